@@ -256,6 +256,47 @@ def test_a_bucket_that_is_to_go_goes_when_what_has_begun_of_it_is_done(
     assert bench.scalar("SELECT count(DISTINCT consumer) FROM cleave.bucket_owner") == 2
 
 
+def test_who_closes_while_a_handler_runs_stays_so_that_its_key_has_one_owner(
+    bench: Bench,
+    producer: Producer,
+    desk: Desk,
+    work: Work,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    may_end = threading.Event()
+    desk.acts["k", 0] = lambda _message: may_end.wait(60) and None
+    send(producer, 0, keys=["k"])
+    a = work("a")
+    turn_until(lambda: desk.at_work == {"k"}, a)
+    try:
+        a.close(0.0)
+        a._consumer.close()
+
+        assert bench.scalar("SELECT array_agg(name) FROM cleave.consumer") == ["a"]
+        assert bench.scalar("SELECT count(*) FROM cleave.departed_consumer") == 0
+        assert "work on its messages goes on, so it stays for the grace period" in caplog.text
+    finally:
+        may_end.set()
+
+
+def test_who_closes_when_its_handlers_have_ended_leaves(
+    bench: Bench, producer: Producer, desk: Desk, work: Work
+) -> None:
+    """The handler ends after the work was closed, and before the consumer is."""
+    may_end = threading.Event()
+    desk.acts["k", 0] = lambda _message: may_end.wait(60) and None
+    send(producer, 0, keys=["k"])
+    a = work("a")
+    turn_until(lambda: desk.at_work == {"k"}, a)
+    a.close(0.0)
+    may_end.set()
+    wait_until(lambda: not a._at_work, message="the thread's end")
+    a._consumer.close()
+
+    assert bench.scalar("SELECT array_agg(reason) FROM cleave.departed_consumer") == ["left"]
+    assert bench.unread("billing") == 1
+
+
 def test_what_was_lost_is_dropped_and_its_key_waits_for_what_had_begun(
     bench: Bench, producer: Producer, desk: Desk, work: Work
 ) -> None:
