@@ -95,7 +95,7 @@ def test_what_goes_wrong_while_closing_is_raised_and_goodbye_said() -> None:
     said = list[float]()
 
     with pytest.raises(ZeroDivisionError):
-        close_and_say_goodbye("it", CloseTime(30.0), lambda: 1 // 0, said.append)  # type: ignore[arg-type, return-value]
+        close_and_say_goodbye("it", CloseTime(30.0), lambda: 1 // 0, said.append)
 
     assert said == [6.0]
 
@@ -106,7 +106,7 @@ def assert_wait(event: threading.Event) -> None:
 
 def test_calls_aside_go_on_after_one_that_fails_and_end_with_the_close() -> None:
     calls, done = AsideCalls(1, "calls"), list[str]()
-    assert calls.submit(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+    assert calls.submit(lambda: 1 // 0)
     assert calls.submit(lambda: done.append("first"))
     calls.close(30.0)
 
@@ -117,7 +117,7 @@ def test_calls_aside_go_on_after_one_that_fails_and_end_with_the_close() -> None
 def test_calls_aside_that_are_closed_without_time_begin_nothing_more() -> None:
     goes_on, has_begun, done = threading.Event(), threading.Event(), list[str]()
     calls = AsideCalls(1, "calls")
-    calls.submit(lambda: (has_begun.set(), assert_wait(goes_on), done.append("begun")))  # type: ignore[arg-type, return-value]
+    calls.submit(lambda: (has_begun.set(), assert_wait(goes_on), done.append("begun")))
     calls.submit(lambda: done.append("waits"))
     assert has_begun.wait(30.0)
     calls.close()
