@@ -400,6 +400,58 @@ def test_an_entry_that_says_it_belongs_elsewhere_is_left_for_whoever_reads_that(
     assert payloads(read(segment.reader(logs, None), 1)) == [b"astray"]
 
 
+def test_a_stranger_s_batch_of_several_keys_gives_nobody_a_key_that_another_reads(segment: Segment) -> None:
+    """The broker gives the whole of it to one reader. What lies elsewhere stays until somebody reads the topic as a whole."""
+    low, high = (segment.reader(segment.client(), bucket, owner) for bucket, owner in ((LOW, "a"), (HIGH, "b")))
+    keys = {f"key-{number}": key_hash(f"key-{number}").bucket_hash for number in range(40)}
+    with pulsar_client(segment.access.service_url or "") as client:
+        producer = client.create_producer(
+            segment.log,
+            batching_enabled=True,
+            batching_type=pulsar.BatchingType.Default,
+            batching_max_messages=3 * len(keys),
+            batching_max_publish_delay_ms=60_000,
+        )
+        stored: list[object] = []
+        for number in range(3):
+            for key in keys:
+                producer.send_async(b"%d" % number, lambda *told: stored.append(told), partition_key=key)
+        wait_until(lambda: len(stored) == 3 * len(keys), message="the batch is stored")
+        assert segment.entries() == 1
+        one_by_one = client.create_producer(segment.log, batching_enabled=False)
+        for key in keys:
+            one_by_one.send(b"alone", partition_key=key)
+
+    found: dict[HashRange, list[bytes]] = {LOW: [], HIGH: []}
+
+    def complete() -> bool:
+        for bucket, reader in ((LOW, low), (HIGH, high)):
+            messages = reader.read(1000)
+            for message in messages:
+                key = (message.key or b"").decode()
+                assert bucket.contains(keys[key]), f"{key} goes to two readers"
+                found[bucket].append(message.payload)
+            if messages:
+                reader.acknowledge(messages[-1].position)
+        return sum(payload == b"alone" for some in found.values() for payload in some) == len(keys)
+
+    wait_until(complete, message="all that came alone")
+    astray = 3 * len(keys) + len(keys) - sum(map(len, found.values()))
+    assert astray in {3 * sum(not bucket.contains(one) for one in keys.values()) for bucket in (LOW, HIGH)}
+    assert isinstance(low, BucketReader)
+    assert isinstance(high, BucketReader)
+    assert low.misplaced + high.misplaced == astray
+    segment.settles_at(3 * len(keys))  # a batch counts whole
+
+    low.close()
+    high.close()
+    whole = segment.reader(segment.client(), None)
+    left = read(whole, astray)
+    assert sorted(message.payload for message in left) == sorted(b"%d" % (n % 3) for n in range(astray))
+    whole.acknowledge(left[-1].position)
+    segment.settles_at(0)
+
+
 def test_each_entry_of_a_batch_says_where_it_belongs(segment: Segment) -> None:
     """One that the library cuts into several too. The messages have no keys that would tell."""
     logs = segment.client()
