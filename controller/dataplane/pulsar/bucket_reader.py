@@ -1,12 +1,11 @@
 """Reading one entry bucket of a topic, beside readers of its other buckets: a Key_Shared consumer with a sticky range.
 
-It differs from a reader that has the topic to itself in five ways. Messages are acknowledged one by one, or a whole
+It differs from a reader that has the topic to itself in four ways. Messages are acknowledged one by one, or a whole
 entry at once, since the other buckets' lie in between. Entries of different slots may come out of order, when strangers
 produce too; what was not handed out yet is put in its place, and what would come too late ends the reading. What belongs
 to another bucket (see `belonging`) is neither handed out nor acknowledged. The broker gives it to nobody but the reader of
-these slots, so the segment does not end until somebody reads it as a whole, or moves the subscription behind it. A reader
-that is passed over ends (see `stall`). And the broker can cut off nobody alone, so a reader that closes makes sure that it
-is gone.
+these slots, so the segment does not end until somebody reads it as a whole, or moves the subscription behind it. And the broker can cut
+off nobody alone, so a reader that closes makes sure that it is gone.
 """
 
 from __future__ import annotations
@@ -18,14 +17,13 @@ from typing import Any
 import pulsar
 
 from controller import telemetry
-from controller.dataplane.base import LogMessage, Position
+from controller.dataplane.base import Position
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.belonging import Belonging
 from controller.dataplane.pulsar.messages import ends_its_entry
 from controller.dataplane.pulsar.reader import PulsarReader
 from controller.dataplane.pulsar.runs import Entry, Run
-from controller.dataplane.pulsar.stall import STALL_SECONDS, StallWatch, looks_stalled
-from controller.domain.errors import CleaveError, LostRace, NotFound
+from controller.domain.errors import CleaveError, NotFound
 from controller.domain.hash_range import HashRange
 
 log = telemetry.get_logger(__name__)
@@ -33,36 +31,16 @@ log = telemetry.get_logger(__name__)
 BUCKET_PREFETCH_MESSAGES = 1000
 """As `PREFETCH_MESSAGES`. A process reads many buckets, and each has permits of its own."""
 _LOOK_SECONDS = 0.02
-_STALL_LOOK_SECONDS = 1.0
 
 
 class BucketReader(PulsarReader):
     """A `LogReader` of `bucket`; `PulsarLogClient.open_reader` makes it."""
 
-    def __init__(
-        self, *arguments: Any, bucket: HashRange, stall_seconds: float = STALL_SECONDS, **named: Any
-    ) -> None:
+    def __init__(self, *arguments: Any, bucket: HashRange, **named: Any) -> None:
         super().__init__(*arguments, bucket=bucket, **named)
         self._bounds = bucket
-        self._stall = StallWatch(stall_seconds)
         self._in_parts: set[Entry] = set()  # entries that must not be acknowledged as a whole
         self._belonging = Belonging(bucket)
-        self.misplaced = 0
-
-    def read(self, limit: int) -> Sequence[LogMessage]:
-        """The next messages in order, at most `limit`; empty when none has arrived."""
-        found = super().read(limit)
-        if not found and not self._unacknowledged and self._stall.is_stalled(self._is_passed_over):
-            telemetry.STALLED_READERS.inc()
-            log.warning("delivery stopped", backing_topic=self._backing_topic, bucket=str(self._bounds))
-            self._lost = LostRace(
-                f"{self._backing_topic}: the broker delivers nothing of bucket {self._bounds} for {self._subscription!r} "
-                "though messages wait; open a new reader",
-                delay_seconds=0.0,
-            )
-            self.interrupt()
-            raise self._lost
-        return found
 
     def close(self) -> None:
         """Let go of the bucket. Returns when the broker's statistics show that this consumer is gone, or when the call's
@@ -72,12 +50,6 @@ class BucketReader(PulsarReader):
         super().close()
         if self._is_attached:
             self._see_gone(deadline)
-
-    def _take_in(self, limit: int) -> None:
-        before = self._arrived.messages
-        super()._take_in(limit)
-        if self._arrived.messages != before:
-            self._stall.heard()
 
     def _to_hand_out(self, run: Run) -> Iterable[Run]:
         ours, others = self._belonging.sort(run)
@@ -110,7 +82,6 @@ class BucketReader(PulsarReader):
 
     def _settle(self, consumer: pulsar.Consumer, settled: Sequence[Run]) -> None:
         """An entry that is read to its end is acknowledged at once, any other message by message."""
-        self._stall.heard()
         last = settled[-1]
         following = self._following()
         is_at_end = following is not None and following[:2] != last.entry
@@ -133,18 +104,6 @@ class BucketReader(PulsarReader):
         if self._unacknowledged:
             return self._unacknowledged.first
         return self._arrived.first if self._arrived else None
-
-    def _is_passed_over(self) -> bool:
-        """What cannot be known is no reason to end the reading."""
-        if self._arrived:
-            return False
-        try:
-            found = self._cursors.attachments(
-                self._backing_topic, self._subscription, Deadline(_STALL_LOOK_SECONDS)
-            )
-        except CleaveError:
-            return False
-        return looks_stalled(found, self.mark, self.misplaced)
 
     def _see_gone(self, deadline: Deadline) -> None:
         patience = threading.Event()

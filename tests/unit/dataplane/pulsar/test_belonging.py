@@ -44,7 +44,12 @@ def _sorted(*messages: Any, first_index: int = 0, entry: int = 1, asked: Belongi
     """`+` for each of the lower half's own, `-` for each other, by their places."""
     run = Run((7, entry), first_index, messages, is_batched=True)
     ours, others = (asked or Belonging(LOW)).sort(run)
-    told = {one.first_index + at: sign for sign, some in (("+", ours), ("-", others)) for one in some for at in range(len(one))}
+    told = {
+        one.first_index + at: sign
+        for sign, some in (("+", ours), ("-", others))
+        for one in some
+        for at in range(len(one))
+    }
     return "".join(told[at] for at in sorted(told))
 
 
