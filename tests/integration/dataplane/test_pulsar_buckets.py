@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -11,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+import psutil
 import pulsar
 import pytest
 import requests
@@ -506,6 +509,62 @@ def test_the_end_is_the_end_for_all_four_readers(segment: Segment) -> None:
         assert reader.is_drained()
         reader.close()
     assert segment.reader(logs, buckets[0]).is_drained()
+
+
+@pytest.mark.parametrize("bucket", [None, LOW], ids=["whole", "bucket"])
+def test_what_waits_when_the_topic_is_closed_is_acknowledged_afterwards(
+    segment: Segment, bucket: HashRange | None
+) -> None:
+    """The broker's word that the topic has ended takes no acknowledgement from what is in hand, or in the library's queue."""
+    logs, batches = segment.client(bucket_prefetch_messages=100, prefetch_messages=100), 12
+    reader = segment.reader(logs, bucket)
+    for number in range(batches):
+        segment.send(logs, LOW, *(b"%d" % (50 * number + one) for one in range(50)))
+    first = read(reader, 1)
+    segment.plane.terminate_segment(segment.log)
+
+    rest = read(reader, 50 * batches - 1)
+    assert payloads([*first, *rest]) == [b"%d" % number for number in range(50 * batches)]
+    assert not reader.is_drained(), "nothing is acknowledged"
+    assert segment.plane.backlog(segment.log, "s") == 50 * batches
+    reader.acknowledge(rest[-1].position)
+    wait_until(reader.is_drained, message="the end")
+    reader.close()
+
+    assert segment.plane.backlog(segment.log, "s") == 0
+    assert segment.reader(logs, bucket).is_drained()
+
+
+def test_who_closes_behind_a_cut_is_gone_when_it_returns_and_loses_nothing(segment: Segment) -> None:
+    """The acknowledgement may be on its way, which the library does not tell; the heir is told to claim at once."""
+    writer, logs = segment.client(), segment.client()
+    segment.send(writer, LOW, b"1", b"2")
+    segment.send(writer, LOW, b"3")
+    before = _sockets(segment)
+    reader = segment.reader(logs, LOW)
+    assert isinstance(reader, BucketReader)
+    found = read(reader, 3)
+
+    reader.acknowledge(found[1].position)
+    for descriptor in _sockets(segment) - before:
+        with socket.socket(fileno=os.dup(descriptor)) as cut:
+            cut.shutdown(socket.SHUT_RDWR)
+    reader.close()
+
+    cursors = logs._cursors
+    holders = cursors.attachments(segment.log, "s", cursors.deadline()).holders
+    assert not any(one.reader == reader.mark for one in holders)
+    heir = segment.reader(writer, LOW, "b")  # though "a" lives, nobody is in its way
+    left = wait_until(lambda: segment.plane.backlog(segment.log, "s"))
+    again = payloads(read(heir, left))
+    assert again in ([b"1", b"2", b"3"], [b"3"])
+
+
+def _sockets(segment: Segment) -> set[int]:
+    """Descriptors of this process's connections to the broker, for messages."""
+    port = int((segment.access.service_url or "").rpartition(":")[2])
+    connections = psutil.Process().net_connections("tcp")
+    return {one.fd for one in connections if one.raddr and one.raddr.port == port}
 
 
 def test_on_an_older_broker_only_a_bucket_of_one_hash_is_refused(
