@@ -1,11 +1,11 @@
 """Reading one entry bucket of a topic, beside readers of its other buckets: a Key_Shared consumer with a sticky range.
 
-It differs from a reader that has the topic to itself in five ways. Messages are acknowledged one by one, or a whole
+It differs from a reader that has the topic to itself in four ways. Messages are acknowledged one by one, or a whole
 entry at once, since the other buckets' lie in between. Entries of different slots may come out of order, when strangers
-produce too; what was not handed out yet is put in its place, and what would come too late ends the reading. An entry
-that says that it belongs to another bucket is neither handed out nor acknowledged, so whoever reads that bucket or the
-whole gets it later. A reader that is passed over ends (see `stall`). And the broker can cut off nobody alone, so a reader
-that closes makes sure that it is gone.
+produce too; what was not handed out yet is put in its place, and what would come too late ends the reading. What belongs
+to another bucket (see `belonging`) is neither handed out nor acknowledged. The broker gives it to nobody but the reader of
+these slots, so the segment does not end until somebody reads it as a whole, or moves the subscription behind it. And the broker can cut
+off nobody alone, so a reader that closes makes sure that it is gone.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from typing import Any
 import pulsar
 
 from controller import telemetry
-from controller.dataplane.base import LogMessage, Position
+from controller.dataplane.base import Position
 from controller.dataplane.pulsar.admin import Deadline
-from controller.dataplane.pulsar.buckets import HASHES, belongs
+from controller.dataplane.pulsar.belonging import Belonging
 from controller.dataplane.pulsar.messages import ends_its_entry
 from controller.dataplane.pulsar.reader import PulsarReader
 from controller.dataplane.pulsar.runs import Entry, Run
-from controller.dataplane.pulsar.stall import STALL_SECONDS, StallWatch, looks_stalled
-from controller.domain.errors import CleaveError, LostRace, NotFound
+from controller.domain.errors import CleaveError, NotFound
 from controller.domain.hash_range import HashRange
 
 log = telemetry.get_logger(__name__)
@@ -32,36 +31,16 @@ log = telemetry.get_logger(__name__)
 BUCKET_PREFETCH_MESSAGES = 1000
 """As `PREFETCH_MESSAGES`. A process reads many buckets, and each has permits of its own."""
 _LOOK_SECONDS = 0.02
-_STALL_LOOK_SECONDS = 1.0
 
 
 class BucketReader(PulsarReader):
     """A `LogReader` of `bucket`; `PulsarLogClient.open_reader` makes it."""
 
-    def __init__(
-        self, *arguments: Any, bucket: HashRange, stall_seconds: float = STALL_SECONDS, **named: Any
-    ) -> None:
+    def __init__(self, *arguments: Any, bucket: HashRange, **named: Any) -> None:
         super().__init__(*arguments, bucket=bucket, **named)
         self._bounds = bucket
-        self._stall = StallWatch(stall_seconds)
         self._in_parts: set[Entry] = set()  # entries that must not be acknowledged as a whole
-        self._marked: tuple[Entry | None, str | None] = (None, None)  # the entry that came last, and its mark
-        self.misplaced = 0
-
-    def read(self, limit: int) -> Sequence[LogMessage]:
-        """The next messages in order, at most `limit`; empty when none has arrived."""
-        found = super().read(limit)
-        if not found and not self._unacknowledged and self._stall.is_stalled(self._is_passed_over):
-            telemetry.STALLED_READERS.inc()
-            log.warning("delivery stopped", backing_topic=self._backing_topic, bucket=str(self._bounds))
-            self._lost = LostRace(
-                f"{self._backing_topic}: the broker delivers nothing of bucket {self._bounds} for {self._subscription!r} "
-                "though messages wait; open a new reader",
-                delay_seconds=0.0,
-            )
-            self.interrupt()
-            raise self._lost
-        return found
+        self._belonging = Belonging(bucket)
 
     def close(self) -> None:
         """Let go of the bucket. Returns when the broker's statistics show that this consumer is gone, or when the call's
@@ -72,33 +51,11 @@ class BucketReader(PulsarReader):
         if self._is_attached:
             self._see_gone(deadline)
 
-    def _take_in(self, limit: int) -> None:
-        before = self._arrived.messages
-        super()._take_in(limit)
-        if self._arrived.messages != before:
-            self._stall.heard()
-
     def _to_hand_out(self, run: Run) -> Iterable[Run]:
-        """Cleave's producers mark the first message of an entry, or all of them alike. Where the last one is marked in another way,
-        somebody else has made the entry, and each is looked at.
-        """
-        marked = self._entry_mark(run)
-        if len(run) > 1 and _mark(run.messages[-1]) not in (None, marked):
-            return [one for one in run.singly() if self._is_ours(one, _mark(one.messages[0]))]
-        return (run,) if self._is_ours(run, marked) else ()
-
-    def _entry_mark(self, run: Run) -> str | None:
-        """What the entry says. The rest of an entry that came in pieces is told by its beginning."""
-        marked = _mark(run.messages[0])
-        if marked is not None or run.entry != self._marked[0]:
-            self._marked = (run.entry, marked)
-        return self._marked[1]
-
-    def _is_ours(self, run: Run, marked: str | None) -> bool:
-        if marked is None or belongs(self._bounds, marked):
-            return True
-        self._hold_back(run, marked)
-        return False
+        ours, others = self._belonging.sort(run)
+        for one in others:
+            self._hold_back(one)
+        return ours
 
     def _put_in_place(self, found: Run) -> bool:
         """Among those that are not handed out."""
@@ -107,24 +64,24 @@ class BucketReader(PulsarReader):
         self._in_parts.add(found.entry)
         return True
 
-    def _hold_back(self, run: Run, marked: str) -> None:
+    def _hold_back(self, run: Run) -> None:
         self._in_parts.add(run.entry)
         is_first = self.misplaced == 0
         self.misplaced += len(run)
         telemetry.MISPLACED_MESSAGES.inc(len(run))
         if is_first:
             log.warning(
-                "an entry of another bucket came and stays unacknowledged; the segment ends when that bucket, or the "
-                "whole, is read",
+                "an entry holds messages of another bucket; they stay unacknowledged, so the segment does not end. Have their "
+                "producer batch by key; read the segment as a whole, or seek the subscription behind them",
                 backing_topic=self._backing_topic,
+                subscription=self._subscription,
                 bucket=str(self._bounds),
-                hashes=marked,
-                position=run.first,
+                entry=f"{run.entry[0]}:{run.entry[1]}",
+                producer=run.messages[0].producer_name(),
             )
 
     def _settle(self, consumer: pulsar.Consumer, settled: Sequence[Run]) -> None:
         """An entry that is read to its end is acknowledged at once, any other message by message."""
-        self._stall.heard()
         last = settled[-1]
         following = self._following()
         is_at_end = following is not None and following[:2] != last.entry
@@ -148,18 +105,6 @@ class BucketReader(PulsarReader):
             return self._unacknowledged.first
         return self._arrived.first if self._arrived else None
 
-    def _is_passed_over(self) -> bool:
-        """What cannot be known is no reason to end the reading."""
-        if self._arrived:
-            return False
-        try:
-            found = self._cursors.attachments(
-                self._backing_topic, self._subscription, Deadline(_STALL_LOOK_SECONDS)
-            )
-        except CleaveError:
-            return False
-        return looks_stalled(found, self.mark, self.misplaced)
-
     def _see_gone(self, deadline: Deadline) -> None:
         patience = threading.Event()
         while True:
@@ -179,9 +124,3 @@ class BucketReader(PulsarReader):
                 )
                 return
             patience.wait(_LOOK_SECONDS)
-
-
-def _mark(message: Any) -> str | None:
-    """Which bucket hashes it says that its entry holds; None where it says nothing."""
-    marked: str | None = message.properties().get(HASHES)
-    return marked

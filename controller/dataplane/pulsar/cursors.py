@@ -198,6 +198,12 @@ class Cursors:
             return False
         return read[2] + 1 >= messages_in(self._admin, backing_topic, last, deadline)
 
+    def has_more(self, backing_topic: str, read: Position, deadline: Deadline) -> bool:
+        """Whether an entry is stored behind that of `read` (empty: nothing was read). SegmentNotFound."""
+        internal = self._internal(backing_topic, deadline)
+        last = place_told(internal["lastConfirmedEntry"])
+        return last[1] >= 0 and read[:2] < last and int(internal.get("numberOfEntries", 0)) > 0
+
     def demand_kept(self, backing_topic: str, after: Position, deadline: Deadline) -> None:
         """Raise DataGone unless the broker has everything that follows upon the position, or nothing does. SegmentNotFound."""
         internal = self._internal(backing_topic, deadline)

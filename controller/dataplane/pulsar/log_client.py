@@ -37,7 +37,7 @@ from controller.dataplane.pulsar.position_reader import WHOLE_ENTRY, PulsarPosit
 from controller.dataplane.pulsar.queue_reader import AGAIN_MS, QUEUE_PREFETCH_MESSAGES, PulsarQueueReader
 from controller.dataplane.pulsar.reader import PREFETCH_MESSAGES, PulsarReader
 from controller.dataplane.pulsar.stall import STALL_SECONDS
-from controller.dataplane.pulsar.versions import demand_buckets
+from controller.dataplane.pulsar.versions import demand_readable
 from controller.domain.errors import (
     CleaveError,
     DataPlaneTimeout,
@@ -92,7 +92,6 @@ class PulsarLogClient:
         self._others: set[PulsarPositionReader | PulsarQueueReader] = set()
         self._mark, self._numbers = uuid.uuid4().hex, itertools.count(1)
         self._bucket_prefetch_messages, self._stall_seconds = bucket_prefetch_messages, stall_seconds
-        self._version: str | None = None
         self._watch: threading.Thread | None = None
         self._reload_at: dict[str, float] = {}
         self._ended = threading.Event()
@@ -144,13 +143,14 @@ class PulsarLogClient:
         A holder that is gone is cut off as `claims` tells. A consumer that is not Cleave's is never cut off: LostRace
         names its address. A reader on a topic that is terminated and read to its end does not connect. The broker would
         tell of the end before it tells that the consumer is subscribed, and the library would then drop the connection
-        and try again for ever (see `binary`). Unsupported where the broker mixes buckets (see `versions`).
+        and try again for ever (see `binary`). Unsupported where the broker loses track of so narrow a
+        bucket (see `versions`).
         """
         deadline = self._admin.deadline()
         topic = full_name(backing_topic)
         claim = Claim(topic, subscription, owner, live_owners, bucket)
-        if bucket is not None:
-            self._demand_buckets(deadline)
+        if bucket is not None and bucket.width == 1:
+            demand_readable(bucket, self._cursors.version(deadline))
         while True:
             holder = make_way(self._cursors, claim, self._reader_here, deadline)
             if self._cursors.is_drained(topic, subscription, deadline):
@@ -193,6 +193,7 @@ class PulsarLogClient:
             prefetch_messages=self._position_prefetch_messages,
             on_arrival=on_arrival,
             on_close=self._forget,
+            stall_seconds=self._stall_seconds,
         )
         if not self._cursors.is_at_end(topic, after or (), deadline):
             if after is not None:
@@ -228,6 +229,7 @@ class PulsarLogClient:
             prefetch_messages=self._queue_prefetch_messages,
             on_arrival=on_arrival,
             on_close=self._forget,
+            stall_seconds=self._stall_seconds,
         )
         if not self._cursors.is_drained(topic, subscription, deadline):
             try:
@@ -319,12 +321,6 @@ class PulsarLogClient:
             dropped.close()
         return sender
 
-    def _demand_buckets(self, deadline: Deadline) -> None:
-        """Ask the broker's version, once, and raise Unsupported where it mixes buckets."""
-        if self._version is None:
-            self._version = self._cursors.version(deadline)
-        demand_buckets(self._version)
-
     def _subscribe(self, claim: Claim, on_arrival: Callable[[], None], deadline: Deadline) -> PulsarReader:
         reader = self._reader(claim, on_arrival)
         client, consumer = self._connections.open_alone(
@@ -396,6 +392,7 @@ class PulsarLogClient:
             "mark": self._new_mark(),
             "on_arrival": on_arrival,
             "on_close": self._forget,
+            "stall_seconds": self._stall_seconds,
         }
         if claim.bucket is None:
             return PulsarReader(
@@ -407,7 +404,6 @@ class PulsarLogClient:
             **common,
             bucket=claim.bucket,
             prefetch_messages=self._bucket_prefetch_messages,
-            stall_seconds=self._stall_seconds,
         )
 
     def _reader_here(self, mark: str | None) -> PulsarReader | None:

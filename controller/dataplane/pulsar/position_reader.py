@@ -19,11 +19,19 @@ import pulsar
 
 from controller import telemetry
 from controller.dataplane.base import LogMessage, Position
+from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
 from controller.dataplane.pulsar.messages import incoming, position_of
-from controller.domain.errors import DataGone, DataPlaneUnavailable, InvalidInput, SegmentNotFound
+from controller.dataplane.pulsar.stall import LOOK_SECONDS, STALL_SECONDS, StallWatch, tell_of_stall
+from controller.domain.errors import (
+    CleaveError,
+    DataGone,
+    DataPlaneUnavailable,
+    InvalidInput,
+    SegmentNotFound,
+)
 
 log = telemetry.get_logger(__name__)
 
@@ -44,6 +52,7 @@ class PulsarPositionReader:
         prefetch_messages: int,
         on_arrival: Callable[[], None],
         on_close: Callable[[PulsarPositionReader], None],
+        stall_seconds: float = STALL_SECONDS,
     ) -> None:
         self._cursors, self._connections = cursors, connections
         self._backing_topic, self._prefetch_messages = backing_topic, prefetch_messages
@@ -51,6 +60,7 @@ class PulsarPositionReader:
         self._last_arrived = self._read = after or ()
         self._arrived: deque[tuple[Position, pulsar.Message]] = deque()
         self._room = threading.Condition()
+        self._stall = StallWatch(stall_seconds)
         self._ended = False
         self._is_broken = False
         self._opened: tuple[pulsar.Client, pulsar.Reader] | None = None
@@ -69,6 +79,7 @@ class PulsarPositionReader:
                 self._room.wait()
             self._last_arrived = position
             self._arrived.append((position, message))
+            self._stall.heard()
         self.ring()
 
     def ring(self) -> None:
@@ -88,7 +99,7 @@ class PulsarPositionReader:
 
     def read(self, limit: int) -> Sequence[LogMessage]:
         """The next messages in order, at most `limit`; empty when none has arrived. Terminal where the next one is encrypted, and no
-        key here fits.
+        key here fits; DataPlaneUnavailable where the connection has ended, or the broker delivers no more (see `stall`).
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
@@ -107,6 +118,14 @@ class PulsarPositionReader:
             raise DataPlaneUnavailable(
                 f"{self._backing_topic}: the connection ended; open a new reader", delay_seconds=0.0
             )
+        elif self._opened is not None and self._stall.is_stalled(self._is_passed_over):
+            tell_of_stall(self._backing_topic)
+            self._is_broken = True
+            self._let_go()
+            raise DataPlaneUnavailable(
+                f"{self._backing_topic}: the broker delivers nothing though messages wait; open a new reader",
+                delay_seconds=0.0,
+            )
         return [incoming(message, position) for position, message in taken]
 
     def is_at_end(self) -> bool:
@@ -119,6 +138,13 @@ class PulsarPositionReader:
             raise DataGone(
                 f"{self._backing_topic} was deleted before it was read to its end; begin anew where messages are left"
             ) from None
+
+    def _is_passed_over(self) -> bool:
+        """There is no subscription to look at: entries behind what was read say it. What cannot be known does not."""
+        try:
+            return self._cursors.has_more(self._backing_topic, self._read, Deadline(LOOK_SECONDS))
+        except CleaveError:
+            return False
 
     def close(self) -> None:
         """Read no further."""

@@ -25,6 +25,7 @@ from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.drain_look import DrainLook
 from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
 from controller.dataplane.pulsar.messages import incoming, position_of
+from controller.dataplane.pulsar.stall import STALL_SECONDS, SubscriptionStall
 from controller.domain.errors import DataPlaneUnavailable, InvalidInput, LostRace, NotFound
 
 log = telemetry.get_logger(__name__)
@@ -51,6 +52,7 @@ class PulsarQueueReader:
         prefetch_messages: int,
         on_arrival: Callable[[], None],
         on_close: Callable[[PulsarQueueReader], None],
+        stall_seconds: float = STALL_SECONDS,
     ) -> None:
         self.mark, self.prefetch_messages = mark, prefetch_messages
         self._cursors, self._connections = cursors, connections
@@ -63,6 +65,7 @@ class PulsarQueueReader:
         """What was given back with a delay, and when (`time.monotonic`) it is to be asked for again."""
         self._settled: dict[Position, None] = {}
         self._drain = DrainLook(cursors, backing_topic, subscription)
+        self._stall = SubscriptionStall(cursors, backing_topic, subscription, mark, stall_seconds)
         self._is_paused = self._is_written_down = self._is_attached = False
         self._interrupted = threading.Event()
         self._opened: tuple[pulsar.Client, pulsar.Consumer] | None = None
@@ -81,6 +84,7 @@ class PulsarQueueReader:
         """The library's listener."""
         message_id = message.message_id()
         position = position_of(message_id)
+        self._stall.heard()
         with self._lock:
             is_settled = position in self._settled
             if position in self._arrived:
@@ -126,7 +130,9 @@ class PulsarQueueReader:
                 opened[1].negative_acknowledge(message_id)
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Take at most `limit` messages; empty when none has arrived. Terminal where the next one is encrypted, and no key here fits."""
+        """Take at most `limit` messages; empty when none has arrived. Terminal where the next one is encrypted, and no key here fits;
+        LostRace where the broker delivers no more (see `stall`).
+        """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
         self._demand_connected()
@@ -142,6 +148,14 @@ class PulsarQueueReader:
             if self._is_paused and len(self._arrived) <= self.prefetch_messages // 2 and opened is not None:
                 self._is_paused = False
                 opened[1].resume_message_listener()
+            is_idle = not (taken or self._held or self._waiting)
+        if is_idle and opened is not None and self._stall.is_stalled():
+            self._let_go()
+            raise LostRace(
+                f"{self._backing_topic}: the broker delivers nothing for {self._subscription!r} though messages wait; open a new "
+                "reader",
+                delay_seconds=0.0,
+            )
         return [
             incoming(message, position)._replace(deliveries=message.redelivery_count() + 1)
             for position, message in taken
@@ -164,6 +178,7 @@ class PulsarQueueReader:
                 except pulsar.PulsarException:
                     self._let_go()
                     raise self._lost() from None
+        self._stall.heard()
         self._drain.acknowledged(len(positions))
         return refused
 
@@ -176,6 +191,7 @@ class PulsarQueueReader:
     ) -> None:
         """Have these given out again, no sooner than after 100 ms. The broker counts each as a delivery, seen or not."""
         self._demand_connected()
+        self._stall.heard()
         due_at = time.monotonic() + max(0.0, delay_seconds - AGAIN_MS / 1000)
         with self._lock:
             for position in positions:

@@ -27,6 +27,7 @@ from controller.dataplane.pulsar.drain_look import DrainLook
 from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
 from controller.dataplane.pulsar.intake import Intake
 from controller.dataplane.pulsar.runs import Messages, Run, RunQueue, runs
+from controller.dataplane.pulsar.stall import STALL_SECONDS, SubscriptionStall
 from controller.domain.errors import (
     CleaveError,
     DataPlaneUnavailable,
@@ -60,6 +61,7 @@ class PulsarReader:
         on_close: Callable[[PulsarReader], None],
         prefetch_messages: int = PREFETCH_MESSAGES,
         bucket: HashRange | None = None,
+        stall_seconds: float = STALL_SECONDS,
     ) -> None:
         self.bucket = bucket
         self.prefetch_messages = prefetch_messages
@@ -72,6 +74,9 @@ class PulsarReader:
         self._read: Position = ()
         self._acknowledged: Position = ()
         self._drain = DrainLook(cursors, backing_topic, subscription)
+        self._stall = SubscriptionStall(cursors, backing_topic, subscription, mark, stall_seconds)
+        self.misplaced = 0
+        """Messages that came here and are another bucket's: neither handed out nor acknowledged."""
         self._interrupted = threading.Event()
         self._lost: CleaveError | None = None
         self._unreadable: CleaveError | None = None
@@ -93,7 +98,10 @@ class PulsarReader:
         if self._intake is None or self._unreadable is not None:
             return
         room = max(limit, self.prefetch_messages) - self._arrived.messages
-        for run in runs(self._intake.take(room)):
+        arrived = self._intake.take(room)
+        if arrived:
+            self._stall.heard()
+        for run in runs(arrived):
             if not run.is_batched and is_unreadable(run.messages[0]):
                 self._unreadable = unreadable(run.messages[0], self._backing_topic)
                 return
@@ -146,7 +154,7 @@ class PulsarReader:
 
     def read(self, limit: int) -> Sequence[LogMessage]:
         """The next messages in order, at most `limit`; empty when none has arrived. Terminal where the next one is encrypted, and no
-        key here fits.
+        key here fits; LostRace where the broker delivers no more (see `stall`).
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
@@ -160,7 +168,20 @@ class PulsarReader:
         if taken:
             self._unacknowledged.extend(taken)
             self._read = taken[-1].last
+        elif self._is_attached and not self._unacknowledged and self._stall.is_stalled(self.misplaced):
+            raise self._passed_over()
         return Messages(taken)
+
+    def _passed_over(self) -> CleaveError:
+        """End this reading; a new one gets new permits."""
+        what = "" if self.bucket is None else f" of bucket {self.bucket}"
+        self._lost = LostRace(
+            f"{self._backing_topic}: the broker delivers nothing{what} for {self._subscription!r} though messages wait; open a "
+            "new reader",
+            delay_seconds=0.0,
+        )
+        self.interrupt()
+        return self._lost
 
     def acknowledge(self, position: Position) -> None:
         """Acknowledge everything up to and including `position`; the broker knows it within 100 ms."""
@@ -174,6 +195,7 @@ class PulsarReader:
         if not settled:
             return
         self._acknowledged = settled[-1].last
+        self._stall.heard()
         if opened is None:
             return
         try:

@@ -9,10 +9,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from controller.dataplane.pulsar.cursors import Attachments
+from controller import telemetry
+from controller.dataplane.pulsar.admin import Deadline
+from controller.dataplane.pulsar.cursors import Attachments, Cursors
+from controller.domain.errors import CleaveError
+
+log = telemetry.get_logger(__name__)
 
 STALL_SECONDS = 30.0
 """A reader with empty hands that has heard nothing for so long looks at the broker's statistics."""
+LOOK_SECONDS = 1.0
+"""A look waits for the broker's answer no longer than this, since the reader's thread does."""
 _AGAIN_SECONDS = 1.0
 """What looks like a stall counts when it still does after this time."""
 
@@ -37,6 +44,39 @@ class StallWatch:
         before, self._suspected = self._suspected, looks_stalled()
         self._look_at = time.monotonic() + (self._again_seconds if self._suspected else self._seconds)
         return before and self._suspected
+
+
+class SubscriptionStall:
+    """A `StallWatch` of a subscription's reader, by what the statistics say of the subscription."""
+
+    def __init__(
+        self, cursors: Cursors, backing_topic: str, subscription: str, mark: str, seconds: float
+    ) -> None:
+        self._cursors, self._backing_topic, self._subscription = cursors, backing_topic, subscription
+        self._mark = mark
+        self._watch = StallWatch(seconds)
+        self.heard = self._watch.heard
+
+    def is_stalled(self, held_back: int = 0) -> bool:
+        """Whether the reader, whose hands are empty but for so many messages, is passed over. It is counted and logged then."""
+        if not self._watch.is_stalled(lambda: self._looks_stalled(held_back)):
+            return False
+        tell_of_stall(self._backing_topic, subscription=self._subscription)
+        return True
+
+    def _looks_stalled(self, held_back: int) -> bool:
+        """What cannot be known is no reason to end the reading."""
+        try:
+            found = self._cursors.attachments(self._backing_topic, self._subscription, Deadline(LOOK_SECONDS))
+        except CleaveError:
+            return False
+        return looks_stalled(found, self._mark, held_back)
+
+
+def tell_of_stall(backing_topic: str, **more: str) -> None:
+    """Count it, and say so in the log."""
+    telemetry.STALLED_READERS.inc()
+    log.warning("delivery stopped", backing_topic=backing_topic, **more)
 
 
 def looks_stalled(found: Attachments, mark: str, held_back: int) -> bool:

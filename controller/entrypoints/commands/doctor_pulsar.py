@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from controller.bootstrap import Application, pulsar_access
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.namespaces import Namespaces, Severity, Unmet
-from controller.dataplane.pulsar.versions import keeps_buckets_apart
 from controller.domain.errors import CleaveError, StoreUnavailable, Terminal
 from controller.entrypoints.commands.findings import Finding, Note
 from controller.store.postgres import inspection
@@ -22,9 +21,7 @@ _ON_PULSAR = """
 
 
 def cluster(cleave: Application) -> str:
-    """The broker's version. Raises Note where no cluster is configured and no topic needs one, and for a broker that
-    would mix entry buckets.
-    """
+    """The broker's version. Raises Note where no cluster is configured and no topic needs one."""
     access = pulsar_access(cleave.settings)
     if access is None:
         in_use = _namespaces_in_use(cleave)
@@ -37,19 +34,13 @@ def cluster(cleave: Application) -> str:
 
 
 def broker(access: PulsarAccess, call_timeout_seconds: float) -> str:
-    """The version and address. Raises Note for a broker that would mix entry buckets, CleaveError for one that is not there."""
+    """The version and address. Raises CleaveError for one that is not there."""
     namespaces = Namespaces(access, call_timeout_seconds=call_timeout_seconds)
     try:
         version = namespaces.broker_version()
     finally:
         namespaces.close()
-    found = f"Pulsar {version} at {access.admin_url}"
-    if not keeps_buckets_apart(version):
-        raise Note(
-            f"{found} mixes entry buckets (apache/pulsar#24730), so each segment is read by one consumer; update it to "
-            "3.0.14, 3.3.9, 4.0.7 or later"
-        )
-    return found
+    return f"Pulsar {version} at {access.admin_url}"
 
 
 def namespaces(cleave: Application, asked: Sequence[str], *, fix: bool) -> list[Finding]:

@@ -7,7 +7,6 @@ import secrets
 
 import pytest
 
-from controller.dataplane.pulsar.namespaces import Namespaces
 from tests.integration.dataplane.pulsar_house import PulsarHouse
 from tests.support.pulsar_namespaces import make_namespace
 
@@ -34,18 +33,6 @@ def test_the_cluster_and_the_namespaces_of_its_topics_are_looked_at(house: Pulsa
 
     assert found["pulsar"] == [("ok", f"Pulsar 4.2.4 at {house.access.admin_url}")]
     assert found[f"pulsar {house.namespace}"] == [("ok", "set as segments need it")]
-
-
-def test_brokers_that_mix_entry_buckets_are_told_of(
-    house: PulsarHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Namespaces, "broker_version", lambda _look: "4.0.6")
-
-    [(level, sentence)] = findings(house)["pulsar"]
-
-    assert level == "note"
-    assert "Pulsar 4.0.6" in sentence
-    assert "4.0.7 or later" in sentence
 
 
 def test_a_bare_namespace_is_told_what_it_lacks_and_left_as_it_is(house: PulsarHouse, bare: str) -> None:

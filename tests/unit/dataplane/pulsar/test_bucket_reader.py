@@ -101,6 +101,8 @@ def _message(entry: int, index: int, properties: dict[str, str], batch_size: int
         SimpleNamespace(
             message_id=lambda: message_id,
             partition_key=lambda: "",
+            ordering_key=lambda: "",
+            producer_name=lambda: "p",
             properties=lambda: properties,
             publish_timestamp=lambda: 0,
             data=lambda: b"x",
