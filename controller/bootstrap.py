@@ -264,7 +264,7 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
         clock=SystemClock(),
     )
     watched = Listener(
-        app.store.url, (layout_feed.CHANNEL, topic_feed.CHANNEL), application_name="cleave-watches"
+        app.store.url, (*layout_feed.CHANNELS, topic_feed.CHANNEL), application_name="cleave-watches"
     )
     layouts = layout_feed.LayoutFeed(app.store, watched.interrupt, shard_count=settings.worker_shards)
     topics = topic_feed.TopicFeed(app.store, watched.interrupt, clock=SystemClock())

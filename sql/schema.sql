@@ -627,6 +627,14 @@ BEGIN
     RETURN NULL;
 END $$;
 
+CREATE FUNCTION cleave.on_leader_change() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    PERFORM pg_notify('cleave_leaders', split_part(NEW.name, '/', 2));
+    RETURN NULL;
+END $$;
+
 CREATE FUNCTION cleave.on_load_change() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -5095,6 +5103,10 @@ CREATE TRIGGER layout_change_insert AFTER INSERT ON cleave.layout_change REFEREN
 CREATE TRIGGER layout_change_is_history BEFORE DELETE OR UPDATE ON cleave.layout_change FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
 
 CREATE CONSTRAINT TRIGGER layout_tiles_ring AFTER INSERT ON cleave.layout_change DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION cleave.layout_must_tile();
+
+CREATE TRIGGER lease_of_first_leader AFTER INSERT ON cleave.lease FOR EACH ROW WHEN (starts_with(new.name, 'shard/'::text)) EXECUTE FUNCTION cleave.on_leader_change();
+
+CREATE TRIGGER lease_of_leader AFTER UPDATE OF term ON cleave.lease FOR EACH ROW WHEN ((starts_with(new.name, 'shard/'::text) AND (new.term <> old.term))) EXECUTE FUNCTION cleave.on_leader_change();
 
 CREATE TRIGGER mirror_paused AFTER UPDATE OF paused_reason ON cleave.mirror FOR EACH ROW WHEN ((old.paused_reason IS DISTINCT FROM new.paused_reason)) EXECUTE FUNCTION cleave.on_mirror_paused();
 
