@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
+from operator import itemgetter
 
 from controller.client.closing import close_side_by_side
 from controller.client.opening import (
@@ -37,10 +38,16 @@ class Attachment(Opening[LogReader]):
     """One ownership of one bucket."""
 
     def __init__(
-        self, owned: OwnedBucket, origin: int, wakeup: threading.Event, delay_seconds: float = 0.0
+        self,
+        owned: OwnedBucket,
+        origin: int,
+        wakeup: threading.Event,
+        delay_seconds: float = 0.0,
+        on_opened: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_opened` is called in the opening thread when an opening has ended, well or not."""
         super().__init__(owned.backing_topic, wakeup, delay_seconds)
-        self.owned, self.origin = owned, origin
+        self.owned, self.origin, self._on_opened = owned, origin, on_opened
         self.delivered: Position | None = None
         self.acknowledged: Position | None = None
         self.stored: Position | None = None
@@ -74,6 +81,11 @@ class Attachment(Opening[LogReader]):
             return "has something to read"
         return "no data" if self.is_idle else "no data beyond what is in hand"
 
+    def open(self, act: Callable[[], LogReader]) -> None:
+        """See `Opening`."""
+        super().open(act)
+        self._on_opened()
+
     def take(self, logs: LogClient, subscription: str, owner: str, claim: StoredPosition) -> LogReader:
         """The bucket's part of the cursor, and its row beside the results; for `open`."""
         owned = self.owned
@@ -98,7 +110,7 @@ StoredPosition = Callable[[Attachment], Position | None]
 
 
 class Attachments:
-    """For the consumer's thread."""
+    """For one thread at a time, but for what says that it is for any."""
 
     def __init__(
         self,
@@ -107,10 +119,13 @@ class Attachments:
         owner: str,
         wakeup: threading.Event,
         claim: StoredPosition = lambda _attachment: None,
+        on_opened: Callable[[], None] = lambda: None,
     ) -> None:
-        """`claim` is called with each that was opened, in the opening thread, before anything of it is read."""
+        """`claim` is called with each that was opened, in the opening thread, before anything of it is read; `on_opened` there too,
+        when an opening has ended.
+        """
         self._logs, self._subscription, self._owner, self._wakeup = logs, subscription, owner, wakeup
-        self._claim = claim
+        self._claim, self._on_opened = claim, on_opened
         self._held: dict[tuple[int, int, int], Attachment] = {}
         self._released: set[tuple[int, int, int]] = set()
         self._losses: dict[tuple[int, int], Backoff] = {}
@@ -119,8 +134,8 @@ class Attachments:
 
     @property
     def all(self) -> tuple[Attachment, ...]:
-        """Every ownership, by segment, bucket and generation."""
-        return tuple(self._held[identity] for identity in sorted(self._held))
+        """Every ownership, by segment, bucket and generation. For any thread."""
+        return tuple(one for _, one in sorted([*self._held.items()], key=itemgetter(0)))
 
     @property
     def next_try_at(self) -> float:
@@ -151,7 +166,9 @@ class Attachments:
             else:
                 loss = self._losses.get(identity[:2])
                 delay_seconds = 0.0 if loss is None else loss.next_seconds()
-                self._held[identity] = Attachment(bucket, origin, self._wakeup, delay_seconds)
+                self._held[identity] = Attachment(
+                    bucket, origin, self._wakeup, delay_seconds, self._on_opened
+                )
         return gone
 
     def open_due(self) -> None:

@@ -3,6 +3,8 @@
 What the consumer may read it is told (`session`). It hands out messages of a bucket while it owns that bucket and hears its leader;
 it lets go of one when the application has acknowledged what it was given, and only then the next owner reads. Acknowledgements are
 the application's alone: closing, or losing a bucket, acknowledges nothing.
+
+While the application is busy with a batch, a thread of the consumer's own opens what it is given and lets go of what is idle (`aside`).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from controller.client.aside import Aside
 from controller.client.attachments import Attachment, Attachments, settle_each
 from controller.client.closing import ClosedByWith
 from controller.client.patience import patiently
@@ -70,7 +73,7 @@ class BucketLag:
 
 
 class StreamConsumer(ClosedByWith):
-    """One consumer of one subscription; for one thread, which must go on calling `receive` to take part."""
+    """One consumer of one subscription; for one thread, which goes on calling `receive`."""
 
     def __init__(
         self,
@@ -82,21 +85,24 @@ class StreamConsumer(ClosedByWith):
         *,
         batch_messages: int = 500,
         patience_seconds: float = 30.0,
-        on_release: Callable[[int, HashRange], None] = lambda _segment_id, _bucket: None,
+        on_release: Callable[[int, HashRange], None] | None = None,
         positions: PositionTable | None = None,
     ) -> None:
         """Registers under `name`, which is this consumer's alone: a second one of that name takes its place.
 
         `patience_seconds` bounds how long a call goes on while the data plane is away, this one while no worker leads the topic. `on_release` is called, in the thread that
-        calls `receive`, before a bucket goes to another consumer: everything handed out of it is acknowledged then. With
-        `positions` what `commit` has stored is not handed out again.
+        calls `receive`, before a bucket goes to another consumer: everything handed out of it is acknowledged then, and the
+        other waits for that call. Without, what is idle goes while the application is busy. With `positions` what `commit` has stored is not handed out again.
         """
         self.topic, self.subscription, self.name = topic, subscription, name
         self._batch_messages, self._patience_seconds = batch_messages, patience_seconds
         self._on_release, self._positions = on_release, positions
         self._wakeup = threading.Event()
         self._is_paused = False
-        self._attachments = Attachments(logs, subscription, name, self._wakeup, self._stored)
+        self._aside = Aside(self._act_aside)
+        self._attachments = Attachments(
+            logs, subscription, name, self._wakeup, self._stored, self._aside.ring
+        )
         self._look_at = 0.0
         self._rounds = Rounds(self._wakeup, patience_seconds, DataPlaneUnavailable, StoreUnavailable)
         self._has_changed = threading.Event()
@@ -109,6 +115,7 @@ class StreamConsumer(ClosedByWith):
             on_lost=self._lost,
             patience_seconds=patience_seconds,
         )
+        self._aside.start()
 
     @property
     def segment_ids(self) -> tuple[int, ...]:
@@ -160,9 +167,10 @@ class StreamConsumer(ClosedByWith):
         Raises FencedOut when another consumer took this one's name; TopicNotFound, SubscriptionNotFound when that is gone;
         DataPlaneUnavailable when all there is to read is out of reach for longer than the patience.
         """
-        return self._rounds.receive(
-            timeout_seconds, self._look_or_demand, self._due_at, self._session.demand_alive
-        )
+        with self._aside.turn():
+            return self._rounds.receive(
+                timeout_seconds, self._look_or_demand, self._due_at, self._session.demand_alive
+            )
 
     def wait(self, timeout_seconds: float) -> None:
         """Until there may be something to receive, somebody called `wake`, or the time is over."""
@@ -197,24 +205,8 @@ class StreamConsumer(ClosedByWith):
         False when the bucket is not this consumer's any more, was moved by a seek, or the leader was not heard for too long: what
         was not acknowledged is delivered again, here or elsewhere.
         """
-        held = batch.origin
-        if not isinstance(held, Attachment) or not self._attachments.holds(held) or held.reader is None:
-            return False
-        if not self._session.is_current:
-            self._lose(held)
-            return False
-        reader, position = held.reader, batch.messages[-1].position if upto is None else upto
-        try:
-            patiently(lambda: reader.acknowledge(position), seconds=self._patience_seconds)
-        except (LostRace, NotFound, FencedOut):
-            self._lose(held)
-            return False
-        held.acknowledged = position if held.acknowledged is None else max(held.acknowledged, position)
-        self._attachments.succeed(held)
-        held.rung.set()  # it may be drained now
-        if held.owned.release:
-            self._release()
-        return True
+        with self._aside.turn():
+            return self._acknowledge(batch, upto)
 
     def commit(self, batch: Batch, connection: Any) -> None:
         """Note in the transaction of `connection`, where the results of this batch are, that they are; for a consumer with
@@ -250,15 +242,17 @@ class StreamConsumer(ClosedByWith):
         or elsewhere. Nothing behind it is handed out before.
         """
         held = batch.origin
-        if isinstance(held, Attachment) and self._attachments.holds(held):
-            self._lose(held)
+        with self._aside.turn():
+            if isinstance(held, Attachment) and self._attachments.holds(held):
+                self._lose(held)
 
     def let_go(self, batch: Batch) -> None:
         """Of a bucket that is being handed over: nothing of it is in hand any more. What is not acknowledged is the next owner's."""
         held = batch.origin
-        if isinstance(held, Attachment) and self._attachments.holds(held) and held.owned.release:
-            held.delivered = held.acknowledged
-            self._release()
+        with self._aside.turn():
+            if isinstance(held, Attachment) and self._attachments.holds(held) and held.owned.release:
+                held.delivered = held.acknowledged
+                self._release()
 
     def close(self, *, leave: bool = True) -> None:
         """Stop reading. What is unacknowledged is delivered again, elsewhere or to the next consumer of this name.
@@ -266,10 +260,31 @@ class StreamConsumer(ClosedByWith):
         With `leave` the session ends and others take over at once; without, a process that starts again under this name within the
         grace period finds everything as it was, and nobody else is disturbed.
         """
+        self._aside.stop()
         try:
             self._attachments.close()
         finally:
             self._session.close(leave=leave)
+
+    def _acknowledge(self, batch: Batch, upto: Position | None) -> bool:
+        held = batch.origin
+        if not isinstance(held, Attachment) or not self._attachments.holds(held) or held.reader is None:
+            return False
+        if not self._session.is_current:
+            self._lose(held)
+            return False
+        reader, position = held.reader, batch.messages[-1].position if upto is None else upto
+        try:
+            patiently(lambda: reader.acknowledge(position), seconds=self._patience_seconds)
+        except (LostRace, NotFound, FencedOut):
+            self._lose(held)
+            return False
+        held.acknowledged = position if held.acknowledged is None else max(held.acknowledged, position)
+        self._attachments.succeed(held)
+        held.rung.set()  # it may be drained now
+        if held.owned.release:
+            self._release()
+        return True
 
     def _reason(self, one: Attachment) -> str:
         if not self._session.is_current:
@@ -284,6 +299,23 @@ class StreamConsumer(ClosedByWith):
     def _changed(self) -> None:
         self._has_changed.set()
         self._wakeup.set()
+        self._aside.ring()
+
+    def _act_aside(self) -> float:
+        """Between two calls of the application: take what was given, let go of what is idle and asked for. In how many seconds
+        there is something to do again.
+        """
+        if not self._session.is_current:
+            return math.inf
+        if self._has_changed.is_set():
+            self._has_changed.clear()
+            self._adopt()
+        if self._on_release is None:
+            self._release()
+        else:  # the application is to be told first, in its own thread
+            self._has_changed.set()
+        self._attachments.open_due()
+        return self._attachments.next_try_at - time.monotonic()
 
     def _due_at(self) -> float:
         """While the leader is not heard nothing is to be opened."""
@@ -334,10 +366,13 @@ class StreamConsumer(ClosedByWith):
 
     def _follow(self) -> None:
         """Take and let go of buckets as the leader says."""
+        self._adopt()
+        self._release()
+
+    def _adopt(self) -> None:
         gone = self._attachments.adopt(self._session.assignment)
         if gone:
             self._session.say_released(gone)
-        self._release()
 
     def _release(self) -> None:
         """Let go of what others wait for and the application has finished."""
@@ -348,7 +383,8 @@ class StreamConsumer(ClosedByWith):
 
         def release(one: Attachment) -> None:
             try:
-                self._on_release(one.owned.segment_id, one.owned.bucket)
+                if self._on_release is not None:
+                    self._on_release(one.owned.segment_id, one.owned.bucket)
             finally:
                 self._attachments.release(one)
                 let_go.append(one.owned)

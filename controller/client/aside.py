@@ -1,0 +1,62 @@
+"""A thread that acts for a consumer while its application is busy with what it was given.
+
+What a consumer holds is for one thread at a time: whichever has the turn. A call of the application has it from its beginning to its
+end; in between this thread has it, for what cannot wait for the next call. It hands out nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+_LONGEST_REST_SECONDS = 60.0
+_log = logging.getLogger(__name__)
+
+
+class Aside:
+    """From `start` to `stop`. `ring` is for any thread."""
+
+    def __init__(self, act: Callable[[], float]) -> None:
+        """`act` does what is due and says in how many seconds something will be, infinity for nothing; `ring` has it called at once."""
+        self._act = act
+        self._turn = threading.RLock()
+        self._rung, self._is_stopping = threading.Event(), False
+        self._thread = threading.Thread(target=self._run, name="cleave-aside", daemon=True)
+
+    def start(self) -> None:
+        """Act from now on."""
+        self._thread.start()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Nobody else acts meanwhile."""
+        with self._turn:
+            yield
+
+    def ring(self) -> None:
+        """There may be something to do."""
+        self._rung.set()
+
+    def stop(self) -> None:
+        """Act no more; returns when what is under way has ended. Safe to repeat, and before `start`."""
+        self._is_stopping = True
+        self._rung.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        rest_seconds = math.inf
+        while not self._is_stopping:
+            self._rung.wait(min(rest_seconds, _LONGEST_REST_SECONDS))
+            self._rung.clear()
+            with self._turn:
+                if self._is_stopping:
+                    return
+                try:
+                    rest_seconds = self._act()
+                except Exception:  # noqa: BLE001 - the application's next call does it, and is told
+                    _log.exception("what a busy application's consumer was to do failed")
+                    rest_seconds = math.inf
