@@ -24,14 +24,18 @@ from controller.client.opening import (
 )
 from controller.client.patience import Backoff
 from controller.client.session import Assignment, OwnedBucket
+from controller.clock import boot_seconds
 from controller.dataplane.base import LogClient, LogReader, Position
 from controller.domain.errors import (
     DataPlaneUnavailable,
     FencedOut,
+    LostRace,
     NotFound,
     StoreUnavailable,
     Terminal,
 )
+
+SOMETHING_TO_READ = "has something to read"
 
 
 class Attachment(Opening[LogReader]):
@@ -52,6 +56,7 @@ class Attachment(Opening[LogReader]):
         self.acknowledged: Position | None = None
         self.stored: Position | None = None
         """What the application's results held of it when it was taken."""
+        self._standing = ("being opened", boot_seconds())
         self.is_full = False
         """So much of it is in hand that nothing more is to be read for now."""
         self.work: str | None = None
@@ -66,7 +71,8 @@ class Attachment(Opening[LogReader]):
     def reason(self) -> str:
         """Why nothing of it is handed out just now."""
         if self.error is not None:
-            return f"out of reach: {self.error}"
+            is_held = isinstance(self.error, LostRace | FencedOut)
+            return f"{'held by another reader' if is_held else 'out of reach'}: {self.error}"
         if self.reader is None:
             return "being opened"
         if self.owned.release:
@@ -78,12 +84,28 @@ class Attachment(Opening[LogReader]):
         if self.work is not None:
             return self.work
         if self.rung.is_set():
-            return "has something to read"
+            return SOMETHING_TO_READ
         return "no data" if self.is_idle else "no data beyond what is in hand"
+
+    def since(self, reason: str) -> float:
+        """When this reason began to hold, `boot_seconds`: when it was asked for first. For any thread."""
+        kind = "at work" if reason == self.work else reason.partition(":")[0]
+        known, began = self._standing
+        if known == kind:
+            return began
+        now = boot_seconds()
+        if kind != SOMETHING_TO_READ:  # which may be nothing, once it is read
+            self._standing = kind, now
+        return now
+
+    def note_flow(self) -> None:
+        """Something of it was read: whatever kept it back is over."""
+        self._standing = SOMETHING_TO_READ, boot_seconds()
 
     def open(self, act: Callable[[], LogReader]) -> None:
         """See `Opening`."""
         super().open(act)
+        self.since(self.reason)
         self._on_opened()
 
     def take(self, logs: LogClient, subscription: str, owner: str, claim: StoredPosition) -> LogReader:

@@ -14,16 +14,18 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from controller.client.aside import Aside
-from controller.client.attachments import Attachment, Attachments, settle_each
+from controller.client.attachments import SOMETHING_TO_READ, Attachment, Attachments, settle_each
 from controller.client.closing import ClosedByWith
 from controller.client.patience import patiently
 from controller.client.position_table import Claim, PositionTable
 from controller.client.rounds import LOOK_SECONDS, Rounds
 from controller.client.servers import Servers
-from controller.client.session import OwnedBucket, Session
+from controller.client.session import OwnedBucket, Session, Standing
+from controller.clock import boot_seconds
 from controller.dataplane.base import LogClient, LogMessage, LogReader, Position
 from controller.domain.errors import (
     DataPlaneUnavailable,
@@ -35,6 +37,10 @@ from controller.domain.errors import (
     Terminal,
 )
 from controller.domain.hash_range import HashRange
+
+STANDING_SECONDS = 1.0
+"""A reason that has held for so long is told to the leader."""
+MOST_OF_A_REASON = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,9 @@ class BucketStatus:
     reason: str
     holders: tuple[str, ...] = ()
     since: str | None = None
-    """When that began, in ISO 8601, where the leader knows; of an own bucket when it came here."""
+    """When that began, in ISO 8601, where it is known."""
+    waits_for: tuple[int, ...] = ()
+    """Segments that are to be read to their end before it, by the holders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +121,7 @@ class StreamConsumer(ClosedByWith):
             name,
             on_change=self._changed,
             on_lost=self._lost,
+            standing=self._standing,
             patience_seconds=patience_seconds,
         )
         self._aside.start()
@@ -142,16 +151,11 @@ class StreamConsumer(ClosedByWith):
         """Of every bucket that the subscription has to read why nothing of it comes here: an own one as this consumer knows it,
         any other as the leader does. Raises StoreUnavailable while no worker answers.
         """
-        own = {
-            (one.owned.segment_id, str(one.owned.bucket)): self._reason(one) for one in self._attachments.all
-        }
+        own = {(one.owned.segment_id, str(one.owned.bucket)): one for one in self._attachments.all}
         found = []
         for row in self._session.why():
-            mine, owner = own.get((row["segment_id"], row["bucket"])), row["owner"]
-            others = () if owner is None or mine is not None else (owner,)
-            reason = mine or (f"owned by {owner}" if others and row["reason"] == "owned" else row["reason"])
-            holders = tuple(row["held_by"] or others)
-            found.append(BucketStatus(row["segment_id"], row["bucket"], reason, holders, row["since"]))
+            mine = own.get((row["segment_id"], row["bucket"]))
+            found.append(_elsewhere(row) if mine is None else self._here(mine))
         return tuple(found)
 
     def lag(self) -> tuple[BucketLag, ...]:
@@ -231,6 +235,8 @@ class StreamConsumer(ClosedByWith):
         others are to have. May be called from any thread.
         """
         self._is_paused = True
+        for one in self._attachments.all:
+            one.since(self._reason(one))
 
     def resume(self) -> None:
         """Hand out again. May be called from any thread."""
@@ -290,6 +296,21 @@ class StreamConsumer(ClosedByWith):
         if not self._session.is_current:
             return "the leader is not heard: it may be another's by now"
         return "paused" if self._is_paused and not one.owned.release else one.reason
+
+    def _here(self, one: Attachment) -> BucketStatus:
+        reason = self._reason(one)
+        began = datetime.now(UTC) - timedelta(seconds=boot_seconds() - one.since(reason))
+        return BucketStatus(one.owned.segment_id, str(one.owned.bucket), reason, (), began.isoformat())
+
+    def _standing(self) -> list[Standing]:
+        """Why nothing comes of what is held, where that is not of a moment. For any thread."""
+        now, found = boot_seconds(), []
+        for one in self._attachments.all:
+            reason = self._reason(one)
+            since = one.since(reason)
+            if reason != SOMETHING_TO_READ and now - since >= STANDING_SECONDS:
+                found.append(Standing(one.owned, _one_line(reason), since))
+        return found
 
     def _lost(self) -> None:
         """The application may be busy with a batch for long, and others wait for what is attached here."""
@@ -401,6 +422,7 @@ class StreamConsumer(ClosedByWith):
             found = reader.read(self._batch_messages)
             held.succeed()
             if found:
+                held.note_flow()
                 held.rung.set()
                 messages = _beyond(held.stored, found)
                 if not messages:  # the log had not heard that they are done
@@ -409,6 +431,7 @@ class StreamConsumer(ClosedByWith):
                     return None
                 held.delivered = messages[-1].position
                 return Batch(held.owned.segment_id, held.owned.bucket, messages, held)
+            held.since(self._reason(held))
             # What counts is the log's own answer; the first two only save asking for it.
             if held.owned.sealed and held.is_idle and reader.is_drained():
                 self._session.say_drained([held.owned])
@@ -417,6 +440,7 @@ class StreamConsumer(ClosedByWith):
         except (DataPlaneUnavailable, Terminal) as error:  # of this bucket alone: others go on
             held.rung.set()
             held.fail(error)
+            held.since(self._reason(held))
         return None
 
     def _stored(self, held: Attachment) -> Position | None:
@@ -437,6 +461,21 @@ class StreamConsumer(ClosedByWith):
         """Read this bucket no further. If it is still ours it is opened anew, and what was not acknowledged comes again."""
         self._attachments.lose(held)
         self._changed()
+
+
+def _elsewhere(row: Mapping[str, Any]) -> BucketStatus:
+    """What the leader knows of a bucket that another has, or nobody."""
+    owner = row["owner"]
+    reason = f"owned by {owner}" if row["reason"] == "owned" else row["reason"]
+    holders = tuple(row["held_by"] or (() if owner is None else (owner,)))
+    return BucketStatus(
+        row["segment_id"], row["bucket"], reason, holders, row["since"], tuple(row["waits_for"])
+    )
+
+
+def _one_line(reason: str) -> str:
+    """As a leader takes it."""
+    return " ".join(reason.split())[:MOST_OF_A_REASON]
 
 
 def _beyond(stored: Position | None, found: Sequence[LogMessage]) -> Sequence[LogMessage]:

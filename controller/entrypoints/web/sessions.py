@@ -40,8 +40,9 @@ from controller.services.consumer_sessions.requests import (
     Release,
     ReleasedBucket,
     Request,
+    Say,
 )
-from controller.store.topics.bucket_owners import SubscriptionKey
+from controller.store.topics.bucket_owners import SaidOfBucket, SubscriptionKey
 from controller.store.topics.subscriptions import SubscriptionKind
 
 ANSWER_SECONDS = 10.0
@@ -124,6 +125,19 @@ class DrainedSegments(Life):
     """Sealed segments that are read to their end."""
 
     segments: Annotated[list[ReadToItsEnd], Field(min_length=1, max_length=10_000)]
+
+
+class SaidOf(LetGo):
+    """Why nothing comes of a bucket, and for how long; of the generation at which it was got."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=300, pattern=r"^[^\x00-\x1f\x7f]+$")]
+    seconds: Annotated[float, Field(ge=0, lt=1e9)]
+
+
+class Reasons(Life):
+    """Why nothing comes; buckets of which something does are left out."""
+
+    buckets: Annotated[list[SaidOf], Field(max_length=65_536)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +238,16 @@ async def drained(asking: AtLeader, said: DrainedSegments) -> None:
     """Sealed segments that are read and acknowledged to their end."""
     segments = tuple(ReadSegment(one.segment_id, one.generation) for one in said.segments)
     await asking.ask(Drained, incarnation=said.incarnation, segments=segments)
+
+
+@router.post(CONSUMER_PATH + "/reasons", status_code=204, dependencies=[CONSUME])
+async def reasons(asking: AtLeader, said: Reasons) -> None:
+    """Why nothing comes of buckets of the consumer's, in place of what it said before; shown to whoever asks why."""
+    buckets = tuple(
+        SaidOfBucket(one.segment_id, one.bucket_start, one.generation, one.reason, one.seconds)
+        for one in said.buckets
+    )
+    await asking.ask(Say, incarnation=said.incarnation, buckets=buckets)
 
 
 @router.delete(CONSUMER_PATH, status_code=204, dependencies=[CONSUME])

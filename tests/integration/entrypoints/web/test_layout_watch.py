@@ -61,7 +61,8 @@ def lead(bench: Bench, worker: str, address: str) -> None:
         leases.renew_or_acquire(tx, f"worker/{worker}", worker, 60.0)
         leases.announce(tx, f"worker/{worker}", worker, address)
         names = tx.exec_driver_sql(run_out).scalars().all()
-        assert names and all(leases.acquire(tx, name, worker, 60.0) for name in names)
+        assert names
+        assert all(leases.acquire(tx, name, worker, 60.0) for name in names)
 
 
 def test_a_change_of_leader_is_told_at_once(bench: Bench, http: httpx.Client) -> None:

@@ -174,7 +174,9 @@ LED = """
     INSERT INTO cleave.lease (name, holder, address, expires_at)
     VALUES (:name, 'w', NULL, 'infinity'), ('worker/w', 'w', 'http://w:1', 'infinity')
 """
-CUT = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'cleave-watches'"
+CUT = (
+    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'cleave-watches'"
+)
 
 
 @contextmanager
