@@ -117,6 +117,19 @@ def test_newcomers_share_the_one_segment_at_once_and_each_key_keeps_its_order(
     assert {name for flow in found.values() for name, _ in flow} == {"a", "b", "c"}
 
 
+def test_no_acknowledgement_is_refused_in_a_storm_of_joins(producer: Producer, join: Join) -> None:
+    """An epoch for the whole of an assignment refuses those that race with a join (apache/kafka#21508)."""
+    consumers = [join("a")]
+    found: dict[str, list[int]] = {}
+    for number in range(6):
+        send(producer, number)
+        consumers.append(join(f"c{number}"))  # while the others have messages in hand
+        for key, flow in take(*consumers, count=len(KEYS)).items():  # which demands every acknowledgement
+            found.setdefault(key, []).extend(one for _, one in flow)
+
+    assert found == {key: list(range(6)) for key in KEYS}
+
+
 def test_only_the_bucket_that_moves_waits_for_what_is_in_hand(producer: Producer, join: Join) -> None:
     told: list[tuple[int, HashRange]] = []
     a = join("a", on_release=lambda segment_id, bucket: told.append((segment_id, bucket)))
