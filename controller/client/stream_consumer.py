@@ -66,6 +66,8 @@ class BucketStatus:
     """When that began, in ISO 8601, where it is known."""
     waits_for: tuple[int, ...] = ()
     """Segments that are to be read to their end before it, by the holders."""
+    backlog: int | None = None
+    """Messages that are unread in them, where they can be counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,7 +471,13 @@ def _elsewhere(row: Mapping[str, Any]) -> BucketStatus:
     reason = f"owned by {owner}" if row["reason"] == "owned" else row["reason"]
     holders = tuple(row["held_by"] or (() if owner is None else (owner,)))
     return BucketStatus(
-        row["segment_id"], row["bucket"], reason, holders, row["since"], tuple(row["waits_for"])
+        row["segment_id"],
+        row["bucket"],
+        reason,
+        holders,
+        row["since"],
+        tuple(row["waits_for"]),
+        row.get("backlog"),  # a worker of before does not say
     )
 
 

@@ -7,7 +7,7 @@ The protocol as a client sees it: docs/reference/client-protocol.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from datetime import datetime
@@ -52,7 +52,7 @@ router = APIRouter(responses={**REFUSALS, **LED}, tags=["clients: sessions"])
 
 
 class WhyNothingComes(BaseModel):
-    """One bucket that the subscription has to read; as `inspect.buckets`."""
+    """One bucket that the subscription has to read; as `inspect.buckets`, and how much is unread in what it waits for."""
 
     segment_id: int
     hash_range: str = Field(examples=["0000-ffff"])
@@ -65,6 +65,9 @@ class WhyNothingComes(BaseModel):
     since: datetime | None
     waits_for: list[int]
     held_by: list[str]
+    backlog: int | None = Field(
+        description="Messages unread in `waits_for`; null where it waits for none, or they cannot be counted."
+    )
 
 
 class Lag(BaseModel):
@@ -174,7 +177,19 @@ AtLeader = Annotated[Asking, Depends(_asking)]
 )
 async def why(request: HttpRequest, topic: Topic, subscription: Name) -> Response:
     """Of each bucket that the subscription has to read who has it, or why nobody reads it."""
-    return json_answer(await run_in_threadpool(served_by(request).layouts.why, topic, subscription))
+    return json_answer(await run_in_threadpool(_why, served_by(request), topic, subscription))
+
+
+def _why(served: ConsumerServices, topic: str, subscription: str) -> list[dict[str, object]]:
+    rows = served.layouts.why(topic, subscription)
+    waited_for = {segment_id for row in rows for segment_id in row["waits_for"]}
+    unread = served.unread(topic, subscription, waited_for) if waited_for else {}
+    return [{**row, "backlog": _in_all(unread, row["waits_for"])} for row in rows]
+
+
+def _in_all(unread: Mapping[int, int], segment_ids: Sequence[int]) -> int | None:
+    """Where something cannot be counted there is no sum."""
+    return sum(unread[i] for i in segment_ids) if segment_ids and unread.keys() >= set(segment_ids) else None
 
 
 @router.get(

@@ -10,6 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from controller.domain.errors import CleaveError, NotFound
 from controller.services.watches.feeds import Watcher
@@ -61,7 +62,7 @@ class LayoutFeed:
             topic_id = topics.find_topic(tx, topic).topic_id
             return topic_id, leases.address_of_holder(tx, self._shard_of(topic_id))
 
-    def why(self, topic: str, subscription: str) -> list[dict[str, object]]:
+    def why(self, topic: str, subscription: str) -> list[dict[str, Any]]:
         """Of each bucket that the subscription has to read who has it, or why nobody reads it. Raises TopicNotFound."""
         with self._store.transaction() as tx:
             topic_id = topics.find_topic(tx, topic).topic_id

@@ -143,5 +143,5 @@ def test_children_name_what_they_wait_for(bench: Bench, join: Join) -> None:
         return [one for one in a.why() if one.segment_id != 0]
 
     wait_until(of_children, message="the children")
-    assert {(one.holders, one.waits_for) for one in of_children()} == {(("a",), (0,))}
+    assert {(one.holders, one.waits_for, one.backlog) for one in of_children()} == {(("a",), (0,), 3)}
     assert a.acknowledge(batch)
