@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from controller.services.policy_backtest import PolicyBacktest
     from controller.services.policy_candidates.trials import Trials, Variant
     from controller.services.segment_lists import SegmentLists
-    from controller.services.subscription_lag import LookAtLag
+    from controller.services.subscription_lag import LookAtLag, Unread
     from controller.services.watches.layout_feed import LayoutFeed
     from controller.services.watches.topic_feed import TopicFeed
     from controller.services.worker.sensors import Sensor
@@ -170,6 +170,7 @@ class ConsumerServices:
     layouts: LayoutFeed
     topics: TopicFeed
     lag: LookAtLag
+    unread: Unread
     deliveries: DeliveryCounts
     dead_letters: DeadLetterLogs
     lists: SegmentLists
@@ -264,7 +265,7 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
         clock=SystemClock(),
     )
     watched = Listener(
-        app.store.url, (layout_feed.CHANNEL, topic_feed.CHANNEL), application_name="cleave-watches"
+        app.store.url, (*layout_feed.CHANNELS, topic_feed.CHANNEL), application_name="cleave-watches"
     )
     layouts = layout_feed.LayoutFeed(app.store, watched.interrupt, shard_count=settings.worker_shards)
     topics = topic_feed.TopicFeed(app.store, watched.interrupt, clock=SystemClock())
@@ -280,6 +281,7 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
         layouts,
         topics,
         lag=partial(subscription_lag.lag, app.store, app.planes),
+        unread=partial(subscription_lag.unread, app.store, app.planes),
         deliveries=DeliveryCounts(app.store),
         dead_letters=DeadLetterLogs(app.store, app.planes),
         lists=SegmentLists(app.store),

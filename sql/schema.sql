@@ -627,6 +627,14 @@ BEGIN
     RETURN NULL;
 END $$;
 
+CREATE FUNCTION cleave.on_leader_change() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    PERFORM pg_notify('cleave_leaders', split_part(NEW.name, '/', 2));
+    RETURN NULL;
+END $$;
+
 CREATE FUNCTION cleave.on_load_change() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -2090,16 +2098,25 @@ CREATE TABLE cleave.bucket_owner (
     owned_since timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     release_asked_at timestamp with time zone,
     successor text,
+    said text,
+    said_since timestamp with time zone,
     CONSTRAINT bucket_owner_asked_for CHECK (((successor IS NULL) OR (release_asked_at IS NOT NULL))),
-    CONSTRAINT bucket_owner_range CHECK ((((bucket_start >= 0) AND (bucket_start <= bucket_end)) AND (bucket_end <= 65535)))
+    CONSTRAINT bucket_owner_range CHECK ((((bucket_start >= 0) AND (bucket_start <= bucket_end)) AND (bucket_end <= 65535))),
+    CONSTRAINT bucket_owner_said CHECK (((said IS NULL) = (said_since IS NULL)))
 )
 WITH (fillfactor='70');
 
 COMMENT ON TABLE cleave.bucket_owner IS 'Who reads which entry bucket of which segment, since when, and whom it is being handed over to.';
 
+COMMENT ON COLUMN cleave.bucket_owner.said IS 'Why nothing comes of it, as its owner has told; NULL while it reads.';
+
+COMMENT ON COLUMN cleave.bucket_owner.said_since IS 'When that began.';
+
 COMMENT ON CONSTRAINT bucket_owner_asked_for ON cleave.bucket_owner IS 'A bucket has a successor once its owner was asked to release it.';
 
 COMMENT ON CONSTRAINT bucket_owner_range ON cleave.bucket_owner IS 'A bucket is a range of bucket hashes within 0..65535.';
+
+COMMENT ON CONSTRAINT bucket_owner_said ON cleave.bucket_owner IS 'What an owner says of a bucket began at an instant.';
 
 CREATE TABLE cleave.bundle_decision (
     cycle_id bigint NOT NULL,
@@ -3366,7 +3383,7 @@ CREATE VIEW inspect.buckets AS
             WHEN (seek.asked_at IS NOT NULL) THEN 'stopped for a seek'::text
             WHEN (a.barrier = 'withheld'::text) THEN 'withheld until its parents are read'::text
             WHEN (o.release_asked_at IS NOT NULL) THEN 'being handed over'::text
-            WHEN (o.consumer IS NOT NULL) THEN 'owned'::text
+            WHEN (o.consumer IS NOT NULL) THEN COALESCE(o.said, 'owned'::text)
             WHEN (cardinality(a.consumers) = 0) THEN 'no consumer is registered'::text
             ELSE 'not handed out yet'::text
         END AS reason,
@@ -3374,7 +3391,7 @@ CREATE VIEW inspect.buckets AS
             WHEN (seek.asked_at IS NOT NULL) THEN seek.asked_at
             WHEN (a.barrier = 'withheld'::text) THEN s.created_at
             WHEN (o.release_asked_at IS NOT NULL) THEN o.release_asked_at
-            WHEN (o.consumer IS NOT NULL) THEN o.owned_since
+            WHEN (o.consumer IS NOT NULL) THEN COALESCE(o.said_since, o.owned_since)
             WHEN (cardinality(a.consumers) > 0) THEN GREATEST(s.created_at, free.parents_read_at, free.first_registered_at)
             ELSE NULL::timestamp with time zone
         END AS since,
@@ -3404,7 +3421,7 @@ CREATE VIEW inspect.buckets AS
                   WHERE ((c.topic_id = a.topic_id) AND (c.subscription = a.subscription))) AS first_registered_at) free)
   WHERE ((NOT a.is_drained) AND (a.kind <> 'QUEUE'::text));
 
-COMMENT ON VIEW inspect.buckets IS 'Per entry bucket that a subscription has to read: its owner, or why nobody reads it, since when, and who holds what it waits for.';
+COMMENT ON VIEW inspect.buckets IS 'Per entry bucket that a subscription has to read: its owner, why nothing comes of it, since when, and who holds what it waits for.';
 
 CREATE VIEW inspect.bucket_gaps AS
  SELECT topic,
@@ -3419,9 +3436,9 @@ CREATE VIEW inspect.bucket_gaps AS
     since,
     round(EXTRACT(epoch FROM (clock_timestamp() - since)), 1) AS gap_seconds
    FROM inspect.buckets b
-  WHERE (reason = ANY (ARRAY['being handed over'::text, 'to be let go of for a seek'::text, 'stopped for a seek'::text, 'not handed out yet'::text]));
+  WHERE ((reason = ANY (ARRAY['being handed over'::text, 'to be let go of for a seek'::text, 'stopped for a seek'::text, 'not handed out yet'::text, 'being opened'::text])) OR (split_part(reason, ':'::text, 1) = ANY (ARRAY['out of reach'::text, 'held by another reader'::text])));
 
-COMMENT ON VIEW inspect.bucket_gaps IS 'Entry buckets that consumers wait for: not handed out, or not let go of by their holder, since when and for how long.';
+COMMENT ON VIEW inspect.bucket_gaps IS 'Entry buckets that nobody reads: not handed out, not let go of by their holder, or not to be had by it, since when and for how long.';
 
 CREATE VIEW inspect.bundles_brokers AS
  SELECT b.cluster,
@@ -5095,6 +5112,10 @@ CREATE TRIGGER layout_change_insert AFTER INSERT ON cleave.layout_change REFEREN
 CREATE TRIGGER layout_change_is_history BEFORE DELETE OR UPDATE ON cleave.layout_change FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
 
 CREATE CONSTRAINT TRIGGER layout_tiles_ring AFTER INSERT ON cleave.layout_change DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION cleave.layout_must_tile();
+
+CREATE TRIGGER lease_of_first_leader AFTER INSERT ON cleave.lease FOR EACH ROW WHEN (starts_with(new.name, 'shard/'::text)) EXECUTE FUNCTION cleave.on_leader_change();
+
+CREATE TRIGGER lease_of_leader AFTER UPDATE OF term ON cleave.lease FOR EACH ROW WHEN ((starts_with(new.name, 'shard/'::text) AND (new.term <> old.term))) EXECUTE FUNCTION cleave.on_leader_change();
 
 CREATE TRIGGER mirror_paused AFTER UPDATE OF paused_reason ON cleave.mirror FOR EACH ROW WHEN ((old.paused_reason IS DISTINCT FROM new.paused_reason)) EXECUTE FUNCTION cleave.on_mirror_paused();
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
+from operator import itemgetter
 
 from controller.client.closing import close_side_by_side
 from controller.client.opening import (
@@ -23,28 +24,39 @@ from controller.client.opening import (
 )
 from controller.client.patience import Backoff
 from controller.client.session import Assignment, OwnedBucket
+from controller.clock import boot_seconds
 from controller.dataplane.base import LogClient, LogReader, Position
 from controller.domain.errors import (
     DataPlaneUnavailable,
     FencedOut,
+    LostRace,
     NotFound,
     StoreUnavailable,
     Terminal,
 )
+
+SOMETHING_TO_READ = "has something to read"
 
 
 class Attachment(Opening[LogReader]):
     """One ownership of one bucket."""
 
     def __init__(
-        self, owned: OwnedBucket, origin: int, wakeup: threading.Event, delay_seconds: float = 0.0
+        self,
+        owned: OwnedBucket,
+        origin: int,
+        wakeup: threading.Event,
+        delay_seconds: float = 0.0,
+        on_opened: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_opened` is called in the opening thread when an opening has ended, well or not."""
         super().__init__(owned.backing_topic, wakeup, delay_seconds)
-        self.owned, self.origin = owned, origin
+        self.owned, self.origin, self._on_opened = owned, origin, on_opened
         self.delivered: Position | None = None
         self.acknowledged: Position | None = None
         self.stored: Position | None = None
         """What the application's results held of it when it was taken."""
+        self._standing = ("being opened", boot_seconds())
         self.is_full = False
         """So much of it is in hand that nothing more is to be read for now."""
         self.work: str | None = None
@@ -59,7 +71,8 @@ class Attachment(Opening[LogReader]):
     def reason(self) -> str:
         """Why nothing of it is handed out just now."""
         if self.error is not None:
-            return f"out of reach: {self.error}"
+            is_held = isinstance(self.error, LostRace | FencedOut)
+            return f"{'held by another reader' if is_held else 'out of reach'}: {self.error}"
         if self.reader is None:
             return "being opened"
         if self.owned.release:
@@ -71,8 +84,29 @@ class Attachment(Opening[LogReader]):
         if self.work is not None:
             return self.work
         if self.rung.is_set():
-            return "has something to read"
+            return SOMETHING_TO_READ
         return "no data" if self.is_idle else "no data beyond what is in hand"
+
+    def since(self, reason: str) -> float:
+        """When this reason began to hold, `boot_seconds`: when it was asked for first. For any thread."""
+        kind = "at work" if reason == self.work else reason.partition(":")[0]
+        known, began = self._standing
+        if known == kind:
+            return began
+        now = boot_seconds()
+        if kind != SOMETHING_TO_READ:  # which may be nothing, once it is read
+            self._standing = kind, now
+        return now
+
+    def note_flow(self) -> None:
+        """Something of it was read: whatever kept it back is over."""
+        self._standing = SOMETHING_TO_READ, boot_seconds()
+
+    def open(self, act: Callable[[], LogReader]) -> None:
+        """See `Opening`."""
+        super().open(act)
+        self.since(self.reason)
+        self._on_opened()
 
     def take(self, logs: LogClient, subscription: str, owner: str, claim: StoredPosition) -> LogReader:
         """The bucket's part of the cursor, and its row beside the results; for `open`."""
@@ -98,7 +132,7 @@ StoredPosition = Callable[[Attachment], Position | None]
 
 
 class Attachments:
-    """For the consumer's thread."""
+    """For one thread at a time, but for what says that it is for any."""
 
     def __init__(
         self,
@@ -107,10 +141,13 @@ class Attachments:
         owner: str,
         wakeup: threading.Event,
         claim: StoredPosition = lambda _attachment: None,
+        on_opened: Callable[[], None] = lambda: None,
     ) -> None:
-        """`claim` is called with each that was opened, in the opening thread, before anything of it is read."""
+        """`claim` is called with each that was opened, in the opening thread, before anything of it is read; `on_opened` there too,
+        when an opening has ended.
+        """
         self._logs, self._subscription, self._owner, self._wakeup = logs, subscription, owner, wakeup
-        self._claim = claim
+        self._claim, self._on_opened = claim, on_opened
         self._held: dict[tuple[int, int, int], Attachment] = {}
         self._released: set[tuple[int, int, int]] = set()
         self._losses: dict[tuple[int, int], Backoff] = {}
@@ -119,8 +156,8 @@ class Attachments:
 
     @property
     def all(self) -> tuple[Attachment, ...]:
-        """Every ownership, by segment, bucket and generation."""
-        return tuple(self._held[identity] for identity in sorted(self._held))
+        """Every ownership, by segment, bucket and generation. For any thread."""
+        return tuple(one for _, one in sorted([*self._held.items()], key=itemgetter(0)))
 
     @property
     def next_try_at(self) -> float:
@@ -151,7 +188,9 @@ class Attachments:
             else:
                 loss = self._losses.get(identity[:2])
                 delay_seconds = 0.0 if loss is None else loss.next_seconds()
-                self._held[identity] = Attachment(bucket, origin, self._wakeup, delay_seconds)
+                self._held[identity] = Attachment(
+                    bucket, origin, self._wakeup, delay_seconds, self._on_opened
+                )
         return gone
 
     def open_due(self) -> None:

@@ -78,6 +78,15 @@ class Assignment(msgspec.Struct, frozen=True, dict=True):
         return frozenset(one.identity for one in self.buckets)
 
 
+class Standing(msgspec.Struct, frozen=True):
+    """Why nothing comes of a bucket that this consumer owns, and since when."""
+
+    owned: OwnedBucket
+    reason: str
+    since: float
+    """`boot_seconds`."""
+
+
 class Session:
     """From construction to `close`. `on_change` is called from its thread, and must not block."""
 
@@ -91,14 +100,17 @@ class Session:
         on_change: Callable[[], None],
         on_lost: Callable[[], None] = lambda: None,
         reads: str = "STREAM",
+        standing: Callable[[], Sequence[Standing]] = tuple,
         patience_seconds: float = 0.0,
     ) -> None:
         """Registers at once, or tries to for `patience_seconds`, since a topic may be between two leaders. `reads` is the kind that
-        the subscription must have: STREAM or CHECKPOINT. `on_lost` is called, in the session's thread, while all that was assigned may be another's for good. Raises NotFound, TopicNotLive, Conflict,
+        the subscription must have: STREAM or CHECKPOINT. `on_lost` is called, in the session's thread, while all that was assigned may be another's for good. `standing` is
+        called, in any thread, at each heartbeat, and the leader is told when it has changed. Raises NotFound, TopicNotLive, Conflict,
         StoreUnavailable.
         """
         self._servers, self._on_change, self._on_lost = servers, on_change, on_lost
-        self._reads = reads
+        self._reads, self._standing = reads, standing
+        self._told: tuple[Standing, ...] = ()
         self._path = consumer_path(topic, subscription, consumer)
         self._why_path = f"{self._path.rpartition('/consumers/')[0]}/why"
         self._lag_path = lag_path(topic, subscription)
@@ -302,15 +314,41 @@ class Session:
                 self._is_pulsing = False
             if incarnation == self._incarnation and not self._closing.is_set():
                 self._current_until = max(self._current_until, began + self._silent_seconds)
+                self._tell_reasons(incarnation)
 
         if not self._calls.submit(pulse):  # closed meanwhile
             self._is_pulsing = False
+
+    def _tell_reasons(self, incarnation: str) -> None:
+        """What nothing comes of, where that has changed; again at the next heartbeat if nobody hears."""
+        found = tuple(self._standing())
+        if found == self._told:
+            return
+        buckets = [
+            {
+                "segment_id": one.owned.segment_id,
+                "bucket_start": one.owned.bucket_start,
+                "generation": one.owned.generation,
+                "reason": one.reason,
+                "seconds": max(0.0, boot_seconds() - one.since),
+            }
+            for one in found
+        ]
+        try:
+            said = {"incarnation": incarnation, "buckets": buckets}
+            self._servers.ask("POST", f"{self._path}/reasons", document=said)
+        except Retryable:
+            return
+        except CleaveError as error:  # a worker of before does not know the question
+            _log.debug("the reasons of %s are not taken: %s", self._path, error)
+        self._told = found
 
     def _begin_anew(self) -> None:
         """Others have what this consumer had. It begins again with nothing, as if it had just come."""
         self._incarnation = uuid.uuid4().hex
         with self._lock:
             self._assignment, self._refused_since = None, None
+        self._told = ()
         self._current_until = 0.0
         self._on_change()
 

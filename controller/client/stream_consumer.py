@@ -3,6 +3,8 @@
 What the consumer may read it is told (`session`). It hands out messages of a bucket while it owns that bucket and hears its leader;
 it lets go of one when the application has acknowledged what it was given, and only then the next owner reads. Acknowledgements are
 the application's alone: closing, or losing a bucket, acknowledges nothing.
+
+While the application is busy with a batch, a thread of the consumer's own opens what it is given and lets go of what is idle (`aside`).
 """
 
 from __future__ import annotations
@@ -13,16 +15,19 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from controller.client.attachments import Attachment, Attachments, settle_each
+from controller.client.attachments import SOMETHING_TO_READ, Attachment, Attachments, settle_each
 from controller.client.closing import ClosedByWith, CloseTime, close_and_say_goodbye
 from controller.client.lag import BucketLag, lag_of
 from controller.client.patience import patiently
 from controller.client.position_table import Claim, PositionTable
 from controller.client.rounds import LOOK_SECONDS, Rounds
 from controller.client.servers import Servers
-from controller.client.session import OwnedBucket, Session
+from controller.client.session import OwnedBucket, Session, Standing
+from controller.client.stand_in import StandIn
+from controller.clock import boot_seconds
 from controller.dataplane.base import LogClient, LogMessage, LogReader, Position
 from controller.domain.errors import (
     DataPlaneUnavailable,
@@ -36,6 +41,10 @@ from controller.domain.errors import (
 from controller.domain.hash_range import HashRange
 
 _log = logging.getLogger(__name__)
+
+STANDING_SECONDS = 1.0
+"""A reason that has held for so long is told to the leader."""
+MOST_OF_A_REASON = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +69,15 @@ class BucketStatus:
     reason: str
     holders: tuple[str, ...] = ()
     since: str | None = None
-    """When that began, in ISO 8601, where the leader knows; of an own bucket when it came here."""
+    """When that began, in ISO 8601, where it is known."""
+    waits_for: tuple[int, ...] = ()
+    """Segments that are to be read to their end before it, by the holders."""
+    backlog: int | None = None
+    """Messages that are unread in them, where they can be counted."""
 
 
 class StreamConsumer(ClosedByWith):
-    """One consumer of one subscription; for one thread, which must go on calling `receive` to take part."""
+    """One consumer of one subscription; for one thread, which goes on calling `receive`."""
 
     def __init__(
         self,
@@ -76,14 +89,14 @@ class StreamConsumer(ClosedByWith):
         *,
         batch_messages: int = 500,
         patience_seconds: float = 30.0,
-        on_release: Callable[[int, HashRange], None] = lambda _segment_id, _bucket: None,
+        on_release: Callable[[int, HashRange], None] | None = None,
         positions: PositionTable | None = None,
     ) -> None:
         """Registers under `name`, which is this consumer's alone: a second one of that name takes its place.
 
         `patience_seconds` bounds how long a call goes on while the data plane is away, this one while no worker leads the topic. `on_release` is called, in the thread that
-        calls `receive`, before a bucket goes to another consumer: everything handed out of it is acknowledged then. With
-        `positions` what `commit` has stored is not handed out again.
+        calls `receive`, before a bucket goes to another consumer: everything handed out of it is acknowledged then, and the
+        other waits for that call. Without, what is idle goes while the application is busy. With `positions` what `commit` has stored is not handed out again.
         """
         self.topic, self.subscription, self.name = topic, subscription, name
         self._batch_messages, self._patience_seconds = batch_messages, patience_seconds
@@ -91,7 +104,10 @@ class StreamConsumer(ClosedByWith):
         self._wakeup = threading.Event()
         self._is_paused = False
         self._still_working: list[Callable[[], bool]] = []
-        self._attachments = Attachments(logs, subscription, name, self._wakeup, self._stored)
+        self._stand_in = StandIn(self._act_aside)
+        self._attachments = Attachments(
+            logs, subscription, name, self._wakeup, self._stored, self._stand_in.ring
+        )
         self._look_at = 0.0
         self._rounds = Rounds(self._wakeup, patience_seconds, DataPlaneUnavailable, StoreUnavailable)
         self._has_changed = threading.Event()
@@ -102,8 +118,10 @@ class StreamConsumer(ClosedByWith):
             name,
             on_change=self._changed,
             on_lost=self._lost,
+            standing=self._standing,
             patience_seconds=patience_seconds,
         )
+        self._stand_in.start()
 
     @property
     def segment_ids(self) -> tuple[int, ...]:
@@ -130,16 +148,11 @@ class StreamConsumer(ClosedByWith):
         """Of every bucket that the subscription has to read why nothing of it comes here: an own one as this consumer knows it,
         any other as the leader does. Raises StoreUnavailable while no worker answers.
         """
-        own = {
-            (one.owned.segment_id, str(one.owned.bucket)): self._reason(one) for one in self._attachments.all
-        }
+        own = {(one.owned.segment_id, str(one.owned.bucket)): one for one in self._attachments.all}
         found = []
         for row in self._session.why():
-            mine, owner = own.get((row["segment_id"], row["bucket"])), row["owner"]
-            others = () if owner is None or mine is not None else (owner,)
-            reason = mine or (f"owned by {owner}" if others and row["reason"] == "owned" else row["reason"])
-            holders = tuple(row["held_by"] or others)
-            found.append(BucketStatus(row["segment_id"], row["bucket"], reason, holders, row["since"]))
+            mine = own.get((row["segment_id"], row["bucket"]))
+            found.append(_elsewhere(row) if mine is None else self._here(mine))
         return tuple(found)
 
     def lag(self) -> tuple[BucketLag, ...]:
@@ -152,9 +165,10 @@ class StreamConsumer(ClosedByWith):
         Raises FencedOut when another consumer took this one's name; TopicNotFound, SubscriptionNotFound when that is gone;
         DataPlaneUnavailable when all there is to read is out of reach for longer than the patience.
         """
-        return self._rounds.receive(
-            timeout_seconds, self._look_or_demand, self._due_at, self._session.demand_alive
-        )
+        with self._stand_in.turn():
+            return self._rounds.receive(
+                timeout_seconds, self._look_or_demand, self._due_at, self._session.demand_alive
+            )
 
     def wait(self, timeout_seconds: float) -> None:
         """Until there may be something to receive, somebody called `wake`, or the time is over."""
@@ -191,27 +205,10 @@ class StreamConsumer(ClosedByWith):
         False when the bucket is not this consumer's any more, was moved by a seek, or the leader was not heard for too long: what
         was not acknowledged is delivered again, here or elsewhere.
         """
-        held = batch.origin
-        if not isinstance(held, Attachment) or not self._attachments.holds(held) or held.reader is None:
-            return False
-        if not self._session.is_current:
-            self._lose(held)
-            return False
-        reader, position = held.reader, batch.messages[-1].position if upto is None else upto
-        try:
-            patiently(
-                lambda: reader.acknowledge(position),
-                seconds=self._patience_seconds if patience_seconds is None else patience_seconds,
+        with self._stand_in.turn():
+            return self._acknowledge(
+                batch, upto, self._patience_seconds if patience_seconds is None else patience_seconds
             )
-        except (LostRace, NotFound, FencedOut):
-            self._lose(held)
-            return False
-        held.acknowledged = position if held.acknowledged is None else max(held.acknowledged, position)
-        self._attachments.succeed(held)
-        held.rung.set()  # it may be drained now
-        if held.owned.release:
-            self._release()
-        return True
 
     def commit(self, batch: Batch, connection: Any) -> None:
         """Note in the transaction of `connection`, where the results of this batch are, that they are; for a consumer with
@@ -240,6 +237,8 @@ class StreamConsumer(ClosedByWith):
         others are to have. May be called from any thread.
         """
         self._is_paused = True
+        for one in self._attachments.all:
+            one.since(self._reason(one))
 
     def resume(self) -> None:
         """Hand out again. May be called from any thread."""
@@ -251,15 +250,17 @@ class StreamConsumer(ClosedByWith):
         or elsewhere. Nothing behind it is handed out before.
         """
         held = batch.origin
-        if isinstance(held, Attachment) and self._attachments.holds(held):
-            self._lose(held)
+        with self._stand_in.turn():
+            if isinstance(held, Attachment) and self._attachments.holds(held):
+                self._lose(held)
 
     def let_go(self, batch: Batch) -> None:
         """Of a bucket that is being handed over: nothing of it is in hand any more. What is not acknowledged is the next owner's."""
         held = batch.origin
-        if isinstance(held, Attachment) and self._attachments.holds(held) and held.owned.release:
-            held.delivered = held.acknowledged
-            self._release()
+        with self._stand_in.turn():
+            if isinstance(held, Attachment) and self._attachments.holds(held) and held.owned.release:
+                held.delivered = held.acknowledged
+                self._release()
 
     def stay_while(self, is_working: Callable[[], bool]) -> None:
         """`close` asks this, and does not leave while it says that messages of this consumer are being worked on."""
@@ -284,14 +285,53 @@ class StreamConsumer(ClosedByWith):
         close_and_say_goodbye(
             f"consumer {self.name} of {self.topic}",
             CloseTime(timeout_seconds),
-            self._attachments.close,
+            self._stop_reading,
             lambda seconds: self._session.close(seconds, leave=leave),
         )
+
+    def _stop_reading(self) -> None:
+        self._stand_in.stop()
+        self._attachments.close()
+
+    def _acknowledge(self, batch: Batch, upto: Position | None, patience_seconds: float) -> bool:
+        held = batch.origin
+        if not isinstance(held, Attachment) or not self._attachments.holds(held) or held.reader is None:
+            return False
+        if not self._session.is_current:
+            self._lose(held)
+            return False
+        reader, position = held.reader, batch.messages[-1].position if upto is None else upto
+        try:
+            patiently(lambda: reader.acknowledge(position), seconds=patience_seconds)
+        except (LostRace, NotFound, FencedOut):
+            self._lose(held)
+            return False
+        held.acknowledged = position if held.acknowledged is None else max(held.acknowledged, position)
+        self._attachments.succeed(held)
+        held.rung.set()  # it may be drained now
+        if held.owned.release:
+            self._release()
+        return True
 
     def _reason(self, one: Attachment) -> str:
         if not self._session.is_current:
             return "the leader is not heard: it may be another's by now"
         return "paused" if self._is_paused and not one.owned.release else one.reason
+
+    def _here(self, one: Attachment) -> BucketStatus:
+        reason = self._reason(one)
+        began = datetime.now(UTC) - timedelta(seconds=boot_seconds() - one.since(reason))
+        return BucketStatus(one.owned.segment_id, str(one.owned.bucket), reason, (), began.isoformat())
+
+    def _standing(self) -> list[Standing]:
+        """Why nothing comes of what is held, where that is not of a moment. For any thread."""
+        now, found = boot_seconds(), []
+        for one in self._attachments.all:
+            reason = self._reason(one)
+            since = one.since(reason)
+            if reason != SOMETHING_TO_READ and now - since >= STANDING_SECONDS:
+                found.append(Standing(one.owned, _one_line(reason), since))
+        return found
 
     def _lost(self) -> None:
         """The application may be busy with a batch for long, and others wait for what is attached here."""
@@ -301,6 +341,23 @@ class StreamConsumer(ClosedByWith):
     def _changed(self) -> None:
         self._has_changed.set()
         self._wakeup.set()
+        self._stand_in.ring()
+
+    def _act_aside(self) -> float:
+        """Between two calls of the application: take what was given, let go of what is idle and asked for. In how many seconds
+        there is something to do again.
+        """
+        if not self._session.is_current:
+            return math.inf
+        if self._has_changed.is_set():
+            self._has_changed.clear()
+            self._adopt()
+        if self._on_release is None:
+            self._release()
+        else:  # the application is to be told first, in its own thread
+            self._has_changed.set()
+        self._attachments.open_due()
+        return self._attachments.next_try_at - time.monotonic()
 
     def _due_at(self) -> float:
         """While the leader is not heard nothing is to be opened."""
@@ -351,10 +408,13 @@ class StreamConsumer(ClosedByWith):
 
     def _follow(self) -> None:
         """Take and let go of buckets as the leader says."""
+        self._adopt()
+        self._release()
+
+    def _adopt(self) -> None:
         gone = self._attachments.adopt(self._session.assignment)
         if gone:
             self._session.say_released(gone)
-        self._release()
 
     def _release(self) -> None:
         """Let go of what others wait for and the application has finished."""
@@ -365,7 +425,8 @@ class StreamConsumer(ClosedByWith):
 
         def release(one: Attachment) -> None:
             try:
-                self._on_release(one.owned.segment_id, one.owned.bucket)
+                if self._on_release is not None:
+                    self._on_release(one.owned.segment_id, one.owned.bucket)
             finally:
                 self._attachments.release(one)
                 let_go.append(one.owned)
@@ -382,6 +443,7 @@ class StreamConsumer(ClosedByWith):
             found = reader.read(self._batch_messages)
             held.succeed()
             if found:
+                held.note_flow()
                 held.rung.set()
                 messages = _beyond(held.stored, found)
                 if not messages:  # the log had not heard that they are done
@@ -390,6 +452,7 @@ class StreamConsumer(ClosedByWith):
                     return None
                 after, held.delivered = held.delivered, messages[-1].position
                 return Batch(held.owned.segment_id, held.owned.bucket, messages, held, after)
+            held.since(self._reason(held))
             # What counts is the log's own answer; the first two only save asking for it.
             if held.owned.sealed and held.is_idle and reader.is_drained():
                 self._session.say_drained([held.owned])
@@ -398,6 +461,7 @@ class StreamConsumer(ClosedByWith):
         except (DataPlaneUnavailable, Terminal) as error:  # of this bucket alone: others go on
             held.rung.set()
             held.fail(error)
+            held.since(self._reason(held))
         return None
 
     def _stored(self, held: Attachment) -> Position | None:
@@ -418,6 +482,27 @@ class StreamConsumer(ClosedByWith):
         """Read this bucket no further. If it is still ours it is opened anew, and what was not acknowledged comes again."""
         self._attachments.lose(held)
         self._changed()
+
+
+def _elsewhere(row: Mapping[str, Any]) -> BucketStatus:
+    """What the leader knows of a bucket that another has, or nobody."""
+    owner = row["owner"]
+    reason = f"owned by {owner}" if row["reason"] == "owned" else row["reason"]
+    holders = tuple(row["held_by"] or (() if owner is None else (owner,)))
+    return BucketStatus(
+        row["segment_id"],
+        row["bucket"],
+        reason,
+        holders,
+        row["since"],
+        tuple(row["waits_for"]),
+        row.get("backlog"),  # a worker of before does not say
+    )
+
+
+def _one_line(reason: str) -> str:
+    """As a leader takes it."""
+    return " ".join(reason.split())[:MOST_OF_A_REASON]
 
 
 def _beyond(stored: Position | None, found: Sequence[LogMessage]) -> Sequence[LogMessage]:

@@ -7,8 +7,8 @@ of the others from being shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from controller.dataplane.base import BucketCountingDataPlane, DataPlane
@@ -22,6 +22,8 @@ from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.subscriptions import SubscriptionKind
 
 PARALLEL_CALLS = 8
+UNREAD_SECONDS = 2.0
+"""Whoever asks why nothing comes is answered while a data plane is away, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class BucketLag:
     error: str | None = None
 
 
+Unread = Callable[[str, str, Collection[int]], dict[int, int]]
+"""`unread` of segments of a topic's subscription."""
 LookAtLag = Callable[[str, str], list[BucketLag]]
 """`lag` of a topic's subscription."""
 
@@ -71,6 +75,23 @@ def lag(store: Store, planes: Mapping[str, DataPlane], topic: str, subscription:
 
     with ThreadPoolExecutor(PARALLEL_CALLS, thread_name_prefix="cleave-lag") as calls:
         return [one for those in calls.map(counted, segments) for one in those]
+
+
+def unread(
+    store: Store, planes: Mapping[str, DataPlane], topic: str, subscription: str, segment_ids: Collection[int]
+) -> dict[int, int]:
+    """Unacknowledged messages of these segments. What cannot be counted within `UNREAD_SECONDS` is left out. Raises TopicNotFound."""
+    with store.transaction() as tx:
+        row = topics.find_topic(tx, topic)
+        logs = to_read.to_read(tx, row.topic_id, subscription).backing_topics
+    plane = configured(planes, row.data_plane, topic)
+    calls = ThreadPoolExecutor(PARALLEL_CALLS, thread_name_prefix="cleave-unread")
+    asked = {i: calls.submit(plane.backlog, logs[i], subscription) for i in segment_ids if i in logs}
+    wait(asked.values(), timeout=UNREAD_SECONDS)
+    calls.shutdown(wait=False, cancel_futures=True)
+    ended = {i: call for i, call in asked.items() if call.done() and not call.cancelled()}
+    counts = {i: call.result() for i, call in ended.items() if call.exception() is None}
+    return {i: count for i, count in counts.items() if count is not None}
 
 
 def _of_segment(

@@ -54,13 +54,13 @@ SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state,
             WHEN seek.asked_at IS NOT NULL THEN 'stopped for a seek'
             WHEN a.barrier = 'withheld' THEN 'withheld until its parents are read'
             WHEN o.release_asked_at IS NOT NULL THEN 'being handed over'
-            WHEN o.consumer IS NOT NULL THEN 'owned'
+            WHEN o.consumer IS NOT NULL THEN coalesce(o.said, 'owned')
             WHEN cardinality(a.consumers) = 0 THEN 'no consumer is registered'
             ELSE 'not handed out yet' END AS reason,
        CASE WHEN seek.asked_at IS NOT NULL THEN seek.asked_at
             WHEN a.barrier = 'withheld' THEN s.created_at
             WHEN o.release_asked_at IS NOT NULL THEN o.release_asked_at
-            WHEN o.consumer IS NOT NULL THEN o.owned_since
+            WHEN o.consumer IS NOT NULL THEN coalesce(o.said_since, o.owned_since)
             WHEN cardinality(a.consumers) > 0 THEN greatest(s.created_at, free.parents_read_at, free.first_registered_at)
             END AS since,
        a.waits_for,
@@ -89,7 +89,7 @@ SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state,
                 WHERE c.topic_id = a.topic_id AND c.subscription = a.subscription) AS first_registered_at) free
  WHERE NOT a.is_drained AND a.kind <> 'QUEUE';
 COMMENT ON VIEW inspect.buckets IS
-    'Per entry bucket that a subscription has to read: its owner, or why nobody reads it, since when, and who holds what it waits for.';
+    'Per entry bucket that a subscription has to read: its owner, why nothing comes of it, since when, and who holds what it waits for.';
 
 CREATE VIEW inspect.failing_messages AS
 SELECT t.name AS topic, d.topic_id, d.subscription, d.segment_id,
@@ -107,9 +107,10 @@ CREATE VIEW inspect.bucket_gaps AS
 SELECT b.topic, b.topic_id, b.subscription, b.segment_id, b.hash_range, b.bucket, b.owner AS holder, b.successor, b.reason, b.since,
        round(extract(epoch FROM clock_timestamp() - b.since), 1) AS gap_seconds
   FROM inspect.buckets b
- WHERE b.reason IN ('being handed over', 'to be let go of for a seek', 'stopped for a seek', 'not handed out yet');
+ WHERE b.reason IN ('being handed over', 'to be let go of for a seek', 'stopped for a seek', 'not handed out yet', 'being opened')
+    OR split_part(b.reason, ':', 1) IN ('out of reach', 'held by another reader');
 COMMENT ON VIEW inspect.bucket_gaps IS
-    'Entry buckets that consumers wait for: not handed out, or not let go of by their holder, since when and for how long.';
+    'Entry buckets that nobody reads: not handed out, not let go of by their holder, or not to be had by it, since when and for how long.';
 
 CREATE VIEW inspect.observed_consumers AS
 SELECT t.name AS topic, t.topic_id, o.name AS subscription, o.subscription_type, o.consumers, o.consumer_names, o.changed_at,

@@ -14,7 +14,7 @@ from controller.dataplane.base import (
     PositionReader,
     QueueReader,
 )
-from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
+from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable, LostRace
 from controller.domain.hash_range import HashRange
 
 
@@ -35,6 +35,8 @@ class FaultyLogs:
         self.hung = 0
         """So many were."""
         self.goes_on = threading.Event()
+        self.held: set[str] = set()
+        """Logs whose every claim is refused, as by a broker where somebody else reads."""
         self.slow_reads = 0
         """The first so many reads of each reader give nothing yet, as a broker's may before messages have come over."""
 
@@ -73,6 +75,8 @@ class FaultyLogs:
     ) -> LogReader:
         """The wrapped one's, or none."""
         self._demand_reach(backing_topic)
+        if backing_topic in self.held:
+            raise LostRace(f"injected: reader x has {backing_topic}", 0.01)
         reader = self._wrapped.open_reader(
             backing_topic,
             subscription,

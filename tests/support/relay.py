@@ -35,6 +35,11 @@ class Relay:
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
 
+    @property
+    def connections(self) -> int:
+        """How many were accepted so far."""
+        return len(self._sockets) // 2
+
     def stall(self) -> None:
         """Pass nothing on from now on, in either direction, old connections and new."""
         self._flowing.clear()

@@ -66,7 +66,7 @@ _CONSUMERS = """
 """
 _WAITING = """
     SELECT subscription, segment_id, bucket, reason, since, waits_for, owner, successor, held_by FROM inspect.buckets
-     WHERE topic_id = :topic_id AND reason <> 'owned' ORDER BY since NULLS LAST LIMIT :limit
+     WHERE topic_id = :topic_id AND reason NOT IN ('owned', 'no data', 'no data beyond what is in hand') ORDER BY since NULLS LAST LIMIT :limit
 """
 _SUBSCRIPTIONS = (
     "SELECT * FROM inspect.subscriptions WHERE topic_id = :topic_id ORDER BY subscription LIMIT :limit"

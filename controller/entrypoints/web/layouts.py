@@ -136,14 +136,17 @@ def _layout_then(served: ConsumerServices, topic: str, at: int | datetime) -> di
 
 @router.get(TOPIC_PATH + "/layout/watch", dependencies=[LOOK_UP], response_class=Response, responses=STREAM)
 async def watch(
-    request: HttpRequest, topic: Topic, epoch: Annotated[int, Query(ge=-1, lt=2**63)] = -1
+    request: HttpRequest,
+    topic: Topic,
+    epoch: Annotated[int, Query(ge=-1, lt=2**63)] = -1,
+    leader: Annotated[str | None, Query(max_length=500)] = None,
 ) -> Response:
-    """The layout whenever it changes, as events. `epoch` is the last one known: it is not sent again."""
+    """The layout whenever it, or the topic's leader, changes, as events. `epoch` is the last one known, and `leader` the one known with
+    it: what is known is not sent first.
+    """
     served = served_by(request)
     topic_id, _ = await run_in_threadpool(served.layouts.find, topic)
-    stream: EventStream[FedLayout] = EventStream(
-        "layout", lambda found: None if found.published.layout.epoch == epoch else layout_document(found)
-    )
+    stream: EventStream[FedLayout] = EventStream("layout", BeyondKnown(epoch, leader).document)
 
     async def events() -> AsyncIterator[bytes]:
         served.layouts.watch(topic_id, stream)
@@ -230,6 +233,23 @@ async def queue_drained(request: HttpRequest, topic: Topic, subscription: Name, 
     """Sealed segments that a queue's consumers have settled to their end."""
     lists = served_by(request).lists
     await run_in_threadpool(lists.drained, topic, subscription, said.as_of, said.segment_ids)
+
+
+class BeyondKnown:
+    """What one watch sends: all it is told, but for a first layout that its client knows."""
+
+    def __init__(self, epoch: int, leader: str | None) -> None:
+        """`leader`: None for a client that does not say which it knows."""
+        self._epoch, self._leader = epoch, leader
+        self._is_first = True
+
+    def document(self, found: FedLayout) -> dict[str, object] | None:
+        """For the client; None where it knows this."""
+        is_first, self._is_first = self._is_first, False
+        is_led_as_known = self._leader is None or self._leader == found.leader
+        if is_first and is_led_as_known and found.published.layout.epoch == self._epoch:
+            return None
+        return layout_document(found)
 
 
 def layout_document(found: FedLayout) -> dict[str, object]:

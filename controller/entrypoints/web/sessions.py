@@ -7,7 +7,7 @@ The protocol as a client sees it: docs/reference/client-protocol.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from datetime import datetime
@@ -40,8 +40,9 @@ from controller.services.consumer_sessions.requests import (
     Release,
     ReleasedBucket,
     Request,
+    Say,
 )
-from controller.store.topics.bucket_owners import SubscriptionKey
+from controller.store.topics.bucket_owners import SaidOfBucket, SubscriptionKey
 from controller.store.topics.subscriptions import SubscriptionKind
 
 ANSWER_SECONDS = 10.0
@@ -51,7 +52,7 @@ router = APIRouter(responses={**REFUSALS, **LED}, tags=["clients: sessions"])
 
 
 class WhyNothingComes(BaseModel):
-    """One bucket that the subscription has to read; as `inspect.buckets`."""
+    """One bucket that the subscription has to read; as `inspect.buckets`, and how much is unread in what it waits for."""
 
     segment_id: int
     hash_range: str = Field(examples=["0000-ffff"])
@@ -64,6 +65,9 @@ class WhyNothingComes(BaseModel):
     since: datetime | None
     waits_for: list[int]
     held_by: list[str]
+    backlog: int | None = Field(
+        description="Messages unread in `waits_for`; null where it waits for none, or they cannot be counted."
+    )
 
 
 class Lag(BaseModel):
@@ -126,6 +130,19 @@ class DrainedSegments(Life):
     segments: Annotated[list[ReadToItsEnd], Field(min_length=1, max_length=10_000)]
 
 
+class SaidOf(LetGo):
+    """Why nothing comes of a bucket, and for how long; of the generation at which it was got."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=300, pattern=r"^[^\x00-\x1f\x7f]+$")]
+    seconds: Annotated[float, Field(ge=0, lt=1e9)]
+
+
+class Reasons(Life):
+    """Why nothing comes; buckets of which something does are left out."""
+
+    buckets: Annotated[list[SaidOf], Field(max_length=65_536)]
+
+
 @dataclass(frozen=True, slots=True)
 class Asking:
     """Which consumer of which subscription asks, at its leader."""
@@ -160,7 +177,19 @@ AtLeader = Annotated[Asking, Depends(_asking)]
 )
 async def why(request: HttpRequest, topic: Topic, subscription: Name) -> Response:
     """Of each bucket that the subscription has to read who has it, or why nobody reads it."""
-    return json_answer(await run_in_threadpool(served_by(request).layouts.why, topic, subscription))
+    return json_answer(await run_in_threadpool(_why, served_by(request), topic, subscription))
+
+
+def _why(served: ConsumerServices, topic: str, subscription: str) -> list[dict[str, object]]:
+    rows = served.layouts.why(topic, subscription)
+    waited_for = {segment_id for row in rows for segment_id in row["waits_for"]}
+    unread = served.unread(topic, subscription, waited_for) if waited_for else {}
+    return [{**row, "backlog": _in_all(unread, row["waits_for"])} for row in rows]
+
+
+def _in_all(unread: Mapping[int, int], segment_ids: Sequence[int]) -> int | None:
+    """Where something cannot be counted there is no sum."""
+    return sum(unread[i] for i in segment_ids) if segment_ids and unread.keys() >= set(segment_ids) else None
 
 
 @router.get(
@@ -224,6 +253,16 @@ async def drained(asking: AtLeader, said: DrainedSegments) -> None:
     """Sealed segments that are read and acknowledged to their end."""
     segments = tuple(ReadSegment(one.segment_id, one.generation) for one in said.segments)
     await asking.ask(Drained, incarnation=said.incarnation, segments=segments)
+
+
+@router.post(CONSUMER_PATH + "/reasons", status_code=204, dependencies=[CONSUME])
+async def reasons(asking: AtLeader, said: Reasons) -> None:
+    """Why nothing comes of buckets of the consumer's, in place of what it said before; shown to whoever asks why."""
+    buckets = tuple(
+        SaidOfBucket(one.segment_id, one.bucket_start, one.generation, one.reason, one.seconds)
+        for one in said.buckets
+    )
+    await asking.ask(Say, incarnation=said.incarnation, buckets=buckets)
 
 
 @router.delete(CONSUMER_PATH, status_code=204, dependencies=[CONSUME])

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from controller.store.topics.bucket_owners import SubscriptionKey
+from controller.store.topics.bucket_owners import SaidOfBucket, SubscriptionKey
 from controller.store.topics.subscriptions import SubscriptionKind
 
 NO_SESSION = "consumer {} has no session under this incarnation; register again"
@@ -118,6 +118,13 @@ class Drained(Request):
     """These sealed segments are read and acknowledged to their end."""
 
     segments: tuple[ReadSegment, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Say(Request):
+    """Why nothing comes of these buckets of the consumer's; of its others there is nothing to say."""
+
+    buckets: tuple[SaidOfBucket, ...]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from controller.services.consumer_sessions.requests import (
     Register,
     Release,
     Request,
+    Say,
 )
 from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.store.journal import seeks
@@ -135,6 +136,7 @@ def settle(
     if changes:
         generation = bucket_owners.write(tx, key, changes, generation)
         owners = bucket_owners.owners(tx, key)
+    _keep_what_is_said(tx, key, lives, asked)
     return Settlement(
         generation,
         origin,
@@ -202,6 +204,20 @@ def _begin_and_end(tx: Connection, key: SubscriptionKey, asked: _Asked) -> None:
             elif isinstance(request, Goodbye):
                 reason = consumers.EXPIRED if request.has_expired else consumers.LEFT
                 consumers.depart(tx, key.topic_id, key.name, request.consumer, request.incarnation, reason)
+
+
+def _keep_what_is_said(tx: Connection, key: SubscriptionKey, lives: Mapping[str, str], asked: _Asked) -> None:
+    """What owners say of their buckets. A new life of a consumer has said nothing yet."""
+    for index, request in enumerate(asked.requests):
+        with asked.each(index):
+            if isinstance(request, Say):
+                _demand_session(lives, request)
+                bucket_owners.say(tx, key, request.consumer, request.buckets)
+            elif isinstance(request, Register) and lives.get(request.consumer) not in (
+                None,
+                request.incarnation,
+            ):
+                bucket_owners.say(tx, key, request.consumer, ())
 
 
 def _demand_session(lives: Mapping[str, str], request: Request) -> None:

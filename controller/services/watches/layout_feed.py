@@ -10,6 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from controller.domain.errors import CleaveError, NotFound
 from controller.services.watches.feeds import Watcher
@@ -20,7 +21,8 @@ from controller.store.postgres.notifications import Notification
 from controller.store.topics import topics
 from controller.store.topics.published import PublishedLayout, published_layout
 
-CHANNEL = "cleave_layout"
+LAYOUTS, LEADERS = "cleave_layout", "cleave_leaders"
+CHANNELS = (LAYOUTS, LEADERS)
 _WHY = """
     SELECT segment_id, hash_range, state, bucket, owner, successor, generation, reason, since, waits_for, held_by
       FROM inspect.buckets WHERE topic_id = :topic_id AND subscription = :subscription
@@ -60,7 +62,7 @@ class LayoutFeed:
             topic_id = topics.find_topic(tx, topic).topic_id
             return topic_id, leases.address_of_holder(tx, self._shard_of(topic_id))
 
-    def why(self, topic: str, subscription: str) -> list[dict[str, object]]:
+    def why(self, topic: str, subscription: str) -> list[dict[str, Any]]:
         """Of each bucket that the subscription has to read who has it, or why nobody reads it. Raises TopicNotFound."""
         with self._store.transaction() as tx:
             topic_id = topics.find_topic(tx, topic).topic_id
@@ -91,13 +93,13 @@ class LayoutFeed:
 
     def notice(self, notifications: Sequence[Notification], *, is_sweep: bool) -> None:
         """See `Feed`."""
-        named = {
-            int(head)
-            for one in notifications
-            if one.channel == CHANNEL and (head := one.payload.partition(":")[0]).isdigit()
-        }
+        changed, led_anew = _named(notifications, LAYOUTS), _named(notifications, LEADERS)
         with self._lock:
-            self._dirty |= self._watchers.keys() & (self._watchers.keys() if is_sweep else named)
+            self._dirty |= {
+                topic_id
+                for topic_id in self._watchers
+                if is_sweep or topic_id in changed or topic_id % self._shard_count in led_anew
+            }
 
     def tell(self) -> None:
         """Read each topic once, and tell its watchers what is new."""
@@ -152,3 +154,9 @@ class LayoutFeed:
 
     def _shard_of(self, topic_id: int) -> str:
         return f"shard/{topic_id % self._shard_count}"
+
+
+def _named(notifications: Sequence[Notification], channel: str) -> set[int]:
+    """The topics, or shards, that a channel's payloads begin with."""
+    heads = (one.payload.partition(":")[0] for one in notifications if one.channel == channel)
+    return {int(head) for head in heads if head.isdigit()}

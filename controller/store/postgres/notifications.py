@@ -4,12 +4,13 @@ A notification is a doorbell, never the truth: those sent while nobody listened 
 the first one included, begins with a synthetic `resync`, upon which the caller looks at everything. One thread
 waits; `interrupt` may be called from any thread and from signal handlers.
 
-Nothing in the store sends a notification. Triggers do, whoever changed the rows (`sql/migrations`; what is in force
+Nearly all are sent by triggers, whoever changed the rows (`sql/migrations`; what is in force
 stands in `sql/schema.sql`):
 
 | channel | payload | sent by the trigger function | when |
 |---|---|---|---|
 | `cleave_layout` | `topic:epoch` | `on_layout_change` | a layout changed |
+| `cleave_leaders` | `shard` | `on_leader_change` | a worker took the lease of a shard |
 | `cleave_topics` | `tenant/namespace` | `on_topics_of_namespace` | a topic became live or ceased to be, or has other properties |
 | `cleave_operations` | `topic:operation` | `on_operation_intended` | an operation was intended |
 | `cleave_consumers` | `topic` | `on_consumer_change` | a consumer registered or left |
@@ -19,8 +20,8 @@ stands in `sql/schema.sql`):
 | | | `on_mirror_paused` | a broker's own auto-scaler was turned on or off |
 | | empty | `on_namespace_policy`, `on_cluster_policy` | the policy of a namespace or of the cluster changed |
 
-Two more are sent by statements: `cleave_drains` (`topic`) by `client/postgres_source.py` when a segment was read to its
-end, and `embedded_arrivals` (the log's id) by `dataplane/embedded` when a log got messages or was closed.
+Two more are sent by statements: `cleave_drains` (`topic`) by `store/topics/drains.py` when what a subscription has read to its
+end has changed, and `embedded_arrivals` (the log's id) by `dataplane/embedded` when a log got messages or was closed.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ change counts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
@@ -35,7 +35,19 @@ _GRANT = """
     VALUES (:topic_id, :subscription, :segment_id, :bucket_start, :bucket_end, :consumer, :generation)
     ON CONFLICT (topic_id, subscription, segment_id, bucket_start) DO UPDATE
        SET consumer = excluded.consumer, generation = excluded.generation, owned_since = clock_timestamp(),
-           release_asked_at = NULL, successor = NULL
+           release_asked_at = NULL, successor = NULL, said = NULL, said_since = NULL
+"""
+_SAY = """
+    UPDATE cleave.bucket_owner b SET said = n.reason, said_since = n.since
+      FROM (SELECT o.segment_id, o.bucket_start, s.reason, clock_timestamp() - make_interval(secs => s.seconds) AS since
+              FROM cleave.bucket_owner o
+              LEFT JOIN unnest(CAST(:segment_ids AS bigint[]), CAST(:starts AS integer[]), CAST(:generations AS bigint[]),
+                               CAST(:reasons AS text[]), CAST(:seconds AS float8[]))
+                     AS s (segment_id, bucket_start, generation, reason, seconds) USING (segment_id, bucket_start, generation)
+             WHERE o.topic_id = :topic_id AND o.subscription = :subscription AND o.consumer = :consumer) n
+     WHERE b.topic_id = :topic_id AND b.subscription = :subscription AND b.segment_id = n.segment_id
+       AND b.bucket_start = n.bucket_start
+       AND (b.said IS DISTINCT FROM n.reason OR abs(extract(epoch FROM b.said_since - n.since)) > 1)
 """
 _ASK = """
     UPDATE cleave.bucket_owner
@@ -93,6 +105,29 @@ def owners(tx: Connection, key: SubscriptionKey) -> tuple[BucketOwner, ...]:
         )
         for row in tx.execute(text(_OWNERS), key.parameters)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SaidOfBucket:
+    """Why nothing comes of a bucket for so long, as whoever owns it since `generation` says."""
+
+    segment_id: int
+    bucket_start: int
+    generation: int
+    reason: str
+    seconds: float
+
+
+def say(tx: Connection, key: SubscriptionKey, consumer: str, said: Sequence[SaidOfBucket]) -> None:
+    """Keep what the consumer says of its buckets in place of all it has said before; what it says of others' counts for nothing."""
+    columns = {
+        "segment_ids": [one.segment_id for one in said],
+        "starts": [one.bucket_start for one in said],
+        "generations": [one.generation for one in said],
+        "reasons": [one.reason for one in said],
+        "seconds": [one.seconds for one in said],
+    }
+    tx.execute(text(_SAY), {**key.parameters, "consumer": consumer, **columns})
 
 
 def write(tx: Connection, key: SubscriptionKey, changes: OwnerChanges, generation: int) -> int:

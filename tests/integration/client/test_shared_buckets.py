@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -114,6 +115,19 @@ def test_newcomers_share_the_one_segment_at_once_and_each_key_keeps_its_order(
         owner = owner_of(key, a, b, c)
         assert found[key] == [(owner, 1), (owner, 2)]
     assert {name for flow in found.values() for name, _ in flow} == {"a", "b", "c"}
+
+
+def test_no_acknowledgement_is_refused_in_a_storm_of_joins(producer: Producer, join: Join) -> None:
+    """An epoch for the whole of an assignment refuses those that race with a join (apache/kafka#21508)."""
+    consumers = [join("a")]
+    found: dict[str, list[int]] = {}
+    for number in range(6):
+        send(producer, number)
+        consumers.append(join(f"c{number}"))  # while the others have messages in hand
+        for key, flow in take(*consumers, count=len(KEYS)).items():  # which demands every acknowledgement
+            found.setdefault(key, []).extend(one for _, one in flow)
+
+    assert found == {key: list(range(6)) for key in KEYS}
 
 
 def test_only_the_bucket_that_moves_waits_for_what_is_in_hand(producer: Producer, join: Join) -> None:
@@ -252,6 +266,56 @@ def test_what_is_given_back_comes_again_from_its_first_message_on(producer: Prod
     a.give_back(wait_until(lambda: a.receive(0.1), message="a batch"))
 
     assert {key for key, flow in take(a, count=len(KEYS)).items() if flow == [("a", 0)]} == set(KEYS)
+
+
+def test_what_a_busy_application_is_given_is_opened_meanwhile(producer: Producer, join: Join) -> None:
+    """On a broker what nobody has attached stops the neighbours as well."""
+    a, b = join("a"), join("b")
+    share(a, b, counts=(2, 2))
+    a.close()
+
+    wait_until(lambda: len(b.buckets) == 4, message="all is attached, and nobody called `receive`")
+
+    send(producer, 0)
+    assert set(take(b, count=len(KEYS))) == set(KEYS)
+
+
+def test_what_is_idle_changes_hands_while_the_application_is_busy(producer: Producer, join: Join) -> None:
+    a = join("a", batch_messages=1)
+    share(a, counts=(4,))
+    key = KEYS[0]
+    producer.send(b"0", key)
+    producer.flush()
+    in_hand = wait_until(lambda: a.receive(0.1), message="a message")
+    b, c, d, e = (join(name) for name in "bcde")
+
+    def moved() -> int:
+        """Buckets that others read."""
+        assert [one.receive(0.01) for one in (b, c, d, e)] == [None] * 4
+        return sum(len(one.buckets) for one in (b, c, d, e))
+
+    def is_asked() -> bool:
+        return in_hand.bucket not in {bucket for _, bucket in a.buckets}
+
+    wait_until(lambda: moved() == 3 - is_asked(), message="what is idle has gone")
+    assert a.acknowledge(in_hand)
+    wait_until(lambda: moved() == 3, message="each has one")
+
+
+def test_the_application_is_told_in_its_own_thread_before_a_bucket_goes(
+    producer: Producer, join: Join
+) -> None:
+    told: list[threading.Thread] = []
+    a = join("a", on_release=lambda _segment_id, _bucket: told.append(threading.current_thread()))
+    share(a, counts=(4,))
+    b = join("b")
+    wait_until(
+        lambda: {one.reason for one in a.why()} >= {"being handed over"}, message="a is asked for some"
+    )
+    assert told == []
+    share(a, b, counts=(2, 2))
+
+    assert told == [threading.current_thread()] * 2
 
 
 def test_it_can_always_be_asked_why_nothing_comes(bench: Bench, producer: Producer, join: Join) -> None:

@@ -75,7 +75,16 @@ RIGHTS: dict[tuple[str, str], Right] = {
             ("DELETE", ""),
             *(
                 ("POST", f"/{name}")
-                for name in ("pulse", "released", "drained", "opened", "closed", "deliveries", "dead-letters")
+                for name in (
+                    "pulse",
+                    "reasons",
+                    "released",
+                    "drained",
+                    "opened",
+                    "closed",
+                    "deliveries",
+                    "dead-letters",
+                )
             ),
         )
     },

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -26,11 +28,13 @@ from controller.domain.seek_target import EARLIEST
 from controller.entrypoints.web import access
 from controller.services import topic_admin
 from controller.services.consumer_sessions import leader
+from controller.services.consumer_sessions.requests import Goodbye
 from controller.services.consumer_sessions.settlement import Settlement
 from controller.services.segment_admin import rebucketing, splitting
 from controller.store.topics import drains, subscriptions
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
+from tests.support.relay import Relay
 from tests.support.waiting import wait_until
 
 
@@ -253,6 +257,50 @@ def test_a_leader_whose_lease_has_passed_on_writes_nothing(bench: Bench, servers
     with bench.store.transaction() as tx:
         assert tx.exec_driver_sql("SELECT name FROM cleave.consumer").scalars().all() == ["a"]
     first.session.close(leave=False)
+
+
+def test_a_goodbye_that_cannot_be_written_ends_the_session_when_grace_is_over(
+    bench: Bench, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its stream is still open, and nobody says it again (apache/pulsar#26433)."""
+    session = Session(servers, TOPIC, "billing", "a", on_change=lambda: None)
+    wait_until(lambda: owned(session) == EVERYTHING, message="all is a's")
+    life, settle, failed = session._incarnation, leader.settle, threading.Event()
+
+    def failing(tx: Any, key: Any, requests: Any, timing: Any) -> Settlement:
+        if not failed.is_set() and any(isinstance(one, Goodbye) for one in requests):
+            failed.set()
+            raise LostRace("injected: the write fails", 0.1)
+        return settle(tx, key, requests, timing)
+
+    monkeypatch.setattr(leader, "settle", failing)
+    with pytest.raises(LostRace, match="the write fails"):
+        servers.ask("DELETE", PATH, query={"incarnation": life})
+
+    wait_until(
+        lambda: bench.rows("SELECT incarnation, reason FROM cleave.departed_consumer") == [(life, "expired")],
+        message="the grace period ends it",
+    )
+    session.close()
+
+
+def test_a_stream_that_has_gone_mute_is_left(worker: ServingWorker) -> None:
+    """The connection is open, and nothing comes over it any more."""
+    there = urlsplit(worker.address)
+    with Relay(there.hostname or "", there.port or 0) as relay:
+        servers = client_of(f"http://127.0.0.1:{relay.port}")
+        session = Session(servers, TOPIC, "billing", "a", on_change=lambda: None)
+        wait_until(lambda: owned(session) == EVERYTHING and session.is_current, message="all is a's")
+
+        relay.stall()
+        before = relay.connections
+        wait_until(lambda: not session.is_current, message="it stops by its own clock")
+        wait_until(lambda: relay.connections > before, message="it tries another connection")
+
+        relay.resume()
+        wait_until(lambda: session.is_current, message="it is heard again")
+        session.close()
+        servers.close()
 
 
 @pytest.mark.parametrize(

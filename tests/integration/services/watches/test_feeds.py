@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from controller.clock import SystemClock
 from controller.services.segment_admin import splitting
 from controller.services.topic_admin import delete_topic
-from controller.services.watches import layout_feed, topic_feed
+from controller.services.watches import feeds, layout_feed, topic_feed
 from controller.services.watches.feeds import Feeds
 from controller.services.watches.layout_feed import LayoutFeed
 from controller.services.watches.topic_feed import Names, TopicFeed, TopicFilter
@@ -53,7 +54,7 @@ def layouts(bench: Bench) -> LayoutFeed:
 
 
 def changed(feed: LayoutFeed, topic_id: int) -> None:
-    feed.notice([Notification(layout_feed.CHANNEL, f"{topic_id}:1")], is_sweep=False)
+    feed.notice([Notification(layout_feed.LAYOUTS, f"{topic_id}:1")], is_sweep=False)
     feed.tell()
 
 
@@ -161,14 +162,62 @@ def test_a_listening_connection_that_is_cut_costs_no_change(bench: Bench, topics
     told = Told()
     topics.watch(TopicFilter("acme/shop"), told)
     wait_until(lambda: last(told) == ())
-    cut = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'cleave-watches'"
-
     bench.execute("ALTER TABLE cleave.topic DISABLE TRIGGER topic_of_namespace")  # as if nobody had listened
     bench.create()
     bench.execute("ALTER TABLE cleave.topic ENABLE TRIGGER topic_of_namespace")
-    assert bench.scalar(cut) >= 1
+    assert bench.scalar(CUT) >= 1
 
     wait_until(lambda: last(told) == (TOPIC,), message="all is read again")
+
+
+LED = """
+    INSERT INTO cleave.lease (name, holder, address, expires_at)
+    VALUES (:name, 'w', NULL, 'infinity'), ('worker/w', 'w', 'http://w:1', 'infinity')
+"""
+CUT = (
+    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'cleave-watches'"
+)
+
+
+@contextmanager
+def listening(bench: Bench) -> Iterator[LayoutFeed]:
+    """A feed of layouts with the feeds' own thread and connection."""
+    listener = Listener(bench.url, layout_feed.CHANNELS, application_name="cleave-watches")
+    feed = LayoutFeed(bench.store, listener.interrupt, shard_count=16)
+    telling = Feeds(listener, (feed,), clock=SystemClock())
+    thread = threading.Thread(target=telling.run)
+    thread.start()
+    yield feed
+    telling.stop()
+    thread.join()
+
+
+@contextmanager
+def unheard(bench: Bench, table: str, trigger: str) -> Iterator[None]:
+    """What happens meanwhile is notified of to nobody, as while the listening connection is away."""
+    bench.execute(f"ALTER TABLE cleave.{table} DISABLE TRIGGER {trigger}")
+    yield
+    bench.execute(f"ALTER TABLE cleave.{table} ENABLE TRIGGER {trigger}")
+
+
+def test_a_listening_connection_that_is_cut_costs_no_epoch_and_no_leader(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "SWEEP_SECONDS", 3600.0)
+    topic_id, told = bench.topic_with(segments=1), Told()
+    with listening(bench) as layouts:
+        layouts.watch(topic_id, told)
+        wait_until(lambda: told.epochs == [0])
+
+        with unheard(bench, "layout_change", "layout_change_insert"):
+            bench.reshape(splitting(0))
+        assert bench.scalar(CUT) >= 1
+        wait_until(lambda: told.epochs == [0, 1], message="all is read again")
+
+        with unheard(bench, "lease", "lease_of_first_leader"):
+            bench.execute(LED, name=f"shard/{topic_id % 16}")
+        assert bench.scalar(CUT) >= 1
+        wait_until(lambda: told.pushed[-1].leader == "http://w:1", message="who leads is read again")
 
 
 def test_everybody_is_told_when_the_feeds_stop(bench: Bench) -> None:
