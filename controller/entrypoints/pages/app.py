@@ -67,10 +67,14 @@ def pages_app(desk: Desk, dependencies: Sequence[Any] = ()) -> FastAPI:
 
 @router.get("/")
 def the_fleet(
-    request: Request, tx: Reading, find: Text = "", after: Annotated[int, Query(ge=0, lt=2**31)] = 0
+    request: Request,
+    tx: Reading,
+    find: Text = "",
+    show: Text = "",
+    after: Annotated[int, Query(ge=0, lt=2**31)] = 0,
 ) -> HTMLResponse:
     """Which topics there are and what they need."""
-    return render(request, "fleet.html", **fleet.page(tx, find, after))
+    return render(request, "fleet.html", **fleet.page(tx, find, show, after))
 
 
 @router.get("/topic")

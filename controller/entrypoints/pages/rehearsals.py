@@ -24,7 +24,7 @@ _RESHAPES: Mapping[str, type[ReshapeForm]] = {
 def rehearse(cleave: Application, dag_id: str, conf: Mapping[str, Any]) -> dict[str, Any]:
     """What would be sealed and created. Raises what the run itself would refuse with."""
     if dag_id == _POLICY:
-        return preview_policy(cleave, fill_in(PolicyForm, conf), actor="preview")
+        return preview_policy(cleave, fill_in(PolicyForm, conf))
     if dag_id not in _RESHAPES:
         raise InvalidInput(
             f"{dag_id!r} has no preview; those with one are {', '.join((*_RESHAPES, _POLICY))}"

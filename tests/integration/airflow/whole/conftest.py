@@ -21,7 +21,7 @@ from controller.devstack.process import ChildProcess
 from controller.services import tombstone_sweeper, topic_admin
 from tests.support.airflow_home import HAS_PARTITIONS, PROJECT
 from tests.support.bench import TOPIC, Bench
-from tests.support.browser import browser
+from tests.support.browser import browser, problems_of
 from tests.support.processes import family, still_running
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def context() -> Iterator[BrowserContext]:
 def page(context: BrowserContext) -> Iterator[Page]:
     """A tab in which nothing may go wrong unnoticed."""
     page = context.new_page()
-    problems = _problems(page)
+    problems = problems_of(page)
     yield page
     page.close()
     assert problems == []
@@ -165,7 +165,7 @@ def logged_in(context: BrowserContext, front_door: str) -> Iterator[Callable[[st
             open_ones.callback(own.close)
             own.set_default_timeout(PATIENCE_MILLISECONDS)
             page = own.new_page()
-            problems.append(_problems(page))
+            problems.append(problems_of(page))
             page.goto(front_door)
             page.get_by_label("Username").fill(name)
             page.locator("input[type=password]").fill(f"word of {name}")
@@ -176,13 +176,6 @@ def logged_in(context: BrowserContext, front_door: str) -> Iterator[Callable[[st
         problems: list[list[str]] = []
         yield log_in
     assert [one for some in problems for one in some] == []
-
-
-def _problems(page: Page) -> list[str]:
-    """Errors of the page's scripts, as they come."""
-    found: list[str] = []
-    page.on("pageerror", lambda error: found.append(str(error)))
-    return found
 
 
 def _bundle(folder: str) -> dict[str, object]:

@@ -10,12 +10,13 @@ from urllib.parse import quote
 
 import pytest
 from fastapi.routing import APIRoute
+from sqlalchemy import text
 
 from controller.domain.decision import Lane
 from controller.domain.policy import PolicyOverride
 from controller.entrypoints.pages.app import pages_app
 from controller.entrypoints.pages.desk import Desk
-from controller.services import autoscaler, policy_candidates, segment_admin
+from controller.services import autoscaler, policy_admin, policy_candidates, segment_admin, topic_admin
 from controller.store import backtests
 from controller.store.topics import policies, subscriptions
 from controller.store.topics.subscriptions import SubscriptionKind
@@ -52,6 +53,11 @@ def figure(page: str, name: str) -> dict[str, Any]:
     assert found is not None
     document: dict[str, Any] = json.loads(found[1])
     return document
+
+
+def set_level(bench: Bench, level: str, **knobs: Any) -> None:
+    """Beside what the level has."""
+    policy_admin.change(bench.store, level, lambda before: {**before, **knobs}, actor="bob")
 
 
 def needs(bench: Bench) -> tuple[int, str | None]:
@@ -359,17 +365,118 @@ def test_a_change_of_policy_is_previewed_with_the_topics_it_makes_a_difference_t
     assert (wrong.status_code, "max_segments" in wrong.json()["reason"]) == (400, True)
 
 
+def knob(page: str, name: str) -> tuple[str, str, str]:
+    """What is in force of it, the level it comes from, and what its field has."""
+    found = re.search(rf'<tr id="row-{name}".*?</tr>', page, re.DOTALL)
+    assert found is not None
+    value, level = re.findall(r"<td[^>]*>([^<]*)</td>", found[0])
+    [field] = re.findall(r'<input[^>]* value="([^"]*)"', found[0])
+    return value, level, field
+
+
 def test_the_policy_s_page_has_each_knob_with_where_it_comes_from(bench: Bench, pages: AppClient) -> None:
     bench.create(1)
     set_policy(bench, max_segments=7)
+    set_level(bench, "cluster", max_segments=90, merge_window_seconds=77)
+    set_level(bench, "acme/shop", min_segments=3)
 
     of_topic = pages.get("/policy", params={"level": TOPIC}).text
     of_cluster = pages.get("/policy").text
     of_namespace = pages.get("/policy", params={"level": "acme/shop"}).text
 
-    assert re.search(r'name="max_segments"[^>]*value="7"', of_topic)
+    assert knob(of_topic, "max_segments") == ("7", "topic", "7")
+    assert knob(of_topic, "min_segments") == ("3", "namespace", "")
+    assert knob(of_topic, "merge_window_seconds") == ("77", "cluster", "")
+    assert knob(of_namespace, "min_segments") == ("3", "namespace", "3")
+    assert knob(of_namespace, "merge_window_seconds") == ("77", "cluster", "")
+    assert knob(of_namespace, "load_stale_after_seconds")[1:] == ("default", "")
+    assert knob(of_cluster, "max_segments") == ("90", "cluster", "90")
+    assert knob(of_cluster, "load_stale_after_seconds")[1:] == ("default", "")
     assert "cluster_reconnections_per_minute" not in of_topic
     assert "cluster_reconnections_per_minute" in of_cluster
-    assert re.search(r'name="max_segments"[^>]*value=""', of_namespace)
     assert "ann" in of_topic
     assert pages.get("/policy", params={"level": "what is this"}).status_code == 400
+
+
+def test_the_fleet_is_looked_at_once_for_a_page_and_narrowed_to_what_is_asked_for(
+    bench: Bench, pages: AppClient, asked: list[str]
+) -> None:
+    bench.create(1)
+    set_policy(bench, split_msg_rate_in=10.0, merge_msg_rate_in=1.0, max_segments=1)
+    report(bench, {0: 100.0})
+    decide(bench)
+    del asked[:]
+
+    page = pages.get("/").text
+
+    assert sum(one.count("FROM inspect.fleet") for one in asked) == 1
+    assert (TOPIC in page, '<b class="bad">1</b>need somebody' in page) == (True, True)
+    shown = {
+        show: TOPIC in pages.get("/", params={"show": show}).text
+        for show in ("in need", "hot", "stuck", "suppressed", "waiting for budget")
+    }
+    assert shown == {
+        "in need": True,
+        "hot": True,
+        "stuck": False,
+        "suppressed": True,
+        "waiting for budget": False,
+    }
+    assert "No topic is so" in pages.get("/", params={"show": "stuck"}).text
+    assert '<b class="bad">1</b>need somebody' in pages.get("/", params={"show": "stuck"}).text
+
+
+def test_a_page_that_takes_too_long_says_so_and_is_given_up(bench: Bench) -> None:
+    desk = Desk(lambda: {"dsn": bench.url, "extras": {}}, patience_seconds=0.5)
+    with bench.store.transaction() as tx:
+        tx.execute(text("LOCK TABLE cleave.backtest_run IN ACCESS EXCLUSIVE MODE"))
+        answer = AppClient(pages_app(desk)).get("/backtests")
+    desk.close()
+
+    assert answer.status_code == 503
+    assert "had no answer in the time it was given" in answer.text
+
+
+def test_load_is_thinned_to_what_can_be_drawn_with_each_peak_and_the_hottest_segments_first(
+    bench: Bench, pages: AppClient
+) -> None:
+    bench.create(40)
+    past = (
+        "INSERT INTO cleave.load_history (topic_id, segment_id, recorded_at, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out,"
+        " source, modified_at) SELECT :t, s, clock_timestamp() - n * interval '1 second', s + (n % 7), 0, 0, 0, 'b', clock_timestamp()"
+        " FROM generate_series(0, 39) AS s, generate_series(1, 600) AS n"
+    )
+    bench.execute(past, t=bench.topic_id)
+
+    page = pages.get("/topic", params={"name": TOPIC, "hours": 1}).text
+
+    traces = figure(page, "load")["data"]
+    assert [trace["meta"] for trace in traces] == list(range(39, 7, -1))
+    assert {max(trace["y"]) - trace["meta"] for trace in traces} == {6}
+    assert sum(len(trace["x"]) for trace in traces) < 2_000
+    assert "The 32 hottest of 40 segments are drawn." in page
+
+
+def test_a_preview_of_a_policy_holds_nobody_up_and_says_how_many_topics_it_looked_at(
+    bench: Bench, pages: AppClient, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.create(1)
+    report(bench, {0: 100.0})
+    other = f"{TOPIC}-other"
+    bench.finish(
+        topic_admin.create_topic(
+            bench.store, bench.planes, other, bench.request(), data_plane="embedded", segments=1
+        )
+    )
+    monkeypatch.setattr(policy_admin, "MOST_TOPICS", 1)
+    knobs = {"split_msg_rate_in": 50.0, "merge_msg_rate_in": 5.0}
+    wish = {"dag_id": "cleave_policy", "conf": {"level": "cluster", "knobs": knobs}}
+    with bench.store.transaction() as tx:  # somebody decides, and somebody changes the policy
+        tx.execute(text("SELECT FROM cleave.evaluation FOR UPDATE"))
+        tx.execute(text("SELECT FROM cleave.cluster_policy FOR UPDATE"))
+        del asked[:]
+        told = pages.post("/preview", json=wish).json()
+
+    assert "split_msg_rate_in from 10000 to 50" in told["sentence"]
+    assert "looked at 1 of 2 topics, 1 of them would be treated differently at once" in told["sentence"]
+    assert [one for one in asked if re.search("INSERT|UPDATE|DELETE|FOR SHARE", one)] == []
