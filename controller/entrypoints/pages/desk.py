@@ -66,7 +66,11 @@ def render(request: Request, template: str, **context: Any) -> HTMLResponse:
     """A page from its template. Links start at `root`, where the pages are mounted."""
     root = str(request.scope.get("root_path", "")).rstrip("/")
     page = _templates.get_template(template).render(
-        root=root, airflow=root.rpartition("/")[0], query=dict(request.query_params), **context
+        root=root,
+        airflow=root.rpartition("/")[0],
+        most=MOST_ROWS,
+        query=dict(request.query_params),
+        **context,
     )
     return HTMLResponse(page, headers={"Cache-Control": "no-store"})
 

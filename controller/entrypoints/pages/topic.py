@@ -11,6 +11,7 @@ from controller.clock import to_ms
 from controller.entrypoints.commands.options import topic_name
 from controller.entrypoints.pages import figures, journal
 from controller.entrypoints.pages.desk import MOST_ROWS
+from controller.entrypoints.pages.journal import DecisionFilter, OperationFilter
 from controller.entrypoints.verdict_documents import refusal_row
 from controller.store.postgres import inspection
 from controller.store.topics import inspected
@@ -86,8 +87,19 @@ _WHY_NOT = """
      WHERE topic_id = :topic_id ORDER BY lane, segment_id NULLS FIRST, reason LIMIT :limit
 """
 _CONSUMERS = """
-    SELECT b.subscription, b.owner, count(*) AS buckets, count(DISTINCT b.segment_id) AS segments, min(b.since) AS since
-      FROM inspect.buckets b WHERE b.topic_id = :topic_id AND b.owner IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2 LIMIT :limit
+    WITH bucket AS MATERIALIZED (SELECT * FROM inspect.buckets WHERE topic_id = :topic_id AND owner IS NOT NULL),
+    holder AS (
+        SELECT subscription, unnest(consumer_names) AS consumer, true AS is_registered FROM inspect.subscriptions WHERE topic_id = :topic_id
+         UNION ALL SELECT DISTINCT subscription, owner, false FROM bucket)
+    SELECT h.subscription, h.consumer, bool_or(h.is_registered) AS is_registered, count(DISTINCT b.segment_id) AS segments,
+           count(DISTINCT (b.segment_id, b.bucket)) AS buckets, min(b.since) AS since,
+           coalesce(array_agg(DISTINCT b.segment_id || ':' || b.bucket) FILTER (WHERE b.bucket IS NOT NULL), '{}') AS held
+      FROM holder h LEFT JOIN bucket b ON b.subscription = h.subscription AND b.owner = h.consumer
+     GROUP BY 1, 2 ORDER BY 1, 2 LIMIT :limit
+"""
+_FAILING = """
+    SELECT subscription, segment_id, bucket, owner, position, deliveries, deaths, is_in_hand, error, first_at, last_at
+      FROM inspect.failing_messages WHERE topic_id = :topic_id ORDER BY last_at DESC LIMIT :limit
 """
 _WAITING = """
     SELECT subscription, segment_id, bucket, reason, since, waits_for, owner, successor, held_by FROM inspect.buckets
@@ -117,7 +129,7 @@ def page(tx: Connection, name: str, hours: float, now: datetime) -> dict[str, An
         tx, _OVER_TIME, topic_id=topic_id, since=since, limit=MOST_SEGMENTS, **thresholds
     )
     records = load_records(tx, topic_id, metric, since, now)
-    some: dict[str, Any] = {"topic_id": topic_id, "limit": MOST_ROWS}
+    some: dict[str, Any] = {"topic_id": topic_id, "limit": MOST_ROWS + 1}
     return {
         "topic": topic,
         "properties": found.properties,
@@ -132,10 +144,11 @@ def page(tx: Connection, name: str, hours: float, now: datetime) -> dict[str, An
         "lines": MOST_LINES,
         "loaded_segments": records[0]["segments"] if records else 0,
         "refusals": [refusal_row(row, to_ms(now)) for row in inspection.rows(tx, _WHY_NOT, **some)],
-        "decisions": journal.decisions(tx, found.name, None, rows=10)["decisions"],
-        "operations": journal.operations(tx, found.name, "", None, rows=10)["operations"],
+        "decisions": journal.decisions(tx, DecisionFilter(found.name), rows=10)["decisions"],
+        "operations": journal.operations(tx, OperationFilter(found.name), rows=10)["operations"],
         "subscriptions": inspection.rows(tx, _SUBSCRIPTIONS, **some),
         "consumers": inspection.rows(tx, _CONSUMERS, **some),
+        "failing": inspection.rows(tx, _FAILING, **some),
         "waiting": inspection.rows(tx, _WAITING, **some),
         "policy": inspected.effective_policy(tx, found),
         "candidates": inspection.rows(tx, _CANDIDATES, topic_id=topic_id),

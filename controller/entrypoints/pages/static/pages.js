@@ -221,18 +221,17 @@ async function post(url, body) {
   const why = document.reason ?? document.detail ?? answer.statusText;
   throw new Error(answer.status === 403 ? "you may not run this DAG" : typeof why === "string" ? why : JSON.stringify(why));
 }
-async function preview(form) {
+async function preview(form, conf) {
   try {
-    const told = await post(`${ROOT}/preview`, { dag_id: form.dataset.dag, conf: filledIn(form) });
+    const told = await post(`${ROOT}/preview`, { dag_id: form.dataset.dag, conf });
     say(form, told.sentence);
   } catch (error) { say(form, error.message, "bad"); }
 }
-async function run(form) {
+async function run(form, conf) {
   form.dataset.asks = "yes"; // so that a second click asks for no second run
   const buttons = [...form.querySelectorAll("button")].filter((button) => !button.disabled);
   for (const button of buttons) button.disabled = true;
   try {
-    const conf = filledIn(form);
     const note = `Asked for on Cleave's pages: ${Object.entries(conf).map(([name, value]) => `${name} ${JSON.stringify(value)}`).join(", ")}`;
     const asked = await post(`${AIRFLOW}/api/v2/dags/${form.dataset.dag}/dagRuns`, { logical_date: null, conf, note: note.slice(0, 1000) });
     say(form, "asked for in the run ");
@@ -284,12 +283,28 @@ async function lastError(path, task) {
   // From 3.3 on a refusal ends its task with the sentence; before, it is an exception.
   return line ? String(line.exit_code ?? line.error_detail?.[0]?.exc_value ?? line.event) : `The log of ${task.task_id} says why.`;
 }
+// The tab of a run: what it was asked with leads to the policy and the topic that it is about.
+async function askedWith(place) {
+  const run = await read(`/dags/${place.dataset.asked}/dagRuns/${encodeURIComponent(place.dataset.run)}`);
+  const links = [["level", "policy", "level"], ["topic", "topic", "name"]].filter(([field]) => typeof run?.conf?.[field] === "string");
+  for (const [field, path, name] of links) {
+    const link = document.createElement("a");
+    link.href = `${ROOT}/${path}?${new URLSearchParams({ [name]: run.conf[field] })}`;
+    link.textContent = `${path} of ${run.conf[field]}`.replace("topic of ", "topic ");
+    place.append(link, " ");
+  }
+  if (run?.note) place.append(run.note);
+}
 document.addEventListener("submit", (event) => {
   const form = event.target;
   if (!form.matches("form.act")) return;
   event.preventDefault();
   if (form.dataset.asks) return;
-  if (event.submitter?.value === "preview") preview(form); else run(form);
+  const { needs, without } = event.submitter?.dataset ?? {};
+  if (needs && !form.elements[needs].value.trim()) { say(form, "say why", "bad"); form.elements[needs].focus(); return; }
+  const conf = filledIn(form);
+  delete conf[without];
+  if (event.submitter?.value === "preview") preview(form, conf); else run(form, conf);
 });
 
 // Links into Airflow: this page is in a frame that may not lead its parent elsewhere, but the parent's router may be asked.
@@ -317,6 +332,7 @@ document.addEventListener("keydown", (event) => {
 
 addEventListener("DOMContentLoaded", () => {
   remember(document);
+  for (const place of document.querySelectorAll("[data-asked]")) askedWith(place);
   if (window.Plotly) drawAll(document);
   if (document.querySelector("[data-live]")) setTimeout(live, REFRESH_MILLISECONDS);
 });
