@@ -338,7 +338,7 @@ def test_nothing_is_answered_but_by_leave_of_whoever_mounts_them(bench: Bench) -
         for method in route.methods
     ]
 
-    assert len(paths) >= 11
+    assert len(paths) >= 13
     for method, path in paths:
         assert client.request(method, path.replace("{name}", "pages.js")).status_code == 401
 
@@ -480,3 +480,194 @@ def test_a_preview_of_a_policy_holds_nobody_up_and_says_how_many_topics_it_looke
     assert "split_msg_rate_in from 10000 to 50" in told["sentence"]
     assert "looked at 1 of 2 topics, 1 of them would be treated differently at once" in told["sentence"]
     assert [one for one in asked if re.search("INSERT|UPDATE|DELETE|FOR SHARE", one)] == []
+
+
+def test_a_hole_in_the_ring_and_a_bucket_that_nobody_gets_need_somebody(bench: Bench) -> None:
+    bench.create(2)
+    report(bench, {0: 1.0, 1: 1.0})
+    with bench.store.transaction() as tx:
+        subscriptions.insert_subscription(tx, bench.topic_id, "billing", SubscriptionKind.STREAM, 0)
+    assert needs(bench) == (0, None)
+    bench.execute("UPDATE cleave.segment SET created_at = created_at - interval '5 minutes'")
+    bench.execute(
+        "INSERT INTO cleave.consumer (topic_id, subscription, name, registered_at)"
+        " VALUES (:t, 'billing', 'c1', clock_timestamp() - interval '2 minutes')",
+        t=bench.topic_id,
+    )
+    assert needs(bench) == (4, "4 entry bucket(s) are handed to nobody")
+
+    with bench.store.transaction() as tx:
+        tx.execute(text("SET LOCAL session_replication_role = replica"))
+        tx.execute(text("UPDATE cleave.segment SET range_end = range_end - 1 WHERE segment_id = 1"))
+    assert needs(bench) == (6, "1 range(s) of its ring belong to no segment")
+
+
+def test_topics_that_need_somebody_come_first_on_the_page(bench: Bench, pages: AppClient) -> None:
+    bench.create(1)
+    report(bench, {0: 1.0})
+    other = f"{TOPIC}-unreported"
+    bench.finish(
+        topic_admin.create_topic(
+            bench.store, bench.planes, other, bench.request(), data_plane="embedded", segments=1
+        )
+    )
+
+    page = pages.get("/").text
+
+    assert re.findall(rf">({TOPIC}[a-z-]*)</a>", page) == [other, TOPIC]
+    assert "no fresh load of 1 segment(s)" in page
+    assert re.search(r"<b>0</b>workers up", page)
+    assert re.search(r"<b>\d+ s</b>since the last load run", page)
+
+
+def test_decisions_and_operations_are_narrowed_by_what_they_are(bench: Bench, pages: AppClient) -> None:
+    bench.create(1)
+    set_policy(bench, split_msg_rate_in=10.0, merge_msg_rate_in=1.0)
+    report(bench, {0: 100.0})
+    autoscaler.run_pass(bench.store, bench.planes, {Lane.LOAD}, decided_by="the test", limit=10)
+
+    def found(**wanted: str) -> bool:
+        return "split 0 (msgRateIn)" in pages.get("/decisions", params=wanted).text
+
+    assert found(lane="load", acted="yes", decider="the test", since="1h", find=TOPIC)
+    for other in (
+        {"lane": "merge"},
+        {"acted": "no"},
+        {"decider": "worker"},
+        {"until": "1h"},
+        {"reason": "unsplittable"},
+    ):
+        assert not found(**other), other
+    assert pages.get("/decisions", params={"since": "noon"}).status_code == 400
+    [(split,)] = bench.rows("SELECT operation_id FROM cleave.operation WHERE kind = 'split'")
+
+    def listed(**wanted: str) -> bool:
+        return f'operation_id={split}"' in pages.get("/operations", params=wanted).text
+
+    assert listed(kind="split", origin="auto", state="live")
+    for other in ({"kind": "merge"}, {"origin": "manual"}, {"actor": "nobody"}, {"state": "done"}):
+        assert not listed(**other), other
+
+
+def test_a_decision_has_a_page_with_its_situation_and_leads_to_its_run_and_back(
+    bench: Bench, pages: AppClient
+) -> None:
+    bench.create(1)
+    set_policy(bench, split_msg_rate_in=10.0, merge_msg_rate_in=1.0)
+    report(bench, {0: 100.0})
+    autoscaler.run_pass(
+        bench.store, bench.planes, set(Lane), decided_by="airflow cleave_split_pass scheduled__1", limit=10
+    )
+    [(split, made)] = bench.rows(
+        "SELECT operation_id, decision_id FROM cleave.operation WHERE kind = 'split'"
+    )
+
+    operation = pages.get("/operation", params={"operation_id": split}).text
+    decision = pages.get("/decision", params={"decision_id": made}).text
+
+    to_run = "/dags/cleave_split_pass/runs/scheduled__1"
+    assert f'/decision?decision_id={made}"' in operation
+    assert (to_run in operation, to_run in decision, to_run in pages.get("/decisions").text) == (
+        True,
+        True,
+        True,
+    )
+    assert f'operation_id={split}"' in decision
+    assert "&#34;split_msg_rate_in&#34;: 10" in decision or '"split_msg_rate_in": 10' in decision
+    assert pages.get("/decision", params={"decision_id": 10**9}).status_code == 404
+
+
+def test_a_segment_has_what_is_under_way_on_it(bench: Bench, pages: AppClient) -> None:
+    bench.create(2)
+    intent = bench.intend(segment_admin.splitting(0))
+
+    of_it = pages.get("/segment", params={"name": TOPIC, "segment_id": 0}).text
+    of_other = pages.get("/segment", params={"name": TOPIC, "segment_id": 1}).text
+
+    link = f'operation_id={intent.operation.operation_id}"'
+    assert ("Under way or aborted" in of_it, link in of_it, link in of_other) == (True, True, False)
+
+
+def test_who_reads_what_who_holds_nothing_and_how_far_behind_they_are(bench: Bench, pages: AppClient) -> None:
+    bench.topic_with(1)
+    for name in ("c1", "c2"):
+        bench.execute(
+            "INSERT INTO cleave.consumer (topic_id, subscription, name) VALUES (:t, 'billing', :n)",
+            t=bench.topic_id,
+            n=name,
+        )
+    bench.execute(
+        "INSERT INTO cleave.bucket_owner (topic_id, subscription, segment_id, bucket_start, bucket_end, consumer, generation)"
+        " VALUES (:t, 'billing', 0, 0, 65535, 'c1', 1)",
+        t=bench.topic_id,
+    )
+    bench.publish(0, 3)
+
+    page = pages.get("/topic", params={"name": TOPIC}).text
+    behind = pages.get("/lag", params={"name": TOPIC, "subscription": "billing"})
+
+    rows = {
+        row[0]: row[1]
+        for row in re.findall(r"<td>billing</td><td>(c\d)</td>.*?<td class=\"mono\">(.*?)</td>", page)
+    }
+    assert rows["c2"] == "holds nothing"
+    assert rows["c1"].startswith("0:")
+    assert (behind.status_code, "3 messages were not acknowledged" in behind.text) == (200, True)
+    assert pages.get("/lag", params={"name": TOPIC, "subscription": "none"}).status_code == 404
+
+
+def test_a_run_leads_to_its_backtest_and_the_backtest_to_its_run(bench: Bench, pages: AppClient) -> None:
+    bench.create(1)
+    with bench.store.transaction() as tx:
+        asked = {"policies": [{"name": "adaptive"}], "loads": [], "prices": {}}
+        key = "airflow/policy_backtest/manual__1/simulate/-1"
+        begun = backtests.begin(tx, backtests.BacktestRequest(key, "ann", "code", asked))
+
+    of_run = pages.get("/run", params={"dag_id": "policy_backtest", "run_id": "manual__1"}).text
+    of_backtest = pages.get("/backtest", params={"run_id": begun.run_id}).text
+
+    assert f'/backtest?run_id={begun.run_id}"' in of_run
+    assert "/dags/policy_backtest/runs/manual__1" in of_backtest
+    assert "asked for none" not in of_run
+
+
+def test_what_would_be_tried_on_the_past_and_what_would_be_promoted_is_previewed(
+    bench: Bench, pages: AppClient
+) -> None:
+    bench.create(1)
+    report(bench, {0: 100.0})
+    wish = {
+        "dag_id": "policy_backtest",
+        "conf": {"topics": TOPIC, "policies": ["in-force", "pip483"], "from": "1h"},
+    }
+
+    told = pages.post("/preview", json=wish).json()["sentence"]
+
+    assert "would run 2 policies over the load of 1 segments of 1 topics" in told
+    none = {**wish, "conf": {"topics": f"{TOPIC}-none", "policies": ["pip483"]}}
+    assert "no record of load" in pages.post("/preview", json=none).json()["sentence"]
+    promote = {"dag_id": "policy_promote", "conf": {"topic": TOPIC}}
+    assert pages.post("/preview", json=promote).status_code == 404
+    policy_candidates.propose(
+        bench.store, TOPIC, PolicyOverride(max_segments=4), actor="ann", reason="it is enough"
+    )
+    assert "(max_segments=4) against" in pages.post("/preview", json=promote).json()["sentence"]
+
+
+def test_bundles_of_one_name_in_two_clusters_are_told_apart(bench: Bench, pages: AppClient) -> None:
+    for cluster, bundles in (("east", 2), ("west", 4)):
+        bench.execute(
+            "INSERT INTO cleave.namespace_bundles (cluster, namespace, boundaries, actor) SELECT :c, 'acme/shop',"
+            " array_agg(n * 4294967295 / :n ORDER BY n), 'test' FROM generate_series(0, :n) AS n",
+            c=cluster,
+            n=bundles,
+        )
+
+    pictures = {
+        cluster: figure(
+            pages.get("/bundles", params={"cluster": cluster, "namespace": "acme/shop"}).text, "bundle-ring"
+        )
+        for cluster in ("east", "west")
+    }
+
+    assert {cluster: len(one["data"][0]["x"]) for cluster, one in pictures.items()} == {"east": 2, "west": 4}
