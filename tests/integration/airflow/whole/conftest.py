@@ -6,7 +6,7 @@ import json
 import secrets
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,20 +133,34 @@ def page(context: BrowserContext) -> Iterator[Page]:
 @pytest.fixture(scope="package")
 def front_door(airflow: AirflowStandalone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of a second API server of the shared Airflow: this one knows people by their logins."""
-    room, port = tmp_path_factory.mktemp("front-door"), free_port()
+    room = tmp_path_factory.mktemp("front-door")
     passwords = room / "passwords.json"
     passwords.write_text(json.dumps({name: f"word of {name}" for name in PEOPLE}))
-    url = f"http://{LOOPBACK}:{port}"
     asks = {
-        "AIRFLOW__API__BASE_URL": url,
-        "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:admin" for name in PEOPLE),
     }
-    command = [Path(sys.executable).with_name("airflow"), "api-server"]
+    with _api_server(airflow, room, "", asks) as url:
+        yield url
+
+
+@pytest.fixture
+def below_a_path(airflow: AirflowStandalone, tmp_path: Path) -> Iterator[str]:
+    """Address of an API server of the shared Airflow whose base_url has a path."""
+    with _api_server(airflow, tmp_path, "/data/flow", {}) as url:
+        yield url
+
+
+@contextmanager
+def _api_server(airflow: AirflowStandalone, room: Path, path: str, asks: dict[str, str]) -> Iterator[str]:
+    """One more of that Airflow, with settings of its own."""
+    port = free_port()
+    url = f"http://{LOOPBACK}:{port}{path}"
+    own = {"AIRFLOW__API__BASE_URL": url, "AIRFLOW__API__PORT": str(port), **asks}
+    command: list[str | Path] = [Path(sys.executable).with_name("airflow"), "api-server"]
     server = ChildProcess(
-        command, log=room / "api-server.log", cwd=room, env={**airflow.environment(), **asks}
+        command, log=room / "api-server.log", cwd=room, env={**airflow.environment(), **own}
     )
     server.start()
     server.wait_ready(AirflowApi(url).is_healthy, timeout_seconds=180)

@@ -180,3 +180,49 @@ def test_the_segment_beside_the_pictures_is_renewed_and_what_is_drawn_can_be_rea
     expect(panel).to_contain_text("Became: 3 [0000-3fff]")
     page.keyboard.press("Escape")
     expect(panel).to_be_hidden()
+
+
+def test_digits_lead_to_the_pages(bench: Bench, url: str, page: Page) -> None:
+    page.goto(f"{url}/policy")
+    for key, heading in (
+        ("1", "Fleet"),
+        ("2", "Decisions"),
+        ("3", "Operations"),
+        ("4", "Backtests"),
+        ("5", "Bundles"),
+        ("6", "Policy of cluster"),
+    ):
+        page.locator("h1").click()
+        page.keyboard.press(key)
+        expect(page.get_by_role("heading", level=1)).to_have_text(heading)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_what_is_written_can_be_read_on_either_ground(
+    bench: Bench, url: str, page: Page, scheme: str
+) -> None:
+    bench.topic_with(1)
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    for path in ("", ONE, "decisions", "operations", "backtests", "bundles", "policy"):
+        page.goto(f"{url}/{path}")
+        expect(page.locator("html")).to_have_attribute("data-theme", scheme)
+        assert page.evaluate(FAINT) == []
+
+
+FAINT = """() => {
+  const parts = (colour) => colour.match(/[0-9.]+/g).map(Number);
+  const light = (colour) => parts(colour).slice(0, 3).map((one) => one / 255)
+    .map((one) => one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, one, place) => sum + one * [0.2126, 0.7152, 0.0722][place], 0);
+  const ground = (node) => {
+    const colour = getComputedStyle(node).backgroundColor;
+    return node === document.documentElement || (parts(colour)[3] ?? 1) > 0 ? colour : ground(node.parentElement);
+  };
+  const contrast = (node) => {
+    const [low, high] = [light(getComputedStyle(node).color), light(ground(node))].sort((a, b) => a - b);
+    return (high + 0.05) / (low + 0.05);
+  };
+  return [...document.querySelectorAll("h1, h2, p, th, td, a, label, button, summary, b, span")]
+    .filter((node) => node.textContent.trim() && contrast(node) < 4.5).map((node) => node.outerHTML.slice(0, 120));
+}"""
+"""What has less contrast than WCAG 2 asks of small text."""
