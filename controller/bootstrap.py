@@ -351,6 +351,7 @@ def _work_loop(
 
 def _beside(app: Application, leases: ShardLeases) -> tuple[Beside, ...]:
     """What goes on in threads of its own, where there is something for it to do."""
+    from controller.services.approvals import ApprovalClock
     from controller.services.key_sampler import KeySampler, KeySampling
     from controller.services.log_trimmer import LogTrimmer
     from controller.services.mirror import MirrorLoop
@@ -369,6 +370,7 @@ def _beside(app: Application, leases: ShardLeases) -> tuple[Beside, ...]:
     )
     sampler = KeySampler(app.store, app.planes, lambda: leases.held, sampling, SystemClock())
     return (
+        ApprovalClock(app.store, interval_seconds=settings.worker_sweep_seconds),
         *([mirror] if mirror.is_needed else []),
         *([trimmer] if trimmer.is_needed else []),
         *([sampler] if sampler.is_needed else []),

@@ -4,7 +4,7 @@ Every `CLEAVE_MERGE_PASS_SECONDS` (300). It drains every topic whose answer in t
 worker is up it also runs the operations. Many topics are divided into a few mapped shares. What these leave waits for
 the next pass.
 
-What was decided and why: `inspect.decisions`, `inspect.why_not`, or `cleave decisions`. *Dry run* decides in the log
+Acts that a policy marks wait for a person; the DAG `cleave_approvals` asks. What was decided and why: `inspect.decisions`, `inspect.why_not`, or `cleave decisions`. *Dry run* decides in the log
 only.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.sdk import dag
+from airflow.sdk import AssetAlias, dag
 from cleave_dags import (
     PASS_SHARES,
     access,
@@ -27,6 +27,7 @@ from cleave_dags import (
 
 from controller.entrypoints import tasks
 
+DOORBELL = AssetAlias("cleave_acts_to_ask_about")
 SECONDS = seconds_from("CLEAVE_MERGE_PASS_SECONDS", 300)
 
 
@@ -36,9 +37,10 @@ SECONDS = seconds_from("CLEAVE_MERGE_PASS_SECONDS", 300)
     **scheduled(SECONDS, __doc__, dry_run=dry_run_param()),
 )
 def cleave_merge_pass() -> None:
-    @cleave_task(retries=2, priority=5)
-    def drain(params: dict[str, Any]) -> list[dict[str, int]]:
-        return shares_left(tasks.merge_pass(**access(), decided_by=run_name(), dry_run=params["dry_run"]))
+    @cleave_task(retries=2, priority=5, outlets=[DOORBELL])
+    def drain(params: dict[str, Any], outlet_events: Any = None) -> list[dict[str, int]]:
+        done = tasks.merge_pass(**access(), decided_by=run_name(), dry_run=params["dry_run"])
+        return shares_left(done, outlet_events[DOORBELL])
 
     @cleave_task(retries=2, priority=5, max_active_tis_per_dagrun=PASS_SHARES)
     def drain_share(share: dict[str, int]) -> dict[str, Any]:

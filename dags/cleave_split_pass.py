@@ -5,7 +5,7 @@ Woken by fresh load (asset `cleave_load`, updated by `cleave_load_aggregation`),
 consumer lane too; then it also runs the operations, which a worker does otherwise. Many topics are divided into a few
 mapped shares. What these leave waits for the next pass.
 
-What was decided and why: `inspect.decisions`, `inspect.why_not`, or `cleave decisions`. *Dry run* decides in the log
+Acts that a policy marks wait for a person; the DAG `cleave_approvals` asks. What was decided and why: `inspect.decisions`, `inspect.why_not`, or `cleave decisions`. *Dry run* decides in the log
 only.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.sdk import dag
+from airflow.sdk import AssetAlias, dag
 from cleave_dags import (
     FRESH_LOAD,
     PASS_SHARES,
@@ -30,6 +30,7 @@ from cleave_dags import (
 from cleave_provider.versions import AssetOrTimeSchedule
 from controller.entrypoints import tasks
 
+DOORBELL = AssetAlias("cleave_acts_to_ask_about")
 SECONDS = seconds_from("CLEAVE_SPLIT_PASS_SECONDS", 300)
 
 
@@ -39,9 +40,10 @@ SECONDS = seconds_from("CLEAVE_SPLIT_PASS_SECONDS", 300)
     **scheduled(SECONDS, __doc__, dry_run=dry_run_param()),
 )
 def cleave_split_pass() -> None:
-    @cleave_task(retries=2, priority=5)
-    def drain(params: dict[str, Any]) -> list[dict[str, int]]:
-        return shares_left(tasks.split_pass(**access(), decided_by=run_name(), dry_run=params["dry_run"]))
+    @cleave_task(retries=2, priority=5, outlets=[DOORBELL])
+    def drain(params: dict[str, Any], outlet_events: Any = None) -> list[dict[str, int]]:
+        done = tasks.split_pass(**access(), decided_by=run_name(), dry_run=params["dry_run"])
+        return shares_left(done, outlet_events[DOORBELL])
 
     @cleave_task(retries=2, priority=5, max_active_tis_per_dagrun=PASS_SHARES)
     def drain_share(share: dict[str, int]) -> dict[str, Any]:

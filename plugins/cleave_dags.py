@@ -31,6 +31,9 @@ SPARK_CONNECTION = NAMED_SPARK_CONNECTION or "cleave_spark"
 FRESH_LOAD = Asset(name="cleave_load", uri="cleave://load")
 """A doorbell: there is load that no split pass has looked at. What to look at is in the table `evaluation`."""
 
+WAITING_ACTS = Asset(name="cleave_waiting_acts", uri="cleave://approvals")
+"""Another: acts wait for a person whom nobody has asked. Which ones is in `inspect.approvals`."""
+
 TAGS = ["cleave"]
 POOL = os.environ.get("CLEAVE_POOL", "default_pool")
 """Every task's pool; one that is named must have been made (`airflow pools set`)."""
@@ -212,14 +215,33 @@ def approver(task_id: str) -> str:
     return str(user.get("name") or user.get("id") or request()["actor"])
 
 
-def shares_left(result: dict[str, Any]) -> list[dict[str, int]]:
-    """What a pass leaves to mapped tasks; the rest of its answer becomes the XCom `summary`.
+def shares_left(result: dict[str, Any], doorbell: Any) -> list[dict[str, int]]:
+    """What a pass leaves to mapped tasks; the rest of its answer becomes the XCom `summary`. Where acts wait for a person whom nobody
+    has asked, the bell of `WAITING_ACTS` rings: `doorbell` is the events of an outlet of the task's.
 
     Airflow maps over a task's `return_value` only.
     """
     shares: list[dict[str, int]] = result.pop("shares")
+    if result["unasked"]:
+        doorbell.add(WAITING_ACTS)
     get_current_context()["ti"].xcom_push("summary", result)
     return shares
+
+
+def given_by(answer: dict[str, Any]) -> dict[str, Any]:
+    """What somebody answered to a task that asked: `approve`, `actor` and `reason`; `actor` None where nobody did in time."""
+    user, fields = answer.get("responded_by_user"), answer.get("params_input") or {}
+    return {
+        "approve": "Approve" in answer["chosen_options"],
+        "actor": None if not user or answer.get("timedout") else str(user.get("name") or user["id"]),
+        "reason": str(fields.get("reason") or ""),
+    }
+
+
+def asking_run() -> str:
+    """This run, as `inspect.approvals` has it in `asked_in`."""
+    run = get_current_context()["dag_run"]
+    return f"{run.dag_id}/{run.run_id}"
 
 
 def run_name() -> str:

@@ -14,7 +14,13 @@ from airflow.plugins_manager import AirflowPlugin
 
 PREFIX = "/cleave-rest"
 MOST_AT_ONCE = 100
-_OF_OPERATORS = ("cleave_manual_split", "cleave_manual_merge", "cleave_manual_rebucket", "cleave_policy")
+_OF_OPERATORS = (
+    "cleave_approve",
+    "cleave_manual_merge",
+    "cleave_manual_rebucket",
+    "cleave_manual_split",
+    "cleave_policy",
+)
 """DAGs that do what an operator may do over HTTP."""
 _OF_ADMINS = (*_OF_OPERATORS, "cleave_create_topic", "cleave_delete_topic", "bundle_policy")
 """And those that do what else an admin may do."""

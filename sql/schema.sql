@@ -21,7 +21,9 @@ CREATE FUNCTION cleave.approval_after_update() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
 BEGIN
-    PERFORM cleave.raise_input(ARRAY[NEW.topic_id]);
+    PERFORM cleave.raise_input(ARRAY(
+        SELECT DISTINCT now.topic_id FROM now_answered now JOIN was_pending was USING (approval_id)
+         WHERE now.state <> was.state AND now.state <> 'done'));
     RETURN NULL;
 END $$;
 
@@ -31,6 +33,8 @@ CREATE FUNCTION cleave.approval_before_update() RETURNS trigger
 BEGIN
     IF (OLD.state, NEW.state) NOT IN (('pending', 'approved'), ('pending', 'rejected'), ('pending', 'expired'),
                                       ('approved', 'done'), ('approved', 'expired'))
+       AND NOT (OLD.state = 'pending' AND NEW.state = 'pending' AND OLD.asked_in IS NULL AND NEW.asked_in IS NOT NULL)
+       OR (OLD.asked_in IS NOT NULL AND NEW.asked_in IS DISTINCT FROM OLD.asked_in)
        OR (OLD.answered_at IS NOT NULL AND (NEW.answered_at, NEW.answered_by) IS DISTINCT FROM (OLD.answered_at, OLD.answered_by))
        OR (NEW.approval_id, NEW.topic_id, NEW.proposed_at, NEW.expires_at, NEW.decision_id, NEW.epoch, NEW.parts, NEW.segments,
            NEW.kind, NEW.reason, NEW.proposed_by, NEW.default_answer, NEW.segment_ids)
@@ -1877,6 +1881,7 @@ CREATE TABLE cleave.approval (
     state text DEFAULT 'pending'::text NOT NULL,
     answered_by text,
     outcome text,
+    asked_in text,
     segment_ids bigint[] NOT NULL,
     CONSTRAINT approval_answered CHECK ((((answered_at IS NULL) = (answered_by IS NULL)) AND ((state <> 'pending'::text) OR (answered_at IS NULL)) AND ((state <> ALL (ARRAY['approved'::text, 'rejected'::text, 'done'::text])) OR (answered_at IS NOT NULL)))),
     CONSTRAINT approval_default_known CHECK ((default_answer = ANY (ARRAY['approve'::text, 'reject'::text]))),
@@ -1898,6 +1903,8 @@ COMMENT ON COLUMN cleave.approval.segments IS 'Segments the act seals or makes, 
 COMMENT ON COLUMN cleave.approval.reason IS 'Why the act was decided, as an operation has it.';
 
 COMMENT ON COLUMN cleave.approval.outcome IS 'Why it was answered so, or why it ended.';
+
+COMMENT ON COLUMN cleave.approval.asked_in IS 'Run of Airflow, as dag/run, in which somebody is asked under Required Actions; null while nobody is.';
 
 COMMENT ON COLUMN cleave.approval.segment_ids IS 'What the act seals, in the order of the ranges.';
 
@@ -3181,6 +3188,15 @@ CREATE VIEW inspect.approvals AS
     a.topic_id,
     a.state,
     a.kind,
+    (((a.kind ||
+        CASE cardinality(a.segment_ids)
+            WHEN 1 THEN ' segment '::text
+            ELSE ' segments '::text
+        END) || array_to_string(a.segment_ids, ', '::text)) ||
+        CASE a.kind
+            WHEN 'rebucket'::text THEN ((' to '::text || a.parts) || ' entry buckets'::text)
+            ELSE (' into '::text || a.parts)
+        END) AS act,
     a.segment_ids,
     a.parts,
     a.segments,
@@ -3196,14 +3212,17 @@ CREATE VIEW inspect.approvals AS
     a.operation_id,
     a.decision_id,
     a.epoch,
-    ((a.state = 'pending'::text) AND (t.state = 'live'::text) AND (NOT (EXISTS ( SELECT
-           FROM (unnest(a.segment_ids) sealed(segment_id)
-             LEFT JOIN cleave.segment s ON (((s.topic_id = a.topic_id) AND (s.segment_id = sealed.segment_id) AND (s.state = 'ACTIVE'::text))))
-          WHERE (s.segment_id IS NULL))))) AS is_answerable
-   FROM (cleave.approval a
-     JOIN cleave.topic t USING (topic_id));
+    a.asked_in,
+    there.segments AS has_segments,
+    ((a.state = 'pending'::text) AND there.segments AND (a.expires_at > clock_timestamp())) AS is_answerable
+   FROM ((cleave.approval a
+     JOIN cleave.topic t USING (topic_id))
+     CROSS JOIN LATERAL ( SELECT ((t.state = 'live'::text) AND (NOT (EXISTS ( SELECT
+                   FROM (unnest(a.segment_ids) sealed(segment_id)
+                     LEFT JOIN cleave.segment s ON (((s.topic_id = a.topic_id) AND (s.segment_id = sealed.segment_id) AND (s.state = 'ACTIVE'::text))))
+                  WHERE (s.segment_id IS NULL))))) AS segments) there);
 
-COMMENT ON VIEW inspect.approvals IS 'Acts that wait for a person, or waited: what was proposed and why, until when an answer counts and what holds without one, who answered, and which operation carried it out. is_answerable: it waits, and its segments are still there.';
+COMMENT ON VIEW inspect.approvals IS 'Acts that wait for a person, or waited: what was proposed (act, in a few words) and why, until when an answer counts and what holds without one, who answered, and which operation carried it out. asked_in: the run of Airflow, as dag/run, in which somebody is asked. has_segments: its segments are still there. is_answerable: it waits, is in time, and has its segments.';
 
 CREATE VIEW inspect.assignments AS
  SELECT t.name AS topic,
@@ -3950,11 +3969,12 @@ CREATE VIEW inspect.fleet AS
     l.byte_rate_out,
     COALESCE(r.reasons, '{}'::text[]) AS held_back_by,
     r.budget_until,
+    p.acts AS waiting_acts,
     need.urgency,
     need.what AS needs,
     t.last_split_at,
     t.last_merge_at
-   FROM (((((((inspect.topics t
+   FROM ((((((((inspect.topics t
      LEFT JOIN stuck s ON ((s.topic = t.topic)))
      CROSS JOIN LATERAL ( SELECT count(*) FILTER (WHERE (l_1.is_hot AND (NOT l_1.is_stale))) AS hot_segments,
             count(*) FILTER (WHERE l_1.is_stale) AS stale_segments,
@@ -3982,16 +4002,20 @@ CREATE VIEW inspect.fleet AS
           WHERE ((g.topic_id = t.topic_id) AND (g.gap_seconds > (60)::numeric) AND (g.reason = 'not handed out yet'::text) AND (EXISTS ( SELECT
                    FROM cleave.consumer c
                   WHERE (c.topic_id = t.topic_id))))) gap)
+     CROSS JOIN LATERAL ( SELECT count(*) AS acts,
+            min(a.expires_at) AS until
+           FROM cleave.approval a
+          WHERE ((a.topic_id = t.topic_id) AND (a.state = 'pending'::text))) p)
      CROSS JOIN LATERAL ( SELECT rule.urgency,
             rule.applies,
             rule.what
-           FROM ( VALUES (6,(hole.ranges > 0),(hole.ranges || ' range(s) of its ring belong to no segment'::text)), (6,(s.stuck_because IS NOT NULL),((('operation '::text || s.operation_id) || ' is stuck: '::text) || s.stuck_because)), (5,('invalid-policy'::text = ANY (r.reasons)),'its policy cannot be followed'::text), (4,((l.hot_segments > 0) AND (r.reasons && ARRAY['disabled'::text, 'foreign-controller'::text, 'at-max-segments'::text, 'unsplittable'::text, 'width-one'::text])),('hot, and waiting does not help: '::text || array_to_string(r.reasons, ', '::text))), (4,(w.buckets > 0),(w.buckets || ' entry bucket(s) are not let go of'::text)), (4,(gap.buckets > 0),(gap.buckets || ' entry bucket(s) are handed to nobody'::text)), (3,((t.state = 'live'::text) AND (l.stale_segments > 0)),(('no fresh load of '::text || l.stale_segments) || ' segment(s)'::text)), (2,((l.hot_segments > 0) AND ('reconnection-budget'::text = ANY (r.reasons))),'hot, and waits for its budget of reconnections'::text), (2,(l.hot_segments > 0),('hot'::text || COALESCE((', and waits: '::text || array_to_string(r.load_reasons, ', '::text)), ''::text))), (1,(t.live_operations > 0),'an operation is under way'::text), (0,true,NULL::text)) rule(urgency, applies, what)
+           FROM ( VALUES (6,(hole.ranges > 0),(hole.ranges || ' range(s) of its ring belong to no segment'::text)), (6,(s.stuck_because IS NOT NULL),((('operation '::text || s.operation_id) || ' is stuck: '::text) || s.stuck_because)), (5,('invalid-policy'::text = ANY (r.reasons)),'its policy cannot be followed'::text), (4,((l.hot_segments > 0) AND (r.reasons && ARRAY['disabled'::text, 'foreign-controller'::text, 'at-max-segments'::text, 'unsplittable'::text, 'width-one'::text])),('hot, and waiting does not help: '::text || array_to_string(r.reasons, ', '::text))), (4,(w.buckets > 0),(w.buckets || ' entry bucket(s) are not let go of'::text)), (4,(gap.buckets > 0),(gap.buckets || ' entry bucket(s) are handed to nobody'::text)), (3,((t.state = 'live'::text) AND (l.stale_segments > 0)),(('no fresh load of '::text || l.stale_segments) || ' segment(s)'::text)), (3,(p.acts > 0),(((p.acts || ' act(s) wait for somebody''s approval, the first until '::text) || to_char((p.until AT TIME ZONE 'UTC'::text), 'YYYY-MM-DD HH24:MI'::text)) || ' UTC'::text)), (2,((l.hot_segments > 0) AND ('reconnection-budget'::text = ANY (r.reasons))),'hot, and waits for its budget of reconnections'::text), (2,(l.hot_segments > 0),('hot'::text || COALESCE((', and waits: '::text || array_to_string(r.load_reasons, ', '::text)), ''::text))), (1,(t.live_operations > 0),'an operation is under way'::text), (0,true,NULL::text)) rule(urgency, applies, what)
           WHERE rule.applies
           ORDER BY rule.urgency DESC
          LIMIT 1) need)
   WHERE (t.state <> 'deleted'::text);
 
-COMMENT ON VIEW inspect.fleet IS 'One row a topic: its load against the split thresholds, what holds it back, and what it needs. urgency: 6 stuck or a gap in its ring, 5 policy cannot be followed, 4 waiting does not help, 3 no fresh load, 2 hot and waiting, 1 under way, 0 nothing.';
+COMMENT ON VIEW inspect.fleet IS 'One row a topic: its load against the split thresholds, what holds it back, and what it needs. urgency: 6 stuck or a gap in its ring, 5 policy cannot be followed, 4 waiting does not help, 3 no fresh load, or somebody has to approve, 2 hot and waiting, 1 under way, 0 nothing.';
 
 CREATE VIEW inspect.undrained AS
  SELECT t.name AS topic,
@@ -5047,7 +5071,7 @@ ALTER INDEX cleave.decision_pkey ATTACH PARTITION cleave.decision_default_pkey;
 
 ALTER INDEX cleave.decision_of_topic ATTACH PARTITION cleave.decision_default_topic_id_decision_id_idx;
 
-CREATE TRIGGER approval_after_update AFTER UPDATE ON cleave.approval FOR EACH ROW WHEN ((new.state <> 'done'::text)) EXECUTE FUNCTION cleave.approval_after_update();
+CREATE TRIGGER approval_after_update AFTER UPDATE ON cleave.approval REFERENCING OLD TABLE AS was_pending NEW TABLE AS now_answered FOR EACH STATEMENT EXECUTE FUNCTION cleave.approval_after_update();
 
 CREATE TRIGGER approval_before_update BEFORE UPDATE ON cleave.approval FOR EACH ROW EXECUTE FUNCTION cleave.approval_before_update();
 

@@ -1,7 +1,7 @@
 """Approvals: which acts wait for a person, and what is known of the answers.
 
 A policy marks acts: those that leave fewer segments (`approval_merges`), and those above a size
-(`approval_min_segments`). What is marked goes once somebody approved just that. The `ApprovalDesk` of one evaluation
+(`approval_min_segments`), but for those of the consumer lane. What is marked goes once somebody approved just that. The `ApprovalDesk` of one evaluation
 says so for each act that a profile wants; `evaluator` sets the segments of the others aside and asks the profile again.
 An approved act is wanted anew before it goes, so all limits are held against the topic as it is then.
 """
@@ -106,7 +106,11 @@ def waived(policy: AutoScalePolicy) -> AutoScalePolicy:
 
 
 def is_marked(policy: AutoScalePolicy, act: Decision) -> bool:
-    """Whether the act waits for a person."""
+    """Whether the act waits for a person. What a consumer's coming or going asks for never does: who comes would get nothing to read
+    until somebody has looked.
+    """
+    if lane_of(act) is Lane.CONSUMER:
+        return False
     joins = isinstance(act, Merge | Recut) and parts_of(act) < len(sealed_by(act))
     if policy.approval_merges and joins:
         return True

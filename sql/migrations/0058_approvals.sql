@@ -20,6 +20,7 @@ CREATE TABLE cleave.approval (
     state          text        NOT NULL DEFAULT 'pending',
     answered_by    text,
     outcome        text,
+    asked_in       text,
     segment_ids    bigint[]    NOT NULL,
     CONSTRAINT approval_of_topic FOREIGN KEY (topic_id) REFERENCES cleave.topic,
     CONSTRAINT approval_of_operation FOREIGN KEY (operation_id) REFERENCES cleave.operation,
@@ -46,6 +47,7 @@ COMMENT ON COLUMN cleave.approval.parts IS 'Segments the act makes; of a rebucke
 COMMENT ON COLUMN cleave.approval.segments IS 'Segments the act seals or makes, whichever are more.';
 COMMENT ON COLUMN cleave.approval.segment_ids IS 'What the act seals, in the order of the ranges.';
 COMMENT ON COLUMN cleave.approval.reason IS 'Why the act was decided, as an operation has it.';
+COMMENT ON COLUMN cleave.approval.asked_in IS 'Run of Airflow, as dag/run, in which somebody is asked under Required Actions; null while nobody is.';
 COMMENT ON COLUMN cleave.approval.outcome IS 'Why it was answered so, or why it ended.';
 COMMENT ON CONSTRAINT approval_of_topic ON cleave.approval IS 'What is proposed is proposed for a topic that there is.';
 COMMENT ON CONSTRAINT approval_of_operation ON cleave.approval IS 'What was approved is carried out by an operation of the journal.';
@@ -62,6 +64,8 @@ CREATE FUNCTION cleave.approval_before_update() RETURNS trigger LANGUAGE plpgsql
 BEGIN
     IF (OLD.state, NEW.state) NOT IN (('pending', 'approved'), ('pending', 'rejected'), ('pending', 'expired'),
                                       ('approved', 'done'), ('approved', 'expired'))
+       AND NOT (OLD.state = 'pending' AND NEW.state = 'pending' AND OLD.asked_in IS NULL AND NEW.asked_in IS NOT NULL)
+       OR (OLD.asked_in IS NOT NULL AND NEW.asked_in IS DISTINCT FROM OLD.asked_in)
        OR (OLD.answered_at IS NOT NULL AND (NEW.answered_at, NEW.answered_by) IS DISTINCT FROM (OLD.answered_at, OLD.answered_by))
        OR (NEW.approval_id, NEW.topic_id, NEW.proposed_at, NEW.expires_at, NEW.decision_id, NEW.epoch, NEW.parts, NEW.segments,
            NEW.kind, NEW.reason, NEW.proposed_by, NEW.default_answer, NEW.segment_ids)
@@ -76,13 +80,17 @@ END $$;
 CREATE TRIGGER approval_before_update BEFORE UPDATE ON cleave.approval
     FOR EACH ROW EXECUTE FUNCTION cleave.approval_before_update();
 
--- An answer is an input of the next decision. What is done was written by a decision itself.
+-- An answer is an input of the next decision. What is done was written by a decision itself. Once a statement, so that two that
+-- settle many proposals raise their topics in the same order.
 CREATE FUNCTION cleave.approval_after_update() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM cleave.raise_input(ARRAY[NEW.topic_id]);
+    PERFORM cleave.raise_input(ARRAY(
+        SELECT DISTINCT now.topic_id FROM now_answered now JOIN was_pending was USING (approval_id)
+         WHERE now.state <> was.state AND now.state <> 'done'));
     RETURN NULL;
 END $$;
 CREATE TRIGGER approval_after_update AFTER UPDATE ON cleave.approval
-    FOR EACH ROW WHEN (NEW.state <> 'done') EXECUTE FUNCTION cleave.approval_after_update();
+    REFERENCING OLD TABLE AS was_pending NEW TABLE AS now_answered
+    FOR EACH STATEMENT EXECUTE FUNCTION cleave.approval_after_update();
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON cleave.approval TO cleave_controller;

@@ -6,7 +6,7 @@ WITH stuck AS (
 )
 SELECT t.topic, t.topic_id, t.namespace, t.state, t.data_plane, t.epoch, t.active_segments, t.sealed_segments, t.live_operations,
        l.hottest_ratio, l.hottest_metric, l.hot_segments, l.stale_segments,
-       l.msg_rate_in, l.byte_rate_in, l.msg_rate_out, l.byte_rate_out, coalesce(r.reasons, '{}') AS held_back_by, r.budget_until,
+       l.msg_rate_in, l.byte_rate_in, l.msg_rate_out, l.byte_rate_out, coalesce(r.reasons, '{}') AS held_back_by, r.budget_until, p.acts AS waiting_acts,
        need.urgency, need.what AS needs, t.last_split_at, t.last_merge_at
   FROM inspect.topics t
   LEFT JOIN stuck s ON s.topic = t.topic
@@ -32,6 +32,9 @@ SELECT t.topic, t.topic_id, t.namespace, t.state, t.data_plane, t.epoch, t.activ
         WHERE g.topic_id = t.topic_id AND g.gap_seconds > 60 AND g.reason = 'not handed out yet'
           AND EXISTS (SELECT FROM cleave.consumer c WHERE c.topic_id = t.topic_id)) gap
  CROSS JOIN LATERAL (
+       SELECT count(*) AS acts, min(a.expires_at) AS until FROM cleave.approval a
+        WHERE a.topic_id = t.topic_id AND a.state = 'pending') p
+ CROSS JOIN LATERAL (
        SELECT * FROM (VALUES
            (6, hole.ranges > 0, hole.ranges || ' range(s) of its ring belong to no segment'),
            (6, s.stuck_because IS NOT NULL, 'operation ' || s.operation_id || ' is stuck: ' || s.stuck_because),
@@ -41,6 +44,8 @@ SELECT t.topic, t.topic_id, t.namespace, t.state, t.data_plane, t.epoch, t.activ
            (4, w.buckets > 0, w.buckets || ' entry bucket(s) are not let go of'),
            (4, gap.buckets > 0, gap.buckets || ' entry bucket(s) are handed to nobody'),
            (3, t.state = 'live' AND l.stale_segments > 0, 'no fresh load of ' || l.stale_segments || ' segment(s)'),
+           (3, p.acts > 0, p.acts || ' act(s) wait for somebody''s approval, the first until '
+               || to_char(p.until AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI') || ' UTC'),
            (2, l.hot_segments > 0 AND 'reconnection-budget' = ANY (r.reasons), 'hot, and waits for its budget of reconnections'),
            (2, l.hot_segments > 0, 'hot' || coalesce(', and waits: ' || array_to_string(r.load_reasons, ', '), '')),
            (1, t.live_operations > 0, 'an operation is under way'),
@@ -48,4 +53,4 @@ SELECT t.topic, t.topic_id, t.namespace, t.state, t.data_plane, t.epoch, t.activ
         WHERE applies ORDER BY urgency DESC LIMIT 1) need
  WHERE t.state <> 'deleted';
 COMMENT ON VIEW inspect.fleet IS
-    'One row a topic: its load against the split thresholds, what holds it back, and what it needs. urgency: 6 stuck or a gap in its ring, 5 policy cannot be followed, 4 waiting does not help, 3 no fresh load, 2 hot and waiting, 1 under way, 0 nothing.';
+    'One row a topic: its load against the split thresholds, what holds it back, and what it needs. urgency: 6 stuck or a gap in its ring, 5 policy cannot be followed, 4 waiting does not help, 3 no fresh load, or somebody has to approve, 2 hot and waiting, 1 under way, 0 nothing.';

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from controller.bootstrap import application
 from controller.domain.whole_numbers import MOST
 from controller.entrypoints import completion
 from controller.entrypoints.commands.options import AsJson, DryRun, Limit, Reason, topic_name
 from controller.entrypoints.output import emit, rows_table
-from controller.entrypoints.running import user_name
-from controller.services import approvals
-from controller.store.decisions.approvals import ApprovalRow
+from controller.entrypoints.reach.chosen import control_plane
 
 _COLUMNS = (
     "approval_id",
@@ -50,10 +46,9 @@ def list_approvals(
 ) -> None:
     """List acts that wait for a person, newest first; what holds at `expires_at` without an answer is `default_answer`."""
     name = None if topic is None else topic_name(topic)
-    with application() as cleave:
-        rows = approvals.list_approvals(cleave.store, name, pending_only=not every, limit=limit)
-    documents = [_document(row) for row in rows]
-    emit(as_json, documents, rows_table(documents, _COLUMNS))
+    with control_plane() as cleave:
+        rows = cleave.approvals.list(topic=name, pending_only=not every, limit=limit)
+    emit(as_json, rows, rows_table(rows, _COLUMNS))
 
 
 @app.command()
@@ -79,15 +74,9 @@ def reject(
 
 
 def _answer(approval_id: int, reason: str, dry_run: bool, as_json: bool, *, approve: bool) -> None:
-    with application() as cleave:
-        row = approvals.answer(
-            cleave.store, approval_id, approve=approve, actor=user_name(), reason=reason, dry_run=dry_run
-        )
+    with control_plane() as cleave:
+        row = cleave.approvals.answer(approval_id, approve=approve, reason=reason, dry_run=dry_run)
     said = "approved" if approve else "rejected"
     verb = f"would be {said}" if dry_run else f"is {said}"
-    told = Text(f"{row.topic}: to {row.act} {verb} (approval {row.approval_id})")
-    emit(as_json, _document(row) | {"dry_run": dry_run}, told)
-
-
-def _document(row: ApprovalRow) -> dict[str, Any]:
-    return asdict(row) | {"state": row.state.value, "act": row.act}
+    told = Text(f"{row['topic']}: to {row['act']} {verb} (approval {row['approval_id']})")
+    emit(as_json, row | {"dry_run": dry_run}, told)

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from controller.entrypoints.pages import approvals
 from controller.entrypoints.pages.desk import MOST_ROWS
 from controller.store.postgres import inspection
 
@@ -49,4 +50,5 @@ def page(tx: Connection, find: str, show: str, after: int) -> dict[str, Any]:
         "sums": rows[0]["sums"],
         "workers": inspection.rows(tx, _WORKERS),
         "last_load": last[0] if last else None,
+        "approvals": approvals.waiting(tx),
     }

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from controller.clock import to_ms
 from controller.entrypoints.commands.options import topic_name
-from controller.entrypoints.pages import figures, journal
+from controller.entrypoints.pages import approvals, figures, journal
 from controller.entrypoints.pages.desk import MOST_ROWS
 from controller.entrypoints.pages.journal import DecisionFilter, OperationFilter
 from controller.entrypoints.verdict_documents import refusal_row
@@ -144,6 +144,7 @@ def page(tx: Connection, name: str, hours: float, now: datetime) -> dict[str, An
         "lines": MOST_LINES,
         "loaded_segments": records[0]["segments"] if records else 0,
         "refusals": [refusal_row(row, to_ms(now)) for row in inspection.rows(tx, _WHY_NOT, **some)],
+        "approvals": approvals.waiting(tx, topic_id),
         "decisions": journal.decisions(tx, DecisionFilter(found.name), rows=10)["decisions"],
         "operations": journal.operations(tx, OperationFilter(found.name), rows=10)["operations"],
         "subscriptions": inspection.rows(tx, _SUBSCRIPTIONS, **some),

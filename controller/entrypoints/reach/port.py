@@ -271,6 +271,16 @@ class Decisions(Protocol):
         """What would be decided on now, under the policy in force and under the changed one. Raises as `services.what_if.ask`."""
 
 
+class Approvals(Protocol):
+    """Acts that wait for a person. Rows have the columns `APPROVAL`."""
+
+    def list(self, *, topic: str | None, pending_only: bool, limit: int) -> Sequence[Row]:
+        """Newest first. Raises TopicNotFound."""
+
+    def answer(self, approval_id: int, *, approve: bool, reason: str, dry_run: bool) -> Row:
+        """Raises as `services.approvals.answer`."""
+
+
 class ControlPlane(Protocol):
     """All of it. Whoever has it may be asked by one thread at a time."""
 
@@ -317,3 +327,7 @@ class ControlPlane(Protocol):
     @property
     def pictures(self) -> Pictures:
         """See `Pictures`."""
+
+    @property
+    def approvals(self) -> Approvals:
+        """See `Approvals`."""

@@ -5,6 +5,12 @@ It returns a document of plain values. Errors are Cleave's own; a repeat with th
 one's operation. Nothing here imports Airflow.
 """
 
+from controller.entrypoints.tasks.approvals import (
+    answer_approvals,
+    answer_question,
+    approval_questions,
+    approvals_are_unasked,
+)
 from controller.entrypoints.tasks.backtest import policy_backtest
 from controller.entrypoints.tasks.bundles import (
     aggregate_bundles,
@@ -49,7 +55,11 @@ __all__ = [
     "SparkConnection",
     "aggregate_bundles",
     "aggregate_load",
+    "answer_approvals",
+    "answer_question",
     "apply_bundles",
+    "approval_questions",
+    "approvals_are_unasked",
     "approve_bundles",
     "ask_pulsar",
     "bundle_policy",

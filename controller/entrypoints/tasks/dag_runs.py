@@ -35,6 +35,12 @@ def deciding_run(decided_by: str) -> DagRun | None:
     return DagRun(parts[1], parts[2]) if len(parts) == 3 and parts[0] == "airflow" else None
 
 
+def asking_run(asked_in: str | None) -> DagRun | None:
+    """From `<dag>/<run>`, the name under which a run asks people; None where none does."""
+    dag_id, _, run_id = (asked_in or "").partition("/")
+    return DagRun(dag_id, run_id) if run_id else None
+
+
 def note(settings: Settings, asked_by: str, sentence: str) -> None:
     """Write the sentence into the note of the run with that request key, or that decides under that name, where the settings say
     how to reach Airflow. Nothing fails because it could not.

@@ -124,6 +124,19 @@ class PolicyForm(BaseModel):
         return {**({} if self.replace else before), **self.knobs}
 
 
+class AnswerForm(BaseModel):
+    """Which approvals, and what is said of all of them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    approvals: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=MOST)], ...], Field(min_length=1, max_length=100)
+    ]
+    answer: Literal["approve", "reject"]
+    reason: str = Field("asked for in Airflow", min_length=1, max_length=1000)
+    dry_run: bool = False
+
+
 class TuningForm(BaseModel):
     """Which topics, and on how much of their past. No topics: all of them."""
 

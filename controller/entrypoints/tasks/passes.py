@@ -61,7 +61,7 @@ def _pass(
     app: Application, lanes: Collection[Lane], decided_by: str, dry_run: bool, share: Share | None
 ) -> dict[str, Any]:
     """Evaluate, print, run; before that, what nobody answered in time gets its default. `shares` in the answer are the tasks to ask
-    for; there are none when nothing is left.
+    for; there are none when nothing is left. `unasked`: something waits for a person, and nobody is asked.
     """
     limit = app.settings.pass_batch_topics * (BATCHES_ALONE if share is None else BATCHES_A_SHARE)
     if not dry_run:
@@ -94,6 +94,7 @@ def _pass(
         "left_to_others": len(result.left),
         "run_here": 0 if dry_run else run_where_no_worker_is(app),
         "shares": _shares(app, lanes) if share is None and is_full and not dry_run else [],
+        "unasked": not dry_run and approvals.some_unasked(app.store),
     }
 
 

@@ -12,6 +12,7 @@ from controller.bootstrap import ConsumerServices
 from controller.entrypoints.web import deliveries, key_counts, layouts, sessions
 from controller.entrypoints.web.acting import Turns
 from controller.entrypoints.web.api import (
+    approvals,
     audit_log,
     backtests,
     bundles,
@@ -44,6 +45,7 @@ PEOPLES_ROUTERS = (
     policies.router,
     decisions.router,
     operations.router,
+    approvals.router,
     history.router,
     consumers.router,
     dead_letters.router,

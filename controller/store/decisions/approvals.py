@@ -45,8 +45,9 @@ class DoneAct:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRow:
-    """A proposal as people see it. `segments`: how many it seals or makes; `is_answerable`: it waits, and its segments are still
-    there.
+    """A proposal as people see it. `act`: what is to be done to
+    what, in a few words; `segments`: how many it seals or makes; `asked_in`: the run of Airflow, as `dag/run`, in which
+    somebody is asked; `has_segments`: they are still there; `is_answerable`: it waits, is in time, and has its segments.
     """
 
     approval_id: int
@@ -54,6 +55,7 @@ class ApprovalRow:
     topic_id: int
     state: ApprovalState
     kind: str
+    act: str
     segment_ids: tuple[int, ...]
     parts: int
     segments: int
@@ -68,16 +70,9 @@ class ApprovalRow:
     ended_at: datetime | None
     operation_id: int | None
     decision_id: int
+    asked_in: str | None
+    has_segments: bool
     is_answerable: bool
-
-    @property
-    def act(self) -> str:
-        """What is to be done to what, in a few words."""
-        sealed = ", ".join(map(str, self.segment_ids))
-        of = f"segment {sealed}" if len(self.segment_ids) == 1 else f"segments {sealed}"
-        if self.kind == "rebucket":
-            return f"rebucket {of} to {self.parts} entry buckets"
-        return f"{self.kind} {of} into {self.parts}"
 
 
 # The newest of those that still say something about an act on segments that are there.
@@ -117,15 +112,28 @@ _DONE = text("""
        AND a.state = 'approved'
 """)
 _COLUMNS = (
-    "approval_id, topic, topic_id, state, kind, segment_ids, parts, segments, reason, proposed_at, proposed_by, expires_at,"
-    " default_answer, answered_at, answered_by, outcome, ended_at, operation_id, decision_id, is_answerable"
+    "approval_id, topic, topic_id, state, kind, act, segment_ids, parts, segments, reason, proposed_at, proposed_by, expires_at,"
+    " default_answer, answered_at, answered_by, outcome, ended_at, operation_id, decision_id, asked_in, has_segments, is_answerable"
 )
 _ANSWER = text("""
     UPDATE cleave.approval
        SET state = :state, answered_at = clock_timestamp(), answered_by = :answered_by, outcome = :outcome
-     WHERE approval_id = :approval_id AND state = 'pending'
+     WHERE approval_id = :approval_id AND state = 'pending' AND expires_at > clock_timestamp()
+""")
+# What somebody is just answering needs no question.
+_ASK = text("""
+    UPDATE cleave.approval SET asked_in = :run
+     WHERE approval_id = ANY (ARRAY(
+           SELECT approval_id FROM cleave.approval WHERE state = 'pending' AND asked_in IS NULL
+            ORDER BY approval_id LIMIT :limit FOR UPDATE SKIP LOCKED))
+""")
+_UNASKED = text("""
+    SELECT EXISTS (SELECT FROM inspect.approvals WHERE state = 'pending' AND asked_in IS NULL AND is_answerable)
 """)
 _ONE = text(f"SELECT {_COLUMNS} FROM inspect.approvals WHERE approval_id = :approval_id")  # noqa: S608  # our own names
+_ASKED = text(f"""
+    SELECT {_COLUMNS} FROM inspect.approvals WHERE asked_in = :run AND state = 'pending' ORDER BY approval_id
+""")  # noqa: S608
 _LIST = text(f"""
     SELECT {_COLUMNS} FROM inspect.approvals
      WHERE (CAST(:topic_id AS bigint) IS NULL OR topic_id = :topic_id)
@@ -137,14 +145,14 @@ _OVERDUE = text("""
     WITH due AS (
         SELECT a.approval_id,
                CASE WHEN a.state = 'approved' THEN 'expired'
-                    WHEN NOT v.is_answerable THEN 'expired'
+                    WHEN NOT v.has_segments THEN 'expired'
                     WHEN a.default_answer = 'approve' THEN 'approved' ELSE 'rejected' END AS state,
                CASE WHEN a.state = 'approved' THEN a.outcome || '; not wanted within an hour of that'
-                    WHEN NOT v.is_answerable THEN 'the layout moved on: the segments are no longer as they were proposed'
+                    WHEN NOT v.has_segments THEN 'the layout moved on: the segments are no longer as they were proposed'
                     ELSE 'nobody answered in time' END AS outcome
           FROM cleave.approval a
           JOIN inspect.approvals v USING (approval_id)
-         WHERE (a.state = 'pending' AND (NOT v.is_answerable OR a.expires_at <= clock_timestamp()))
+         WHERE (a.state = 'pending' AND (NOT v.has_segments OR a.expires_at <= clock_timestamp()))
             OR (a.state = 'approved' AND a.answered_at <= clock_timestamp() - make_interval(secs => :valid_seconds))
          ORDER BY a.topic_id, a.approval_id LIMIT :limit FOR UPDATE OF a SKIP LOCKED)
     UPDATE cleave.approval a
@@ -186,7 +194,7 @@ def done(tx: Connection, acts: Sequence[DoneAct]) -> None:
 
 
 def answer(tx: Connection, approval_id: int, state: ApprovalState, *, answered_by: str, outcome: str) -> bool:
-    """Approve or reject what is pending; False where it is not (any more)."""
+    """Approve or reject what is pending and in time; False where it is not (any more)."""
     asked = {
         "approval_id": approval_id,
         "state": state.value,
@@ -194,6 +202,19 @@ def answer(tx: Connection, approval_id: int, state: ApprovalState, *, answered_b
         "outcome": outcome,
     }
     return bool(tx.execute(_ANSWER, asked).rowcount)
+
+
+def ask(tx: Connection, run: str, limit: int) -> list[ApprovalRow]:
+    """Puts down that what nobody was asked about yet is asked in that run of Airflow, `dag/run`. Answers all that are asked in it and
+    still pending, also of an earlier call.
+    """
+    tx.execute(_ASK, {"run": run, "limit": limit})
+    return [_row(row) for row in tx.execute(_ASKED, {"run": run})]
+
+
+def some_unasked(tx: Connection) -> bool:
+    """Whether something waits for an answer and nobody is asked in Airflow."""
+    return bool(tx.execute(_UNASKED).scalar_one())
 
 
 def find(tx: Connection, approval_id: int) -> ApprovalRow | None:

@@ -41,7 +41,7 @@ TOPICS: Mapping[str, str] = {
     "change nothing.",
     "reconnection-budget": "Wait until `not_before`, or raise `reconnections_per_minute` (of the cluster: "
     "`cluster_reconnections_per_minute`).",
-    "awaiting-approval": "Answer it; what waits is in `inspect.approvals`. Without an answer "
+    "awaiting-approval": "Answer it, under Airflow's *Required Actions*, on the pages or by `cleave approvals`; what waits is in `inspect.approvals`. Without an answer "
     "`approval_default` holds after `approval_wait_seconds`.",
     "approval-refused": "Nothing: somebody said no. It is proposed again after `not_before`; lower `approval_hold_seconds` to "
     "be asked sooner, or act by hand.",

@@ -32,8 +32,9 @@ BY_HAND = {
     "cleave_manual_split",
 }
 BUNDLES_BY_HAND = {"bundle_approve", "bundle_policy", "bundle_split", "bundle_unload"}
-OTHERS_BY_HAND = BUNDLES_BY_HAND | {"cleave_policy", "policy_backtest", "policy_promote"}
-EVERY = SCHEDULED | BY_HAND | OTHERS_BY_HAND
+OTHERS_BY_HAND = BUNDLES_BY_HAND | {"cleave_approve", "cleave_policy", "policy_backtest", "policy_promote"}
+ASKS = {"cleave_approvals"}
+EVERY = SCHEDULED | BY_HAND | OTHERS_BY_HAND | ASKS
 
 _connects: list[Any] | None = None
 
@@ -91,6 +92,13 @@ def test_a_scheduled_dag_never_runs_beside_itself_nor_for_times_gone_by(dag_bag:
 
     assert (dag.max_active_runs, dag.catchup) == (1, False)
     assert dag.dagrun_timeout is not None
+
+
+def test_what_asks_people_waits_beside_itself_and_has_no_end_but_each_question_s_own(dag_bag: Any) -> None:
+    dag = dag_bag.dags["cleave_approvals"]
+
+    assert dag.max_active_runs > 1
+    assert (dag.catchup, dag.dagrun_timeout) == (False, None)
 
 
 @pytest.mark.parametrize("dag_id", sorted(BY_HAND | OTHERS_BY_HAND))

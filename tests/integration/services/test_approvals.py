@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from threading import Barrier
 
 import pytest
+from sqlalchemy import text
 
 from controller.domain.approvals import ApprovalState
 from controller.domain.decision import Lane, RefusalReason
@@ -16,6 +18,7 @@ from controller.domain.operation import OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.domain.replay import replay
 from controller.services import approvals, segment_admin
+from controller.services.approvals import ApprovalClock
 from controller.store.decisions import approvals as approval_rows
 from controller.store.decisions.approvals import ApprovalRow
 from controller.store.topics import policies
@@ -139,7 +142,7 @@ def test_an_approved_act_is_held_against_the_limits_of_the_moment(cold: Bench) -
     assert run(cold).intents == ()
     assert [one["reason"] for one in decisions(cold)[0].refusals] == [RefusalReason.AT_MIN_SEGMENTS]
     wind(cold, row, 3_601)
-    assert approvals.settle(cold.store).changed == {row.approval_id: ApprovalState.EXPIRED}
+    assert approvals.settle(cold.store) == {row.approval_id: ApprovalState.EXPIRED}
     assert "not wanted within an hour" in (approvals.find(cold.store, row.approval_id).outcome or "")
 
 
@@ -231,14 +234,87 @@ def test_without_an_answer_the_default_holds(cold: Bench, default: str, state: A
     marked(cold, approval_merges=True, approval_wait_seconds=60, approval_default=default)
     row = proposed(cold)
 
-    assert approvals.settle(cold.store).changed == {}
+    assert approvals.settle(cold.store) == {}
     wind(cold, row, 61)
     settled = approvals.settle(cold.store)
 
-    assert (settled.changed, settled.pending) == ({row.approval_id: state}, ())
+    assert (settled, waiting(cold)) == ({row.approval_id: state}, [])
     found = approvals.find(cold.store, row.approval_id)
     assert (found.answered_by, found.outcome) == ("default", "nobody answered in time")
     assert bool(run(cold).intents) is (default == "approve")
+
+
+def test_no_answer_counts_after_its_time_whoever_looks_at_the_clock_first(cold: Bench) -> None:
+    row = proposed(cold)
+    wind(cold, row, 86_401)
+
+    assert not waiting(cold)[0].is_answerable
+    with pytest.raises(Conflict, match=r"until .* UTC, and what holds without an answer is reject"):
+        say(cold, row)
+    with cold.store.transaction() as tx:
+        assert not approval_rows.answer(
+            tx, row.approval_id, ApprovalState.APPROVED, answered_by="ada", outcome="late"
+        )
+    assert approvals.settle(cold.store) == {row.approval_id: ApprovalState.REJECTED}
+
+
+def test_defaults_are_given_beside_a_worker_where_no_pass_runs(cold: Bench) -> None:
+    row = proposed(cold)
+    wind(cold, row, 86_401)
+    clock = ApprovalClock(cold.store, interval_seconds=0.01)
+    beside = threading.Thread(target=clock.run)
+    beside.start()
+
+    cold.wait_until(lambda: waiting(cold) == [], message="the default is given")
+
+    clock.stop()
+    beside.join()
+    assert approvals.find(cold.store, row.approval_id).answered_by == "default"
+
+
+def test_each_act_is_asked_about_in_one_run_which_gets_the_same_questions_when_it_is_tried_again(
+    cold: Bench,
+) -> None:
+    row = proposed(cold)
+    assert approvals.some_unasked(cold.store)
+
+    for _ in range(2):
+        [asked] = approvals.ask(cold.store, "cleave_approvals/one")
+        assert (asked.approval_id, asked.asked_in) == (row.approval_id, "cleave_approvals/one")
+    assert approvals.ask(cold.store, "cleave_approvals/two") == []
+    assert not approvals.some_unasked(cold.store)
+    assert not owed(cold), "a question is no input of a decision"
+    say(cold, row)
+    assert approvals.ask(cold.store, "cleave_approvals/one") == []
+
+
+def test_a_fleet_says_first_who_has_to_approve(cold: Bench) -> None:
+    def needs() -> tuple[int, str | None]:
+        [(urgency, said)] = cold.rows("SELECT urgency, needs FROM inspect.fleet")
+        return urgency, said
+
+    assert needs()[0] == 0
+    row = proposed(cold)
+    urgency, said = needs()
+    assert urgency == 3
+    assert (
+        said == f"1 act(s) wait for somebody's approval, the first until {row.expires_at:%Y-%m-%d %H:%M} UTC"
+    )
+    say(cold, row)
+    assert needs()[0] == 0
+
+
+def test_who_answers_never_waits_for_a_pass_nor_a_pass_for_who_answers(cold: Bench) -> None:
+    """A pass of all lanes, as a worker makes one, goes on while an answer is being given and not yet stored."""
+    row = proposed(cold)
+    raised(cold)
+    with cold.store.transaction() as tx:
+        tx.execute(
+            text("SELECT FROM cleave.approval WHERE approval_id = :id FOR UPDATE"), {"id": row.approval_id}
+        )
+        with ThreadPoolExecutor(1) as others:
+            others.submit(run, cold).result(timeout=30)
+    assert [one.state for one in waiting(cold)] == [ApprovalState.PENDING]
 
 
 def test_a_proposal_about_a_layout_that_moved_on_expires_and_takes_no_answer(cold: Bench) -> None:
@@ -249,7 +325,7 @@ def test_a_proposal_about_a_layout_that_moved_on_expires_and_takes_no_answer(col
         say(cold, row)
     settled = approvals.settle(cold.store)
 
-    assert settled.changed == {row.approval_id: ApprovalState.EXPIRED}
+    assert settled == {row.approval_id: ApprovalState.EXPIRED}
     with pytest.raises(Conflict, match="has expired: the layout moved on"):
         say(cold, row)
 

@@ -62,7 +62,6 @@ def why(evaluation: Evaluation) -> list[tuple[int | None, int | None, RefusalRea
         (Split(1), 2, 2, False),
         (Split(1, (10, 20, 30)), 4, 4, False),
         (Merge(1, 2), 1, 2, True),
-        (Rebucket(1, 16), 16, 1, False),
         (Recut((1, 2, 3), ()), 1, 3, True),
         (Recut((1, 2, 3), (9,)), 2, 3, True),
         (Recut((1, 2), (9, 10)), 3, 3, False),
@@ -174,14 +173,20 @@ def test_an_approved_act_beyond_a_limit_does_not_go() -> None:
     assert {r.reason for r in evaluation.refusals} == {RefusalReason.AT_MIN_SEGMENTS}
 
 
-def test_one_consumer_too_many_is_one_proposal_and_not_one_for_each_segment() -> None:
-    policy = AutoScalePolicy(approval_min_segments=2)
+@pytest.mark.parametrize("act", [Split(1, (), "consumer-count"), Rebucket(1, 16)])
+def test_what_a_consumer_asks_for_is_never_marked(act: Decision) -> None:
+    policy = AutoScalePolicy(approval_merges=True, approval_min_segments=1)
+
+    assert not is_marked(policy, act)
+    assert is_marked(policy, Split(1))
+
+
+def test_who_comes_to_consume_waits_for_nobody_s_approval() -> None:
+    policy = AutoScalePolicy(approval_min_segments=1)
     situation = topic(10, 20, 30, consumers=4, policy=policy, capabilities=Capabilities())
     evaluation = decide(situation, {Lane.CONSUMER})
 
-    assert evaluation.proposals == (Split(2, (), "consumer-count"),)
-    refused = replace(situation, approvals=(known(Split(2), REJECTED),))
-    assert decide(refused, {Lane.CONSUMER}).proposals == ()
+    assert (evaluation.decisions, evaluation.proposals) == ((Split(2, (), "consumer-count"),), ())
 
 
 def test_a_large_act_of_the_ring_plan_waits_and_the_others_of_the_plan_go() -> None:

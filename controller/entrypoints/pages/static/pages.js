@@ -192,10 +192,11 @@ async function renewSegment(isAskedFor = false) {
 function knobValue(text) { try { return JSON.parse(text); } catch { return text; } }
 
 // Forms: the parameters of a DAG. Empty fields are left out, as in Airflow's own form.
-function filledIn(form) {
+function filledIn(form, button) {
   const conf = {};
+  if (button?.name) conf[button.name] = button.value; // one of several answers
   for (const field of form.elements) {
-    if (!field.name) continue;
+    if (!field.name || field.matches("button")) continue;
     if (field.dataset.type === "knob") { // only what was changed; what was emptied is taken back
       if (field.value !== field.defaultValue) (conf.knobs ??= {})[field.name] = field.value === "" ? null : knobValue(field.value);
       continue;
@@ -302,7 +303,7 @@ document.addEventListener("submit", (event) => {
   if (form.dataset.asks) return;
   const { needs, without } = event.submitter?.dataset ?? {};
   if (needs && !form.elements[needs].value.trim()) { say(form, "say why", "bad"); form.elements[needs].focus(); return; }
-  const conf = filledIn(form);
+  const conf = filledIn(form, event.submitter);
   delete conf[without];
   if (event.submitter?.value === "preview") preview(form, conf); else run(form, conf);
 });

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from controller.entrypoints.reach.direct.approvals import DirectApprovals
 from controller.entrypoints.reach.direct.backtests import DirectBacktests
 from controller.entrypoints.reach.direct.bundles import DirectBundles
 from controller.entrypoints.reach.direct.consumers import DirectConsumers
@@ -28,6 +29,7 @@ class Direct:
     bundles = DirectBundles()
     dead_letters = DirectDeadLetters()
     backtests = DirectBacktests()
+    approvals = DirectApprovals()
 
     def __init__(self) -> None:
         self.pictures = DirectPictures()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from controller.entrypoints.reach.over_http.approvals import HttpApprovals
 from controller.entrypoints.reach.over_http.backtests import HttpBacktests
 from controller.entrypoints.reach.over_http.bundles import HttpBundles
 from controller.entrypoints.reach.over_http.calls import Calls
@@ -30,4 +31,5 @@ class OverHttp:
         self.dead_letters = HttpDeadLetters(calls)
         self.bundles = HttpBundles(calls)
         self.backtests = HttpBacktests(calls)
+        self.approvals = HttpApprovals(calls)
         self.pictures = HttpPictures(calls)

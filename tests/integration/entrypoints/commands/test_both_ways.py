@@ -28,6 +28,7 @@ from tests.support.reports import report_load
 TOPIC = "acme/shop/orders"
 AGES = ("age_seconds",)
 """They are another a moment later."""
+WAITING = "acme/other/stock"
 LOOKS = (
     "topics list",
     "topics list --namespace acme/shop --limit 1",
@@ -67,6 +68,9 @@ LOOKS = (
     f"dead-letters list {TOPIC} billing --limit 1",
     "backtests list",
     "backtests show 1",
+    "approvals list",
+    f"approvals list {WAITING}",
+    f"approvals list {TOPIC} --all",
 )
 MOMENTARY = (
     f"decide {TOPIC}",
@@ -97,6 +101,8 @@ REHEARSALS = (
     f"seek {TOPIC} billing --to latest",
     f"dead-letters redrive {TOPIC} billing",
     f"dead-letters redrive {TOPIC} billing --limit 2",
+    "approvals approve 1",
+    "approvals reject 1 --reason sale",
 )
 CHANGES = (
     "topics create {topic} --segments 3 --property team=blue",
@@ -158,6 +164,8 @@ REFUSED = (
     "dead-letters redrive acme/shop/none billing",
     "hot-keys acme/shop/none",
     "backtests show 99",
+    "approvals list acme/shop/none",
+    "approvals approve 99",
     "watch acme/shop/none",
 )
 """What can never be done; segment 0 is sealed."""
@@ -165,24 +173,29 @@ REFUSED = (
 
 @pytest.fixture
 def fleet(cleave: CommandLine, database: str) -> None:
-    """A topic of which segment 0 was split into 2 and 3, with a subscription, which was decided on; another one; and one that nobody
-    makes.
+    """A topic of which segment 0 was split into 2 and 3, with a subscription, which was decided on; another one, whose split waits for
+    a person; and one that nobody makes.
     """
     cleave.ok("topics", "create", TOPIC, "--segments", "2", "--property", "team=blue")
     cleave.ok("subscriptions", "create", TOPIC, "billing")
     cleave.ok("segments", "split", TOPIC, "0", "--reason", "more room")
-    cleave.ok("topics", "create", "acme/other/stock")
+    cleave.ok("topics", "create", WAITING)
+    cleave.ok("policy", "set", WAITING, "approval_min_segments=2", "split_cooldown_seconds=0")
     cleave.ok("policy", "set", TOPIC, "max_segments=3", "merge_window_seconds=600")
     cleave.ok("consumers", "register", TOPIC, "billing", "till-1")
     kept_backtest(cleave)
     with application(Settings(database_url=database)) as app:
-        topic_id = cleave.column(f"SELECT topic_id FROM cleave.topic WHERE name = 'topic://{TOPIC}'")[0]
+        topic_id, other_id = (
+            cleave.column(f"SELECT topic_id FROM cleave.topic WHERE name = 'topic://{name}'")[0]
+            for name in (TOPIC, WAITING)
+        )
         log = DeadLetterLogs(app.store, app.planes).make(topic_id, "billing")
         with closing(app.log_client(log.data_plane)) as logs:
             logs.append(log.backing_topic, [letter(number) for number in range(3)], producer="p", sequence=1)
         for rates in ({1: HOT, 2: WARM, 3: 1 / 3}, {1: WARM, 2: COLD, 3: COLD}):
             with app.store.transaction() as tx:
                 report_load(tx, topic_id, rates)
+                report_load(tx, other_id, {0: HOT})
             autoscaler.run_pass(app.store, app.planes, ALL_LANES, decided_by="tests", limit=100)
     cleave.ok("topics", "create", "acme/shop/waits", "--no-wait")
 
@@ -291,6 +304,21 @@ def test_each_refusal_is_the_same_line(cleave: CommandLine, http: OverHttp) -> N
 
     assert unlike(REFUSED, refuse) == {}
     assert http.rows() == before
+
+
+@pytest.mark.usefixtures("fleet")
+def test_an_act_is_answered_over_http_once_and_in_the_name_of_the_token(
+    cleave: CommandLine, http: OverHttp
+) -> None:
+    answered = http.json("approvals", "approve", "1", "--reason", "quiet week")
+
+    assert (answered["state"], answered["answered_by"], answered["outcome"]) == (
+        "approved",
+        "ada",
+        "quiet week",
+    )
+    assert answered == cleave.json("approvals", "approve", "1"), "the same answer again"
+    assert "was approved by ada" in http.refused("approvals", "reject", "1")
 
 
 def unlike(lines: Sequence[str], check: Callable[[str], None]) -> dict[str, str]:

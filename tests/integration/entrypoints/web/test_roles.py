@@ -127,6 +127,8 @@ RIGHTS: dict[tuple[str, str], Right] = {
             "refusals",
             "operations",
             "operations/{operation_id}",
+            "approvals",
+            "approvals/{approval_id}",
             "backtests",
             "backtests/{run_id}",
             "backtests/{run_id}/results",
@@ -158,6 +160,7 @@ RIGHTS: dict[tuple[str, str], Right] = {
             "policy",
         )
     },
+    ("POST", f"{CLIENTS}/approvals/{{approval_id}}/answer"): Right.OPERATE,
     ("POST", f"{CLIENTS}/decide"): Right.READ,
     ("POST", f"{CLIENTS}/situations"): Right.READ,
     **{("POST", f"{CLIENTS}/{act}"): Right.OPERATE for act in ("split", "merge", "rebucket", "recut")},

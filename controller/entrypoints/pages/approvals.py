@@ -1,0 +1,24 @@
+"""Acts that wait for a person, for the pages that show them: those whose time is over first stand first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection
+
+from controller.entrypoints.pages.desk import MOST_ROWS
+from controller.entrypoints.tasks.dag_runs import asking_run
+from controller.store.postgres import inspection
+
+_WAITING = """
+    SELECT approval_id, topic, act, reason, proposed_at, proposed_by, expires_at, default_answer, decision_id, asked_in
+      FROM inspect.approvals
+     WHERE state = 'pending' AND is_answerable AND (CAST(:topic_id AS bigint) IS NULL OR topic_id = :topic_id)
+     ORDER BY expires_at, approval_id LIMIT :limit
+"""
+
+
+def waiting(tx: Connection, topic_id: int | None = None) -> list[dict[str, Any]]:
+    """Of one topic, or of all; `MOST_ROWS` at most. `asking`: the run of Airflow that asks, None where none does."""
+    rows = inspection.rows(tx, _WAITING, topic_id=topic_id, limit=MOST_ROWS)
+    return [row | {"asking": asking_run(row["asked_in"])} for row in rows]

@@ -1,0 +1,45 @@
+"""Ask somebody about the acts that a policy has wait, under Airflow's *Required Actions*, and write the answers down.
+
+Woken by a split or merge pass (asset `cleave_waiting_acts`). Each act is a question of its own, until its time is over; then what
+the policy says holds (`approval_default`). The same acts are on Cleave's pages and in `cleave approvals list`: whoever
+answers first, there or here, has answered. What is approved goes with the next pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import dag, task_group
+from cleave_dags import POOL, TAGS, WAITING_ACTS, access, asking_run, cleave_task, given_by
+
+from cleave_provider.operators.ask import AskOperator
+from controller.entrypoints import tasks
+
+
+@dag(
+    dag_display_name="Cleave: acts that wait for a person",
+    schedule=[WAITING_ACTS],
+    catchup=False,
+    max_active_runs=100,
+    max_active_tasks=100,
+    tags=[*TAGS, "scheduled"],
+    doc_md=__doc__,
+)
+def cleave_approvals() -> None:
+    @cleave_task(priority=5)
+    def questions() -> list[dict[str, Any]]:
+        return tasks.approval_questions(**access(), run=asking_run())
+
+    @task_group
+    def act(question: Any) -> None:
+        @cleave_task(priority=5)
+        def write_down(question: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+            return tasks.answer_question(**access(), question=question, given=given_by(answer))
+
+        asked = AskOperator(task_id="ask", question=question, pool=POOL)
+        write_down(question, asked.output)
+
+    act.expand(question=questions())
+
+
+cleave_approvals()

@@ -1,0 +1,155 @@
+"""Acts that wait for a person, by the DAGs: a pass rings where nobody was asked, a run asks about each once, a form answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from controller.domain.approvals import ApprovalState
+from controller.domain.policy import PolicyOverride
+from controller.entrypoints import tasks
+from controller.services import approvals
+from controller.store.topics import policies
+from tests.integration.airflow.conftest import RunDag
+from tests.integration.airflow.test_passes import states, xcom
+from tests.support.airflow_home import read_dags
+from tests.support.bench import TOPIC, Bench
+from tests.support.passes import COLD
+from tests.support.reports import report_load
+
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
+
+MERGE = "merge segments 0, 1 into 1"
+
+
+@pytest.fixture
+def marked(bench: Bench) -> Bench:
+    """A topic of two cold segments, whose merges wait."""
+    bench.topic_with(2)
+    with bench.store.transaction() as tx:
+        policies.set_topic(tx, bench.topic_id, PolicyOverride(approval_merges=True))
+        report_load(tx, bench.topic_id, {0: COLD, 1: COLD}, cold_for=timedelta(hours=1))
+    return bench
+
+
+@pytest.fixture
+def asked(marked: Bench, run_dag: RunDag) -> int:
+    """The proposal that a merge pass has made; its id."""
+    run_dag("cleave_merge_pass")
+    [row] = approvals.list_approvals(marked.store, TOPIC, pending_only=True, limit=9)
+    return row.approval_id
+
+
+@pytest.fixture
+def rings(airflow_home: None) -> Callable[[], int]:
+    """How often the bell of acts to ask about rang in this test."""
+    from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import func, select
+
+    def count() -> int:
+        with create_session() as session:
+            found = select(func.count(AssetEvent.id)).join(AssetModel, AssetModel.id == AssetEvent.asset_id)
+            return int(session.scalar(found.where(AssetModel.name == "cleave_waiting_acts")) or 0)
+
+    before = count()
+    return lambda: count() - before
+
+
+def ask(dag_bag: Any) -> Any:
+    """A run of `cleave_approvals` whose questions nobody answers here; this process has nobody."""
+    fresh = read_dags(dag_bag.dags["cleave_approvals"].fileloc).dags["cleave_approvals"]
+    return fresh.test(mark_success_pattern=r"act\..*")
+
+
+def test_a_pass_that_proposes_rings_until_somebody_is_asked(
+    marked: Bench, run_dag: RunDag, dag_bag: Any, rings: Callable[[], int]
+) -> None:
+    assert xcom(run_dag("cleave_merge_pass"), "drain", "summary")["unasked"] is True
+    assert rings() == 1
+    run_dag("cleave_split_pass")
+    assert rings() == 2, "nobody was asked yet"
+
+    run = ask(dag_bag)
+
+    [question] = xcom(run, "questions")
+    assert question["subject"] == f"{TOPIC}: {MERGE}?"
+    assert (question["default"], "decision" in question["body"]) == ("Reject", True)
+    [row] = approvals.list_approvals(marked.store, TOPIC, pending_only=True, limit=9)
+    assert row.asked_in == f"cleave_approvals/{run.run_id}"
+    run_dag("cleave_merge_pass")
+    assert rings() == 2
+    assert xcom(ask(dag_bag), "questions") == []
+
+
+def test_a_rehearsed_pass_and_one_that_proposes_nothing_ring_nothing(
+    bench: Bench, run_dag: RunDag, rings: Callable[[], int]
+) -> None:
+    bench.topic_with(1)
+
+    run_dag("cleave_split_pass")
+    run_dag("cleave_merge_pass", dry_run=True)
+
+    assert rings() == 0
+
+
+def test_the_form_answers_and_says_what_it_would_answer(asked: int, run_dag: RunDag, bench: Bench) -> None:
+    rehearsed = run_dag("cleave_approve", approvals=[asked], answer="approve", dry_run=True)
+    assert xcom(rehearsed, "answer")[0]["state"] == "pending"
+
+    done = run_dag("cleave_approve", approvals=[asked], answer="approve", reason="quiet week")
+
+    [answer] = xcom(done, "answer")
+    assert (answer["state"], answer["outcome"], answer["act"]) == ("approved", "quiet week", MERGE)
+    found = approvals.find(bench.store, asked)
+    assert (found.state, found.answered_by) == (ApprovalState.APPROVED, answer["answered_by"])
+    assert found.answered_by not in (None, "default")
+
+
+@pytest.mark.parametrize(
+    ("conf", "said"),
+    [
+        ({"approvals": [], "answer": "approve"}, "approvals=[]"),
+        ({"approvals": [4711], "answer": "approve"}, "there is no approval 4711"),
+    ],
+)
+def test_what_cannot_be_answered_fails_the_task_with_that_line(
+    asked: int,
+    run_dag: RunDag,
+    bench: Bench,
+    capsys: pytest.CaptureFixture[str],
+    conf: dict[str, Any],
+    said: str,
+) -> None:
+    run = run_dag("cleave_approve", **conf)
+
+    assert states(run) == {"answer": "failed"}
+    printed = capsys.readouterr()
+    assert said in printed.out + printed.err
+    assert approvals.find(bench.store, asked).state is ApprovalState.PENDING
+
+
+def test_all_or_none_are_answered(asked: int, run_dag: RunDag, bench: Bench) -> None:
+    assert states(run_dag("cleave_approve", approvals=[asked, 4711], answer="reject")) == {"answer": "failed"}
+
+    assert approvals.find(bench.store, asked).state is ApprovalState.PENDING
+
+
+def test_an_answer_from_required_actions_counts_once_and_nobody_s_is_the_default(
+    asked: int, bench: Bench, controller_url: str
+) -> None:
+    there = {"dsn": controller_url, "extras": {}}
+    question = {"approval_id": asked}
+    nobody = {"approve": True, "actor": None, "reason": ""}
+    early = tasks.answer_question(**there, question=question, given=nobody)
+    assert early["state"] == "pending", "its time is not over, whatever Airflow's clock says"
+
+    ann = {"approve": False, "actor": "ann", "reason": ""}
+    answered = tasks.answer_question(**there, question=question, given=ann)
+
+    assert (answered["state"], answered["answered_by"]) == ("rejected", "ann")
+    assert tasks.answer_question(**there, question=question, given=ann) == answered
+    assert tasks.answer_question(**there, question=question, given=nobody) == answered
