@@ -30,7 +30,7 @@ REFUSE = Param(
 def bundle_approve() -> None:
     @cleave_task(priority=10)
     def approve(params: dict[str, Any]) -> list[dict[str, Any]]:
-        return tasks.approve_bundles(**access(), actor=request()["actor"], params=dict(params))
+        return tasks.approve_bundles(**access(), **request(), params=dict(params))
 
     approve()
 

@@ -28,7 +28,7 @@ LEVEL = Param(
 def cleave_policy() -> None:
     @cleave_task(priority=10)
     def set_policy(params: dict[str, Any]) -> dict[str, Any]:
-        return tasks.set_policy(**access(), actor=request()["actor"], params=dict(params))
+        return tasks.set_policy(**access(), **request(), params=dict(params))
 
     set_policy()
 

@@ -192,6 +192,17 @@ def _spark_settings() -> dict[str, Any]:
         raise AirflowFailException(f"{error}, or unset CLEAVE_SPARK_CONNECTION") from error
 
 
+def reachable() -> dict[str, Any]:
+    """The same for what an API server serves: where the connection does not say it, StoreUnavailable has the sentence."""
+    from cleave_provider.versions import AirflowException
+    from controller.domain.errors import InvalidInput, StoreUnavailable
+
+    try:
+        return access()
+    except (AirflowException, InvalidInput) as error:  # there is no such connection, or it cannot serve
+        raise StoreUnavailable(f"Airflow does not say where Cleave is: {error}", 60.0) from error
+
+
 def request() -> dict[str, Any]:
     """Who asks, and a key that every attempt of this task shares: a retry gets the first one's operation."""
     return request_of(get_current_context())

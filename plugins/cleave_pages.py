@@ -13,19 +13,21 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 
 PREFIX = "/cleave"
+PLACE = PREFIX.removeprefix("/")
+"""From where Airflow is: its base_url may have a path."""
 
 
 @functools.cache
 def _pages() -> Any:
     from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
     from airflow.api_fastapi.core_api.security import requires_access_view
-    from cleave_dags import access
+    from cleave_dags import reachable
     from fastapi import Depends
 
     from controller.entrypoints.pages.app import pages_app
     from controller.entrypoints.pages.desk import Desk
 
-    return pages_app(Desk(access), [Depends(requires_access_view(AccessView.PLUGINS))])
+    return pages_app(Desk(reachable), [Depends(requires_access_view(AccessView.PLUGINS))])
 
 
 async def pages(scope: Any, receive: Any, send: Any) -> None:
@@ -41,14 +43,14 @@ class CleavePages(AirflowPlugin):
     external_views = [
         {
             "name": "Cleave",
-            "href": f"{PREFIX}/",
+            "href": f"{PLACE}/",
             "destination": "nav",
             "url_route": "cleave",
             "nav_top_level": True,
         },
         {
             "name": "Cleave",
-            "href": f"{PREFIX}/run?dag_id={{DAG_ID}}&run_id={{RUN_ID}}",
+            "href": f"{PLACE}/run?dag_id={{DAG_ID}}&run_id={{RUN_ID}}",
             "destination": "dag_run",
             "url_route": "cleave-run",
         },

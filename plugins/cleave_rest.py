@@ -29,21 +29,13 @@ _LOOKS = ("GET", "HEAD")
 
 @functools.cache
 def _calls() -> Any:
-    from cleave_dags import access
+    from cleave_dags import reachable
 
-    from cleave_provider.versions import AirflowException
-    from controller.domain.errors import InvalidInput, StoreUnavailable
     from controller.entrypoints.pages.desk import Desk
     from controller.entrypoints.web.app import peoples_app
     from controller.entrypoints.web.mounted import DeskServices, grant_of_user
 
-    def where() -> Any:
-        try:
-            return access()
-        except (AirflowException, InvalidInput) as error:  # there is no such connection, or it cannot serve
-            raise StoreUnavailable(f"Airflow does not say where Cleave is: {error}", 60.0) from error
-
-    services = DeskServices(Desk(where))
+    services = DeskServices(Desk(reachable))
 
     async def who(request: Any) -> Any:
         user = await _user_of(request)

@@ -3362,7 +3362,8 @@ CREATE VIEW inspect.backtest_runs AS
           WHERE (b.run_id = r.run_id)) AS results,
     error,
     code_version,
-    inputs
+    inputs,
+    request_key
    FROM cleave.backtest_run r;
 
 COMMENT ON VIEW inspect.backtest_runs IS 'Backtests: what was asked by whom, whether it is done, and its inputs; since and until span the recorded load.';
@@ -3895,6 +3896,23 @@ CREATE VIEW inspect.topics AS
 
 COMMENT ON VIEW inspect.topics IS 'Every topic, deleted ones included: state, epoch and counts.';
 
+CREATE VIEW inspect.uncovered_ranges AS
+ SELECT t.name AS topic,
+    t.topic_id,
+    t.state,
+    t.epoch,
+    inspect.hash_range_text(lower(gap.gap), (upper(gap.gap) - 1)) AS hash_range,
+    lower(gap.gap) AS range_start,
+    (upper(gap.gap) - 1) AS range_end
+   FROM ((cleave.topic t
+     CROSS JOIN LATERAL ( SELECT range_agg(int4range(s.range_start, s.range_end, '[]'::text)) AS ranges
+           FROM cleave.segment s
+          WHERE ((s.topic_id = t.topic_id) AND (s.state = 'ACTIVE'::text))) covered)
+     CROSS JOIN LATERAL unnest((int4multirange(int4range(0, 65536)) - COALESCE(covered.ranges, '{}'::int4multirange))) gap(gap))
+  WHERE (t.state = ANY (ARRAY['live'::text, 'deleting'::text]));
+
+COMMENT ON VIEW inspect.uncovered_ranges IS 'Hashes that no ACTIVE segment owns. Must be empty: a row here is an incident.';
+
 CREATE VIEW inspect.why_not AS
  SELECT t.name AS topic,
     t.topic_id,
@@ -3973,7 +3991,7 @@ CREATE VIEW inspect.fleet AS
     need.what AS needs,
     t.last_split_at,
     t.last_merge_at
-   FROM ((((((inspect.topics t
+   FROM ((((((((inspect.topics t
      LEFT JOIN stuck s ON ((s.topic = t.topic)))
      CROSS JOIN LATERAL ( SELECT count(*) FILTER (WHERE (l_1.is_hot AND (NOT l_1.is_stale))) AS hot_segments,
             count(*) FILTER (WHERE l_1.is_stale) AS stale_segments,
@@ -3993,6 +4011,14 @@ CREATE VIEW inspect.fleet AS
      CROSS JOIN LATERAL ( SELECT count(*) AS buckets
            FROM cleave.bucket_owner o
           WHERE ((o.topic_id = t.topic_id) AND (o.release_asked_at < (clock_timestamp() - '00:01:00'::interval)))) w)
+     CROSS JOIN LATERAL ( SELECT count(*) AS ranges
+           FROM inspect.uncovered_ranges u
+          WHERE ((u.topic_id = t.topic_id) AND (t.state = 'live'::text))) hole)
+     CROSS JOIN LATERAL ( SELECT count(*) AS buckets
+           FROM inspect.bucket_gaps g
+          WHERE ((g.topic_id = t.topic_id) AND (g.gap_seconds > (60)::numeric) AND (g.reason = 'not handed out yet'::text) AND (EXISTS ( SELECT
+                   FROM cleave.consumer c
+                  WHERE (c.topic_id = t.topic_id))))) gap)
      CROSS JOIN LATERAL ( SELECT count(*) AS acts,
             min(a.expires_at) AS until
            FROM cleave.approval a
@@ -4000,30 +4026,13 @@ CREATE VIEW inspect.fleet AS
      CROSS JOIN LATERAL ( SELECT rule.urgency,
             rule.applies,
             rule.what
-           FROM ( VALUES (6,(s.stuck_because IS NOT NULL),((('operation '::text || s.operation_id) || ' is stuck: '::text) || s.stuck_because)), (5,('invalid-policy'::text = ANY (r.reasons)),'its policy cannot be followed'::text), (4,((l.hot_segments > 0) AND (r.reasons && ARRAY['disabled'::text, 'foreign-controller'::text, 'at-max-segments'::text, 'unsplittable'::text, 'width-one'::text])),('hot, and waiting does not help: '::text || array_to_string(r.reasons, ', '::text))), (4,(w.buckets > 0),(w.buckets || ' entry bucket(s) are not let go of'::text)), (3,((t.state = 'live'::text) AND (l.stale_segments > 0)),(('no fresh load of '::text || l.stale_segments) || ' segment(s)'::text)), (3,(p.acts > 0),(((p.acts || ' act(s) wait for somebody''s approval, the first until '::text) || to_char((p.until AT TIME ZONE 'UTC'::text), 'YYYY-MM-DD HH24:MI'::text)) || ' UTC'::text)), (2,((l.hot_segments > 0) AND ('reconnection-budget'::text = ANY (r.reasons))),'hot, and waits for its budget of reconnections'::text), (2,(l.hot_segments > 0),('hot'::text || COALESCE((', and waits: '::text || array_to_string(r.load_reasons, ', '::text)), ''::text))), (1,(t.live_operations > 0),'an operation is under way'::text), (0,true,NULL::text)) rule(urgency, applies, what)
+           FROM ( VALUES (6,(hole.ranges > 0),(hole.ranges || ' range(s) of its ring belong to no segment'::text)), (6,(s.stuck_because IS NOT NULL),((('operation '::text || s.operation_id) || ' is stuck: '::text) || s.stuck_because)), (5,('invalid-policy'::text = ANY (r.reasons)),'its policy cannot be followed'::text), (4,((l.hot_segments > 0) AND (r.reasons && ARRAY['disabled'::text, 'foreign-controller'::text, 'at-max-segments'::text, 'unsplittable'::text, 'width-one'::text])),('hot, and waiting does not help: '::text || array_to_string(r.reasons, ', '::text))), (4,(w.buckets > 0),(w.buckets || ' entry bucket(s) are not let go of'::text)), (4,(gap.buckets > 0),(gap.buckets || ' entry bucket(s) are handed to nobody'::text)), (3,((t.state = 'live'::text) AND (l.stale_segments > 0)),(('no fresh load of '::text || l.stale_segments) || ' segment(s)'::text)), (3,(p.acts > 0),(((p.acts || ' act(s) wait for somebody''s approval, the first until '::text) || to_char((p.until AT TIME ZONE 'UTC'::text), 'YYYY-MM-DD HH24:MI'::text)) || ' UTC'::text)), (2,((l.hot_segments > 0) AND ('reconnection-budget'::text = ANY (r.reasons))),'hot, and waits for its budget of reconnections'::text), (2,(l.hot_segments > 0),('hot'::text || COALESCE((', and waits: '::text || array_to_string(r.load_reasons, ', '::text)), ''::text))), (1,(t.live_operations > 0),'an operation is under way'::text), (0,true,NULL::text)) rule(urgency, applies, what)
           WHERE rule.applies
           ORDER BY rule.urgency DESC
          LIMIT 1) need)
   WHERE (t.state <> 'deleted'::text);
 
-COMMENT ON VIEW inspect.fleet IS 'One row a topic: its load against the split thresholds, what holds it back, and what it needs. urgency: 6 stuck, 5 policy cannot be followed, 4 waiting does not help, 3 no fresh load, or somebody has to approve, 2 hot and waiting, 1 under way, 0 nothing.';
-
-CREATE VIEW inspect.uncovered_ranges AS
- SELECT t.name AS topic,
-    t.topic_id,
-    t.state,
-    t.epoch,
-    inspect.hash_range_text(lower(gap.gap), (upper(gap.gap) - 1)) AS hash_range,
-    lower(gap.gap) AS range_start,
-    (upper(gap.gap) - 1) AS range_end
-   FROM ((cleave.topic t
-     CROSS JOIN LATERAL ( SELECT range_agg(int4range(s.range_start, s.range_end, '[]'::text)) AS ranges
-           FROM cleave.segment s
-          WHERE ((s.topic_id = t.topic_id) AND (s.state = 'ACTIVE'::text))) covered)
-     CROSS JOIN LATERAL unnest((int4multirange(int4range(0, 65536)) - COALESCE(covered.ranges, '{}'::int4multirange))) gap(gap))
-  WHERE (t.state = ANY (ARRAY['live'::text, 'deleting'::text]));
-
-COMMENT ON VIEW inspect.uncovered_ranges IS 'Hashes that no ACTIVE segment owns. Must be empty: a row here is an incident.';
+COMMENT ON VIEW inspect.fleet IS 'One row a topic: its load against the split thresholds, what holds it back, and what it needs. urgency: 6 stuck or a gap in its ring, 5 policy cannot be followed, 4 waiting does not help, 3 no fresh load, or somebody has to approve, 2 hot and waiting, 1 under way, 0 nothing.';
 
 CREATE VIEW inspect.undrained AS
  SELECT t.name AS topic,
@@ -5745,14 +5754,14 @@ GRANT SELECT ON TABLE inspect.stuck_operations TO cleave_controller;
 GRANT SELECT ON TABLE inspect.topics TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.topics TO cleave_controller;
 
+GRANT SELECT ON TABLE inspect.uncovered_ranges TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.uncovered_ranges TO cleave_controller;
+
 GRANT SELECT ON TABLE inspect.why_not TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.why_not TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.fleet TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.fleet TO cleave_controller;
-
-GRANT SELECT ON TABLE inspect.uncovered_ranges TO cleave_inspector;
-GRANT SELECT ON TABLE inspect.uncovered_ranges TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.undrained TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.undrained TO cleave_controller;

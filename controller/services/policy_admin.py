@@ -1,5 +1,5 @@
 """Set and remove what is stored at a level of policy: one document read, changed and written in one transaction. Or only ask
-which topics would be treated differently at once.
+which topics would be treated differently at once, which writes nothing and holds nobody up.
 
 A level is `cluster`, a namespace (`tenant/namespace`), or a topic's full name.
 """
@@ -16,17 +16,20 @@ from controller.dataplane.base import DataPlane
 from controller.domain.decision import Decision
 from controller.domain.errors import InvalidPolicy
 from controller.domain.evaluator import decide
-from controller.domain.policy import AutoScalePolicy, PolicyLevel, PolicyOverride
+from controller.domain.policy import AutoScalePolicy, PolicyLevel, PolicyOverride, resolve, validate
 from controller.store.decisions import situations
 from controller.store.postgres.engine import Store
 from controller.store.topics import policies, topics
 
 Document = dict[str, Any]
 MOST_TOPICS = 500
-"""Topics that are asked, of a cluster or namespace that has more: those with the lowest ids."""
+"""Topics that are asked, of a cluster or namespace that has more: every so manieth by id."""
 _TOPICS = text("""
-    SELECT topic_id, name FROM cleave.topic
-     WHERE state = 'live' AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace) ORDER BY topic_id LIMIT :limit
+    WITH numbered AS (
+        SELECT topic_id, name, row_number() OVER (ORDER BY topic_id) - 1 AS number, count(*) OVER () AS topics
+          FROM cleave.topic WHERE state = 'live' AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace))
+    SELECT topic_id, name, topics FROM numbered
+     WHERE number % greatest(1, (topics + :most - 1) / :most) = 0 ORDER BY topic_id
 """)
 
 
@@ -49,11 +52,12 @@ class OtherActs:
 
 @dataclass(frozen=True, slots=True)
 class Consequences:
-    """What the level has and would have, the topics it would make a difference to at once, and how many were asked."""
+    """What the level has and would have, the topics it would make a difference to at once, how many were asked, of how many."""
 
     changed: Changed
     others: tuple[OtherActs, ...]
     asked: int
+    topics: int
 
 
 def kind_of(level: str) -> PolicyLevel:
@@ -121,30 +125,50 @@ def preview(
     planes: Mapping[str, DataPlane],
     level: str,
     changed: Callable[[Document], Mapping[str, Any]],
-    *,
-    actor: str,
 ) -> Consequences:
-    """Asks in a transaction that the caller takes back: the same situations twice, at one instant, so that what differs is the
-    policy's doing alone. Raises what the change itself would.
+    """Asks with the changed policy in place of the one in force: the same situations twice, at one instant, so that what differs
+    is the policy's doing alone. Nothing is written or locked. Raises what the change itself would, but LostRace.
     """
-    names = _topics(tx, level)
+    before = stored(tx, level)
+    document = dict(changed(dict(before)))
+    after = _demand_valid(tx, level, document)
+    names, topics_in_all = _topics(tx, level)
     capabilities = {name: plane.capabilities for name, plane in planes.items()}
+    instead = policies.in_force_with(tx, names, kind_of(level), after)
     now = situations.load_situations(tx, names, capabilities)
-    written = change_in(tx, level, changed, actor=actor)
-    then = situations.load_situations(tx, names, capabilities)
+    then = situations.load_situations(tx, names, capabilities, instead=instead)
     others = []
     for topic_id in sorted(now.keys() & then.keys()):
-        before, after = now[topic_id], replace(then[topic_id], now=now[topic_id].now)
-        acts, instead = decide(before).decisions, decide(after).decisions
-        if acts != instead:
-            others.append(OtherActs(names[topic_id], acts, instead))
-    return Consequences(written, tuple(others), len(now))
+        acts = decide(now[topic_id]).decisions
+        instead_of_them = decide(replace(then[topic_id], now=now[topic_id].now)).decisions
+        if acts != instead_of_them:
+            others.append(OtherActs(names[topic_id], acts, instead_of_them))
+    return Consequences(Changed(before, after), tuple(others), len(now), topics_in_all)
 
 
-def _topics(tx: Connection, level: str) -> dict[int, str]:
+def _demand_valid(tx: Connection, level: str, document: Document) -> Document:
+    """The document as it would be stored. Raises InvalidPolicy, TopicNotFound, TopicNotLive."""
+    kind = kind_of(level)
+    if kind is PolicyLevel.CLUSTER:
+        policy = AutoScalePolicy.from_document(document)
+        validate(policy)
+        return policy.to_document()
+    override = PolicyOverride.from_document(document)
+    cluster = policies.get_cluster(tx).policy
+    if kind is PolicyLevel.TOPIC:
+        topics.demand_live(level, topics.find_topic(tx, level).state)
+        namespace = policies.get_namespace(tx, topics.namespace_of(level)).override
+        validate(resolve(cluster, namespace, override))
+    else:
+        validate(resolve(cluster, override))
+    return override.to_document()
+
+
+def _topics(tx: Connection, level: str) -> tuple[dict[int, str], int]:
+    """Those to be asked by id, and how many the level has."""
     kind = kind_of(level)
     if kind is PolicyLevel.TOPIC:
-        return {topics.find_topic(tx, level).topic_id: level}
+        return {topics.find_topic(tx, level).topic_id: level}, 1
     namespace = level if kind is PolicyLevel.NAMESPACE else None
-    rows = tx.execute(_TOPICS, {"namespace": namespace, "limit": MOST_TOPICS})
-    return {row.topic_id: row.name for row in rows}
+    rows = tx.execute(_TOPICS, {"namespace": namespace, "most": MOST_TOPICS}).all()
+    return {row.topic_id: row.name for row in rows}, rows[0].topics if rows else 0

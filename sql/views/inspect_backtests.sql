@@ -8,7 +8,7 @@ SELECT r.run_id, r.state, r.asked_at, r.asked_by,
        (SELECT to_timestamp(max((l ->> 'end_ms')::float8) / 1000) FROM jsonb_array_elements(r.inputs -> 'loads') AS l) AS until,
        r.engine, extract(epoch FROM r.finished_at - r.asked_at)::float8 AS seconds,
        (SELECT count(*) FROM cleave.backtest_result b WHERE b.run_id = r.run_id) AS results,
-       r.error, r.code_version, r.inputs
+       r.error, r.code_version, r.inputs, r.request_key
   FROM cleave.backtest_run r;
 COMMENT ON VIEW inspect.backtest_runs IS
     'Backtests: what was asked by whom, whether it is done, and its inputs; since and until span the recorded load.';

@@ -26,15 +26,23 @@ SELECT t.topic, t.topic_id, t.namespace, t.state, t.data_plane, t.epoch, t.activ
        SELECT count(*) AS buckets FROM cleave.bucket_owner o
         WHERE o.topic_id = t.topic_id AND o.release_asked_at < clock_timestamp() - interval '60 seconds') w
  CROSS JOIN LATERAL (
+       SELECT count(*) AS ranges FROM inspect.uncovered_ranges u WHERE u.topic_id = t.topic_id AND t.state = 'live') hole
+ CROSS JOIN LATERAL (
+       SELECT count(*) AS buckets FROM inspect.bucket_gaps g
+        WHERE g.topic_id = t.topic_id AND g.gap_seconds > 60 AND g.reason = 'not handed out yet'
+          AND EXISTS (SELECT FROM cleave.consumer c WHERE c.topic_id = t.topic_id)) gap
+ CROSS JOIN LATERAL (
        SELECT count(*) AS acts, min(a.expires_at) AS until FROM cleave.approval a
         WHERE a.topic_id = t.topic_id AND a.state = 'pending') p
  CROSS JOIN LATERAL (
        SELECT * FROM (VALUES
+           (6, hole.ranges > 0, hole.ranges || ' range(s) of its ring belong to no segment'),
            (6, s.stuck_because IS NOT NULL, 'operation ' || s.operation_id || ' is stuck: ' || s.stuck_because),
            (5, 'invalid-policy' = ANY (r.reasons), 'its policy cannot be followed'),
            (4, l.hot_segments > 0 AND r.reasons && ARRAY['disabled', 'foreign-controller', 'at-max-segments', 'unsplittable', 'width-one'],
                'hot, and waiting does not help: ' || array_to_string(r.reasons, ', ')),
            (4, w.buckets > 0, w.buckets || ' entry bucket(s) are not let go of'),
+           (4, gap.buckets > 0, gap.buckets || ' entry bucket(s) are handed to nobody'),
            (3, t.state = 'live' AND l.stale_segments > 0, 'no fresh load of ' || l.stale_segments || ' segment(s)'),
            (3, p.acts > 0, p.acts || ' act(s) wait for somebody''s approval, the first until '
                || to_char(p.until AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI') || ' UTC'),
@@ -45,4 +53,4 @@ SELECT t.topic, t.topic_id, t.namespace, t.state, t.data_plane, t.epoch, t.activ
         WHERE applies ORDER BY urgency DESC LIMIT 1) need
  WHERE t.state <> 'deleted';
 COMMENT ON VIEW inspect.fleet IS
-    'One row a topic: its load against the split thresholds, what holds it back, and what it needs. urgency: 6 stuck, 5 policy cannot be followed, 4 waiting does not help, 3 no fresh load, or somebody has to approve, 2 hot and waiting, 1 under way, 0 nothing.';
+    'One row a topic: its load against the split thresholds, what holds it back, and what it needs. urgency: 6 stuck or a gap in its ring, 5 policy cannot be followed, 4 waiting does not help, 3 no fresh load, or somebody has to approve, 2 hot and waiting, 1 under way, 0 nothing.';

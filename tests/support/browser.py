@@ -57,6 +57,13 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
+def problems_of(page: Page) -> list[str]:
+    """Errors of the page's scripts, as they come."""
+    found: list[str] = []
+    page.on("pageerror", lambda error: found.append(str(error)))
+    return found
+
+
 def pages_of(page: Page) -> FrameLocator:
     """Cleave's pages: what is in Airflow's frame."""
     return page.frame_locator("iframe")

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from sqlalchemy import Connection
 
 from controller.domain.errors import CleaveError, InvalidInput, NotFound, Retryable
+from controller.entrypoints.commands.options import topic_name
 from controller.entrypoints.pages import (
     backtests,
     bundles,
@@ -27,6 +28,7 @@ from controller.entrypoints.pages import (
     topic,
 )
 from controller.entrypoints.pages.desk import HERE, Desk, render
+from controller.services import subscription_lag
 
 router = APIRouter()
 _STATUS: tuple[tuple[type[CleaveError], int], ...] = ((NotFound, 404), (Retryable, 503), (InvalidInput, 400))
@@ -67,10 +69,14 @@ def pages_app(desk: Desk, dependencies: Sequence[Any] = ()) -> FastAPI:
 
 @router.get("/")
 def the_fleet(
-    request: Request, tx: Reading, find: Text = "", after: Annotated[int, Query(ge=0, lt=2**31)] = 0
+    request: Request,
+    tx: Reading,
+    find: Text = "",
+    show: Text = "",
+    after: Annotated[int, Query(ge=0, lt=2**31)] = 0,
 ) -> HTMLResponse:
     """Which topics there are and what they need."""
-    return render(request, "fleet.html", **fleet.page(tx, find, after))
+    return render(request, "fleet.html", **fleet.page(tx, find, show, after))
 
 
 @router.get("/topic")
@@ -88,23 +94,47 @@ def one_segment(request: Request, tx: Reading, name: Text, segment_id: Id) -> HT
 
 
 @router.get("/decisions")
-def all_decisions(request: Request, tx: Reading, find: Text = "", before: Before = None) -> HTMLResponse:
+def all_decisions(
+    request: Request,
+    tx: Reading,
+    wanted: Annotated[journal.DecisionFilter, Depends()],
+    before: Before = None,
+) -> HTMLResponse:
     """The ledger."""
-    return render(request, "decisions.html", **journal.decisions(tx, find, before))
+    return render(request, "decisions.html", **journal.decisions(tx, wanted, before))
+
+
+@router.get("/decision")
+def one_decision(request: Request, tx: Reading, decision_id: Id) -> HTMLResponse:
+    """One decision, and what it was made on."""
+    return render(request, "decision.html", **journal.decision(tx, decision_id))
 
 
 @router.get("/operations")
 def all_operations(
-    request: Request, tx: Reading, find: Text = "", state: Text = "", before: Before = None
+    request: Request,
+    tx: Reading,
+    wanted: Annotated[journal.OperationFilter, Depends()],
+    before: Before = None,
 ) -> HTMLResponse:
     """The journal."""
-    return render(request, "operations.html", **journal.operations(tx, find, state, before))
+    return render(request, "operations.html", **journal.operations(tx, wanted, before))
 
 
 @router.get("/operation")
 def one_operation(request: Request, tx: Reading, operation_id: Id) -> HTMLResponse:
     """One operation, step by step."""
     return render(request, "operation.html", **journal.operation(tx, operation_id))
+
+
+@router.get("/lag")
+def lag(request: Request, name: Text, subscription: Text) -> HTMLResponse:
+    """How far behind a subscription is: the data plane is asked, so only when somebody asks."""
+    desk: Desk = request.app.state.desk
+    cleave = desk.application()
+    topic = topic_name(name)
+    rows = subscription_lag.lag(cleave.store, cleave.planes, topic, subscription)
+    return render(request, "lag.html", topic=topic, subscription=subscription, rows=rows)
 
 
 @router.get("/run")
@@ -126,9 +156,9 @@ def one_backtest(request: Request, tx: Reading, run_id: Id) -> HTMLResponse:
 
 
 @router.get("/bundles")
-def all_bundles(request: Request, tx: Reading, namespace: Text = "") -> HTMLResponse:
+def all_bundles(request: Request, tx: Reading, cluster: Text = "", namespace: Text = "") -> HTMLResponse:
     """Brokers, proposals, and the bundles of one namespace."""
-    return render(request, "bundles.html", **bundles.page(tx, namespace))
+    return render(request, "bundles.html", **bundles.page(tx, cluster, namespace))
 
 
 @router.get("/policy")

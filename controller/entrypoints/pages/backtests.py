@@ -10,6 +10,7 @@ from controller.domain.errors import NotFound
 from controller.entrypoints import backtest_rows
 from controller.entrypoints.pages import figures
 from controller.entrypoints.pages.desk import MOST_ROWS
+from controller.entrypoints.tasks.dag_runs import dag_run
 from controller.store.backtests import BacktestResult
 from controller.store.postgres import inspection
 
@@ -32,8 +33,8 @@ _CANDIDATES = """
 def page(tx: Connection) -> dict[str, Any]:
     """The runs, newest first, and the candidates."""
     return {
-        "runs": inspection.rows(tx, _RUNS, limit=MOST_ROWS),
-        "candidates": inspection.rows(tx, _CANDIDATES, limit=MOST_ROWS),
+        "runs": inspection.rows(tx, _RUNS, limit=MOST_ROWS + 1),
+        "candidates": inspection.rows(tx, _CANDIDATES, limit=MOST_ROWS + 1),
     }
 
 
@@ -49,6 +50,7 @@ def run(tx: Connection, run_id: int) -> dict[str, Any]:
     by_load = backtest_rows.by_load(rows)
     return {
         "run": found[0],
+        "dag_run": dag_run(found[0]["request_key"]),
         "columns": backtest_rows.SUMMARY,
         "summary": backtest_rows.cells(summary),
         "regrets": figures.regrets(summary),

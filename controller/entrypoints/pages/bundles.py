@@ -19,7 +19,7 @@ _NAMESPACES = """
 """
 _BUNDLES = """
     SELECT *, byte_rate_in + byte_rate_out AS byte_rate FROM inspect.bundles_now
-     WHERE namespace = :namespace ORDER BY cluster, lower_bound LIMIT 5000
+     WHERE cluster = :cluster AND namespace = :namespace ORDER BY lower_bound LIMIT :limit
 """
 _PROPOSALS = """
     SELECT * FROM inspect.bundles_proposals WHERE state IN ('proposed', 'approved', 'applied') ORDER BY proposal_id DESC LIMIT :limit
@@ -27,17 +27,25 @@ _PROPOSALS = """
 _WHY_NOT = "SELECT * FROM inspect.bundles_why_not ORDER BY cluster, namespace, bundle LIMIT :limit"
 
 
-def page(tx: Connection, namespace: str) -> dict[str, Any]:
-    """All brokers and namespaces; the bundles of one namespace, the busiest if none is named."""
-    namespaces = inspection.rows(tx, _NAMESPACES, limit=MOST_ROWS)
-    chosen = namespace or (namespaces[0]["namespace"] if namespaces else "")
-    bundles = inspection.rows(tx, _BUNDLES, namespace=chosen)
+MOST_BUNDLES = 5_000
+"""Drawn of one namespace."""
+
+
+def page(tx: Connection, cluster: str, namespace: str) -> dict[str, Any]:
+    """All brokers and namespaces; the bundles of one namespace of a cluster, the busiest that fits if one of both is not named."""
+    namespaces = inspection.rows(tx, _NAMESPACES, limit=MOST_ROWS + 1)
+    fitting = (
+        one for one in namespaces if cluster in ("", one["cluster"]) and namespace in ("", one["namespace"])
+    )
+    busiest = next(fitting, {"cluster": cluster, "namespace": namespace})
+    chosen = {"cluster": cluster or busiest["cluster"], "namespace": namespace or busiest["namespace"]}
+    bundles = inspection.rows(tx, _BUNDLES, **chosen, limit=MOST_BUNDLES)
     return {
-        "brokers": inspection.rows(tx, _BROKERS, limit=MOST_ROWS),
+        "brokers": inspection.rows(tx, _BROKERS, limit=MOST_ROWS + 1),
         "namespaces": namespaces,
         "chosen": chosen,
         "bundles": bundles,
         "ring": bundles_by_load(bundles),
-        "proposals": inspection.rows(tx, _PROPOSALS, limit=MOST_ROWS),
-        "why_not": inspection.rows(tx, _WHY_NOT, limit=MOST_ROWS),
+        "proposals": inspection.rows(tx, _PROPOSALS, limit=MOST_ROWS + 1),
+        "why_not": inspection.rows(tx, _WHY_NOT, limit=MOST_ROWS + 1),
     }

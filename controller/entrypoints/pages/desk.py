@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from controller.bootstrap import Application
 from controller.domain.shown import duration
@@ -21,15 +21,20 @@ from controller.entrypoints.tasks.access import cleave_at
 
 HERE = Path(__file__).parent
 MOST_ROWS = 200
-"""Rows of one table on a page; each list says when there are more."""
+"""Rows of one table on a page; a list that has more says so."""
+PATIENCE_SECONDS = 8.0
+"""For each statement: a page that is asked for every few seconds may not keep a database busy for longer."""
+_PATIENCE = text("SELECT set_config('statement_timeout', :milliseconds, true)")
 
 
 class Desk:
     """The application that the pages read with. One is kept, for as long as `where` names the same database."""
 
-    def __init__(self, where: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(
+        self, where: Callable[[], Mapping[str, Any]], *, patience_seconds: float = PATIENCE_SECONDS
+    ) -> None:
         """`where` gives the arguments of `cleave_at`; it is asked for each page, and raises where it cannot tell."""
-        self._where = where
+        self._where, self._patience = where, {"milliseconds": str(round(patience_seconds * 1_000))}
         self._kept: tuple[Mapping[str, Any], Application] | None = None
         self._open = ExitStack()
         self._guard = threading.Lock()
@@ -45,8 +50,9 @@ class Desk:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """One snapshot of the database, in which nothing can be changed."""
+        """One snapshot of the database, in which nothing can be changed. Raises StoreUnavailable for what takes too long."""
         with snapshot(self.application().store) as tx:
+            tx.execute(_PATIENCE, self._patience)
             yield tx
 
     def close(self) -> None:
@@ -60,7 +66,11 @@ def render(request: Request, template: str, **context: Any) -> HTMLResponse:
     """A page from its template. Links start at `root`, where the pages are mounted."""
     root = str(request.scope.get("root_path", "")).rstrip("/")
     page = _templates.get_template(template).render(
-        root=root, airflow=root.rpartition("/")[0], query=dict(request.query_params), **context
+        root=root,
+        airflow=root.rpartition("/")[0],
+        most=MOST_ROWS,
+        query=dict(request.query_params),
+        **context,
     )
     return HTMLResponse(page, headers={"Cache-Control": "no-store"})
 

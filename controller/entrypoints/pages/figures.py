@@ -14,19 +14,12 @@ Row = Mapping[str, Any]
 Figure = dict[str, Any]
 
 RING = 0x10000
-_TICKS = [0, 0x2000, 0x4000, 0x6000, 0x8000, 0xA000, 0xC000, 0xE000, RING]
-_HASHES = {
-    "title": {"text": "hash (hexadecimal)"},
-    "range": [0, RING],
-    "tickvals": _TICKS,
-    "ticktext": [f"{min(tick, RING - 1):04x}" for tick in _TICKS],
-}
+_HASHES = {"title": {"text": "hash (hexadecimal)"}, "range": [0, RING - 1], "tickformat": "04x"}
+"""Which hashes have a label is the browser's to say: other ones when somebody zooms."""
 _LOAD_SCALE = ((0.0, "#3b6fb6"), (0.4, "#7fb0a6"), (0.5, "#e8c75a"), (0.75, "#d1743b"), (1.0, "#a3262a"))
 """From idle over the split threshold (the middle) to twice of it."""
 _UNKNOWN = "#9aa0a6"
 _LINES = ("#3b6fb6", "#d1743b", "#4d9a5b", "#a34d8f", "#b5a23a", "#4fa3a5", "#8b5a3c", "#6d6fb0")
-MOST_LINES = 32
-"""Segments whose load is drawn one by one; more could not be told apart."""
 
 
 def ring_now(segments: Sequence[Row]) -> Figure:
@@ -73,8 +66,8 @@ def ring_over_time(segments: Sequence[Row], now: datetime) -> Figure:
 
 
 def load_over_time(records: Sequence[Row], threshold: float | None, metric: str, unit: str) -> Figure:
-    """A step line for each segment, and the threshold above which one is split."""
-    names = list(dict.fromkeys(one["segment_id"] for one in records))[:MOST_LINES]
+    """A step line for each segment, by its rate in `metric`, and the threshold above which one is split."""
+    names = list(dict.fromkeys(one["segment_id"] for one in records))
     traces: list[Figure] = []
     for number, segment_id in enumerate(names):
         mine = [one for one in records if one["segment_id"] == segment_id]
@@ -84,9 +77,9 @@ def load_over_time(records: Sequence[Row], threshold: float | None, metric: str,
                 "mode": "lines",
                 "name": f"segment {segment_id}",
                 "x": [one["recorded_at"].isoformat() for one in mine],
-                "y": [one[metric] for one in mine],
+                "y": [one["rate"] for one in mine],
                 "line": {"shape": "hv", "color": _LINES[number % len(_LINES)]},
-                "customdata": [segment_id] * len(mine),
+                "meta": segment_id,
             }
         )
     layout: Figure = {
@@ -123,7 +116,6 @@ def bundles_by_load(bundles: Sequence[Row]) -> Figure:
         for number, broker in enumerate(brokers)
         for mine in [[one for one in bundles if (one["broker"] or "nobody") == broker]]
     ]
-    ticks = [part * 0x20000000 for part in range(9)]
     return {
         "data": traces,
         "layout": {
@@ -132,9 +124,8 @@ def bundles_by_load(bundles: Sequence[Row]) -> Figure:
             "barmode": "overlay",
             "xaxis": {
                 "title": {"text": "hash of the topic's name (hexadecimal, 32 bits)"},
-                "range": [0, 0x100000000],
-                "tickvals": ticks,
-                "ticktext": [f"{min(tick, 0xFFFFFFFF):08x}" for tick in ticks],
+                "range": [0, 0xFFFFFFFF],
+                "tickformat": "08x",
             },
             "yaxis": {"title": {"text": "bytes in and out (bytes/s)"}, "rangemode": "tozero"},
         },

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from controller.domain.policy import KNOBS, OVERRIDABLE_KNOBS, PolicyLevel
+from controller.domain.policy import KNOBS, OVERRIDABLE_KNOBS, AutoScalePolicy, PolicyLevel
 from controller.entrypoints.commands.options import CLUSTER, level
 from controller.entrypoints.pages.desk import MOST_ROWS
 from controller.services.policy_admin import kind_of
@@ -25,7 +25,7 @@ def page(tx: Connection, name: str) -> dict[str, Any]:
     where = level(name)
     kind = kind_of(where)
     own = None if where == CLUSTER else where
-    stored = inspected.stored_policy(tx, kind.value, own)
+    stored = inspected.set_knobs(tx, kind.value, own)
     return {
         "level": where,
         "knobs": _knobs(tx, where, kind, stored),
@@ -35,23 +35,23 @@ def page(tx: Connection, name: str) -> dict[str, Any]:
 
 
 def _knobs(tx: Connection, where: str, kind: PolicyLevel, stored: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of a topic with what is in force and from where; above it, with what the cluster has."""
+    """Each with what is in force and from where, and what is stored at this level, None for nothing."""
     if kind is PolicyLevel.TOPIC:
         rows = inspected.effective_policy(tx, inspected.find_topic(tx, where))
     else:
-        above = inspected.stored_policy(tx, CLUSTER, None)
-        here = kind.value
-        rows = [
-            {
-                "knob": knob,
-                "value": stored.get(knob, above.get(knob)),
-                "level": here if knob in stored else CLUSTER,
-            }
-            for knob in KNOBS
-        ]
+        rows = _in_force(tx, kind, stored)
     may = KNOBS if kind is PolicyLevel.CLUSTER else OVERRIDABLE_KNOBS
+    return [row | {"stored": stored.get(row["knob"])} for row in rows if row["knob"] in may]
+
+
+def _in_force(tx: Connection, kind: PolicyLevel, stored: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of a namespace or the cluster: the nearest level that sets the knob, else its default."""
+    levels = {kind.value: stored}
+    if kind is not PolicyLevel.CLUSTER:
+        levels[CLUSTER] = inspected.set_knobs(tx, CLUSTER, None)
+    levels["default"] = AutoScalePolicy().to_document()
     return [
-        row | {"stored": None if kind is PolicyLevel.CLUSTER else stored.get(row["knob"])}
-        for row in rows
-        if row["knob"] in may
+        {"knob": knob, "level": level, "value": levels[level][knob]}
+        for knob in KNOBS
+        for level in [next(name for name, document in levels.items() if knob in document)]
     ]

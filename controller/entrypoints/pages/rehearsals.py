@@ -2,34 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from controller.bootstrap import Application
-from controller.domain.errors import InvalidInput
-from controller.entrypoints.rehearsal import preview_document
+from controller.bundles.services import balancer
+from controller.domain.errors import InvalidInput, NotFound
+from controller.domain.shown import shown
+from controller.entrypoints import backtest_requests
+from controller.entrypoints.reading import snapshot
+from controller.entrypoints.rehearsal import preview_document, stage
+from controller.entrypoints.tasks.backtest import loads_of
 from controller.entrypoints.tasks.by_hand import ReshapeForm, planner_of
-from controller.entrypoints.tasks.forms import MergeForm, PolicyForm, RebucketForm, SplitForm, fill_in
+from controller.entrypoints.tasks.forms import (
+    BacktestForm,
+    MergeForm,
+    PolicyForm,
+    PromotionForm,
+    RebucketForm,
+    SplitForm,
+    fill_in,
+)
 from controller.entrypoints.tasks.policies import preview_policy
 from controller.services import segment_admin
+from controller.store.postgres import inspection
 
-_POLICY = "cleave_policy"
+Conf = Mapping[str, Any]
 _RESHAPES: Mapping[str, type[ReshapeForm]] = {
     "cleave_manual_split": SplitForm,
     "cleave_manual_merge": MergeForm,
     "cleave_manual_rebucket": RebucketForm,
 }
+_RECORDED = """
+    SELECT count(DISTINCT h.topic_id) AS topics, count(DISTINCT (h.topic_id, h.segment_id)) AS segments, count(*) AS records,
+           min(h.recorded_at) AS since, max(h.recorded_at) AS until
+      FROM inspect.load_history h
+     WHERE h.recorded_at BETWEEN :since AND :until AND (CAST(:topics AS text[]) IS NULL OR h.topic = ANY (:topics))
+       AND (CAST(:namespace AS text) IS NULL OR starts_with(h.topic, 'topic://' || :namespace || '/'))
+"""
+_CANDIDATE = """
+    SELECT candidate_id, override, reason FROM inspect.policy_candidates WHERE topic = :topic AND state = 'shadow'
+"""
 
 
-def rehearse(cleave: Application, dag_id: str, conf: Mapping[str, Any]) -> dict[str, Any]:
-    """What would be sealed and created. Raises what the run itself would refuse with."""
-    if dag_id == _POLICY:
-        return preview_policy(cleave, fill_in(PolicyForm, conf), actor="preview")
-    if dag_id not in _RESHAPES:
+def rehearse(cleave: Application, dag_id: str, conf: Conf) -> dict[str, Any]:
+    """What would be done, with a `sentence` for people. Raises what the run itself would refuse with."""
+    if dag_id in _RESHAPES:
+        return _reshape(cleave, fill_in(_RESHAPES[dag_id], conf))
+    if dag_id not in _OTHERS:
         raise InvalidInput(
-            f"{dag_id!r} has no preview; those with one are {', '.join((*_RESHAPES, _POLICY))}"
+            f"{dag_id!r} has no preview; those with one are {', '.join((*_RESHAPES, *_OTHERS))}"
         )
-    form = fill_in(_RESHAPES[dag_id], conf)
+    return _OTHERS[dag_id](cleave, conf)
+
+
+def _reshape(cleave: Application, form: ReshapeForm) -> dict[str, Any]:
     plan = preview_document(segment_admin.preview(cleave.store, cleave.planes, form.topic, planner_of(form)))
     return plan | {"sentence": _sentence(plan)}
 
@@ -38,3 +66,70 @@ def _sentence(plan: Mapping[str, Any]) -> str:
     sealed = ", ".join(map(str, plan["parents"]))
     created = ", ".join(f"{one['segment_id']} [{one['hash_range']}]" for one in plan["creates"])
     return f"{plan['kind']} at epoch {plan['epoch']} would seal {sealed} and create {created}"
+
+
+def _policy(cleave: Application, conf: Conf) -> dict[str, Any]:
+    return preview_policy(cleave, fill_in(PolicyForm, conf))
+
+
+def _backtest(cleave: Application, conf: Conf) -> dict[str, Any]:
+    """How much past there is for it, by the records in PostgreSQL: the run itself reads those of the landing area."""
+    form = fill_in(BacktestForm, conf)
+    asked = backtest_requests.question(form.policies, weights=form.weights, seeds=form.seeds)
+    loads = loads_of(form, datetime.now(UTC))
+    with snapshot(cleave.store) as tx:
+        [past] = inspection.rows(
+            tx,
+            _RECORDED,
+            since=loads.since,
+            until=loads.until,
+            topics=list(loads.topics) if loads.topics else None,
+            namespace=loads.namespace,
+        )
+    if not past["records"]:
+        nothing = "PostgreSQL has no record of load of that; the run looks at what the landing area keeps, and may find nothing either"
+        return {"records": 0, "sentence": nothing}
+    spans = f"recorded from {past['since']:%Y-%m-%d %H:%M}Z to {past['until']:%Y-%m-%d %H:%M}Z"
+    of = f"{past['segments']} segments of {past['topics']} topics, {past['records']} records"
+    told = f"would run {len(asked.candidates)} policies over the load of {of}, {spans}"
+    return {
+        "topics": past["topics"],
+        "segments": past["segments"],
+        "records": past["records"],
+        "sentence": told,
+    }
+
+
+def _promotion(cleave: Application, conf: Conf) -> dict[str, Any]:
+    form = fill_in(PromotionForm, conf)
+    with snapshot(cleave.store) as tx:
+        found = inspection.rows(tx, _CANDIDATE, topic=form.topic)
+    if not found:
+        raise NotFound(f"topic {form.topic} has no candidate in shadow; `cleave policy propose` makes one")
+    [one] = found
+    knobs = ", ".join(f"{knob}={shown(value)}" for knob, value in one["override"].items())
+    told = (
+        f"would weigh candidate {one['candidate_id']} ({knobs}) against the policy in force on {form.days} days of load, refuse it if it "
+        "would have cost more, and else wait for somebody's approval before it is in force"
+    )
+    return {"candidate_id": one["candidate_id"], "sentence": told}
+
+
+def _answer(cleave: Application, conf: Conf) -> dict[str, Any]:
+    """Of proposals: the answer itself, taken back."""
+    with stage(cleave, dry_run=True) as store:
+        rows = balancer.approve(
+            store, conf.get("proposals") or (), refuse=conf.get("refuse") or None, actor="preview"
+        )
+    told = "; ".join(
+        f"proposal {row.proposal_id} ({row.kind} of {row.bundle}) would be {row.state}" for row in rows
+    )
+    return {"proposals": [row.proposal_id for row in rows], "sentence": told or "no proposal is named"}
+
+
+_OTHERS: Mapping[str, Callable[[Application, Conf], dict[str, Any]]] = {
+    "cleave_policy": _policy,
+    "policy_backtest": _backtest,
+    "policy_promote": _promotion,
+    "bundle_approve": _answer,
+}

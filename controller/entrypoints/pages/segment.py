@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from controller.domain.errors import NotFound
 from controller.entrypoints.commands.options import topic_name
+from controller.entrypoints.pages import journal
 from controller.entrypoints.pages.desk import MOST_ROWS
 from controller.store.postgres import inspection
 from controller.store.topics import inspected
@@ -46,5 +47,6 @@ def page(tx: Connection, name: str, segment_id: int) -> dict[str, Any]:
         "parents": inspection.rows(tx, _RELATIVES, topic_id=topic.topic_id, ids=segment["parents"]),
         "children": inspection.rows(tx, _RELATIVES, topic_id=topic.topic_id, ids=segment["children"]),
         "changes": inspection.rows(tx, _CHANGES, topic_id=topic.topic_id, epochs=epochs),
-        "loads": inspection.rows(tx, _LOADS, **which, limit=MOST_ROWS),
+        "operations": journal.on_segment(tx, **which),
+        "loads": inspection.rows(tx, _LOADS, **which, limit=MOST_ROWS + 1),
     }

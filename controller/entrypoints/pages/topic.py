@@ -11,6 +11,7 @@ from controller.clock import to_ms
 from controller.entrypoints.commands.options import topic_name
 from controller.entrypoints.pages import approvals, figures, journal
 from controller.entrypoints.pages.desk import MOST_ROWS
+from controller.entrypoints.pages.journal import DecisionFilter, OperationFilter
 from controller.entrypoints.verdict_documents import refusal_row
 from controller.store.postgres import inspection
 from controller.store.topics import inspected
@@ -24,16 +25,22 @@ UNITS = {
 }
 MOST_SEGMENTS = 3_000
 """Segments drawn over time, the newest; a browser draws as many at once."""
-MOST_RECORDS = 20_000
+MOST_LINES = 32
+"""Segments whose load is drawn, the hottest; more could not be told apart."""
+MOST_PARTS = 3_000
+"""Of the time, over all lines together; of each part the highest rate is drawn and the last."""
 
 _TOPIC = "SELECT * FROM inspect.fleet WHERE topic_id = :topic_id"
+# Each view is read once and not once a segment: both know thresholds that are made of every level's policy.
 _NOW = """
+    WITH load AS MATERIALIZED (SELECT * FROM inspect.load_now WHERE topic_id = :topic_id),
+    sketch AS MATERIALIZED (SELECT segment_id, hottest, load_on_hottest FROM inspect.key_sketches WHERE topic_id = :topic_id)
     SELECT s.segment_id, s.hash_range, s.range_start, s.range_end, s.ring_percent, s.buckets, s.parents, s.created_at, s.busy_in_operation,
            l.msg_rate_in, l.byte_rate_in, l.msg_rate_out, l.byte_rate_out, l.hottest_metric, l.is_hot, l.is_cold, l.cold_since, l.is_stale,
            l.silent_seconds, CASE WHEN NOT l.is_stale THEN l.hottest_ratio END AS hottest_ratio, k.hottest, k.load_on_hottest
       FROM inspect.layout_now s
-      LEFT JOIN inspect.load_now l USING (topic_id, segment_id)
-      LEFT JOIN inspect.key_sketches k USING (topic_id, segment_id)
+      LEFT JOIN load l USING (segment_id)
+      LEFT JOIN sketch k USING (segment_id)
      WHERE s.topic_id = :topic_id ORDER BY s.range_start
 """
 _THRESHOLDS = """
@@ -52,17 +59,47 @@ _OVER_TIME = """
      WHERE s.topic_id = :topic_id AND coalesce(s.sealed_at, 'infinity') >= :since
      ORDER BY s.created_epoch DESC, s.range_start LIMIT :limit
 """
+# A page draws some pixels and not each record: of each part of the time a line keeps its peak, and what it has until the next part.
 _RECORDS = """
-    SELECT segment_id, recorded_at, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out FROM inspect.load_history
-     WHERE topic_id = :topic_id AND recorded_at >= :since ORDER BY recorded_at DESC LIMIT :limit
+    WITH record AS (
+        SELECT segment_id, recorded_at, CASE CAST(:metric AS text) WHEN 'msg_rate_in' THEN msg_rate_in WHEN 'byte_rate_in' THEN byte_rate_in
+                                             WHEN 'msg_rate_out' THEN msg_rate_out ELSE byte_rate_out END AS rate
+          FROM inspect.load_history WHERE topic_id = :topic_id AND recorded_at >= :since
+    ), hottest AS (
+        SELECT segment_id, max(rate) AS peak, count(*) OVER () AS segments
+          FROM record GROUP BY segment_id ORDER BY peak DESC NULLS LAST, segment_id LIMIT :lines
+    ), placed AS (
+        SELECT r.*, h.peak, h.segments,
+               width_bucket(extract(epoch FROM r.recorded_at)::float8, extract(epoch FROM CAST(:since AS timestamptz))::float8,
+                            extract(epoch FROM CAST(:now AS timestamptz))::float8,
+                            CAST(CAST(:parts AS bigint) / least(h.segments, :lines) AS integer)) AS part
+          FROM record r JOIN hottest h USING (segment_id)
+    ), ranked AS (
+        SELECT *, row_number() OVER (PARTITION BY segment_id, part ORDER BY rate DESC NULLS LAST, recorded_at) AS from_peak,
+               row_number() OVER (PARTITION BY segment_id, part ORDER BY recorded_at DESC) AS from_last
+          FROM placed
+    )
+    SELECT segment_id, recorded_at, rate, segments FROM ranked
+     WHERE from_peak = 1 OR from_last = 1 ORDER BY peak DESC NULLS LAST, segment_id, recorded_at
 """
 _WHY_NOT = """
     SELECT lane, reason, segment_id, other_id, metric, value, needed, not_before, decided_at, is_current FROM inspect.why_not
      WHERE topic_id = :topic_id ORDER BY lane, segment_id NULLS FIRST, reason LIMIT :limit
 """
 _CONSUMERS = """
-    SELECT b.subscription, b.owner, count(*) AS buckets, count(DISTINCT b.segment_id) AS segments, min(b.since) AS since
-      FROM inspect.buckets b WHERE b.topic_id = :topic_id AND b.owner IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2 LIMIT :limit
+    WITH bucket AS MATERIALIZED (SELECT * FROM inspect.buckets WHERE topic_id = :topic_id AND owner IS NOT NULL),
+    holder AS (
+        SELECT subscription, unnest(consumer_names) AS consumer, true AS is_registered FROM inspect.subscriptions WHERE topic_id = :topic_id
+         UNION ALL SELECT DISTINCT subscription, owner, false FROM bucket)
+    SELECT h.subscription, h.consumer, bool_or(h.is_registered) AS is_registered, count(DISTINCT b.segment_id) AS segments,
+           count(DISTINCT (b.segment_id, b.bucket)) AS buckets, min(b.since) AS since,
+           coalesce(array_agg(DISTINCT b.segment_id || ':' || b.bucket) FILTER (WHERE b.bucket IS NOT NULL), '{}') AS held
+      FROM holder h LEFT JOIN bucket b ON b.subscription = h.subscription AND b.owner = h.consumer
+     GROUP BY 1, 2 ORDER BY 1, 2 LIMIT :limit
+"""
+_FAILING = """
+    SELECT subscription, segment_id, bucket, owner, position, deliveries, deaths, is_in_hand, error, first_at, last_at
+      FROM inspect.failing_messages WHERE topic_id = :topic_id ORDER BY last_at DESC LIMIT :limit
 """
 _WAITING = """
     SELECT subscription, segment_id, bucket, reason, since, waits_for, owner, successor, held_by FROM inspect.buckets
@@ -91,8 +128,8 @@ def page(tx: Connection, name: str, hours: float, now: datetime) -> dict[str, An
     over_time = inspection.rows(
         tx, _OVER_TIME, topic_id=topic_id, since=since, limit=MOST_SEGMENTS, **thresholds
     )
-    records = inspection.rows(tx, _RECORDS, topic_id=topic_id, since=since, limit=MOST_RECORDS)[::-1]
-    some: dict[str, Any] = {"topic_id": topic_id, "limit": MOST_ROWS}
+    records = load_records(tx, topic_id, metric, since, now)
+    some: dict[str, Any] = {"topic_id": topic_id, "limit": MOST_ROWS + 1}
     return {
         "topic": topic,
         "properties": found.properties,
@@ -104,13 +141,32 @@ def page(tx: Connection, name: str, hours: float, now: datetime) -> dict[str, An
         "is_cut_off": len(over_time) == MOST_SEGMENTS,
         "load_figure": figures.load_over_time(records, thresholds.get(metric), metric, UNITS[metric]),
         "metric": metric,
+        "lines": MOST_LINES,
+        "loaded_segments": records[0]["segments"] if records else 0,
         "refusals": [refusal_row(row, to_ms(now)) for row in inspection.rows(tx, _WHY_NOT, **some)],
         "approvals": approvals.waiting(tx, topic_id),
-        "decisions": journal.decisions(tx, found.name, None, rows=10)["decisions"],
-        "operations": journal.operations(tx, found.name, "", None, rows=10)["operations"],
+        "decisions": journal.decisions(tx, DecisionFilter(found.name), rows=10)["decisions"],
+        "operations": journal.operations(tx, OperationFilter(found.name), rows=10)["operations"],
         "subscriptions": inspection.rows(tx, _SUBSCRIPTIONS, **some),
         "consumers": inspection.rows(tx, _CONSUMERS, **some),
+        "failing": inspection.rows(tx, _FAILING, **some),
         "waiting": inspection.rows(tx, _WAITING, **some),
         "policy": inspected.effective_policy(tx, found),
         "candidates": inspection.rows(tx, _CANDIDATES, topic_id=topic_id),
     }
+
+
+def load_records(
+    tx: Connection, topic_id: int, metric: str, since: datetime, now: datetime
+) -> list[dict[str, Any]]:
+    """What is drawn of the recorded load, the hottest segments first: `segments` is how many have any."""
+    return inspection.rows(
+        tx,
+        _RECORDS,
+        topic_id=topic_id,
+        metric=metric,
+        since=since,
+        now=now,
+        lines=MOST_LINES,
+        parts=MOST_PARTS,
+    )

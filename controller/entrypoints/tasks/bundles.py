@@ -22,6 +22,7 @@ from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import views as bundle_views
 from controller.domain.errors import Conflict
 from controller.entrypoints.bundles import rows as bundle_rows
+from controller.entrypoints.tasks import dag_runs
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.store.postgres.clock import database_now
 
@@ -86,14 +87,19 @@ def keep_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
 
 
 def approve_bundles(
-    *, dsn: str, extras: Extras, actor: str, params: Mapping[str, Any]
+    *, dsn: str, extras: Extras, request_key: str, actor: str, params: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Approve proposals, or refuse them with a reason. All or none."""
     with cleave_at(dsn, extras) as app:
         rows = bundle_balancer.approve(
             app.store, params["proposals"], refuse=params.get("refuse") or None, actor=actor
         )
-    return [bundle_rows.approval_row(row) for row in rows]
+    answered = [bundle_rows.approval_row(row) for row in rows]
+    told = "; ".join(
+        f"proposal {one['proposal_id']} of {one['bundle']} is {one['state']}" for one in answered
+    )
+    dag_runs.note(app.settings, request_key, told or "no proposal was named")
+    return answered
 
 
 def bundle_policy(*, dsn: str, extras: Extras, actor: str, params: Mapping[str, Any]) -> dict[str, Any]:

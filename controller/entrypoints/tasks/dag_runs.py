@@ -41,9 +41,11 @@ def asking_run(asked_in: str | None) -> DagRun | None:
     return DagRun(dag_id, run_id) if run_id else None
 
 
-def note(settings: Settings, request_key: str, sentence: str) -> None:
-    """Write the sentence into the run's note, where the settings say how to reach Airflow. Nothing fails because it could not."""
-    run, airflow = dag_run(request_key), build_airflow_rest(settings)
+def note(settings: Settings, asked_by: str, sentence: str) -> None:
+    """Write the sentence into the note of the run with that request key, or that decides under that name, where the settings say
+    how to reach Airflow. Nothing fails because it could not.
+    """
+    run, airflow = dag_run(asked_by) or deciding_run(asked_by), build_airflow_rest(settings)
     if run is None or airflow is None:
         return
     with closing(airflow):

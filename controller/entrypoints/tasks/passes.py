@@ -16,6 +16,7 @@ from controller.bootstrap import Application
 from controller.domain.decision import Lane
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.running import worker_is_up
+from controller.entrypoints.tasks import dag_runs
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.entrypoints.tasks.operations_here import run_where_no_worker_is
 from controller.services import approvals, autoscaler
@@ -76,11 +77,19 @@ def _pass(
         dry_run=dry_run,
     )
     _tell(app, result)
+    decided = sum(len(outcome.evaluation.decisions) for outcome in result.outcomes)
+    if decided:
+        did = (
+            f"would decide {decided} acts"
+            if dry_run
+            else f"decided {decided} acts, in operations {', '.join(map(str, result.intents[:SHOWN_AT_MOST]))}"
+        )
+        dag_runs.note(app.settings, decided_by, f"looked at {result.evaluated} topics and {did}")
     is_full = result.evaluated + len(result.left) >= limit
     return {
         "lanes": sorted(lanes),
         "evaluated": result.evaluated,
-        "decisions": sum(len(outcome.evaluation.decisions) for outcome in result.outcomes),
+        "decisions": decided,
         "operations": list(result.intents[:SHOWN_AT_MOST]),
         "left_to_others": len(result.left),
         "run_here": 0 if dry_run else run_where_no_worker_is(app),

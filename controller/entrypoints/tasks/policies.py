@@ -7,7 +7,8 @@ from typing import Any
 
 from controller.bootstrap import Application
 from controller.entrypoints.output import emit, rows_table, say
-from controller.entrypoints.rehearsal import stage
+from controller.entrypoints.reading import snapshot
+from controller.entrypoints.tasks import dag_runs
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.entrypoints.tasks.forms import PolicyForm, fill_in
 from controller.services import policy_admin
@@ -16,40 +17,51 @@ from controller.services.policy_admin import Changed
 Document = dict[str, Any]
 
 
-def set_policy(*, dsn: str, extras: Extras, params: Mapping[str, object], actor: str) -> Document:
+def set_policy(
+    *, dsn: str, extras: Extras, params: Mapping[str, object], request_key: str, actor: str
+) -> Document:
     """Writes the level anew; see `PolicyForm`. A repeat writes the same."""
     form = fill_in(PolicyForm, params)
     with cleave_at(dsn, extras) as app:
         if form.dry_run:
-            document = preview_policy(app, form, actor)
+            document = preview_policy(app, form)
             say(document["sentence"])
+            dag_runs.note(app.settings, request_key, f"Dry run: {document['sentence']}")
             return document
         changed = policy_admin.change(app.store, form.level, form.changed, actor=actor)
     rows = _rows(changed)
     emit(False, None, rows_table(rows, title=f"{form.level}: {len(rows) or 'no'} knobs changed"))
+    dag_runs.note(app.settings, request_key, f"policy of {form.level}: {_said(rows) or 'nothing changed'}")
     return {"level": form.level, "changes": rows}
 
 
-def preview_policy(app: Application, form: PolicyForm, actor: str) -> Document:
+def preview_policy(app: Application, form: PolicyForm) -> Document:
     """What would be changed, and which topics would be treated differently at once; nothing is."""
-    with stage(app, dry_run=True) as store, store.transaction() as tx:
-        found = policy_admin.preview(tx, app.planes, form.level, form.changed, actor=actor)
+    with snapshot(app.store) as tx:
+        found = policy_admin.preview(tx, app.planes, form.level, form.changed)
     rows = _rows(found.changed)
     others = [
         {"topic": one.topic, "now": list(map(str, one.now)), "then": list(map(str, one.then))}
         for one in found.others
     ]
-    knobs = ", ".join(f"{row['knob']} from {row['was']} to {row['value']}" for row in rows)
+    knobs = _said(rows)
     at_once = f"{len(others)} of {found.asked} topics would be treated differently at once"
+    if found.asked < found.topics:
+        at_once = f"looked at {found.asked} of {found.topics} topics, {len(others)} of them would be treated differently at once"
     named = ": " + ", ".join(one.topic for one in found.others[:5]) if others else ""
     return {
         "level": form.level,
         "changes": rows,
         "others": others,
         "asked": found.asked,
+        "topics": found.topics,
         "dry_run": True,
         "sentence": f"{form.level} would have {knobs or 'what it has'}; {at_once}{named}",
     }
+
+
+def _said(rows: list[Document]) -> str:
+    return ", ".join(f"{row['knob']} from {row['was']} to {row['value']}" for row in rows)
 
 
 def _rows(changed: Changed) -> list[Document]:

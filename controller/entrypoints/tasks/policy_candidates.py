@@ -10,6 +10,7 @@ from controller.bootstrap import build_trials
 from controller.domain.errors import Conflict
 from controller.entrypoints import backtest_rows
 from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.tasks import dag_runs
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.entrypoints.tasks.forms import PromotionForm, TuningForm, fill_in
 from controller.services import policy_candidates
@@ -56,6 +57,8 @@ def weigh_policy(
             actor=actor,
             request_key=request_key,
         )
+        told = f"candidate {weighed.candidate.candidate_id} of {form.topic}, backtest {weighed.run_id}: {weighed.sentence}"
+        dag_runs.note(app.settings, request_key, told)
         if not weighed.is_better:
             policy_candidates.promote_on(app.store, form.topic, weighed.run_id, actor=actor)
             raise Conflict(

@@ -33,6 +33,7 @@ _FOREIGN_KEY_VIOLATION = "23503"
 _EXCLUSION_VIOLATION = "23P01"
 _AWAY_CLASSES = ("08", "57P", "53")  # connection trouble, shutdown, out of resources
 _RACES = frozenset({"40001", "40P01", "55P03"})  # serialization, deadlock, lock timeout
+_TOO_LATE = "57014"  # query_canceled: the statement's time is over
 _NOT_MIGRATED = frozenset({"3F000", "42P01", "42703", "42883"})
 _FORBIDDEN = "42501"
 
@@ -111,6 +112,10 @@ def translate(error: DBAPIError, sentences: Mapping[str, str]) -> CleaveError:
         )
     if error.connection_invalidated or state is None or state.startswith(_AWAY_CLASSES):
         return StoreUnavailable(f"PostgreSQL is away: {said}")
+    if state == _TOO_LATE:
+        return StoreUnavailable(
+            f"PostgreSQL had no answer in the time it was given ({said}); ask for less, or again when it has less to do"
+        )
     if state in _RACES:
         return LostRace(
             f"another transaction was in the way ({said}); read again and repeat", delay_seconds=0.1

@@ -101,12 +101,18 @@ def layout_at(tx: Connection, topic: InspectedTopic, at: datetime | int) -> Segm
 
 def stored_policy(tx: Connection, level: str, name: str | None) -> dict[str, Any]:
     """What is stored at a level (`cluster`, `namespace`, `topic`); of the cluster every knob, if it can be read."""
-    found = tx.execute(_STORED, {"level": level, "name": name}).scalar_one_or_none() or {}
+    found = set_knobs(tx, level, name)
     if level == "cluster":
         try:
             return dict(AutoScalePolicy.from_document(found).to_document())
         except InvalidPolicy:
-            return dict(found)  # to be seen, and set right
+            return found  # to be seen, and set right
+    return found
+
+
+def set_knobs(tx: Connection, level: str, name: str | None) -> dict[str, Any]:
+    """The knobs that a level sets itself, in the order of declaration; of the cluster those that are not their defaults."""
+    found = tx.execute(_STORED, {"level": level, "name": name}).scalar_one_or_none() or {}
     return {knob: found[knob] for knob in sorted(found, key=_place) if found[knob] is not None}
 
 

@@ -9,6 +9,7 @@ themselves are the domain's.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -177,6 +178,17 @@ def in_force(tx: Connection, topic_id: int) -> AutoScalePolicy:
     return read_policy(json.dumps(cluster), json.dumps(namespace), json.dumps(topic.policy or {}))
 
 
+def in_force_with(
+    tx: Connection, topic_ids: Collection[int], level: PolicyLevel, document: Mapping[str, Any]
+) -> dict[int, AutoScalePolicy]:
+    """What would be in force for each of the topics if `level`, which is theirs, had that document; see `read_policy`."""
+    levels = tx.execute(_LEVELS, {"topic_ids": list(topic_ids)}).mappings()
+    instead = {level.value: json.dumps(dict(document))}
+    return {
+        row["topic_id"]: read_policy(**{name: row[name] for name in PolicyLevel} | instead) for row in levels
+    }
+
+
 def demand_valid(tx: Connection, topic: str, override: PolicyOverride | None) -> None:
     """Raises InvalidPolicy where the override does not fit the levels above the topic of that name, which may not exist
     yet. They stand still until the transaction ends.
@@ -198,6 +210,13 @@ _CLUSTER = _locked("SELECT policy, row_version, actor, updated_at FROM cleave.cl
 _NAMESPACE = _locked(
     "SELECT policy, row_version, actor, updated_at FROM cleave.namespace_policy WHERE namespace = :namespace"
 )
+_LEVELS = text("""
+    SELECT t.topic_id, CAST(c.policy AS text) AS cluster, CAST(n.policy AS text) AS namespace, CAST(t.policy AS text) AS topic
+      FROM cleave.topic t
+      LEFT JOIN cleave.namespace_policy n ON n.namespace = t.namespace
+     CROSS JOIN cleave.cluster_policy c
+     WHERE t.topic_id = ANY (:topic_ids)
+""")
 _SET_CLUSTER = text("""
     UPDATE cleave.cluster_policy
        SET policy = CAST(:policy AS jsonb), row_version = row_version + 1, actor = :actor,

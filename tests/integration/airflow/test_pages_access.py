@@ -50,6 +50,25 @@ def test_nobody_sees_a_page_without_a_login_and_who_has_one_does(
         app.dependency_overrides.clear()
 
 
+def test_without_the_connection_a_page_says_what_is_missing(
+    plugin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+    from airflow.api_fastapi.core_api.security import get_user
+
+    monkeypatch.delenv("AIRFLOW_CONN_CLEAVE", raising=False)
+    app = plugin._pages()
+    app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username="vera", role="viewer")
+    try:
+        page = AppClient(app).get("/")
+    finally:
+        app.dependency_overrides.clear()
+
+    assert page.status_code == 503
+    assert "Airflow does not say where Cleave is" in page.text
+    assert "cleave" in page.text
+
+
 def test_importing_the_plugin_builds_nothing(plugin: Any) -> None:
     """It is imported in every process of every task."""
     told = """if True:

@@ -3,7 +3,9 @@
 
 const AIRFLOW = document.documentElement.dataset.airflow; // where Airflow is, without a slash at the end
 const ROOT = document.documentElement.dataset.root; // where these pages are
-const REFRESH_MILLISECONDS = 5000;
+const REFRESH_MILLISECONDS = 5000; // from one answer to the next question, so that a slow database is not asked twice at once
+const PATIENCE_MILLISECONDS = 30000;
+const [AXES, LABELS] = [["xaxis", "yaxis"], 8]; // of a figure, and of a hexadecimal axis
 const [FIRST_LOOK_MILLISECONDS, LATER_LOOKS_MILLISECONDS] = [1000, 30000]; // at a run that was asked for
 const WAITS_FOR_SOMEBODY = ["awaiting_input", "deferred"]; // in Airflow from 3.3 on, and before
 
@@ -40,46 +42,89 @@ const place = wanted();
 if (place && place !== location.pathname + location.search) location.replace(place);
 
 // Figures: a <div data-figure> holds its document in a script; the colours are the page's.
-function styled(figure) {
+function styled(figure, plot) {
   const style = getComputedStyle(document.documentElement);
   const [text, line] = ["--text", "--line"].map((name) => style.getPropertyValue(name).trim());
   const axis = { gridcolor: line, linecolor: line, zerolinecolor: line };
   const layout = { ...figure.layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: text, size: 12 } };
-  for (const name of ["xaxis", "yaxis"]) layout[name] = { ...axis, automargin: true, ...figure.layout[name] };
+  for (const name of AXES) {
+    layout[name] = { ...axis, automargin: true, ...figure.layout[name] };
+    if (isHexadecimal(layout[name])) Object.assign(layout[name], { tick0: 0, dtick: step(plot.layout?.[name]?.range ?? layout[name].range) });
+  }
   return { data: figure.data, layout: { ...layout, uirevision: "kept" } }; // what was zoomed stays zoomed
 }
 function draw(div) {
-  const { data, layout } = styled(JSON.parse(div.querySelector("script").textContent));
   const plot = div.querySelector(".plot");
+  const { data, layout } = styled(JSON.parse(div.querySelector("script").textContent), plot);
+  if (div.dataset.topic) link(div, data);
   Plotly.react(plot, data, layout, { responsive: true, displaylogo: false }).then(() => {
-    if (plot.dataset.listens || !div.dataset.topic) return;
+    if (plot.dataset.listens) return;
     plot.dataset.listens = "yes";
-    plot.on("plotly_click", (event) => showSegment(div.dataset.topic, event.points[0].customdata));
+    plot.on("plotly_relayout", () => label(plot));
+    if (div.dataset.topic) plot.on("plotly_click", ({ points: [one] }) => showSegment(div.dataset.topic, one.customdata ?? one.data.meta));
   });
 }
 function drawAll(within) { for (const div of within.querySelectorAll("[data-figure]")) draw(div); }
 
-// Live: the page is fetched anew and what is marked as live is put in place, unless somebody writes or marks something in it.
-async function refresh() {
-  if (document.hidden) return;
-  let text;
-  try {
-    const answer = await fetch(location.href, { headers: { "X-Refresh": "1" } });
-    if (!answer.ok) throw new Error(answer.status);
-    text = await answer.text();
-  } catch { document.getElementById("state").textContent = "no answer; tried again every 5 s"; return; }
-  document.getElementById("state").textContent = "";
-  const fresh = new DOMParser().parseFromString(text, "text/html");
-  for (const old of document.querySelectorAll("[data-live]")) {
-    const next = fresh.getElementById(old.id);
-    if (!next || isBeingUsed(old)) continue;
-    if (old.dataset.figure !== undefined) {
-      const [was, is] = [old, next].map((div) => div.querySelector("script"));
-      if (was.textContent !== is.textContent) { was.textContent = is.textContent; draw(old); }
-    } else if (old.innerHTML !== next.innerHTML) {
-      renew(old, next);
-    }
+// Hexadecimal axes: a label at each multiple of a power of two, whatever part of the axis is seen.
+function isHexadecimal(axis) { return axis.tickformat?.endsWith("x"); }
+function step([low, high]) { return 2 ** Math.max(0, Math.ceil(Math.log2(Math.abs(high - low) / LABELS))); }
+function label(plot) {
+  const changed = AXES.filter((name) => isHexadecimal(plot.layout[name]) && plot.layout[name].dtick !== step(plot.layout[name].range));
+  if (changed.length) Plotly.relayout(plot, Object.fromEntries(changed.map((name) => [`${name}.dtick`, step(plot.layout[name].range)])));
+}
+
+// What is drawn of segments, as links, since a picture does not answer the keyboard: sealed ones have no row in any table.
+function link(div, data) {
+  const names = new Map(data.flatMap((trace) => trace.customdata?.map((id, place) => [id, trace.hovertext[place]]) ?? [[trace.meta, trace.name]]));
+  const place = div.querySelector("details.links") ?? div.appendChild(document.createElement("details"));
+  if (place.dataset.ids === [...names.keys()].join()) return;
+  Object.assign(place, { className: "links", innerHTML: "<summary></summary>" }).dataset.ids = [...names.keys()].join();
+  place.firstChild.textContent = names.size === 1 ? "its segment as a link" : `its ${names.size} segments as links`;
+  for (const [id, name] of names) {
+    const one = document.createElement("a");
+    Object.assign(one, { href: segmentAddress(div.dataset.topic, id), textContent: id, title: name.replaceAll("<br>", ", ") });
+    Object.assign(one.dataset, { segment: id, topic: div.dataset.topic });
+    place.append(" ", one);
   }
+}
+
+// Live: the page is fetched anew and what is marked as live is put in place where it changed, unless somebody writes or marks
+// something in it. One question at a time.
+const served = new Map(); // id of a live part to what the server last said of it: what is drawn and opened in it is not the server's
+let looking = null;
+function remember(within) { for (const part of within.querySelectorAll("[data-live]")) served.set(part.id, part.innerHTML); }
+async function live() {
+  if (!document.hidden) await refresh();
+  setTimeout(live, REFRESH_MILLISECONDS);
+}
+function refresh() { return looking ??= look().finally(() => { looking = null; }); }
+async function look() {
+  const told = document.getElementById("state");
+  try {
+    const fresh = await pageAt(location.href);
+    for (const old of document.querySelectorAll("[data-live]")) {
+      const next = fresh.getElementById(old.id);
+      if (next && old.isConnected && served.get(old.id) !== next.innerHTML) put(old, next);
+    }
+    await renewSegment();
+    told.textContent = "";
+  } catch (error) { told.textContent = `${error.reason ?? "no answer"}; tried again every ${REFRESH_MILLISECONDS / 1000} s`; }
+}
+async function pageAt(url) {
+  const answer = await fetch(url, { headers: { "X-Refresh": "1" }, signal: AbortSignal.timeout(PATIENCE_MILLISECONDS) });
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  if (!answer.ok) throw Object.assign(new Error(answer.status), { reason: page.querySelector("main .bad")?.textContent });
+  return page;
+}
+function put(old, next) {
+  if (old.dataset.live === "fields") renewFields(old, next);
+  else if (isBeingUsed(old)) return;
+  else if (old.dataset.figure !== undefined) {
+    old.querySelector("script").textContent = next.querySelector("script").textContent;
+    draw(old);
+  } else renew(old, next);
+  served.set(old.id, next.innerHTML);
 }
 function isBeingUsed(part) {
   const focused = document.activeElement;
@@ -91,29 +136,57 @@ function renew(old, next) {
   const used = new Map([...old.querySelectorAll("form.act")].filter(wasUsed).map((form) => [identity(form), form]));
   const focused = document.activeElement;
   old.innerHTML = next.innerHTML;
+  remember(old);
   for (const id of open) if (id) old.querySelector(`#${CSS.escape(id)}`)?.setAttribute("open", "");
   for (const form of old.querySelectorAll("form.act")) { // what was written into it, and what it was answered, stays
     if (used.has(identity(form))) form.replaceWith(used.get(identity(form)));
   }
   if (old.contains(focused)) focused.focus({ preventScroll: true });
+  if (window.Plotly) drawAll(old);
+}
+// A table of fields, a row each: what somebody wrote stays, and what it is compared with is renewed, also while he writes.
+function renewFields(old, next) {
+  for (const row of next.querySelectorAll("tr[id]")) {
+    const mine = old.querySelector(`#${CSS.escape(row.id)}`);
+    mine.className = row.className;
+    for (const [place, cell] of [...row.cells].entries()) {
+      const [field, now] = [mine.cells[place], cell].map((one) => one.querySelector("input"));
+      if (!field) { mine.cells[place].innerHTML = cell.innerHTML; continue; }
+      const isUntouched = field.value === field.defaultValue;
+      Object.assign(field, { defaultValue: now.defaultValue, placeholder: now.placeholder });
+      if (isUntouched) field.value = now.defaultValue;
+    }
+  }
 }
 function identity(form) {
   return [form.dataset.dag, ...[...form.querySelectorAll("input[type=hidden]")].map((field) => field.value)].join(" ");
 }
 function wasUsed(form) {
-  return form.querySelector("[data-answer]").childNodes.length > 0
+  return form.dataset.asks || form.querySelector("[data-answer]").childNodes.length > 0
     || [...form.elements].some((field) => field.value !== field.defaultValue && field.matches("input:not([type=checkbox]), textarea"));
 }
 
-// A segment, beside the pictures.
+// A segment, beside the pictures: shown when it is asked for, and renewed with the page.
+function segmentAddress(topic, id) { return `${ROOT}/segment?${new URLSearchParams({ name: topic, segment_id: id })}`; }
 async function showSegment(topic, id) {
   const panel = document.getElementById("segment");
   if (!panel || id === undefined) return;
-  const answer = await fetch(`${ROOT}/segment?${new URLSearchParams({ name: topic, segment_id: id })}`);
-  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-  panel.replaceChildren(...page.querySelector("main").childNodes);
-  panel.hidden = false;
+  Object.assign(panel.dataset, { topic, id });
   for (const input of document.querySelectorAll("form.act input[data-segment]")) input.value = id;
+  try { await renewSegment(true); } catch (error) {
+    panel.replaceChildren(error.reason ?? "no answer");
+    panel.hidden = false;
+  }
+}
+async function renewSegment(isAskedFor = false) {
+  const panel = document.getElementById("segment");
+  if (!panel?.dataset.id || (panel.hidden && !isAskedFor)) return;
+  const { topic, id } = panel.dataset;
+  const said = (await pageAt(segmentAddress(topic, id))).querySelector("main");
+  if (panel.dataset.id !== id || (!isAskedFor && (isBeingUsed(panel) || served.get("segment") === said.innerHTML))) return;
+  served.set("segment", said.innerHTML);
+  panel.replaceChildren(...said.childNodes);
+  panel.hidden = false;
 }
 
 function knobValue(text) { try { return JSON.parse(text); } catch { return text; } }
@@ -149,22 +222,29 @@ async function post(url, body) {
   const why = document.reason ?? document.detail ?? answer.statusText;
   throw new Error(answer.status === 403 ? "you may not run this DAG" : typeof why === "string" ? why : JSON.stringify(why));
 }
-async function preview(form) {
+async function preview(form, conf) {
   try {
-    const told = await post(`${ROOT}/preview`, { dag_id: form.dataset.dag, conf: filledIn(form) });
+    const told = await post(`${ROOT}/preview`, { dag_id: form.dataset.dag, conf });
     say(form, told.sentence);
   } catch (error) { say(form, error.message, "bad"); }
 }
-async function run(form, button) {
+async function run(form, conf) {
+  form.dataset.asks = "yes"; // so that a second click asks for no second run
+  const buttons = [...form.querySelectorAll("button")].filter((button) => !button.disabled);
+  for (const button of buttons) button.disabled = true;
   try {
-    const conf = filledIn(form, button);
     const note = `Asked for on Cleave's pages: ${Object.entries(conf).map(([name, value]) => `${name} ${JSON.stringify(value)}`).join(", ")}`;
     const asked = await post(`${AIRFLOW}/api/v2/dags/${form.dataset.dag}/dagRuns`, { logical_date: null, conf, note: note.slice(0, 1000) });
     say(form, "asked for in the run ");
     const place = form.querySelector("[data-answer]");
     place.append(intoAirflow(asked.dag_run_id, asked));
     follow(place, asked);
-  } catch (error) { say(form, error.message, "bad"); }
+  } catch (error) {
+    say(form, error.message, "bad");
+  } finally {
+    delete form.dataset.asks;
+    for (const button of buttons) button.disabled = false;
+  }
 }
 function intoAirflow(text, run, below = "") {
   const link = document.createElement("a");
@@ -191,7 +271,7 @@ async function follow(place, run) {
       place.className = "bad";
       told.replaceChildren(`: failed. ${failed ? await lastError(path, failed) : ""}`);
     } else told.replaceChildren(`: ${state.state === "success" ? "done" : state.state}`);
-    if (["success", "failed"].includes(state.state)) return;
+    if (["success", "failed"].includes(state.state)) { refresh(); return; }
   }
 }
 async function read(path) {
@@ -204,11 +284,28 @@ async function lastError(path, task) {
   // From 3.3 on a refusal ends its task with the sentence; before, it is an exception.
   return line ? String(line.exit_code ?? line.error_detail?.[0]?.exc_value ?? line.event) : `The log of ${task.task_id} says why.`;
 }
+// The tab of a run: what it was asked with leads to the policy and the topic that it is about.
+async function askedWith(place) {
+  const run = await read(`/dags/${place.dataset.asked}/dagRuns/${encodeURIComponent(place.dataset.run)}`);
+  const links = [["level", "policy", "level"], ["topic", "topic", "name"]].filter(([field]) => typeof run?.conf?.[field] === "string");
+  for (const [field, path, name] of links) {
+    const link = document.createElement("a");
+    link.href = `${ROOT}/${path}?${new URLSearchParams({ [name]: run.conf[field] })}`;
+    link.textContent = `${path} of ${run.conf[field]}`.replace("topic of ", "topic ");
+    place.append(link, " ");
+  }
+  if (run?.note) place.append(run.note);
+}
 document.addEventListener("submit", (event) => {
   const form = event.target;
   if (!form.matches("form.act")) return;
   event.preventDefault();
-  if (event.submitter?.value === "preview") preview(form); else run(form, event.submitter);
+  if (form.dataset.asks) return;
+  const { needs, without } = event.submitter?.dataset ?? {};
+  if (needs && !form.elements[needs].value.trim()) { say(form, "say why", "bad"); form.elements[needs].focus(); return; }
+  const conf = filledIn(form, event.submitter);
+  delete conf[without];
+  if (event.submitter?.value === "preview") preview(form, conf); else run(form, conf);
 });
 
 // Links into Airflow: this page is in a frame that may not lead its parent elsewhere, but the parent's router may be asked.
@@ -235,6 +332,8 @@ document.addEventListener("keydown", (event) => {
 });
 
 addEventListener("DOMContentLoaded", () => {
+  remember(document);
+  for (const place of document.querySelectorAll("[data-asked]")) askedWith(place);
   if (window.Plotly) drawAll(document);
-  if (document.querySelector("[data-live]")) setInterval(refresh, REFRESH_MILLISECONDS);
+  if (document.querySelector("[data-live]")) setTimeout(live, REFRESH_MILLISECONDS);
 });

@@ -6,7 +6,7 @@ import json
 import secrets
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from controller.devstack.process import ChildProcess
 from controller.services import tombstone_sweeper, topic_admin
 from tests.support.airflow_home import HAS_PARTITIONS, PROJECT
 from tests.support.bench import TOPIC, Bench
-from tests.support.browser import browser
+from tests.support.browser import browser, problems_of
 from tests.support.processes import family, still_running
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def context() -> Iterator[BrowserContext]:
 def page(context: BrowserContext) -> Iterator[Page]:
     """A tab in which nothing may go wrong unnoticed."""
     page = context.new_page()
-    problems = _problems(page)
+    problems = problems_of(page)
     yield page
     page.close()
     assert problems == []
@@ -133,20 +133,34 @@ def page(context: BrowserContext) -> Iterator[Page]:
 @pytest.fixture(scope="package")
 def front_door(airflow: AirflowStandalone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of a second API server of the shared Airflow: this one knows people by their logins."""
-    room, port = tmp_path_factory.mktemp("front-door"), free_port()
+    room = tmp_path_factory.mktemp("front-door")
     passwords = room / "passwords.json"
     passwords.write_text(json.dumps({name: f"word of {name}" for name in PEOPLE}))
-    url = f"http://{LOOPBACK}:{port}"
     asks = {
-        "AIRFLOW__API__BASE_URL": url,
-        "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:admin" for name in PEOPLE),
     }
-    command = [Path(sys.executable).with_name("airflow"), "api-server"]
+    with _api_server(airflow, room, "", asks) as url:
+        yield url
+
+
+@pytest.fixture
+def below_a_path(airflow: AirflowStandalone, tmp_path: Path) -> Iterator[str]:
+    """Address of an API server of the shared Airflow whose base_url has a path."""
+    with _api_server(airflow, tmp_path, "/data/flow", {}) as url:
+        yield url
+
+
+@contextmanager
+def _api_server(airflow: AirflowStandalone, room: Path, path: str, asks: dict[str, str]) -> Iterator[str]:
+    """One more of that Airflow, with settings of its own."""
+    port = free_port()
+    url = f"http://{LOOPBACK}:{port}{path}"
+    own = {"AIRFLOW__API__BASE_URL": url, "AIRFLOW__API__PORT": str(port), **asks}
+    command: list[str | Path] = [Path(sys.executable).with_name("airflow"), "api-server"]
     server = ChildProcess(
-        command, log=room / "api-server.log", cwd=room, env={**airflow.environment(), **asks}
+        command, log=room / "api-server.log", cwd=room, env={**airflow.environment(), **own}
     )
     server.start()
     server.wait_ready(AirflowApi(url).is_healthy, timeout_seconds=180)
@@ -165,7 +179,7 @@ def logged_in(context: BrowserContext, front_door: str) -> Iterator[Callable[[st
             open_ones.callback(own.close)
             own.set_default_timeout(PATIENCE_MILLISECONDS)
             page = own.new_page()
-            problems.append(_problems(page))
+            problems.append(problems_of(page))
             page.goto(front_door)
             page.get_by_label("Username").fill(name)
             page.locator("input[type=password]").fill(f"word of {name}")
@@ -176,13 +190,6 @@ def logged_in(context: BrowserContext, front_door: str) -> Iterator[Callable[[st
         problems: list[list[str]] = []
         yield log_in
     assert [one for some in problems for one in some] == []
-
-
-def _problems(page: Page) -> list[str]:
-    """Errors of the page's scripts, as they come."""
-    found: list[str] = []
-    page.on("pageerror", lambda error: found.append(str(error)))
-    return found
 
 
 def _bundle(folder: str) -> dict[str, object]:

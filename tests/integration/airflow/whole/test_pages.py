@@ -107,3 +107,15 @@ def test_a_policy_is_changed_in_its_form(airflow: AirflowStandalone, bench: Benc
         message="the run has set it",
     )
     expect(pages.locator("#history")).to_contain_text("max_segments")
+
+
+def test_an_airflow_below_a_path_shows_the_pages(
+    airflow: AirflowStandalone, below_a_path: str, bench: Bench, page: Page
+) -> None:
+    loaded(bench, 1.0)
+    page.goto(below_a_path)
+    page.get_by_role("link", name="Cleave").first.click()
+    pages = pages_of(page)
+    pages.get_by_role("link", name=TOPIC).click()
+    expect(pages.get_by_role("heading", name=TOPIC)).to_be_visible()
+    expect(pages.locator("html")).to_have_attribute("data-airflow", "/data/flow")

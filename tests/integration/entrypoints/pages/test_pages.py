@@ -10,12 +10,13 @@ from urllib.parse import quote
 
 import pytest
 from fastapi.routing import APIRoute
+from sqlalchemy import text
 
 from controller.domain.decision import Lane
 from controller.domain.policy import PolicyOverride
 from controller.entrypoints.pages.app import pages_app
 from controller.entrypoints.pages.desk import Desk
-from controller.services import autoscaler, policy_candidates, segment_admin
+from controller.services import autoscaler, policy_admin, policy_candidates, segment_admin, topic_admin
 from controller.store import backtests
 from controller.store.topics import policies, subscriptions
 from controller.store.topics.subscriptions import SubscriptionKind
@@ -52,6 +53,11 @@ def figure(page: str, name: str) -> dict[str, Any]:
     assert found is not None
     document: dict[str, Any] = json.loads(found[1])
     return document
+
+
+def set_level(bench: Bench, level: str, **knobs: Any) -> None:
+    """Beside what the level has."""
+    policy_admin.change(bench.store, level, lambda before: {**before, **knobs}, actor="bob")
 
 
 def needs(bench: Bench) -> tuple[int, str | None]:
@@ -332,7 +338,7 @@ def test_nothing_is_answered_but_by_leave_of_whoever_mounts_them(bench: Bench) -
         for method in route.methods
     ]
 
-    assert len(paths) >= 11
+    assert len(paths) >= 13
     for method, path in paths:
         assert client.request(method, path.replace("{name}", "pages.js")).status_code == 401
 
@@ -359,17 +365,309 @@ def test_a_change_of_policy_is_previewed_with_the_topics_it_makes_a_difference_t
     assert (wrong.status_code, "max_segments" in wrong.json()["reason"]) == (400, True)
 
 
+def knob(page: str, name: str) -> tuple[str, str, str]:
+    """What is in force of it, the level it comes from, and what its field has."""
+    found = re.search(rf'<tr id="row-{name}".*?</tr>', page, re.DOTALL)
+    assert found is not None
+    value, level = re.findall(r"<td[^>]*>([^<]*)</td>", found[0])
+    [field] = re.findall(r'<input[^>]* value="([^"]*)"', found[0])
+    return value, level, field
+
+
 def test_the_policy_s_page_has_each_knob_with_where_it_comes_from(bench: Bench, pages: AppClient) -> None:
     bench.create(1)
     set_policy(bench, max_segments=7)
+    set_level(bench, "cluster", max_segments=90, merge_window_seconds=77)
+    set_level(bench, "acme/shop", min_segments=3)
 
     of_topic = pages.get("/policy", params={"level": TOPIC}).text
     of_cluster = pages.get("/policy").text
     of_namespace = pages.get("/policy", params={"level": "acme/shop"}).text
 
-    assert re.search(r'name="max_segments"[^>]*value="7"', of_topic)
+    assert knob(of_topic, "max_segments") == ("7", "topic", "7")
+    assert knob(of_topic, "min_segments") == ("3", "namespace", "")
+    assert knob(of_topic, "merge_window_seconds") == ("77", "cluster", "")
+    assert knob(of_namespace, "min_segments") == ("3", "namespace", "3")
+    assert knob(of_namespace, "merge_window_seconds") == ("77", "cluster", "")
+    assert knob(of_namespace, "load_stale_after_seconds")[1:] == ("default", "")
+    assert knob(of_cluster, "max_segments") == ("90", "cluster", "90")
+    assert knob(of_cluster, "load_stale_after_seconds")[1:] == ("default", "")
     assert "cluster_reconnections_per_minute" not in of_topic
     assert "cluster_reconnections_per_minute" in of_cluster
-    assert re.search(r'name="max_segments"[^>]*value=""', of_namespace)
     assert "ann" in of_topic
     assert pages.get("/policy", params={"level": "what is this"}).status_code == 400
+
+
+def test_the_fleet_is_looked_at_once_for_a_page_and_narrowed_to_what_is_asked_for(
+    bench: Bench, pages: AppClient, asked: list[str]
+) -> None:
+    bench.create(1)
+    set_policy(bench, split_msg_rate_in=10.0, merge_msg_rate_in=1.0, max_segments=1)
+    report(bench, {0: 100.0})
+    decide(bench)
+    del asked[:]
+
+    page = pages.get("/").text
+
+    assert sum(one.count("FROM inspect.fleet") for one in asked) == 1
+    assert (TOPIC in page, '<b class="bad">1</b>need somebody' in page) == (True, True)
+    shown = {
+        show: TOPIC in pages.get("/", params={"show": show}).text
+        for show in ("in need", "hot", "stuck", "suppressed", "waiting for budget")
+    }
+    assert shown == {
+        "in need": True,
+        "hot": True,
+        "stuck": False,
+        "suppressed": True,
+        "waiting for budget": False,
+    }
+    assert "No topic is so" in pages.get("/", params={"show": "stuck"}).text
+    assert '<b class="bad">1</b>need somebody' in pages.get("/", params={"show": "stuck"}).text
+
+
+def test_a_page_that_takes_too_long_says_so_and_is_given_up(bench: Bench) -> None:
+    desk = Desk(lambda: {"dsn": bench.url, "extras": {}}, patience_seconds=0.5)
+    with bench.store.transaction() as tx:
+        tx.execute(text("LOCK TABLE cleave.backtest_run IN ACCESS EXCLUSIVE MODE"))
+        answer = AppClient(pages_app(desk)).get("/backtests")
+    desk.close()
+
+    assert answer.status_code == 503
+    assert "had no answer in the time it was given" in answer.text
+
+
+def test_load_is_thinned_to_what_can_be_drawn_with_each_peak_and_the_hottest_segments_first(
+    bench: Bench, pages: AppClient
+) -> None:
+    bench.create(40)
+    past = (
+        "INSERT INTO cleave.load_history (topic_id, segment_id, recorded_at, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out,"
+        " source, modified_at) SELECT :t, s, clock_timestamp() - n * interval '1 second', s + (n % 7), 0, 0, 0, 'b', clock_timestamp()"
+        " FROM generate_series(0, 39) AS s, generate_series(1, 600) AS n"
+    )
+    bench.execute(past, t=bench.topic_id)
+
+    page = pages.get("/topic", params={"name": TOPIC, "hours": 1}).text
+
+    traces = figure(page, "load")["data"]
+    assert [trace["meta"] for trace in traces] == list(range(39, 7, -1))
+    assert {max(trace["y"]) - trace["meta"] for trace in traces} == {6}
+    assert sum(len(trace["x"]) for trace in traces) < 2_000
+    assert "The 32 hottest of 40 segments are drawn." in page
+
+
+def test_a_preview_of_a_policy_holds_nobody_up_and_says_how_many_topics_it_looked_at(
+    bench: Bench, pages: AppClient, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.create(1)
+    report(bench, {0: 100.0})
+    other = f"{TOPIC}-other"
+    bench.finish(
+        topic_admin.create_topic(
+            bench.store, bench.planes, other, bench.request(), data_plane="embedded", segments=1
+        )
+    )
+    monkeypatch.setattr(policy_admin, "MOST_TOPICS", 1)
+    knobs = {"split_msg_rate_in": 50.0, "merge_msg_rate_in": 5.0}
+    wish = {"dag_id": "cleave_policy", "conf": {"level": "cluster", "knobs": knobs}}
+    with bench.store.transaction() as tx:  # somebody decides, and somebody changes the policy
+        tx.execute(text("SELECT FROM cleave.evaluation FOR UPDATE"))
+        tx.execute(text("SELECT FROM cleave.cluster_policy FOR UPDATE"))
+        del asked[:]
+        told = pages.post("/preview", json=wish).json()
+
+    assert "split_msg_rate_in from 10000 to 50" in told["sentence"]
+    assert "looked at 1 of 2 topics, 1 of them would be treated differently at once" in told["sentence"]
+    assert [one for one in asked if re.search("INSERT|UPDATE|DELETE|FOR SHARE", one)] == []
+
+
+def test_a_hole_in_the_ring_and_a_bucket_that_nobody_gets_need_somebody(bench: Bench) -> None:
+    bench.create(2)
+    report(bench, {0: 1.0, 1: 1.0})
+    with bench.store.transaction() as tx:
+        subscriptions.insert_subscription(tx, bench.topic_id, "billing", SubscriptionKind.STREAM, 0)
+    assert needs(bench) == (0, None)
+    bench.execute("UPDATE cleave.segment SET created_at = created_at - interval '5 minutes'")
+    bench.execute(
+        "INSERT INTO cleave.consumer (topic_id, subscription, name, registered_at)"
+        " VALUES (:t, 'billing', 'c1', clock_timestamp() - interval '2 minutes')",
+        t=bench.topic_id,
+    )
+    assert needs(bench) == (4, "4 entry bucket(s) are handed to nobody")
+
+    with bench.store.transaction() as tx:
+        tx.execute(text("SET LOCAL session_replication_role = replica"))
+        tx.execute(text("UPDATE cleave.segment SET range_end = range_end - 1 WHERE segment_id = 1"))
+    assert needs(bench) == (6, "1 range(s) of its ring belong to no segment")
+
+
+def test_topics_that_need_somebody_come_first_on_the_page(bench: Bench, pages: AppClient) -> None:
+    bench.create(1)
+    report(bench, {0: 1.0})
+    other = f"{TOPIC}-unreported"
+    bench.finish(
+        topic_admin.create_topic(
+            bench.store, bench.planes, other, bench.request(), data_plane="embedded", segments=1
+        )
+    )
+
+    page = pages.get("/").text
+
+    assert re.findall(rf">({TOPIC}[a-z-]*)</a>", page) == [other, TOPIC]
+    assert "no fresh load of 1 segment(s)" in page
+    assert re.search(r"<b>0</b>workers up", page)
+    assert re.search(r"<b>\d+ s</b>since the last load run", page)
+
+
+def test_decisions_and_operations_are_narrowed_by_what_they_are(bench: Bench, pages: AppClient) -> None:
+    bench.create(1)
+    set_policy(bench, split_msg_rate_in=10.0, merge_msg_rate_in=1.0)
+    report(bench, {0: 100.0})
+    autoscaler.run_pass(bench.store, bench.planes, {Lane.LOAD}, decided_by="the test", limit=10)
+
+    def found(**wanted: str) -> bool:
+        return "split 0 (msgRateIn)" in pages.get("/decisions", params=wanted).text
+
+    assert found(lane="load", acted="yes", decider="the test", since="1h", find=TOPIC)
+    for other in (
+        {"lane": "merge"},
+        {"acted": "no"},
+        {"decider": "worker"},
+        {"until": "1h"},
+        {"reason": "unsplittable"},
+    ):
+        assert not found(**other), other
+    assert pages.get("/decisions", params={"since": "noon"}).status_code == 400
+    [(split,)] = bench.rows("SELECT operation_id FROM cleave.operation WHERE kind = 'split'")
+
+    def listed(**wanted: str) -> bool:
+        return f'operation_id={split}"' in pages.get("/operations", params=wanted).text
+
+    assert listed(kind="split", origin="auto", state="live")
+    for other in ({"kind": "merge"}, {"origin": "manual"}, {"actor": "nobody"}, {"state": "done"}):
+        assert not listed(**other), other
+
+
+def test_a_decision_has_a_page_with_its_situation_and_leads_to_its_run_and_back(
+    bench: Bench, pages: AppClient
+) -> None:
+    bench.create(1)
+    set_policy(bench, split_msg_rate_in=10.0, merge_msg_rate_in=1.0)
+    report(bench, {0: 100.0})
+    autoscaler.run_pass(
+        bench.store, bench.planes, set(Lane), decided_by="airflow cleave_split_pass scheduled__1", limit=10
+    )
+    [(split, made)] = bench.rows(
+        "SELECT operation_id, decision_id FROM cleave.operation WHERE kind = 'split'"
+    )
+
+    operation = pages.get("/operation", params={"operation_id": split}).text
+    decision = pages.get("/decision", params={"decision_id": made}).text
+
+    to_run = "/dags/cleave_split_pass/runs/scheduled__1"
+    assert f'/decision?decision_id={made}"' in operation
+    assert (to_run in operation, to_run in decision, to_run in pages.get("/decisions").text) == (
+        True,
+        True,
+        True,
+    )
+    assert f'operation_id={split}"' in decision
+    assert "&#34;split_msg_rate_in&#34;: 10" in decision or '"split_msg_rate_in": 10' in decision
+    assert pages.get("/decision", params={"decision_id": 10**9}).status_code == 404
+
+
+def test_a_segment_has_what_is_under_way_on_it(bench: Bench, pages: AppClient) -> None:
+    bench.create(2)
+    intent = bench.intend(segment_admin.splitting(0))
+
+    of_it = pages.get("/segment", params={"name": TOPIC, "segment_id": 0}).text
+    of_other = pages.get("/segment", params={"name": TOPIC, "segment_id": 1}).text
+
+    link = f'operation_id={intent.operation.operation_id}"'
+    assert ("Under way or aborted" in of_it, link in of_it, link in of_other) == (True, True, False)
+
+
+def test_who_reads_what_who_holds_nothing_and_how_far_behind_they_are(bench: Bench, pages: AppClient) -> None:
+    bench.topic_with(1)
+    for name in ("c1", "c2"):
+        bench.execute(
+            "INSERT INTO cleave.consumer (topic_id, subscription, name) VALUES (:t, 'billing', :n)",
+            t=bench.topic_id,
+            n=name,
+        )
+    bench.execute(
+        "INSERT INTO cleave.bucket_owner (topic_id, subscription, segment_id, bucket_start, bucket_end, consumer, generation)"
+        " VALUES (:t, 'billing', 0, 0, 65535, 'c1', 1)",
+        t=bench.topic_id,
+    )
+    bench.publish(0, 3)
+
+    page = pages.get("/topic", params={"name": TOPIC}).text
+    behind = pages.get("/lag", params={"name": TOPIC, "subscription": "billing"})
+
+    rows = {
+        row[0]: row[1]
+        for row in re.findall(r"<td>billing</td><td>(c\d)</td>.*?<td class=\"mono\">(.*?)</td>", page)
+    }
+    assert rows["c2"] == "holds nothing"
+    assert rows["c1"].startswith("0:")
+    assert (behind.status_code, "3 messages were not acknowledged" in behind.text) == (200, True)
+    assert pages.get("/lag", params={"name": TOPIC, "subscription": "none"}).status_code == 404
+
+
+def test_a_run_leads_to_its_backtest_and_the_backtest_to_its_run(bench: Bench, pages: AppClient) -> None:
+    bench.create(1)
+    with bench.store.transaction() as tx:
+        asked = {"policies": [{"name": "adaptive"}], "loads": [], "prices": {}}
+        key = "airflow/policy_backtest/manual__1/simulate/-1"
+        begun = backtests.begin(tx, backtests.BacktestRequest(key, "ann", "code", asked))
+
+    of_run = pages.get("/run", params={"dag_id": "policy_backtest", "run_id": "manual__1"}).text
+    of_backtest = pages.get("/backtest", params={"run_id": begun.run_id}).text
+
+    assert f'/backtest?run_id={begun.run_id}"' in of_run
+    assert "/dags/policy_backtest/runs/manual__1" in of_backtest
+    assert "asked for none" not in of_run
+
+
+def test_what_would_be_tried_on_the_past_and_what_would_be_promoted_is_previewed(
+    bench: Bench, pages: AppClient
+) -> None:
+    bench.create(1)
+    report(bench, {0: 100.0})
+    wish = {
+        "dag_id": "policy_backtest",
+        "conf": {"topics": TOPIC, "policies": ["in-force", "pip483"], "from": "1h"},
+    }
+
+    told = pages.post("/preview", json=wish).json()["sentence"]
+
+    assert "would run 2 policies over the load of 1 segments of 1 topics" in told
+    none = {**wish, "conf": {"topics": f"{TOPIC}-none", "policies": ["pip483"]}}
+    assert "no record of load" in pages.post("/preview", json=none).json()["sentence"]
+    promote = {"dag_id": "policy_promote", "conf": {"topic": TOPIC}}
+    assert pages.post("/preview", json=promote).status_code == 404
+    policy_candidates.propose(
+        bench.store, TOPIC, PolicyOverride(max_segments=4), actor="ann", reason="it is enough"
+    )
+    assert "(max_segments=4) against" in pages.post("/preview", json=promote).json()["sentence"]
+
+
+def test_bundles_of_one_name_in_two_clusters_are_told_apart(bench: Bench, pages: AppClient) -> None:
+    for cluster, bundles in (("east", 2), ("west", 4)):
+        bench.execute(
+            "INSERT INTO cleave.namespace_bundles (cluster, namespace, boundaries, actor) SELECT :c, 'acme/shop',"
+            " array_agg(n * 4294967295 / :n ORDER BY n), 'test' FROM generate_series(0, :n) AS n",
+            c=cluster,
+            n=bundles,
+        )
+
+    pictures = {
+        cluster: figure(
+            pages.get("/bundles", params={"cluster": cluster, "namespace": "acme/shop"}).text, "bundle-ring"
+        )
+        for cluster in ("east", "west")
+    }
+
+    assert {cluster: len(one["data"][0]["x"]) for cluster, one in pictures.items()} == {"east": 2, "west": 4}

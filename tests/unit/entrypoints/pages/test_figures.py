@@ -34,7 +34,7 @@ EVERY = [
         [segment(0, 0, 0xFFFF, created_at=NOW - HOUR, sealed_at=None, peak_ratio=None)], NOW
     ),
     figures.load_over_time(
-        [{"segment_id": 0, "recorded_at": NOW, "msg_rate_in": 1.0}], 50.0, "msg_rate_in", "messages/s"
+        [{"segment_id": 0, "recorded_at": NOW, "rate": 1.0}], 50.0, "msg_rate_in", "messages/s"
     ),
     figures.regrets([{"policy": "adaptive", "regret": 1.2}]),
     figures.bundles_by_load(
@@ -89,10 +89,10 @@ def test_every_load_has_a_colour(one: float, other: float) -> None:
         assert len(bytes.fromhex(colour.removeprefix("#"))) == 3
 
 
-def test_so_many_lines_are_drawn_and_no_more() -> None:
-    records = [{"segment_id": i, "recorded_at": NOW, "byte_rate_in": 1.0} for i in range(100)]
+def test_each_segment_has_a_line_in_the_order_of_the_records_and_no_threshold_where_none_is_known() -> None:
+    records = [{"segment_id": i, "recorded_at": NOW, "rate": 1.0} for i in (7, 3, 5, 3)]
 
     figure = figures.load_over_time(records, None, "byte_rate_in", "bytes/s")
 
-    assert len(figure["data"]) == figures.MOST_LINES
+    assert [(trace["meta"], len(trace["x"])) for trace in figure["data"]] == [(7, 1), (3, 2), (5, 1)]
     assert "shapes" not in figure["layout"]

@@ -1,0 +1,37 @@
+"""Cleave's pages on a port of loopback, below a path as in Airflow, for a real browser. Airflow itself is not there."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from controller.devstack.ports import LOOPBACK
+from controller.entrypoints.pages.app import pages_app
+from controller.entrypoints.pages.desk import Desk
+from tests.support.waiting import wait_until
+
+PREFIX = "/cleave"
+
+
+@contextmanager
+def served_pages(where: Callable[[], Mapping[str, Any]]) -> Iterator[str]:
+    """The address of the pages, without a slash at its end. What a form asks Airflow for is answered with 404."""
+    desk, outer = Desk(where), FastAPI()
+    outer.mount(PREFIX, pages_app(desk))
+    with socket.create_server((LOOPBACK, 0)) as listening:
+        server = uvicorn.Server(uvicorn.Config(outer, log_config=None, timeout_graceful_shutdown=1))
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        try:
+            wait_until(lambda: server.started, message="the pages are served")
+            yield f"http://{LOOPBACK}:{listening.getsockname()[1]}{PREFIX}"
+        finally:
+            server.should_exit = True
+            thread.join()
+            desk.close()
