@@ -71,15 +71,6 @@ def told_apart(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def retried(given: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of an operator, with attempts and their pace where neither they nor the DAG's defaults have any."""
-    ours: dict[str, Any] = {"retries": RETRIES, "retry_delay": RETRY_DELAY}
-    if HAS_RETRY_POLICIES:
-        ours["retry_policy"] = RetryableOnly()
-    of_the_dag = given.get("default_args") or {}
-    return {**{name: value for name, value in ours.items() if name not in of_the_dag}, **given}
-
-
 def _is_worth_another_attempt(error: BaseException) -> bool:
     return isinstance(error, Retryable | AirflowException | OSError)
 

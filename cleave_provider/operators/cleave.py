@@ -10,11 +10,12 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator, get_current_context
+from airflow.sdk import get_current_context
 
-from cleave_provider.failures import retried, told_apart
+from cleave_provider.failures import told_apart
 from cleave_provider.hooks.cleave import CleaveHook
 from cleave_provider.links.cleave import OPERATION_KEY, BacktestLink, OperationLink, PolicyLink
+from cleave_provider.operators.retried import RetriedOperator
 from cleave_provider.request import request_of
 
 if TYPE_CHECKING:
@@ -24,13 +25,13 @@ REASON = "asked for in Airflow"
 _NOBODY = {"request_key": "airflow/dry-run", "actor": "airflow"}
 
 
-class CleaveOperator(BaseOperator):
+class CleaveOperator(RetriedOperator):
     """What the operators share. A subclass names its function of `controller.entrypoints.tasks` and what it asks of it."""
 
     ui_color = "#d7f0ea"
 
     def __init__(self, *, cleave_conn_id: str = CleaveHook.default_conn_name, **kwargs: Any) -> None:
-        super().__init__(**retried(kwargs))
+        super().__init__(**kwargs)
         self.cleave_conn_id = cleave_conn_id
 
     @told_apart

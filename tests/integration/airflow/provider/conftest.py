@@ -14,6 +14,7 @@ from tests.support.airflow_home import PROJECT, read_dags
 EXAMPLES = PROJECT / "cleave_provider" / "example_dags"
 RunExample = Callable[..., Any]
 RunOperator = Callable[[str], Any]
+RunMapped = Callable[[str], list[Any]]
 PEOPLES_OWN = """
 from airflow.sdk import DAG
 from cleave_provider.operators.cleave import *
@@ -54,14 +55,25 @@ def run_example(run_file: Callable[..., Any]) -> RunExample:
 
 
 @pytest.fixture
-def run_operator(run_file: Callable[..., Any], tmp_path: Path) -> RunOperator:
-    """Runs the operator that the text makes, as the one task of a DAG; gives back the task instance."""
+def run_mapped(run_file: Callable[..., Any], tmp_path: Path) -> RunMapped:
+    """Runs what the text makes, as the one task of a DAG; gives back its task instances in their order."""
 
-    def run(made: str) -> Any:
+    def run(made: str) -> list[Any]:
         path = tmp_path / "dags" / "peoples_own.py"
         path.parent.mkdir(exist_ok=True)
         path.write_text(PEOPLES_OWN.format(made))
-        [instance] = run_file(path, "peoples_own").get_task_instances()
+        instances = run_file(path, "peoples_own").get_task_instances()
+        return sorted(instances, key=lambda one: int(one.map_index))
+
+    return run
+
+
+@pytest.fixture
+def run_operator(run_mapped: RunMapped) -> RunOperator:
+    """Runs the operator that the text makes, as the one task of a DAG; gives back the task instance."""
+
+    def run(made: str) -> Any:
+        [instance] = run_mapped(made)
         return instance
 
     return run

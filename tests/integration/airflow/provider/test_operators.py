@@ -162,7 +162,7 @@ def test_a_policy_is_shown_before_it_is_set_and_linked(
 
 
 def test_what_cannot_succeed_is_final_whatever_decides_about_attempts(airflow_home: None) -> None:
-    """An exit is so by our policy alone; a mapped operator, for one, has none."""
+    """An exit is so by our policy alone; an operator may have been given another one."""
     from cleave_provider.failures import RetryableOnly, told_apart
     from cleave_provider.versions import HAS_RETRY_POLICIES, AirflowFailException
 
