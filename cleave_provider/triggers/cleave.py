@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -93,21 +93,20 @@ class LayoutChangeTrigger(BaseEventTrigger):
         access = await CleaveHook(self.cleave_conn_id).async_access()
         since = await self._remembered() or self._resume_at
         thread = ThreadPoolExecutor(1, thread_name_prefix="cleave-layout-changes")
-        in_thread = partial(asyncio.get_running_loop().run_in_executor, thread)
-        following = await in_thread(self._follow, access, since)  # connects with the first `wait`
+        begun = thread.submit(self._follow, access, since)
         try:
+            following = await asyncio.wrap_future(begun)
+            in_thread = partial(asyncio.get_running_loop().run_in_executor, thread)
             while True:
                 changes = await in_thread(following.wait, WAIT_SECONDS)
                 if changes:
                     yield changes
+                self._resume_at = following.resume_at or self._resume_at
                 if following.resume_at != since:
                     since = following.resume_at
                     await self._remember(since)
         finally:
-            self._resume_at = following.resume_at or self._resume_at
-            following.interrupt()
-            thread.submit(following.close)
-            thread.shutdown(wait=False)
+            _give_back(begun, thread)
 
     def _follow(self, access: dict[str, Any], since: str | None) -> LayoutChanges:
         from controller.entrypoints import tasks
@@ -132,6 +131,26 @@ class LayoutChangeTrigger(BaseEventTrigger):
         if state is not None:
             with suppress(ValueError):
                 await state.aset(WATERMARK, instant)
+
+
+def _give_back(begun: Future[LayoutChanges], thread: ThreadPoolExecutor) -> None:
+    """End what was begun in the thread, or is being begun there: a trigger that is cancelled does not wait for it."""
+
+    def close() -> None:  # comes after `begun`, in the one thread
+        if following := _made(begun):
+            following.close()
+
+    if following := _made(begun):
+        following.interrupt()
+    thread.submit(close)
+    thread.shutdown(wait=False)
+
+
+def _made(begun: Future[LayoutChanges]) -> LayoutChanges | None:
+    """None: not yet, or never."""
+    if not begun.done() or begun.cancelled() or begun.exception() is not None:
+        return None
+    return begun.result()
 
 
 class OperationTrigger(BaseTrigger):

@@ -31,16 +31,19 @@ class LayoutChanges:
 
         Raises InvalidInput.
         """
-        self._open = ExitStack()
         self._topics, self._kinds = frozenset(map(topic_name, topics)), frozenset(kinds)
         try:
             begun = None if since is None else datetime.fromisoformat(since)
         except ValueError as error:
             raise InvalidInput(f"since={since!r} is no instant as `resume_at` gives it") from error
-        app = self._open.enter_context(cleave_at(dsn, extras))
-        listener = Listener(app.store.url, asset_events.CHANNELS, application_name="cleave-layout-changes")
-        self._follower = LayoutFollower(app.store, listener, since=begun)
-        self._open.callback(self._follower.close)
+        with ExitStack() as opened:
+            app = opened.enter_context(cleave_at(dsn, extras))
+            listener = Listener(
+                app.store.url, asset_events.CHANNELS, application_name="cleave-layout-changes"
+            )
+            self._follower = LayoutFollower(app.store, listener, since=begun)
+            opened.callback(self._follower.close)
+            self._open = opened.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -59,7 +62,10 @@ class LayoutChanges:
         return None if instant is None else instant.isoformat()
 
     def wait(self, timeout_seconds: float) -> list[dict[str, Any]]:
-        """Changes since the last call, oldest first, each as the `extra` of an asset event has it. Raises StoreUnavailable."""
+        """Changes since the last call, oldest first, each as the `extra` of an asset event has it. Raises StoreUnavailable.
+
+        Where nobody followed before, the first call gives `resume_at` and no change: keep it before the next call.
+        """
         return [
             asset_events.document(one)
             for one in self._follower.wait(timeout_seconds)

@@ -43,7 +43,14 @@ class LayoutFollower:
         return max(self._floor, unread - OVERLAP)
 
     def wait(self, timeout_seconds: float) -> list[LayoutEvent]:
-        """Changes that were not told before, oldest first; none after the time-out or an interrupt. Raises StoreUnavailable."""
+        """Changes that were not told before, oldest first; none after the time-out or an interrupt. Raises StoreUnavailable.
+
+        Where nobody followed before, the first call does nothing but give `resume_at`. Whoever keeps it before the next call,
+        which is the first to listen, misses nothing from that instant on, whatever happens to him.
+        """
+        if self.resume_at is None:
+            self._begin()
+            return []
         heard = self._listener.wait(0.0 if self._missed else timeout_seconds)
         if any(one.is_resync for one in heard):
             self._missed = self._from_where_it_was()
@@ -67,12 +74,13 @@ class LayoutFollower:
         """Give back the connection."""
         self._listener.close()
 
+    def _begin(self) -> datetime:
+        with self._store.transaction() as tx:
+            self._floor = self._newest = now = database_now(tx)
+        return now
+
     def _from_where_it_was(self) -> Place:
-        instant = self.resume_at
-        if instant is None:
-            with self._store.transaction() as tx:
-                instant = self._floor = self._newest = database_now(tx)
-        return instant, 0, 0
+        return self.resume_at or self._begin(), 0, 0
 
     def _fresh(self, found: list[LayoutEvent]) -> list[LayoutEvent]:
         fresh = {
@@ -80,8 +88,10 @@ class LayoutFollower:
         }
         self._told |= {key: one.committed_at for key, one in fresh.items()}
         if fresh:
-            newest = max(one.committed_at for one in fresh.values())
-            self._newest = newest if self._newest is None else max(self._newest, newest)
+            instants = [one.committed_at for one in fresh.values()]
+            # One may be stamped before the beginning and committed after it.
+            self._floor = min(instants) if self._floor is None else min(self._floor, *instants)
+            self._newest = max(instants) if self._newest is None else max(self._newest, *instants)
             self._told = {key: at for key, at in self._told.items() if at >= self._newest - 2 * OVERLAP}
         return sorted(fresh.values(), key=lambda one: (one.committed_at, one.topic_id, one.epoch))
 

@@ -12,7 +12,7 @@ from controller.domain.errors import StoreUnavailable
 from controller.services import asset_events, segment_admin
 from controller.services.asset_events import LayoutFollower, follower
 from controller.store.postgres.clock import database_now
-from controller.store.postgres.notifications import Listener
+from controller.store.postgres.notifications import Listener, Notification
 from controller.store.topics import layout_changes
 from tests.support.bench import Bench
 from tests.support.waiting import wait_until
@@ -49,6 +49,12 @@ def told(follower: LayoutFollower, count: int) -> list[tuple[str, int]]:
 
     wait_until(enough, message=f"{count} changes are told")
     return found + [(one.kind, one.epoch) for one in follower.wait(0.0)]
+
+
+def listening(follower: LayoutFollower) -> LayoutFollower:
+    """The follower, which began with its first look and listens since the second."""
+    assert (follower.wait(0.0), follower.wait(0.0)) == ([], [])
+    return follower
 
 
 def lose_the_connection(bench: Bench) -> None:
@@ -103,8 +109,7 @@ def test_a_database_that_goes_away_while_it_is_asked_costs_no_change(
     bench: Bench, follow: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.topic_with(1)
-    following = follow()
-    following.wait(0.0)
+    following = listening(follow())
     real, failures = layout_changes.events, [StoreUnavailable("away", 0.0)]
 
     def events(tx: Connection, changes: list[tuple[int, int]]) -> list[layout_changes.LayoutEvent]:
@@ -148,6 +153,49 @@ def test_what_was_before_it_began_is_told_to_nobody_who_goes_on(bench: Bench, fo
     bench.reshape(segment_admin.splitting(0))
 
     assert told(follow(since=first.resume_at), 1) == [("split", 1)]
+
+
+def test_what_comes_when_it_listens_at_last_is_told_and_once_more_to_who_goes_on(
+    bench: Bench, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.topic_with(1)
+    waits = Listener.wait
+
+    def wait(listener: Listener, timeout_seconds: float) -> list[Notification]:
+        heard = waits(listener, timeout_seconds)
+        if bench.layout.epoch == 0:
+            bench.reshape(segment_admin.splitting(0))
+        return heard
+
+    monkeypatch.setattr(Listener, "wait", wait)
+    first = follow()
+
+    assert told(first, 1) == [("split", 1)]
+    assert told(follow(since=first.resume_at), 1) == [("split", 1)]
+
+
+def test_what_is_stamped_before_it_began_and_committed_afterwards_is_told_once_more_to_who_goes_on(
+    bench: Bench, follow: Follow
+) -> None:
+    bench.topic_with(1)
+    first = listening(follow())
+    began = first.resume_at
+    bench.execute(
+        "INSERT INTO cleave.topic (name, namespace, state, next_segment_id) VALUES ('topic://t/n/late', 't/n', 'creating', 0)"
+    )
+    bench.execute(
+        """
+        WITH asleep AS (SELECT set_config('session_replication_role', 'replica', true)), late AS (
+             INSERT INTO cleave.layout_change (topic_id, epoch, kind, origin, actor, reason, committed_at)
+             SELECT topic_id, 7, 'create', 'api', 'a', 'r', CAST(:began AS timestamptz) - interval '1 us'
+               FROM cleave.topic, asleep WHERE name = 'topic://t/n/late' RETURNING topic_id)
+        SELECT pg_notify('cleave_layout', topic_id || '\\:7') FROM late
+        """,
+        began=began,
+    )
+
+    assert told(first, 1) == [("create", 7)]
+    assert told(follow(since=first.resume_at), 1) == [("create", 7)]
 
 
 def test_much_that_was_missed_is_read_in_pages(

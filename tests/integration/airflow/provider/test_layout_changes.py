@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import stat
+import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -15,6 +19,15 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.airflow
 LISTENS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'cleave-layout-changes' AND query LIKE 'LISTEN%'"
+
+
+def pipes() -> int:
+    """Ends of pipes that this process has open."""
+    found = 0
+    for descriptor in os.listdir("/dev/fd"):
+        with suppress(OSError):  # that of the listing itself is closed by now
+            found += stat.S_ISFIFO(os.fstat(int(descriptor)).st_mode)
+    return found
 
 
 class State:
@@ -124,6 +137,28 @@ def test_what_happened_while_no_triggerer_was_up_fires_when_one_is(bench: Bench,
     assert ([one["epoch"] for one in fired], again.events) == ([1, 2], 1)
 
 
+def test_how_far_it_came_is_kept_before_it_fires_for_the_first_time(
+    bench: Bench, connection: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a triggerer that dies within the seconds after its first event would begin anew, without what came meanwhile."""
+    from controller.services.asset_events import follower
+
+    bench.topic_with(1)
+    reads = follower.database_now
+
+    def read(tx: Any) -> Any:
+        instant = reads(tx)
+        bench.reshape(segment_admin.splitting(0))
+        return instant
+
+    monkeypatch.setattr(follower, "database_now", read)
+    state = State()
+    Fired(bench, state).during(lambda: None, 1)
+    bench.reshape(segment_admin.splitting(1))
+
+    assert [one["epoch"] for one in Fired(bench, state).during(lambda: None, 2)] == [1, 2]
+
+
 def test_whatever_goes_wrong_it_is_tried_again(
     bench: Bench, connection: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +235,35 @@ def test_a_connection_that_cannot_serve_is_looked_at_again(
     [fired] = Fired(bench).during(lambda: bench.reshape(segment_admin.splitting(0)), 1)
 
     assert fired["kind"] == "split"
+
+
+def test_a_trigger_that_is_cancelled_while_it_begins_gives_everything_back(
+    bench: Bench, connection: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What begins in the thread meanwhile has a pipe, and nobody waits for it any more."""
+    from cleave_provider.triggers.cleave import LayoutChangeTrigger
+
+    begun, go_on, follow = threading.Event(), threading.Event(), LayoutChangeTrigger._follow
+
+    def slowly(*given: Any) -> Any:
+        following = follow(*given)
+        begun.set()
+        assert go_on.wait(30)
+        return following
+
+    monkeypatch.setattr(LayoutChangeTrigger, "_follow", slowly)
+
+    async def cancelled() -> None:
+        fires = asyncio.ensure_future(anext(LayoutChangeTrigger().run()))
+        assert await asyncio.to_thread(begun.wait, 30)
+        fires.cancel()
+        await asyncio.gather(fires, return_exceptions=True)
+        go_on.set()
+
+    before = pipes()
+    asyncio.run(cancelled())
+
+    wait_until(lambda: pipes() == before, message="its pipe is given back")
 
 
 def test_a_kind_that_is_none_is_refused_where_the_dag_is_read(airflow_home: None) -> None:
