@@ -208,8 +208,9 @@ class SetAutoScalePolicyOperator(CleaveOperator):
 class BacktestOperator(CleaveOperator):
     """Say what policies would have cost on the load that was recorded. Changes nothing but the list of backtests.
 
-    :param policies: `in-force`, `adaptive` and `pip483`, with knobs as `adaptive:target_use=0.8`. None: those in force.
-    :param topics: names; neither they nor a namespace means all topics.
+    :param policies: `in-force` (each topic's own), `adaptive`, `pip483`, with knobs as `adaptive:target_use=0.8`; a list, or one
+        text with commas, spaces or lines between them. None given: these three.
+    :param topics: names, likewise; neither they nor a namespace means all topics.
     :param since: an instant, or so long before the run was asked for: `12h`, `7d`.
     :param until: the same; None: when the run was asked for.
     :param weights: of the cost, `excess=20,change_seconds=60`.
@@ -226,7 +227,7 @@ class BacktestOperator(CleaveOperator):
     def __init__(
         self,
         *,
-        policies: Sequence[str] = (),
+        policies: Sequence[str] | str = (),
         topics: Sequence[str] | str | None = None,
         namespace: str | None = None,
         since: str = "7d",
@@ -255,8 +256,8 @@ class BacktestOperator(CleaveOperator):
         if self.spark_conn_id is not None:
             access["extras"] |= self.hook.spark_settings(self.spark_conn_id)
         params = {
-            "policies": list(self.policies),
-            "topics": self.topics,
+            "policies": _listed(self.policies),
+            "topics": _listed(self.topics),
             "namespace": self.namespace,
             "from": self.since,
             "to": self.until,
@@ -268,6 +269,11 @@ class BacktestOperator(CleaveOperator):
         return tasks.policy_backtest(
             dsn=access["dsn"], extras=access["extras"], **request, asked_at=asked_at, params=_given(params)
         )
+
+
+def _listed(names: Sequence[str] | str | None) -> list[str] | str | None:
+    """As the form takes it; what comes from a mapped task is a sequence of Airflow's own."""
+    return names if names is None or isinstance(names, str) else list(names)
 
 
 def _given(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
@@ -17,17 +18,22 @@ if TYPE_CHECKING:
 USUAL = ("in-force", "adaptive", "pip483")
 """The policies that are compared where none is named."""
 MOST_SEEDS = 1_000
+_KNOB = r"[^\s,;:=]+\s*=\s*[^\s,;]+"
+_KNOBS = rf"(?:\s*:\s*{_KNOB}(?:\s*,\s*{_KNOB})*)?"
 
 
 def question(
-    policies: Iterable[str],
+    policies: Iterable[str] | str,
     *,
     weights: str = "",
     seeds: int = 1,
     actuation_seconds: float = 0.0,
     pictures: bool = False,
 ) -> Question:
-    """What is asked about every load. Raises InvalidInput for what cannot be read, Unsupported without NumPy."""
+    """What is asked about every load; policies in one text are those that `policies_in` finds.
+
+    Raises InvalidInput for what cannot be read, Unsupported without NumPy.
+    """
     _demand_libraries()
     from spark_jobs.policy_backtest import Question
 
@@ -35,7 +41,8 @@ def question(
         raise InvalidInput(f"seeds = {seeds}; give 1 to {MOST_SEEDS}")
     if not 0 <= actuation_seconds <= 86_400:
         raise InvalidInput(f"actuation of {actuation_seconds:g} s; give 0 to 86400 s")
-    chosen = tuple(map(candidate, policies)) or tuple(map(candidate, USUAL))
+    named = policies_in(policies) if isinstance(policies, str) else policies
+    chosen = tuple(map(candidate, named)) or tuple(map(candidate, USUAL))
     twice = {one.name for one in chosen if [other.name for other in chosen].count(one.name) > 1}
     if twice:
         raise InvalidInput(f"the policy {', '.join(sorted(twice))} is named twice; once is enough")
@@ -58,6 +65,17 @@ def _demand_libraries() -> None:
             f"a backtest needs {error.name}; install it, or this package with the extra 'backtest'"
         ) from None
     del job
+
+
+def policies_in(text: str) -> list[str]:
+    """The policies that one text names, with commas, semicolons, spaces or lines between them.
+
+    Some rules have spaces or a comma in their names, and knobs have commas between them: the longest name that fits counts.
+    """
+    from controller.backtest.rivals.registry import RULES
+
+    names = "|".join(re.escape(name) for name in sorted(RULES, key=len, reverse=True))
+    return re.findall(rf"(?:(?:{names})(?=[\s,;:]|$)|[^\s,;:]+){_KNOBS}", text)
 
 
 def candidate(text: str) -> Candidate:

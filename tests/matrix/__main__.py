@@ -49,15 +49,15 @@ def cells() -> dict[str, Cell]:
     found["the wheel with each extra"] = partial(run_tests, house, WHEEL)
     found[f"PySpark {pyspark}"] = partial(run_tests, old_pyspark, SPARK)
     found[f"PySpark {LARGEST['pyspark']}"] = partial(run_tests, house, SPARK)
-    for what, tests in (("scheduler", SCHEDULER), ("DAGs, command", DAGS)):
-        for version in airflows:
+    for what, tests, versions in (
+        ("scheduler", SCHEDULER, airflows),
+        ("DAGs, command", DAGS, each_minor),
+        ("pages in a browser", PAGES, each_minor),
+    ):
+        for version in versions:
             found[f"Airflow {version}, SQLAlchemy {sqlalchemy}: {what}"] = partial(
                 run_tests, partial(airflow, version), tests
             )
-    for version in each_minor:
-        found[f"Airflow {version}, SQLAlchemy {sqlalchemy}: pages in a browser"] = partial(
-            run_tests, partial(airflow, version), PAGES
-        )
     found[f"PostgreSQL 15, SQLAlchemy {sqlalchemy}"] = partial(store_on, OLD_POSTGRES, old_sqlalchemy)
     found[f"PostgreSQL 18, SQLAlchemy {LARGEST['sqlalchemy']}"] = partial(store_on, wheel_binaries(), house)
     return found

@@ -95,13 +95,16 @@ class DeleteForm(Form):
 
 
 class BacktestForm(BaseModel):
-    """Which loads, which policies, from when until when. Neither topics nor a namespace: all topics."""
+    """Which loads, which policies, from when until when. Neither topics nor a namespace: all topics.
+
+    Topics and policies may each be one text.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     topics: Annotated[tuple[TopicName, ...] | None, BeforeValidator(_words)] = None
     namespace: str | None = None
-    policies: tuple[str, ...] = ()
+    policies: tuple[str, ...] | str = ()
     since: str | None = Field("7d", alias="from")
     until: str | None = Field(None, alias="to")
     weights: str = ""

@@ -120,9 +120,9 @@ def test_the_operators_have_attempts_of_their_own_unless_the_dag_says_otherwise(
         assert retries() == 5
 
 
-def test_the_example_s_backtest_is_kept_and_linked(
-    bench: Bench, run_example: RunExample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def recorded(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """Half an hour of load that was recorded, and when it began and ended."""
     monkeypatch.setenv("CLEAVE_HISTORY_URL", str(tmp_path / "history"))
     monkeypatch.setenv("SPARK_MASTER", "none")
     bench.create()
@@ -130,11 +130,30 @@ def test_the_example_s_backtest_is_kept_and_linked(
     history = RateHistory(str(tmp_path / "history"))
     for minute in range(1, 31):
         keep_rates(history, milliseconds(since) + minute * 60_000, {(bench.topic_id, 0): 500.0 * minute})
-    until = since + timedelta(minutes=30)
+    return since.isoformat(), (since + timedelta(minutes=30)).isoformat()
 
-    run = run_example(
-        "example_cleave_backtest", namespace="acme/shop", since=since.isoformat(), until=until.isoformat()
+
+def test_policies_and_topics_of_a_backtest_may_be_one_text(
+    bench: Bench, run_operator: RunOperator, recorded: tuple[str, str]
+) -> None:
+    since, until = recorded
+
+    done = run_operator(
+        "BacktestOperator(task_id='act', policies='in-force, {{ \"adaptive\" }}:target_use=0.8',"
+        f" topics={TOPIC!r}, since={since!r}, until={until!r}, engine='here')"
     )
+
+    assert done.state == "success"
+    rows = done.xcom_pull(task_ids="act")["summary"]
+    assert sorted(row["policy"] for row in rows) == ["adaptive:target_use=0.8", "in-force"]
+
+
+def test_the_example_s_backtest_is_kept_and_linked(
+    bench: Bench, run_example: RunExample, recorded: tuple[str, str]
+) -> None:
+    since, until = recorded
+
+    run = run_example("example_cleave_backtest", namespace="acme/shop", since=since, until=until)
 
     assert run.state == "success"
     [week] = [one for one in run.get_task_instances() if one.task_id == "week"]

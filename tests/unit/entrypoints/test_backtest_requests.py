@@ -1,0 +1,41 @@
+"""Policies to try, as people write them in one text."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.backtest.rivals.registry import RULES
+from controller.entrypoints import backtest_requests
+
+
+@pytest.mark.parametrize(
+    ("text", "policies"),
+    [
+        ("in-force", ["in-force"]),
+        ("in-force, adaptive", ["in-force", "adaptive"]),
+        (" in-force adaptive\n pip483;ydb ", ["in-force", "adaptive", "pip483", "ydb"]),
+        ("pip483 strict, pip483, pravega sf 2", ["pip483 strict", "pip483", "pravega sf 2"]),
+        ("adaptive:target_use=0.8,max_segments=128", ["adaptive:target_use=0.8,max_segments=128"]),
+        (
+            "adaptive:target_use=0.8, max_segments=128, pip483 adaptive:target_use=0.9",
+            ["adaptive:target_use=0.8, max_segments=128", "pip483", "adaptive:target_use=0.9"],
+        ),
+        ("the best, adaptive", ["the", "best", "adaptive"]),
+        ("  ", []),
+    ],
+)
+def test_several_are_named_in_one_text(text: str, policies: list[str]) -> None:
+    assert backtest_requests.policies_in(text) == policies
+
+
+def test_the_policies_in_one_text_are_asked_about_and_none_means_the_usual() -> None:
+    def asked(text: str) -> list[str]:
+        return [one.name for one in backtest_requests.question(text).candidates]
+
+    assert asked("in-force") == ["in-force"]
+    assert asked("") == list(backtest_requests.USUAL)
+
+
+@pytest.mark.parametrize("separator", [", ", " ", "\n", ";"])
+def test_every_rule_is_found_among_others(separator: str) -> None:
+    assert backtest_requests.policies_in(separator.join(RULES)) == list(RULES)
