@@ -1,7 +1,8 @@
 """Go on when an operation has ended that somebody else asked for.
 
 `cleave segments split --no-wait` and `POST /api/v1/topics/.../split` answer with an operation's id.
-The second task waits for the same one in the triggerer.
+Two tasks wait for it, each in one of the two ways: take one. `wait` is rescheduled between two looks, for `deferred` the
+triggerer looks. Their answers are the same.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def example_cleave_wait() -> None:
     def tell(operation: Any) -> str:
         return f"{operation['kind']} of {operation['topic']} made segments {operation['children']}"
 
-    wait >> deferred >> tell(wait.output)
+    deferred >> tell(wait.output)
 
 
 example_cleave_wait()
