@@ -16,7 +16,15 @@ PREFIX = "/cleave-rest"
 MOST_AT_ONCE = 100
 _OF_OPERATORS = ("cleave_manual_split", "cleave_manual_merge", "cleave_manual_rebucket", "cleave_policy")
 """DAGs that do what an operator may do over HTTP."""
-_OF_ADMINS = (*_OF_OPERATORS, "cleave_create_topic", "cleave_delete_topic", "bundle_policy")
+_OF_ADMINS = (
+    *_OF_OPERATORS,
+    "cleave_create_topic",
+    "cleave_delete_topic",
+    "bundle_policy",
+    "bundle_approve",
+    "bundle_split",
+    "bundle_unload",
+)
 """And those that do what else an admin may do."""
 _LOOKS = ("GET", "HEAD")
 

@@ -12,9 +12,12 @@ from controller.bootstrap import ConsumerServices
 from controller.entrypoints.web import deliveries, key_counts, layouts, sessions
 from controller.entrypoints.web.acting import Turns
 from controller.entrypoints.web.api import (
+    adoptions,
     audit_log,
     backtests,
+    bundle_acts,
     bundles,
+    candidates,
     consumers,
     dead_letters,
     decisions,
@@ -40,8 +43,10 @@ PEOPLES_ROUTERS = (
     namespaces.router,
     segments.router,
     topics.router,
+    adoptions.router,
     reshapes.router,
     policies.router,
+    candidates.router,
     decisions.router,
     operations.router,
     history.router,
@@ -50,6 +55,7 @@ PEOPLES_ROUTERS = (
     pictures.router,
     backtests.router,
     bundles.router,
+    bundle_acts.router,
     audit_log.router,
 )
 ROUTERS = (
