@@ -20,7 +20,6 @@ from controller.clock import to_ms
 from controller.domain.errors import CleaveError, InvalidInput, NotFound, Unsupported
 from controller.domain.policy import UnreadablePolicy
 from controller.domain.profiles.registry import PROFILES_BY_NAME
-from controller.landing.history import RateHistory
 from controller.landing.names import day_directories
 from controller.store import backtests
 from controller.store.backtests import BacktestRequest, BacktestResult
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from controller.landing.history import RateHistory
     from spark_jobs.policy_backtest import Question
     from spark_jobs.recorded_load import Recording
 

@@ -9,20 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from controller.bundles.services.balancer.replay import StoredCycle
-from controller.bundles.services.manual_acts import ManualSplit
-from controller.bundles.services.split_policies import PolicyOfNamespace
-from controller.bundles.store.namespaces import BalancingMode
 from controller.domain.layout import SegmentLayout
 from controller.domain.situation import Situation
-from controller.entrypoints.adoption_desk import Adoption, PlannedAdoption
-from controller.entrypoints.backtest_requests import AskedBacktest
-from controller.entrypoints.candidate_desk import JudgedCandidate, ProposedCandidate
 from controller.entrypoints.dead_letter_desk import Letters, Redriven
-from controller.services.policy_backtest import BacktestAnswer, Progress
 from controller.store.topics.subscriptions import SubscriptionKind
+
+if TYPE_CHECKING:  # what a command on one subject does not need of the others
+    from controller.bundles.services.manual_acts import ManualSplit
+    from controller.bundles.services.split_policies import PolicyOfNamespace
+    from controller.bundles.store.cycles import StoredCycle
+    from controller.bundles.store.namespaces import BalancingMode
+    from controller.entrypoints.adoption_desk import Adoption, PlannedAdoption
+    from controller.entrypoints.backtest_requests import AskedBacktest
+    from controller.entrypoints.candidate_desk import JudgedCandidate, ProposedCandidate
+    from controller.services.policy_backtest import BacktestAnswer, Progress
 
 Row = dict[str, Any]
 

@@ -17,7 +17,7 @@ from controller.bundles.services.balancer.apply import (
 from controller.bundles.services.balancer.approve import approve
 from controller.bundles.services.balancer.merges import merges
 from controller.bundles.services.balancer.propose import ProposedCycle, propose
-from controller.bundles.services.balancer.replay import Replay, StoredCycle, replay, stored_cycle
+from controller.bundles.services.balancer.replay import Replay, replay
 from controller.bundles.services.balancer.verify import verify
 
 __all__ = [
@@ -25,14 +25,12 @@ __all__ = [
     "ApplySettings",
     "ProposedCycle",
     "Replay",
-    "StoredCycle",
     "apply",
     "approve",
     "merges",
     "propose",
     "replay",
     "require_cycle",
-    "stored_cycle",
     "verify",
     "waiting",
 ]

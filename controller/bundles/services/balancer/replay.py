@@ -8,9 +8,8 @@ from typing import Any
 
 from controller.bundles.domain.cycle import CODE_VERSION, run_cycle
 from controller.bundles.domain.cycle_text import cycle_from_json, cycle_to_json, outcome_to_json
-from controller.bundles.store import cycles as bundle_cycles
+from controller.bundles.store.cycles import StoredCycle
 from controller.domain.errors import NotFound
-from controller.store.postgres.engine import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,23 +24,6 @@ class Replay:
     stored_version: str
     version: str
     difference: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class StoredCycle:
-    """A cycle's texts, None once they are forgotten, and the version of the rules that wrote them."""
-
-    cycle_id: int
-    code_version: str
-    inputs: str | None
-    outcome: str | None
-
-
-def stored_cycle(store: Store, cycle_id: int) -> StoredCycle:
-    """One on record. Raises NotFound."""
-    with store.transaction() as tx:
-        row = bundle_cycles.get_cycle(tx, cycle_id)
-    return StoredCycle(row.cycle_id, row.code_version, row.inputs, row.outcome)
 
 
 def replay(cycle: StoredCycle) -> Replay:

@@ -7,26 +7,28 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from controller.bootstrap import application
-from controller.bundles.bootstrap import Bundles, bundles_of
 from controller.bundles.services import split_policies
-from controller.bundles.services.manual_acts import ManualSplit
 from controller.bundles.services.split_policies import PolicyOfNamespace
+from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import views as bundle_views
+from controller.bundles.store.cycles import StoredCycle
 from controller.bundles.store.namespaces import BalancingMode
-from controller.entrypoints.bundles import desk
 from controller.entrypoints.bundles import rows as bundle_rows
 from controller.entrypoints.reach.port import FoundBrokers, FoundBundles, Row
 from controller.entrypoints.rehearsal import stage
 from controller.entrypoints.running import user_name
 
 if TYPE_CHECKING:
-    from controller.bundles.services.balancer import StoredCycle
+    from controller.bundles.bootstrap import Bundles
+    from controller.bundles.services.manual_acts import ManualSplit
 
 
 @contextmanager
 def cluster() -> Iterator[Bundles]:
     """The cluster that the settings name, for one question."""
+    from controller.bundles.bootstrap import bundles_of  # it loads what speaks with brokers, as `desk` does
+
     with application() as cleave, bundles_of(cleave) as bundles:
         yield bundles
 
@@ -65,6 +67,8 @@ class DirectBundles:
 
     def brokers(self) -> FoundBrokers:
         """See `port.Bundles`."""
+        from controller.entrypoints.bundles import desk
+
         with cluster() as bundles:
             with bundles.store.transaction() as tx:
                 rows = bundle_views.brokers_now(tx, bundles.cluster)
@@ -78,16 +82,22 @@ class DirectBundles:
 
     def split(self, asked: ManualSplit, *, unload: bool, dry_run: bool) -> Row:
         """See `port.Bundles`."""
+        from controller.entrypoints.bundles import desk
+
         with cluster() as bundles:
             return desk.split(bundles, asked, unload=unload, dry_run=dry_run)
 
     def unload(self, bundle: str, to: str | None, *, dry_run: bool) -> Row:
         """See `port.Bundles`."""
+        from controller.entrypoints.bundles import desk
+
         with cluster() as bundles:
             return desk.unload(bundles, bundle, to, dry_run=dry_run)
 
     def set_mode(self, namespace: str, to: BalancingMode, *, dry_run: bool) -> Row:
         """See `port.Bundles`."""
+        from controller.entrypoints.bundles import desk
+
         with application() as cleave, stage(cleave, dry_run) as store:
             return desk.set_mode(store, cleave.settings.pulsar_cluster, namespace, to, actor=user_name())
 
@@ -112,12 +122,12 @@ class DirectBundles:
 
     def merges(self, namespace: str | None) -> Sequence[Row]:
         """See `port.Bundles`."""
+        from controller.entrypoints.bundles import desk
+
         with application() as cleave:
             return desk.merges(cleave, cleave.settings.pulsar_cluster, namespace)
 
     def cycle(self, cycle_id: int) -> StoredCycle:
         """See `port.Bundles`."""
-        from controller.bundles.services import balancer
-
-        with application() as cleave:
-            return balancer.stored_cycle(cleave.store, cycle_id)
+        with application() as cleave, cleave.store.transaction() as tx:
+            return bundle_cycles.stored_cycle(tx, cycle_id)

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from decimal import Decimal
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.topic_name import checked_namespace
 from controller.bundles.domain.splitting.bundle_choice import BUNDLE_CHOICES
-from controller.bundles.services.balancer.replay import StoredCycle
-from controller.bundles.services.manual_acts import ManualSplit
 from controller.bundles.services.split_policies import PolicyOfNamespace
 from controller.bundles.store import views as bundle_views
+from controller.bundles.store.cycles import StoredCycle
 from controller.bundles.store.namespaces import BalancingMode
 from controller.entrypoints.reach.columns import BROKER, BUNDLE, PROPOSAL
 from controller.entrypoints.reach.over_http.calls import API, Calls, chosen, namespace_path, told
 from controller.entrypoints.reach.port import FoundBrokers, FoundBundles, Row
+
+if TYPE_CHECKING:
+    from controller.bundles.services.manual_acts import ManualSplit
 
 Told = TypeVar("Told", StoredCycle, PolicyOfNamespace)
 _DIGITS = {

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 from controller.bundles.bootstrap import bundles_of
 from controller.bundles.services.manual_acts import ManualSplit
 from controller.bundles.services.split_policies import change_split_policy
+from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store.namespaces import BalancingMode
 from controller.entrypoints.bundles import desk
@@ -204,9 +205,8 @@ def list_merges(
 @router.get(f"{PREFIX}/bundles/cycles/{{cycle_id}}", dependencies=[READ])
 def show_cycle(acting: AtDesk, cycle_id: Annotated[int, Path(ge=0, lt=2**63)]) -> Cycle:
     """What a cycle was decided on, and its answer, so that it can be decided again."""
-    from controller.bundles.services import balancer  # it loads what reads reports
-
-    return Cycle.model_validate(asdict(balancer.stored_cycle(acting.app.store, cycle_id)))
+    with acting.app.store.transaction() as tx:
+        return Cycle.model_validate(asdict(bundle_cycles.stored_cycle(tx, cycle_id)))
 
 
 @router.post(f"{PREFIX}/bundles/proposals/approve", dependencies=[ADMINISTER])
