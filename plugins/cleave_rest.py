@@ -22,7 +22,15 @@ _OF_OPERATORS = (
     "cleave_policy",
 )
 """DAGs that do what an operator may do over HTTP."""
-_OF_ADMINS = (*_OF_OPERATORS, "cleave_create_topic", "cleave_delete_topic", "bundle_policy")
+_OF_ADMINS = (
+    *_OF_OPERATORS,
+    "cleave_create_topic",
+    "cleave_delete_topic",
+    "bundle_policy",
+    "bundle_approve",
+    "bundle_split",
+    "bundle_unload",
+)
 """And those that do what else an admin may do."""
 _LOOKS = ("GET", "HEAD")
 

@@ -28,10 +28,9 @@ from controller.settings import Settings
 from controller.store.postgres.engine import Store
 
 if TYPE_CHECKING:
-    from controller.bundles.domain.merging import MergeVerdict
     from controller.bundles.reports import ReportArea
     from controller.bundles.services.aggregation import BundleAggregation
-    from controller.bundles.services.balancer import ActReport, ProposedCycle, Replay
+    from controller.bundles.services.balancer import ActReport, ProposedCycle
     from controller.bundles.services.collector import BundleCollector
     from controller.bundles.store.proposals import ProposalRow
 
@@ -119,18 +118,6 @@ class Bundles:
         from controller.bundles.services import balancer
 
         return balancer.verify(self.store, self.reader, claimant=claimant)
-
-    def replay(self, cycle_id: int) -> Replay:
-        """Decide a stored cycle again and compare the answers."""
-        from controller.bundles.services import balancer
-
-        return balancer.replay(self.store, cycle_id)
-
-    def merges(self) -> dict[str, MergeVerdict]:
-        """Which cold bundles could be merged, by namespace."""
-        from controller.bundles.services import balancer
-
-        return balancer.merges(self.store, cluster=self.cluster, settings=balance_settings(self.settings))
 
     def plan_split(self, asked: ManualSplit) -> SplitPlan | CutRefusal:
         """Where a split by hand would cut."""

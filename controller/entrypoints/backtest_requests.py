@@ -3,23 +3,54 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from controller.domain.errors import InvalidInput, Unsupported
 from controller.domain.shown import shown
-from controller.entrypoints.commands.policy import parse_knobs
+from controller.entrypoints.knob_texts import parse_knobs
+from controller.services.policy_backtest import Loads
 
 if TYPE_CHECKING:
     from controller.backtest.score import Prices
     from spark_jobs.policy_backtest import Candidate, Question
 
+MOST_DAYS_OVER_HTTP = 200.0
+"""Of simulation: some ten seconds of a server's time, beside the reading of what was recorded."""
 USUAL = ("in-force", "adaptive", "pip483")
 """The policies that are compared where none is named."""
 MOST_SEEDS = 1_000
 _KNOB = r"[^\s,;:=]+\s*=\s*[^\s,;]+"
 _KNOBS = rf"(?:\s*:\s*{_KNOB}(?:\s*,\s*{_KNOB})*)?"
+
+
+@dataclass(frozen=True, slots=True)
+class AskedBacktest:
+    """A backtest as somebody types it: policies as `question` reads them, or `knobs` beside those in force. `engine`: chosen where
+    None; `pictures`: with what a report draws.
+    """
+
+    loads: Loads
+    policies: Sequence[str] = ()
+    knobs: Mapping[str, Any] | None = None
+    weights: str = ""
+    seeds: int = 1
+    actuation_seconds: float = 0.0
+    engine: str | None = None
+    pictures: bool = False
+
+    def question(self) -> Question:
+        """What is asked about every load. Raises as `question`."""
+        if self.knobs is not None:
+            return of_what_if(self.knobs)
+        return question(
+            self.policies,
+            weights=self.weights,
+            seeds=self.seeds,
+            actuation_seconds=self.actuation_seconds,
+            pictures=self.pictures,
+        )
 
 
 def question(

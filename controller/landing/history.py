@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from controller.landing.location import Location
@@ -70,14 +72,19 @@ class RateHistory:
             self.location.delete_directory(path)
         return old
 
-    def read(self, from_ms: int, to_ms: int) -> pa.Table:
-        """The rates of every window that ended in the inclusive span, with `window_end_ms` as last column."""
+    def read(self, from_ms: int, to_ms: int, topic_ids: Collection[int] | None = None) -> pa.Table:
+        """The rates of every window that ended in the inclusive span, with `window_end_ms` as last column. Of other topics than
+        `topic_ids` no more than one file is held at a time.
+        """
+        mine = None if topic_ids is None else pa.array(sorted(topic_ids), pa.int64())
         tables = [RATE_SCHEMA.append(_WINDOW_END).empty_table()]
         for day in day_directories(from_ms, to_ms):
             for file in self.location.files(day):
                 window_end_ms = parse_tick(file.path.split("/")[1].removeprefix("window_end="))
                 if from_ms <= window_end_ms <= to_ms:
                     rates = _read(self.location, file.path).select(RATE_SCHEMA.names).cast(RATE_SCHEMA)
+                    if mine is not None:
+                        rates = rates.filter(pc.is_in(rates.column("topic_id"), value_set=mine))
                     ends = pa.array([window_end_ms] * rates.num_rows, pa.int64())
                     tables.append(rates.append_column(_WINDOW_END, ends))
         return pa.concat_tables(tables)

@@ -8,6 +8,7 @@ figures. NumPy and the job are imported when a backtest is asked for: everything
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -19,7 +20,6 @@ from controller.clock import to_ms
 from controller.domain.errors import CleaveError, InvalidInput, NotFound, Unsupported
 from controller.domain.policy import UnreadablePolicy
 from controller.domain.profiles.registry import PROFILES_BY_NAME
-from controller.landing.history import RateHistory
 from controller.landing.names import day_directories
 from controller.store import backtests
 from controller.store.backtests import BacktestRequest, BacktestResult
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from controller.landing.history import RateHistory
     from spark_jobs.policy_backtest import Question
     from spark_jobs.recorded_load import Recording
 
@@ -38,8 +39,6 @@ log = telemetry.get_logger(__name__)
 SPARK, HERE = "spark", "here"
 SPARK_FROM_DAYS = 500.0
 """Simulated days from which Spark is worth its start, which takes as long as some hundred of them."""
-
-_DAY_MS = 86_400_000
 
 Progress = Callable[[int, int], None]
 """Told how many simulations are done, and of how many."""
@@ -98,8 +97,10 @@ class PolicyBacktest:
         request_key: str,
         engine: str | None = None,
         progress: Progress = lambda _done, _of: None,
+        most_days: float = math.inf,
     ) -> BacktestAnswer:
-        """Ask, compute, keep. `engine`: `spark` or `here`, chosen by the amount of work where None.
+        """Ask, compute, keep. `engine`: `spark` or `here`, chosen by the amount of work where None. `most_days`: of simulation, for
+        whoever waits for the answer.
 
         A repeat under the same key gets the results that are there. Raises InvalidInput, NotFound where nothing was
         recorded, Unsupported without NumPy, and what the engine raises.
@@ -109,7 +110,7 @@ class PolicyBacktest:
         if begun.is_done:
             return self._known(begun.run_id)
         try:
-            answer = self._computed(begun.run_id, request, question, loads, engine, progress)
+            answer = self._computed(begun.run_id, request, question, loads, engine, progress, most_days)
         except BaseException as error:
             with self.store.transaction() as tx:
                 backtests.fail(tx, begun.run_id, str(error) or type(error).__name__)
@@ -136,8 +137,15 @@ class PolicyBacktest:
         loads: Loads,
         engine: str | None,
         progress: Progress,
+        most_days: float,
     ) -> BacktestAnswer:
         recordings, left_out, rates = self._gather(question, loads)
+        days = _days_of(question, recordings)
+        if days > most_days:
+            raise InvalidInput(
+                f"{days:,.0f} days to simulate ({len(recordings)} loads, {len(question.cases)} times each); {most_days:,.0f} at most "
+                "are computed while somebody waits: ask about fewer topics, policies or days, or trigger the DAG policy_backtest"
+            )
         engine = engine or self._engine_for(question, recordings)
         log.info("backtest", run=run_id, loads=len(recordings), cases=len(question.cases), engine=engine)
         if engine == SPARK:
@@ -203,8 +211,8 @@ class PolicyBacktest:
         return recordings, unreadable
 
     def _engine_for(self, question: Question, recordings: Sequence[Recording]) -> str:
-        days = sum(one.steps * one.step_seconds for one in recordings) / 86_400 * len(question.cases)
-        return SPARK if days >= SPARK_FROM_DAYS and can_run_spark(self.spark_master) else HERE
+        is_much = _days_of(question, recordings) >= SPARK_FROM_DAYS
+        return SPARK if is_much and can_run_spark(self.spark_master) else HERE
 
     def _here(
         self,
@@ -229,20 +237,11 @@ class PolicyBacktest:
 
     def _recorded(self, recordings: Sequence[Recording], loads: Loads) -> pa.Table:
         """The history of these topics in the columns of a backtest."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         from spark_jobs.recorded_load import RATE_COLUMNS
 
-        keys = pa.array([one.key for one in recordings])
-        since, until = to_ms(loads.since), to_ms(loads.until)
-        tables = [RATE_COLUMNS.empty_table()]
-        for begin in range(since, until + 1, _DAY_MS):  # so that of other topics a day at most is held
-            table = self.history.read(begin, min(begin + _DAY_MS - 1, until))
-            mine = table.filter(pc.is_in(table.column("topic_id"), value_set=keys))
-            renamed = mine.rename_columns({"topic_id": "key"})
-            tables.append(renamed.select(RATE_COLUMNS.names).cast(RATE_COLUMNS))
-        return pa.concat_tables(tables)
+        keys = {one.key for one in recordings}
+        table = self.history.read(to_ms(loads.since), to_ms(loads.until), keys)
+        return table.rename_columns({"topic_id": "key"}).select(RATE_COLUMNS.names).cast(RATE_COLUMNS)
 
     def _on_spark(
         self,
@@ -270,6 +269,11 @@ class PolicyBacktest:
         if rates is None and not days:
             return self._here(question, recordings, loads, None, lambda _done, _of: None)
         return with_session(self.spark_master, compute_on, self.spark_conf)
+
+
+def _days_of(question: Question, recordings: Sequence[Recording]) -> float:
+    """That are simulated."""
+    return sum(one.steps * one.step_seconds for one in recordings) / 86_400 * len(question.cases)
 
 
 def code_versions() -> str:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from controller.devstack.ports import free_port, release_port
+from controller.devstack.process import ChildProcess
 from controller.devstack.serving import SECRET, token_of
 from controller.entrypoints.web.access import Role
 from tests.support.cleave_process import cleave_process
@@ -16,6 +19,8 @@ from tests.support.command_line import Answer, CommandLine
 from tests.support.every_row import every_row
 from tests.support.waiting import wait_until
 
+START_SECONDS = 90.0
+"""On a busy machine."""
 NO_DATABASE = "postgresql://nobody@127.0.0.1:1/none"
 """Nobody listens there, so that a command which asks it fails."""
 
@@ -23,6 +28,13 @@ NO_DATABASE = "postgresql://nobody@127.0.0.1:1/none"
 @contextmanager
 def serving(database: str, directory: Path, **settings: object) -> Iterator[str]:
     """The address of `cleave serve`, a process on the database; no worker is up."""
+    with server_process(database, directory, **settings) as (_, address):
+        yield address
+
+
+@contextmanager
+def server_process(database: str, directory: Path, **settings: object) -> Iterator[tuple[ChildProcess, str]]:
+    """The same with the process itself, which may be killed, and started again at its address."""
     port, log = free_port(), directory / "serve.log"
     process = cleave_process(
         "serve",
@@ -35,8 +47,8 @@ def serving(database: str, directory: Path, **settings: object) -> Iterator[str]
     )
     process.start()
     try:
-        wait_until(lambda: "serving" in log.read_text(), message="it serves")
-        yield f"http://127.0.0.1:{port}"
+        wait_until(lambda: "serving" in log.read_text(), timeout_seconds=START_SECONDS, message="it serves")
+        yield process, f"http://127.0.0.1:{port}"
     finally:
         process.stop()
         release_port(port)
@@ -61,6 +73,16 @@ class OverHttp(CommandLine):
             for name, value in self.settings.items():
                 patch.setenv(name, value)
             return super().__call__(*arguments)
+
+    def call(self, method: str, path: str, document: object, key: str | None = None) -> Any:
+        """The answer's document, of a call as any program makes it."""
+        headers = {"Authorization": f"Bearer {self.settings['CLEAVE_API_TOKEN']}"}
+        if key is not None:
+            headers["Idempotency-Key"] = key
+        url = f"{self.settings['CLEAVE_API_URL']}{path}"
+        answer = httpx.request(method, url, json=document, headers=headers, timeout=90.0)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
 
     def rows(self) -> dict[str, list[str]]:
         """See `CommandLine`; without the audit, which tells of what was refused and rehearsed, too."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +13,7 @@ import pyarrow.parquet as pq
 from controller.landing.history import RateHistory
 from controller.landing.names import day_directory, format_tick
 from controller.landing.schemas import RATE_SCHEMA
+from tests.support.reports import milliseconds
 
 
 def keep_rates(
@@ -30,6 +33,17 @@ def keep_series(history: Path, windows: Mapping[int, Mapping[tuple[int, int], fl
         directory = history / day_directory(window_end_ms) / f"window_end={format_tick(window_end_ms)}"
         directory.mkdir(parents=True)
         pq.write_table(table, directory / "series-part-0.parquet")
+
+
+def keep_days(history: Path, days: int, topics: Sequence[int] = (1,)) -> None:
+    """Days of load of these topics until now, each swinging from idle to several segments' worth a day on segments 0 and 1."""
+    now = datetime.now(UTC).replace(second=0, microsecond=0)
+    segments = [(topic, segment) for topic in topics for segment in (0, 1)]
+    windows = {}
+    for minute in range(0, days * 1_440, 2):
+        rate = max(300.0, 20_000.0 * math.sin(minute / 1_440 * 2 * math.pi))
+        windows[milliseconds(now - timedelta(minutes=minute))] = dict.fromkeys(segments, rate)
+    keep_series(history, windows)
 
 
 def _table(window_end_ms: int, rates: Mapping[tuple[int, int], float | Sequence[float]]) -> pa.Table:

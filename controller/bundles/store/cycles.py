@@ -61,6 +61,16 @@ class CycleRow:
     recorded_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class StoredCycle:
+    """A cycle's texts, None once they are forgotten, and the version of the rules that wrote them."""
+
+    cycle_id: int
+    code_version: str
+    inputs: str | None
+    outcome: str | None
+
+
 _COLUMNS = (
     "cycle_id, cluster, request_key, decided_at, decided_by, code_version, inputs, outcome, refusals,"
     " recorded_at"
@@ -134,6 +144,12 @@ def get_cycle(tx: Connection, cycle_id: int) -> CycleRow:
     if row is None:
         raise NotFound(f"no cycle {cycle_id}; list those on record with inspect.bundles_imbalance")
     return CycleRow(**row._mapping)
+
+
+def stored_cycle(tx: Connection, cycle_id: int) -> StoredCycle:
+    """What it takes to decide one again. Raises NotFound."""
+    row = get_cycle(tx, cycle_id)
+    return StoredCycle(row.cycle_id, row.code_version, row.inputs, row.outcome)
 
 
 def list_cycles(tx: Connection, cluster: str, *, limit: int = 100, before: int = 2**63 - 1) -> list[CycleRow]:

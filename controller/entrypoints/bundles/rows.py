@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +74,9 @@ def figure(metric: str | None, value: float | None) -> str | None:
     return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
-def broker_table(rows: Rows, active: Collection[str] | None) -> tuple[Rows, RenderableType]:
+def broker_table(
+    rows: Sequence[Mapping[str, Any]], active: Collection[str] | None
+) -> tuple[Rows, RenderableType]:
     """Brokers as read last, those that are active and were never read too; `active` None: nobody answered."""
     known = {row["broker"] for row in rows}
     everyone = [*rows, *({"broker": name} for name in sorted(set(active or ()) - known))]
@@ -133,11 +135,10 @@ def cycle_tables(cycle_id: int, proposals: Rows, why_not: Rows) -> RenderableTyp
     )
 
 
-def merge_rows(found: Mapping[str, MergeVerdict]) -> tuple[Rows, RenderableType]:
-    """For each namespace: merges that are possible, the operator's steps, and why the other cold bundles stay."""
+def merge_document(found: Mapping[str, MergeVerdict]) -> Rows:
+    """For each namespace, by name: merges that are possible, the operator's steps, and why the other cold bundles stay."""
     document: Rows = []
-    tables: list[RenderableType] = []
-    for namespace, verdict in found.items():
+    for namespace, verdict in sorted(found.items()):
         plan = verdict.plan
         merged = [
             {
@@ -158,6 +159,14 @@ def merge_rows(found: Mapping[str, MergeVerdict]) -> tuple[Rows, RenderableType]
             for one in verdict.refusals
         ]
         document.append({"namespace": namespace, "merges": merged, "steps": steps, "apart": apart})
+    return document
+
+
+def merge_tables(document: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """The same as people read it."""
+    tables: list[RenderableType] = []
+    for one in document:
+        namespace, merged, steps, apart = (one[name] for name in ("namespace", "merges", "steps", "apart"))
         if not merged:
             tables.append(f"{namespace}: no bundles to merge")
         else:
@@ -168,7 +177,7 @@ def merge_rows(found: Mapping[str, MergeVerdict]) -> tuple[Rows, RenderableType]
         )
     if not document:
         tables.append("no bundles are known yet: collect and aggregate reports first")
-    return document, Group(*tables)
+    return Group(*tables)
 
 
 def policy_rows(found: PolicyOfNamespace) -> Rows:

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from controller.bootstrap import application, build_backtest
 from controller.domain.errors import InvalidInput
 from controller.entrypoints import backtest_requests, backtest_rows, completion
+from controller.entrypoints.backtest_requests import AskedBacktest
 from controller.entrypoints.commands.options import AsJson, From, Limit, To, topic_name
 from controller.entrypoints.output import cell, emit, rows_table, say
 from controller.entrypoints.reach.chosen import control_plane
-from controller.entrypoints.running import user_name
+from controller.entrypoints.reach.verbs import demand_database
 from controller.entrypoints.spans import span
 from controller.services.policy_backtest import HERE, SPARK, BacktestAnswer, Loads, Trace
 from controller.store.backtests import BacktestResult
-
-if TYPE_CHECKING:
-    from spark_jobs.policy_backtest import Question
 
 DEFAULT_SPAN = timedelta(days=7)
 _RUN_COLUMNS = ("run_id", "state", "asked_at", "asked_by", "policies", "loads", "since", "until", "seconds")
@@ -82,34 +78,32 @@ def backtest(
     The load that was recorded goes through each policy's own decisions, over a simulated layout. Costs are in segment-hours;
     the regret is the cost over the least any policy can pay. Nothing is changed but the list of backtests.
     """
-    question = backtest_requests.question(
-        policy or (),
+    for option, given in (("--trace", trace), ("--engine", engine), ("--html", html)):
+        if given is not None:
+            demand_database(f"backtest {option}")
+    if engine not in (None, SPARK, HERE):
+        raise InvalidInput(f"--engine {engine}: give {SPARK} or {HERE}, or leave it out")
+    asked = AskedBacktest(
+        _loads(topic, namespace, trace, since, until, mean_load, first_day, days),
+        tuple(policy or ()),
         weights=weights,
         seeds=seeds,
         actuation_seconds=actuation_seconds,
+        engine=engine,
         pictures=html is not None,
     )
-    loads = _loads(topic, namespace, trace, since, until, mean_load, first_day, days)
-    if engine not in (None, SPARK, HERE):
-        raise InvalidInput(f"--engine {engine}: give {SPARK} or {HERE}, or leave it out")
-    ask(question, loads, engine=engine, html=html, as_json=as_json)
+    ask(asked, html=html, as_json=as_json)
 
 
-def ask(question: Question, loads: Loads, *, engine: str | None, html: Path | None, as_json: bool) -> None:
+def ask(asked: AskedBacktest, *, html: Path | None, as_json: bool) -> None:
     """Run the backtest, print what came out, and write the report if one is wanted."""
     if html is not None:
         from controller.entrypoints.backtest_page import demand_plotly
 
         demand_plotly()
-    with application() as cleave, _progress(as_json) as told:
-        answer = build_backtest(cleave).run(
-            question,
-            loads,
-            asked_by=user_name(),
-            request_key=f"cli-{os.urandom(8).hex()}",
-            engine=engine,
-            progress=told,
-        )
+    loads = asked.loads
+    with control_plane() as cleave, _progress(as_json) as told:
+        answer = cleave.backtests.run(asked, told)
     rows = backtest_rows.result_rows(answer.results)
     if html is not None:
         from controller.entrypoints.backtest_page import write_page
@@ -120,7 +114,7 @@ def ask(question: Question, loads: Loads, *, engine: str | None, html: Path | No
             _about(answer, loads),
             rows,
             answer.pictures,
-            excess_price=question.prices.excess,
+            excess_price=backtest_requests.prices(asked.weights).excess,
         )
     document = {
         "run_id": answer.run_id,

@@ -11,29 +11,26 @@ from typing import Annotated, Any
 import typer
 from prometheus_client import REGISTRY
 
-from controller.bootstrap import application, process_name
-from controller.bundles.bootstrap import Bundles, bundles_of
+from controller.bootstrap import process_name
+from controller.bundles.bootstrap import Bundles
 from controller.bundles.domain.ring.hashes import edge_text, topic_hash
-from controller.bundles.domain.ring.topic_name import canonical_topic_name, namespace_of
-from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
+from controller.bundles.domain.ring.topic_name import canonical_topic_name, checked_namespace, namespace_of
 from controller.bundles.services.manual_acts import ManualSplit
-from controller.bundles.services.split_policies import change_split_policy
-from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store import views as bundle_views
 from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import ProposalState
-from controller.domain.errors import Conflict, DataPlaneUnavailable, InvalidInput, StoreUnavailable
+from controller.domain.errors import InvalidInput, StoreUnavailable
 from controller.entrypoints.bundles import rows as bundle_rows
 from controller.entrypoints.bundles.metrics import BundleMetrics
 from controller.entrypoints.bundles.picture import draw_namespace
 from controller.entrypoints.commands.options import AsJson, DryRun, Limit
-from controller.entrypoints.commands.policy import parse_knobs
 from controller.entrypoints.commands.processes import MetricsHost, MetricsPort, serve_metrics
+from controller.entrypoints.knob_texts import parse_knobs
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.reach.chosen import control_plane
+from controller.entrypoints.reach.direct.bundles import cluster
 from controller.entrypoints.reach.verbs import demand_database
-from controller.entrypoints.running import user_name
 from controller.entrypoints.stop_signals import on_stop_signals
 
 app = typer.Typer(no_args_is_help=True)
@@ -44,13 +41,6 @@ Bundle = Annotated[
     ),
 ]
 Namespace = Annotated[str | None, typer.Argument(help="tenant/namespace; all of them if not given.")]
-
-
-@contextmanager
-def cluster() -> Iterator[Bundles]:
-    """The cluster that the settings name, for one command."""
-    with application() as cleave, bundles_of(cleave) as bundles:
-        yield bundles
 
 
 @app.command()
@@ -88,13 +78,9 @@ def show(
 @app.command()
 def brokers(as_json: AsJson = False) -> None:
     """Brokers by usage, as last aggregated, and whether each is on the cluster's list of active ones now."""
-    with cluster() as bundles:
-        with bundles.store.transaction() as tx:
-            rows = bundle_views.brokers_now(tx, bundles.cluster)
-        active = None
-        with suppress(DataPlaneUnavailable):
-            active = {broker.name for broker in bundles.reader.brokers()}
-    document, table = bundle_rows.broker_table(rows, active)
+    with control_plane() as cleave:
+        found = cleave.bundles.brokers()
+    document, table = bundle_rows.broker_table(found.rows, found.active)
     emit(as_json, document, table)
 
 
@@ -128,10 +114,8 @@ def hash_of(topic: str, as_json: AsJson = False) -> None:
     """Where a topic lies: its complete name, its hash, and its bundle if the namespace is known."""
     name = canonical_topic_name(topic)
     document: dict[str, Any] = {"topic": name, "hash": edge_text(topic_hash(name))}
-    with application() as cleave, suppress(StoreUnavailable):  # the hash needs no database
-        with cleave.store.transaction() as tx:
-            bundle = bundle_namespaces.find_bundle_of(tx, cleave.settings.pulsar_cluster, name)
-        document["bundle"] = None if bundle is None else str(bundle)
+    with control_plane() as cleave, suppress(StoreUnavailable):  # the hash needs nobody
+        document["bundle"] = cleave.bundles.bundle_of(name)
     document["namespace"] = namespace_of(name)
     emit(as_json, document, rows_table([document]))
 
@@ -154,19 +138,12 @@ def split(
     as_json: AsJson = False,
 ) -> None:
     """Split a bundle where an algorithm, positions or topics say."""
-    with cluster() as bundles:
-        asked = ManualSplit(bundle, algorithm, tuple(position or ()), tuple(topic or ()), parts)
-        plan = bundles.plan_split(asked)
-        if isinstance(plan, CutRefusal):
-            raise Conflict(plan.sentence)
-        rows = bundle_rows.part_rows(plan)
-        document: dict[str, Any] = {"bundle": str(plan.bundle), "parts": rows}
-        if dry_run:
-            title = f"{plan.bundle} would become"
-        else:
-            document["outcome"] = str(bundles.acts.split_at(plan.bundle, plan.cuts, unload=unload).outcome)
-            title = f"{plan.bundle}: {document['outcome']}, now"
-    emit(as_json, document, rows_table(rows, title=title))
+    asked = ManualSplit(bundle, algorithm, tuple(position or ()), tuple(topic or ()), parts)
+    with control_plane() as cleave:
+        document = cleave.bundles.split(asked, unload=unload, dry_run=dry_run)
+    title = "would become" if dry_run else f"{document['outcome']}, now"
+    name = document["bundle"] if dry_run else f"{document['bundle']}:"
+    emit(as_json, document, rows_table(document["parts"], title=f"{name} {title}"))
 
 
 @app.command()
@@ -180,12 +157,8 @@ def unload(
     as_json: AsJson = False,
 ) -> None:
     """Take a bundle from its owner, and give it to a broker if one is named."""
-    with cluster() as bundles:
-        found, owner = bundles.check_unload(bundle, to)
-        document: dict[str, Any] = {"bundle": str(found), "owner": owner, "destination": to}
-        if not dry_run:
-            result = bundles.acts.unload(found, destination=to)
-            document |= {"outcome": str(result.outcome), "owner": result.owner}
+    with control_plane() as cleave:
+        document = cleave.bundles.unload(bundle, to, dry_run=dry_run)
     emit(as_json, document, rows_table([document]))
 
 
@@ -243,15 +216,13 @@ def propose(as_json: AsJson = False) -> None:
 def approve(
     proposal_ids: Annotated[list[int], typer.Argument(metavar="PROPOSAL...")],
     refuse: Annotated[str | None, typer.Option(help="Refuse them instead, for this reason.")] = None,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Approve proposals, or refuse them. The next `apply` carries out what is approved."""
-    from controller.bundles.services import balancer
-
-    with application() as cleave:
-        found = balancer.approve(cleave.store, proposal_ids, refuse=refuse, actor=user_name())
-        rows = [bundle_rows.approval_row(row) for row in found]
-    emit(as_json, rows, rows_table(rows))
+    with control_plane() as cleave:
+        rows = cleave.bundles.answer(proposal_ids, refuse=refuse, dry_run=dry_run)
+    emit(as_json, rows, rows_table(rows, title="would be" if dry_run else None))
 
 
 @app.command()
@@ -279,8 +250,11 @@ def apply(
 @app.command()
 def replay(cycle_id: Annotated[int, typer.Argument(metavar="CYCLE")], as_json: AsJson = False) -> None:
     """Decide a stored cycle again from its own inputs. Ends with 1 if the answer differs."""
-    with cluster() as bundles:
-        found = asdict(bundles.replay(cycle_id))
+    from controller.bundles.services import balancer
+
+    with control_plane() as cleave:
+        stored = cleave.bundles.cycle(cycle_id)
+    found = asdict(balancer.replay(stored))
     emit(as_json, found, rows_table([found]))
     if not found["is_same"]:
         raise typer.Exit(1)
@@ -289,13 +263,9 @@ def replay(cycle_id: Annotated[int, typer.Argument(metavar="CYCLE")], as_json: A
 @app.command()
 def merges(namespace: Namespace = None, as_json: AsJson = False) -> None:
     """Cold neighbours that could be one bundle, with the steps for an operator: Pulsar cannot merge."""
-    with cluster() as bundles:
-        found = bundles.merges()
-    chosen = {name: verdict for name, verdict in found.items() if namespace in (None, name)}
-    if namespace is not None and not chosen:
-        raise bundle_views.unknown_namespace(namespace)
-    document, table = bundle_rows.merge_rows(chosen)
-    emit(as_json, document, table)
+    with control_plane() as cleave:
+        document = cleave.bundles.merges(namespace)
+    emit(as_json, document, bundle_rows.merge_tables(document))
 
 
 @app.command()
@@ -314,17 +284,12 @@ def policy(
     as_json: AsJson = False,
 ) -> None:
     """When and how a namespace's bundles are split: every knob in force, or set some."""
-    changes = parse_knobs(knobs or [])
-    with application() as cleave:
-        found = change_split_policy(
-            cleave.store,
-            cleave.settings.pulsar_cluster,
-            namespace,
-            changes,
-            actor=user_name(),
-            replace=replace,
-            dry_run=dry_run or not (changes or replace),
-        )
+    namespace, changes = checked_namespace(namespace), parse_knobs(knobs or [])
+    with control_plane() as cleave:
+        if changes or replace:
+            found = cleave.bundles.change_split_policy(namespace, changes, replace=replace, dry_run=dry_run)
+        else:
+            found = cleave.bundles.split_policy(namespace)
     rows = bundle_rows.policy_rows(found)
     emit(as_json, asdict(found), rows_table(rows, title=f"{'would be ' if dry_run else ''}{namespace}"))
 
@@ -335,12 +300,10 @@ def mode(
     to: Annotated[
         BalancingMode, typer.Argument(help="How far proposals of the namespace go without a person.")
     ],
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Enable a namespace for balancing, or set it back to dry run."""
-    with application() as cleave, cleave.store.transaction() as tx:
-        name = cleave.settings.pulsar_cluster
-        seen = bundle_namespaces.get_namespace(tx, name, namespace).row_version
-        row = bundle_namespaces.set_mode(tx, name, namespace, to, actor=user_name(), seen_row_version=seen)
-    document = {"namespace": row.namespace, "mode": row.mode.value, "row_version": row.row_version}
-    emit(as_json, document, rows_table([document]))
+    with control_plane() as cleave:
+        document = cleave.bundles.set_mode(checked_namespace(namespace), to, dry_run=dry_run)
+    emit(as_json, document, rows_table([document], title="would be" if dry_run else None))

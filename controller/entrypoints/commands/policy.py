@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import math
-import os
-from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from controller.bootstrap import application, build_trials
-from controller.domain.errors import InvalidInput
-from controller.domain.policy import KNOBS, PolicyOverride
+from controller.domain.policy import KNOBS
 from controller.entrypoints import backtest_rows, completion
 from controller.entrypoints.commands.options import (
     CLUSTER,
@@ -26,15 +20,11 @@ from controller.entrypoints.commands.options import (
     level,
     topic_name,
 )
+from controller.entrypoints.knob_texts import parse_knobs
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.reach.chosen import control_plane
-from controller.entrypoints.reading import reading
-from controller.entrypoints.rehearsal import stage
-from controller.entrypoints.running import user_name
 from controller.services import policy_admin, policy_candidates
-from controller.store.decisions.candidates import CandidateRow, knobs_text
-from controller.store.postgres import inspection
-from controller.store.topics import inspected
+from controller.store.decisions.candidates import knobs_text
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -133,13 +123,11 @@ def propose(
     as_json: AsJson = False,
 ) -> None:
     """Put a policy into shadow: it is asked beside the one in force, and never acts."""
-    name, override = topic_name(topic), _candidate_override(knobs)
-    with application() as cleave, stage(cleave, dry_run) as store:
-        proposal = policy_candidates.propose(store, name, override, actor=user_name(), reason=reason)
-    found = proposal.candidate
-    verb = "was in shadow" if proposal.was_there else "would be in shadow" if dry_run else "is in shadow"
-    title = f"{name}: candidate {found.candidate_id} ({found.knobs}) {verb}"
-    emit(as_json, _candidate_document(name, found) | {"dry_run": dry_run}, Text(title))
+    name, changes = topic_name(topic), parse_knobs(knobs)
+    with control_plane() as cleave:
+        proposed = cleave.candidates.propose(name, changes, reason=reason, dry_run=dry_run)
+    verb = "was in shadow" if proposed.was_there else "would be in shadow" if dry_run else "is in shadow"
+    _tell(proposed.candidate, verb, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -155,10 +143,8 @@ def candidates(
 ) -> None:
     """Policies that were proposed, newest first: what they set, what became of them, and both regrets."""
     name = None if topic is None else topic_name(topic)
-    with reading() as tx:
-        if name is not None:
-            inspected.find_topic(tx, name)
-        rows = inspection.rows(tx, _CANDIDATES, topic=name, limit=limit)
+    with control_plane() as cleave:
+        rows = cleave.candidates.list(topic=name, limit=limit)
     shown = [{**row, "knobs": knobs_text(row["override"])} for row in rows]
     emit(as_json, rows, rows_table(shown, _CANDIDATE_COLUMNS))
 
@@ -171,12 +157,9 @@ def withdraw(
     as_json: AsJson = False,
 ) -> None:
     """Take a topic's candidate out of shadow; what is in force stays."""
-    name = topic_name(topic)
-    with application() as cleave, stage(cleave, dry_run) as store:
-        found = policy_candidates.withdraw(store, name, actor=user_name(), reason=reason)
-    verb = "would be withdrawn" if dry_run else "is withdrawn"
-    title = f"{name}: candidate {found.candidate_id} ({found.knobs}) {verb}"
-    emit(as_json, _candidate_document(name, found) | {"dry_run": dry_run}, Text(title))
+    with control_plane() as cleave:
+        candidate = cleave.candidates.withdraw(topic_name(topic), reason=reason, dry_run=dry_run)
+    _tell(candidate, "would be withdrawn" if dry_run else "is withdrawn", dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -194,41 +177,27 @@ def promote(
     as_json: AsJson = False,
 ) -> None:
     """Weigh a topic's candidate on its own past, and put it in force if it would have cost less; exit 1 if not."""
-    name = topic_name(topic)
-    with application() as cleave, stage(cleave, dry_run) as store:
-        trials = build_trials(replace(cleave, store=store))
-        key = f"cli-{os.urandom(8).hex()}"
-        weighed: policy_candidates.Weighed | None
-        if dry_run:
-            weighed = policy_candidates.weigh(
-                store, trials, name, days=days, actor=user_name(), request_key=key
-            )
-            found, is_better = weighed.candidate, weighed.is_better
-            said = f"would be {'promoted' if is_better else 'refused'}: {weighed.sentence}"
-        else:
-            done = policy_candidates.promote(
-                store, trials, name, days=days, actor=user_name(), request_key=key
-            )
-            weighed, found, is_better = done.weighed, done.candidate, done.is_promoted
-            said = f"{'was' if weighed is None else 'is'} {found.state}: {found.outcome}"
-    rows = backtest_rows.result_rows((weighed.live, weighed.proposed)) if weighed else []
-    document = _candidate_document(name, found) | {
-        "is_better": is_better,
-        "results": rows,
+    with control_plane() as cleave:
+        judged = cleave.candidates.promote(topic_name(topic), days=days, dry_run=dry_run)
+    state = ("promoted" if judged.is_better else "refused") if dry_run else judged.candidate["state"]
+    verb = "would be" if dry_run else "was" if judged.had_ended else "is"
+    document = {
+        **judged.candidate,
+        "is_better": judged.is_better,
+        "results": judged.results,
         "dry_run": dry_run,
     }
-    parts: list[RenderableType] = [Text(f"{name}: candidate {found.candidate_id} ({found.knobs}) {said}")]
-    if rows:
-        parts.append(rows_table(backtest_rows.cells(backtest_rows.summary(rows)), backtest_rows.SUMMARY))
+    parts: list[RenderableType] = [
+        Text(f"{_named(judged.candidate)} {verb} {state}: {judged.sentence}"),
+    ]
+    if judged.results:
+        rows = backtest_rows.cells(backtest_rows.summary(judged.results))
+        parts.append(rows_table(rows, backtest_rows.SUMMARY))
     emit(as_json, document, Group(*parts))
-    if not is_better:
+    if not judged.is_better:
         raise typer.Exit(EXIT_NOT_BETTER)
 
 
-_CANDIDATES = """
-    SELECT * FROM inspect.policy_candidates WHERE CAST(:topic AS text) IS NULL OR topic = :topic
-     ORDER BY candidate_id DESC LIMIT :limit
-"""
 _CANDIDATE_COLUMNS = (
     "candidate_id",
     "topic",
@@ -243,33 +212,11 @@ _CANDIDATE_COLUMNS = (
 )
 
 
-def _candidate_override(knobs: list[str]) -> PolicyOverride:
-    changes = parse_knobs(knobs)
-    for knob, value in changes.items():
-        if value is None:
-            raise InvalidInput(f"{knob}=null: give the value that the candidate sets")
-    return PolicyOverride.from_document(changes)
+def _tell(candidate: Document, what: str, *, dry_run: bool, as_json: bool) -> None:
+    """One line of what happened to a candidate, or would."""
+    emit(as_json, {**candidate, "dry_run": dry_run}, Text(f"{_named(candidate)} {what}"))
 
 
-def _candidate_document(topic: str, found: CandidateRow) -> Document:
-    return {"topic": topic, **asdict(found), "state": found.state.value}
-
-
-def parse_knobs(pairs: list[str]) -> dict[str, Any]:
-    """knob=value pairs; values are JSON (true, 16, 0.25) or plain text."""
-    changes: dict[str, Any] = {}
-    for pair in pairs:
-        knob, equals, text = pair.partition("=")
-        if not equals or not knob:
-            raise InvalidInput(f"{pair!r} is not of the form knob=value, for instance max_segments=16")
-        try:
-            changes[knob] = json.loads(text, parse_float=_finite)
-        except (ValueError, RecursionError):  # plain text, or what no knob holds and its reader refuses
-            changes[knob] = text
-    return changes
-
-
-def _finite(text: str) -> float | str:
-    """Left as text where no float is as large: it would read as infinity, which somebody would have to mean."""
-    number = float(text)
-    return number if math.isfinite(number) else text
+def _named(candidate: Document) -> str:
+    knobs = knobs_text(candidate["override"])
+    return f"{candidate['topic']}: candidate {candidate['candidate_id']} ({knobs})"

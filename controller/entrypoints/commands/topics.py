@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
 
-from controller.bootstrap import Application, application
-from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import InvalidInput
-from controller.domain.operation import Operation
+from controller.entrypoints.adoption_desk import Adoption, PlannedAdoption
 from controller.entrypoints.commands.options import (
     AsJson,
     DryRun,
@@ -28,27 +27,13 @@ from controller.entrypoints.output import (
     created,
     emit,
     layout_rows,
-    operation_document,
     rows_table,
 )
 from controller.entrypoints.reach.chosen import control_plane
 from controller.entrypoints.reach.port import Changed
-from controller.entrypoints.rehearsal import planned_segments, stage
-from controller.entrypoints.running import manual_request, see_through
-from controller.services import topic_admin, topic_adoption
-from controller.store.journal.request_keys import Intent
 
 app = typer.Typer(no_args_is_help=True)
 _SUBSCRIPTION = ("subscription", "kind", "state")
-
-
-def finish(
-    cleave: Application, intent: Intent, *, no_wait: bool, timeout_seconds: float, as_json: bool
-) -> None:
-    """Wait for the operation unless told not to, and print it."""
-    operation = intent.operation if no_wait else see_through(cleave, intent, timeout_seconds)
-    document = operation_document(operation)
-    emit(as_json, document, operations_table([document]))
 
 
 def operations_table(documents: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -107,37 +92,21 @@ def adopt(
     as_json: AsJson = False,
 ) -> None:
     """Make a scalable topic of a plain or partitioned one; what is in it is read first."""
-    with application() as cleave, stage(cleave, dry_run) as store:
-        name = None if topic is None else topic_name(topic)
-        planned = topic_adoption.plan(
-            cleave.planes, old, topic=name, segments=segments, data_plane=data_plane
-        )
-        request = manual_request(cleave, reason)
-        intent = topic_adoption.adopt(
-            store, cleave.planes, planned, request, data_plane=data_plane, cut_off=cut_off or dry_run
-        )
-        if dry_run:
-            _show_plan(planned, intent.operation, as_json)
-            return
-        finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
+    asked = Adoption(old, topic_name(topic or old), segments, data_plane, cut_off)
+    with control_plane() as cleave:
+        changed, planned = cleave.topics.adopt(asked, how_to(reason, dry_run, no_wait, timeout_seconds))
+    if planned is None:
+        tell(changed, as_json)
+    else:
+        _show_plan(planned, as_json)
 
 
-def _show_plan(planned: topic_adoption.Plan, operation: Operation, as_json: bool) -> None:
-    rows = planned_segments(operation)
-    found = planned.found
-    connected = [{"connected": who} for who in (*found.producers, *found.consumers)]
-    document = {
-        "topic": planned.topic,
-        "closes": list(found.logs),
-        "segments": rows,
-        "subscriptions": {
-            name: "QUEUE" if queue else "STREAM" for name, queue in found.subscriptions.items()
-        },
-        "producers": list(found.producers),
-        "consumers": list(found.consumers),
-    }
-    closed = rows_table([{"closes": log} for log in found.logs], title=f"{found.name} would end")
-    follow = rows_table(rows, title=f"{planned.topic} would have")
+def _show_plan(planned: PlannedAdoption, as_json: bool) -> None:
+    connected = [{"connected": who} for who in (*planned.producers, *planned.consumers)]
+    document = asdict(planned)
+    old = document.pop("old")
+    closed = rows_table([{"closes": log} for log in planned.closes], title=f"{old} would end")
+    follow = rows_table(planned.segments, title=f"{planned.topic} would have")
     who = (
         rows_table(connected, ("connected",), title="Stop these first, or give --cut-off")
         if connected
@@ -157,16 +126,13 @@ def attach(
     as_json: AsJson = False,
 ) -> None:
     """Decide for a scalable topic of Pulsar 5: mirror its layout and turn the broker's own auto-scaler off for it."""
-    name = topic_name(topic)
-    with application() as cleave, stage(cleave, dry_run) as store:
-        intent = topic_admin.attach_topic(
-            store, cleave.planes, name, manual_request(cleave, reason), data_plane=data_plane
-        )
-        if dry_run:
-            rows = _layout_on_broker(cleave, name, data_plane)
-            emit(as_json, {"topic": name, "segments": rows}, rows_table(rows, title=f"{name} on its broker"))
-            return
-        finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
+    name, how = topic_name(topic), how_to(reason, dry_run, no_wait, timeout_seconds)
+    with control_plane() as cleave:
+        changed, rows = cleave.topics.attach(name, how, data_plane=data_plane)
+    if rows is None:
+        tell(changed, as_json)
+        return
+    emit(as_json, {"topic": name, "segments": rows}, rows_table(rows, title=f"{name} on its broker"))
 
 
 @app.command()
@@ -179,24 +145,14 @@ def detach(
     as_json: AsJson = False,
 ) -> None:
     """Give an attached topic back to its broker's own auto-scaler, set as it was before."""
-    name = topic_name(topic)
-    with application() as cleave, stage(cleave, dry_run) as store:
-        intent = topic_admin.detach_topic(store, name, manual_request(cleave, reason))
-        if dry_run:
-            document = {"topic": name, "would": "give it back to its broker's auto-scaler"}
-            emit(as_json, document, rows_table([document]))
-            return
-        finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
-
-
-def _layout_on_broker(cleave: Application, name: str, data_plane: str) -> list[dict[str, Any]]:
-    keeper = cleave.planes[data_plane]
-    if not isinstance(keeper, LayoutKeeper):
-        raise InvalidInput(f"data plane {data_plane!r} keeps no layouts; choose pulsar_scalable")
-    return [
-        {"segment_id": one.segment_id, "hash_range": str(one.hash_range), "parents": list(one.parent_ids)}
-        for one in keeper.read_layout(name).active
-    ]
+    name, how = topic_name(topic), how_to(reason, dry_run, no_wait, timeout_seconds)
+    with control_plane() as cleave:
+        changed = cleave.topics.detach(name, how)
+    if changed.planned is None:
+        tell(changed, as_json)
+        return
+    document = {"topic": name, "would": "give it back to its broker's auto-scaler"}
+    emit(as_json, document, rows_table([document]))
 
 
 def _properties(pairs: list[str]) -> dict[str, str]:

@@ -10,13 +10,13 @@ from controller.domain.decision import Lane
 from controller.domain.errors import InvalidInput
 from controller.domain.evaluator import ALL_LANES
 from controller.domain.shown import shown
-from controller.entrypoints import backtest_requests, completion, verdict_documents
+from controller.entrypoints import completion, verdict_documents
+from controller.entrypoints.backtest_requests import AskedBacktest
 from controller.entrypoints.commands import verdicts
 from controller.entrypoints.commands.options import AsJson, From, To, Topic, about, topic_name
-from controller.entrypoints.commands.policy import parse_knobs
+from controller.entrypoints.knob_texts import parse_knobs
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.reach.chosen import control_plane
-from controller.entrypoints.reach.verbs import demand_database
 from controller.services import what_if as service
 from controller.services.policy_backtest import Loads
 from controller.services.what_if import WhatIf
@@ -50,7 +50,6 @@ def what_if(
     """
     name, changes, asked = topic_name(topic), parse_knobs(knobs), parse_lanes(lanes)
     if since is not None or until is not None:
-        demand_database("what-if --from")
         if asked != ALL_LANES:
             raise InvalidInput("--lanes goes with the present; in the past all lanes are asked")
         _of_the_past(name, changes, since, until, as_json)
@@ -67,9 +66,8 @@ def _of_the_past(
     from controller.entrypoints.commands import backtest
 
     service.demand_values(changes)
-    question = backtest_requests.of_what_if(changes)
     loads = Loads(*backtest.past(since, until), topics=(name,))
-    backtest.ask(question, loads, engine=None, html=None, as_json=as_json)
+    backtest.ask(AskedBacktest(loads, knobs=changes), html=None, as_json=as_json)
 
 
 def parse_lanes(given: str) -> frozenset[Lane]:

@@ -65,6 +65,24 @@ SUBSCRIPTION = (
     "consumers",
     "consumer_names",
 )
+CANDIDATE = (
+    "candidate_id",
+    "topic",
+    "topic_id",
+    "state",
+    "override",
+    "proposed_at",
+    "proposed_by",
+    "reason",
+    "ended_at",
+    "ended_by",
+    "outcome",
+    "run_id",
+    "regret",
+    "live_regret",
+    "shadow_decisions",
+    "last_decided_at",
+)
 DECISION = (
     "decision_id",
     "topic",
@@ -209,6 +227,19 @@ BUNDLE = (
     "observed_at",
     "lower_bound",
     "upper_bound",
+)
+BROKER = (
+    "broker",
+    "usage",
+    "above_mean",
+    "busiest_signal",
+    "bundle_count",
+    "topic_count",
+    "msg_rate",
+    "byte_rate",
+    "silent_seconds",
+    "report",
+    "version",
 )
 PROPOSAL = (
     "proposal_id",

@@ -9,12 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from controller.domain.layout import SegmentLayout
 from controller.domain.situation import Situation
 from controller.entrypoints.dead_letter_desk import Letters, Redriven
 from controller.store.topics.subscriptions import SubscriptionKind
+
+if TYPE_CHECKING:  # what a command on one subject does not need of the others
+    from controller.bundles.services.manual_acts import ManualSplit
+    from controller.bundles.services.split_policies import PolicyOfNamespace
+    from controller.bundles.store.cycles import StoredCycle
+    from controller.bundles.store.namespaces import BalancingMode
+    from controller.entrypoints.adoption_desk import Adoption, PlannedAdoption
+    from controller.entrypoints.backtest_requests import AskedBacktest
+    from controller.entrypoints.candidate_desk import JudgedCandidate, ProposedCandidate
+    from controller.services.policy_backtest import BacktestAnswer, Progress
 
 Row = dict[str, Any]
 
@@ -80,6 +90,17 @@ class Topics(Protocol):
 
     def delete(self, topic: str, how: How) -> Changed:
         """With every log behind it. Raises TopicNotLive."""
+
+    def adopt(self, asked: Adoption, how: How) -> tuple[Changed, PlannedAdoption | None]:
+        """Make a scalable topic of one that is there; of a rehearsal with what it planned. Raises as `adoption_desk.adopt`."""
+
+    def attach(self, topic: str, how: How, *, data_plane: str) -> tuple[Changed, Sequence[Row] | None]:
+        """Decide for a topic whose layout its broker keeps; of a rehearsal with the segments there, as
+        `adoption_desk.layout_on_broker`. Raises as `services.topic_admin.attach_topic`.
+        """
+
+    def detach(self, topic: str, how: How) -> Changed:
+        """Give it back to its broker. Raises as `services.topic_admin.detach_topic`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +202,10 @@ class FoundBacktest:
 
 
 class Backtests(Protocol):
-    """Backtests that were run."""
+    """Backtests, and those that were run."""
+
+    def run(self, asked: AskedBacktest, progress: Progress) -> BacktestAnswer:
+        """Ask, compute, keep; `progress` is told by what computes here. Raises as `services.policy_backtest`."""
 
     def list(self, limit: int) -> Sequence[Row]:
         """Newest first, with the columns `BACKTEST`."""
@@ -209,8 +233,16 @@ class FoundBundles:
     known: int
 
 
+@dataclass(frozen=True, slots=True)
+class FoundBrokers:
+    """Brokers with the columns `BROKER`, and the names of those that are active now; None where no broker answered."""
+
+    rows: Sequence[Row]
+    active: Sequence[str] | None
+
+
 class Bundles(Protocol):
-    """Namespace bundles as they were aggregated last, and what the balancer proposes."""
+    """Namespace bundles as they were aggregated last, what the balancer proposes, and acts on them by hand."""
 
     def list(self, namespace: str | None, limit: int) -> FoundBundles:
         """By namespace, in the order of the ring. Raises NotFound for a namespace of which none is known."""
@@ -219,6 +251,40 @@ class Bundles(Protocol):
         self, *, namespace: str | None, states: Sequence[str], cycle_id: int | None, limit: int
     ) -> Sequence[Row]:
         """Newest first, of all states where none is named, with the columns `PROPOSAL`."""
+
+    def answer(self, proposal_ids: Sequence[int], *, refuse: str | None, dry_run: bool) -> Sequence[Row]:
+        """Approve proposals, or refuse them for a reason, all or none; with `proposal_id`, `bundle`, `state`. Raises as
+        `balancer.approve`.
+        """
+
+    def brokers(self) -> FoundBrokers:
+        """Those that were read, the fullest first."""
+
+    def bundle_of(self, topic: str) -> str | None:
+        """Where a topic of that complete name lies; None where its namespace is not known."""
+
+    def split(self, asked: ManualSplit, *, unload: bool, dry_run: bool) -> Row:
+        """As `entrypoints.bundles.desk`."""
+
+    def unload(self, bundle: str, to: str | None, *, dry_run: bool) -> Row:
+        """As `entrypoints.bundles.desk`."""
+
+    def set_mode(self, namespace: str, to: BalancingMode, *, dry_run: bool) -> Row:
+        """As `entrypoints.bundles.desk`."""
+
+    def split_policy(self, namespace: str) -> PolicyOfNamespace:
+        """When and how its bundles are split. Raises NotFound."""
+
+    def change_split_policy(
+        self, namespace: str, knobs: Mapping[str, Any], *, replace: bool, dry_run: bool
+    ) -> PolicyOfNamespace:
+        """Knobs set, None takes one back; with `replace` those that are not named too. Raises as `change_split_policy`."""
+
+    def merges(self, namespace: str | None) -> Sequence[Row]:
+        """Which cold bundles could be one, by namespace, as `bundles.rows.merge_document`. Raises NotFound."""
+
+    def cycle(self, cycle_id: int) -> StoredCycle:
+        """What a cycle was decided on, and its answer. Raises NotFound."""
 
 
 class Pictures(Protocol):
@@ -250,6 +316,24 @@ class Policies(Protocol):
 
     def in_force(self, topic: str) -> Sequence[Row]:
         """Every knob of a topic, with the level it comes from. Raises TopicNotFound."""
+
+
+class Candidates(Protocol):
+    """Policies that have to prove themselves. Each names its topic in full, and raises TopicNotFound."""
+
+    def list(self, *, topic: str | None, limit: int) -> Sequence[Row]:
+        """Newest first, with the columns `CANDIDATE`."""
+
+    def propose(
+        self, topic: str, knobs: Mapping[str, Any], *, reason: str, dry_run: bool
+    ) -> ProposedCandidate:
+        """Put one into shadow. Raises as `services.policy_candidates.propose`, InvalidInput for a knob that is null."""
+
+    def withdraw(self, topic: str, *, reason: str, dry_run: bool) -> Row:
+        """The candidate, out of shadow. Raises as `services.policy_candidates.withdraw`."""
+
+    def promote(self, topic: str, *, days: int, dry_run: bool) -> JudgedCandidate:
+        """Weigh it on its topic's last days, then promote or refuse it. Raises as `services.policy_candidates.promote`."""
 
 
 class Decisions(Protocol):
@@ -303,6 +387,10 @@ class ControlPlane(Protocol):
     @property
     def policies(self) -> Policies:
         """See `Policies`."""
+
+    @property
+    def candidates(self) -> Candidates:
+        """See `Candidates`."""
 
     @property
     def decisions(self) -> Decisions:

@@ -1,9 +1,13 @@
-"""Which commands go over HTTP too. A verb is a command as it is typed: `topics list`. One that is not listed needs the database."""
+"""Which commands go over HTTP too. A verb is a command as it is typed: `topics list`. One that is not listed needs the database.
+
+Collecting, aggregating, proposing and applying are processes of the machine, beside which the database is; they stay there.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from controller.domain.errors import InvalidInput, Unsupported
@@ -15,6 +19,9 @@ BOTH_WAYS = frozenset(
         "topics show",
         "topics create",
         "topics delete",
+        "topics adopt",
+        "topics attach",
+        "topics detach",
         "segments split",
         "segments merge",
         "segments rebucket",
@@ -26,6 +33,10 @@ BOTH_WAYS = frozenset(
         "policy set",
         "policy remove",
         "policy effective",
+        "policy propose",
+        "policy candidates",
+        "policy withdraw",
+        "policy promote",
         "decide",
         "what-if",
         "decisions",
@@ -43,6 +54,16 @@ BOTH_WAYS = frozenset(
         "hot-keys",
         "bundles show",
         "bundles proposals",
+        "bundles brokers",
+        "bundles hash",
+        "bundles merges",
+        "bundles replay",
+        "bundles approve",
+        "bundles mode",
+        "bundles policy",
+        "bundles split",
+        "bundles unload",
+        "backtest",
         "backtests list",
         "backtests show",
         "top",
@@ -55,6 +76,21 @@ BOTH_WAYS = frozenset(
 """They ask what the port asks, and print the same."""
 NEITHER_WAY = frozenset({"token", "check-history"})
 """They ask nobody: it is the same to them whether a server is named."""
+
+_PROCESS = "it is a process of the machine"
+_A_SESSION = "over HTTP a consumer registers itself, by a session that lasts as long as it is there"
+WHY: Mapping[str, str] = MappingProxyType(
+    {
+        **{f"bundles {verb}": _PROCESS for verb in ("collect", "aggregate", "propose", "apply")},
+        "consumers register": _A_SESSION,
+        "consumers unregister": _A_SESSION,
+        "decisions replay --from-history": "it reads all that was recorded in the time, which takes longer than a call",
+        "backtest --trace": "the file is here",
+        "backtest --engine": "a server computes without Spark; the DAG policy_backtest takes one",
+        "backtest --html": "a report has every step of the simulation in it",
+    }
+)
+"""Of verbs and options that need the database, what is not plain from their names."""
 
 
 def gated(verb: str, act: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,8 +110,9 @@ def demand_database(verb: str) -> None:
     """Refuse where a server is named: the verb, or the verb with that option, needs the database. Raises Unsupported."""
     url = _named()
     if url is not None:
+        why = f": {WHY[verb]}" if verb in WHY else ""
         raise Unsupported(
-            f"`cleave {verb}` needs the database and the machine themselves, and a server is named ({url}); unset "
+            f"`cleave {verb}` needs the database and the machine themselves{why}; a server is named ({url}): unset "
             "CLEAVE_API_URL, leave out --api-url, and set CLEAVE_DATABASE_URL"
         )
 

@@ -12,10 +12,13 @@ from controller.bootstrap import ConsumerServices
 from controller.entrypoints.web import deliveries, key_counts, layouts, sessions
 from controller.entrypoints.web.acting import Turns
 from controller.entrypoints.web.api import (
+    adoptions,
     approvals,
     audit_log,
     backtests,
+    bundle_acts,
     bundles,
+    candidates,
     consumers,
     dead_letters,
     decisions,
@@ -41,8 +44,10 @@ PEOPLES_ROUTERS = (
     namespaces.router,
     segments.router,
     topics.router,
+    adoptions.router,
     reshapes.router,
     policies.router,
+    candidates.router,
     decisions.router,
     operations.router,
     approvals.router,
@@ -52,6 +57,7 @@ PEOPLES_ROUTERS = (
     pictures.router,
     backtests.router,
     bundles.router,
+    bundle_acts.router,
     audit_log.router,
 )
 ROUTERS = (

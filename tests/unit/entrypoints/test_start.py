@@ -61,6 +61,20 @@ def test_a_command_that_only_shows_bundles_loads_nothing_that_reads_reports() ->
     )
 
 
+@pytest.mark.parametrize("way", ["direct", "over_http"])
+def test_neither_way_loads_what_only_some_questions_need(way: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys, controller.entrypoints.reach.{way}; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = set(done.stdout.split())
+
+    assert f"controller.entrypoints.reach.{way}" in loaded
+    assert loaded & (NO_COMMAND_ON_TOPICS_NEEDS | {"controller.bundles.bootstrap"}) == set()
+
+
 def test_the_checker_of_histories_needs_no_database() -> None:
     loaded = loaded_by("check-history", "--help")
 

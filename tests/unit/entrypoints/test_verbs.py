@@ -14,18 +14,9 @@ from controller.entrypoints.reach.verbs import BOTH_WAYS, NEITHER_WAY
 from tests.support.log_settings import logging_kept
 
 DATABASE_ONLY = {
-    "topics adopt",
-    "topics attach",
-    "topics detach",
-    "policy propose",
-    "policy candidates",
-    "policy withdraw",
-    "policy promote",
     "consumers register",
     "consumers unregister",
-    "backtest",
-    *(f"bundles {verb}" for verb in ("brokers", "hash", "split", "unload", "collect", "aggregate")),
-    *(f"bundles {verb}" for verb in ("propose", "approve", "apply", "replay", "merges", "policy", "mode")),
+    *(f"bundles {verb}" for verb in ("collect", "aggregate", "propose", "apply")),
     "migrate",
     "worker",
     "metrics",
@@ -84,7 +75,9 @@ def test_a_verb_that_needs_the_database_says_so_where_a_server_is_named(
 @pytest.mark.parametrize(
     ("line", "option"),
     [
-        ("what-if a --set max_segments=2 --from 2h", "what-if --from"),
+        ("backtest --trace load.csv", "backtest --trace"),
+        ("backtest --engine spark", "backtest --engine"),
+        ("backtest --html report.html", "backtest --html"),
         ("decisions replay --all a --from-history", "decisions replay --from-history"),
         ("bundles show acme/shop --html ring.html", "bundles show --html"),
     ],

@@ -8,9 +8,8 @@ from typing import Any
 
 from controller.bundles.domain.cycle import CODE_VERSION, run_cycle
 from controller.bundles.domain.cycle_text import cycle_from_json, cycle_to_json, outcome_to_json
-from controller.bundles.store import cycles as bundle_cycles
+from controller.bundles.store.cycles import StoredCycle
 from controller.domain.errors import NotFound
-from controller.store.postgres.engine import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +26,18 @@ class Replay:
     difference: str | None
 
 
-def replay(store: Store, cycle_id: int) -> Replay:
-    """Decide cycle `cycle_id` again. Raises NotFound, also where the texts are forgotten, and InvalidInput for a text
-    that cannot be read.
-    """
-    with store.transaction() as tx:
-        row = bundle_cycles.get_cycle(tx, cycle_id)
-    if row.inputs is None or row.outcome is None:
+def replay(cycle: StoredCycle) -> Replay:
+    """Decide it again. Raises NotFound where the texts are forgotten, and InvalidInput for a text that cannot be read."""
+    if cycle.inputs is None or cycle.outcome is None:
         raise NotFound(
-            f"what cycle {cycle_id} was decided on is no longer kept; replay a newer one, or keep more days "
+            f"what cycle {cycle.cycle_id} was decided on is no longer kept; replay a newer one, or keep more days "
             "(CLEAVE_BUNDLE_INPUTS_KEEP_DAYS)"
         )
-    inputs = cycle_from_json(row.inputs)
-    difference = difference_of("inputs", row.inputs, cycle_to_json(inputs)) or difference_of(
-        "outcome", row.outcome, outcome_to_json(run_cycle(inputs))
+    inputs = cycle_from_json(cycle.inputs)
+    difference = difference_of("inputs", cycle.inputs, cycle_to_json(inputs)) or difference_of(
+        "outcome", cycle.outcome, outcome_to_json(run_cycle(inputs))
     )
-    return Replay(cycle_id, difference is None, row.code_version, CODE_VERSION, difference)
+    return Replay(cycle.cycle_id, difference is None, cycle.code_version, CODE_VERSION, difference)
 
 
 def difference_of(name: str, stored: str, replayed: str) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from controller.entrypoints.reach.direct.approvals import DirectApprovals
 from controller.entrypoints.reach.direct.backtests import DirectBacktests
 from controller.entrypoints.reach.direct.bundles import DirectBundles
+from controller.entrypoints.reach.direct.candidates import DirectCandidates
 from controller.entrypoints.reach.direct.consumers import DirectConsumers
 from controller.entrypoints.reach.direct.dead_letters import DirectDeadLetters
 from controller.entrypoints.reach.direct.decisions import DirectDecisions
@@ -24,6 +25,7 @@ class Direct:
     operations = DirectOperations()
     subscriptions = DirectSubscriptions()
     policies = DirectPolicies()
+    candidates = DirectCandidates()
     decisions = DirectDecisions()
     consumers = DirectConsumers()
     bundles = DirectBundles()

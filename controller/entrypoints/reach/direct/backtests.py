@@ -1,13 +1,18 @@
-"""Backtests that were run, read in the database."""
+"""Backtests, computed here or on Spark, and those that were run, read in the database."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
+from controller.bootstrap import application, build_backtest
 from controller.domain.errors import NotFound
+from controller.entrypoints.backtest_requests import AskedBacktest
 from controller.entrypoints.reach.columns import BACKTEST, BACKTEST_RESULT
 from controller.entrypoints.reach.port import FoundBacktest, Row
 from controller.entrypoints.reading import reading
+from controller.entrypoints.running import user_name
+from controller.services.policy_backtest import BacktestAnswer, Progress
 from controller.store.postgres import inspection
 
 _RUNS = f"SELECT {', '.join(BACKTEST)} FROM inspect.backtest_runs ORDER BY run_id DESC LIMIT :limit"  # noqa: S608 - as below
@@ -19,6 +24,19 @@ _RESULTS = f"""
 
 class DirectBacktests:
     """See `port.Backtests`."""
+
+    def run(self, asked: AskedBacktest, progress: Progress) -> BacktestAnswer:
+        """See `port.Backtests`. In the name of whoever runs this process."""
+        question = asked.question()
+        with application() as cleave:
+            return build_backtest(cleave).run(
+                question,
+                asked.loads,
+                asked_by=user_name(),
+                request_key=f"cli-{os.urandom(8).hex()}",
+                engine=asked.engine,
+                progress=progress,
+            )
 
     def list(self, limit: int) -> Sequence[Row]:
         """See `port.Backtests`."""

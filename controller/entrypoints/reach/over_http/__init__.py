@@ -6,6 +6,7 @@ from controller.entrypoints.reach.over_http.approvals import HttpApprovals
 from controller.entrypoints.reach.over_http.backtests import HttpBacktests
 from controller.entrypoints.reach.over_http.bundles import HttpBundles
 from controller.entrypoints.reach.over_http.calls import Calls
+from controller.entrypoints.reach.over_http.candidates import HttpCandidates
 from controller.entrypoints.reach.over_http.consumers import HttpConsumers
 from controller.entrypoints.reach.over_http.dead_letters import HttpDeadLetters
 from controller.entrypoints.reach.over_http.decisions import HttpDecisions
@@ -26,6 +27,7 @@ class OverHttp:
         self.operations = HttpOperations(calls)
         self.subscriptions = HttpSubscriptions(calls)
         self.policies = HttpPolicies(calls)
+        self.candidates = HttpCandidates(calls)
         self.decisions = HttpDecisions(calls)
         self.consumers = HttpConsumers(calls)
         self.dead_letters = HttpDeadLetters(calls)

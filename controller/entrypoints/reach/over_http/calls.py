@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import tenacity
 
 from controller.client.servers import Servers
-from controller.domain.errors import Retryable, StoreUnavailable, Terminal
+from controller.domain.errors import InvalidInput, Retryable, StoreUnavailable, Terminal
 from controller.domain.operation import OperationState
 from controller.entrypoints.reach.port import Changed, How, Planned, Row
 
@@ -25,6 +26,8 @@ CALL_SECONDS = 30.0
 """For one answer; a list of 1,000 operations takes a second."""
 TRIED_AGAIN_SECONDS = 2.0
 """So long a call is made again that reached nobody. Longer is for the one who waits in front of it to decide."""
+BACKTEST_SECONDS = 240.0
+"""For an answer that a backtest is computed for, within the bounds that the server sets; it keeps a request for longer than this."""
 LONGEST_WAIT_SECONDS = 60.0
 """For an operation within one call, as the server allows; from then on it is asked how far it is."""
 PAGE = 1000
@@ -67,8 +70,19 @@ class Calls:
                 return
             left = None if left is None else left - len(items)
 
-    def change(self, method: str, path: str, document: object, dry_run: bool, **query: Any) -> Any:
-        """A change's answer. It has a key of its own, so that what is asked twice is done once."""
+    def change(
+        self,
+        method: str,
+        path: str,
+        document: object,
+        dry_run: bool,
+        *,
+        answer_seconds: float = CALL_SECONDS,
+        **query: Any,
+    ) -> Any:
+        """A change's answer, for which the server may take so long beside `wait_seconds`. It has a key of its own, so that what is
+        asked twice is done once.
+        """
         waited = float(query.get("wait_seconds") or 0.0)
         return self._ask(
             method,
@@ -76,13 +90,19 @@ class Calls:
             document=document,
             query=_given({"dry_run": "true" if dry_run else None, **query}),
             headers={"Idempotency-Key": f"cli-{os.urandom(16).hex()}"},
-            timeout_seconds=waited + CALL_SECONDS,
+            timeout_seconds=waited + answer_seconds,
         )
 
     def intend(self, method: str, path: str, how: How, document: Mapping[str, Any] = {}) -> Changed:
         """A change that leads to an operation, which is waited for as `how` says. Raises Retryable when it takes longer,
         Terminal when it was aborted.
         """
+        return self.intend_and_tell(method, path, how, document)[0]
+
+    def intend_and_tell(
+        self, method: str, path: str, how: How, document: Mapping[str, Any]
+    ) -> tuple[Changed, Any]:
+        """The same, with the whole answer."""
         wait = (
             None if how.dry_run or how.wait_seconds is None else min(how.wait_seconds, LONGEST_WAIT_SECONDS)
         )
@@ -91,10 +111,10 @@ class Calls:
         operation = told(answer, "operation")
         if how.dry_run:
             planned = told(answer, "planned")
-            return Changed(operation, Planned(told(planned, "epoch"), told(planned, "segments")))
+            return Changed(operation, Planned(told(planned, "epoch"), told(planned, "segments"))), answer
         if how.wait_seconds is not None:
             operation = self.see_through(operation, how.wait_seconds, already=wait or 0.0)
-        return Changed(operation)
+        return Changed(operation), answer
 
     def see_through(self, operation: Row, wait_seconds: float, *, already: float = 0.0) -> Row:
         """The operation once it is done; `already` seconds of the wait are over. Raises as `intend`."""
@@ -192,6 +212,14 @@ def with_instants(row: Row) -> Row:
         else value
         for name, value in row.items()
     }
+
+
+def namespace_path(namespace: str) -> str:
+    """Where a namespace is found. Raises InvalidInput for what is no `tenant/namespace`."""
+    parts = namespace.split("/")
+    if len(parts) != 2 or not all(parts):
+        raise InvalidInput(f"{namespace!r} is no namespace; name it as tenant/namespace")
+    return f"{API}/namespaces/{'/'.join(quote(part, safe='') for part in parts)}"
 
 
 def chosen(row: Mapping[str, Any], columns: tuple[str, ...]) -> Row:

@@ -1,25 +1,34 @@
-"""Backtests that were run: what was asked, and what each policy would have cost."""
+"""Backtests: asked for within bounds, so that one call answers; and those that were run, with what each policy would have cost."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Body, Path
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
-from controller.domain.errors import NotFound
-from controller.entrypoints import backtest_rows
+from controller.bootstrap import build_backtest
+from controller.domain.errors import InvalidInput, NotFound
+from controller.entrypoints import backtest_requests, backtest_rows
+from controller.entrypoints.backtest_requests import AskedBacktest
+from controller.entrypoints.spans import span
 from controller.entrypoints.web.acting import AtDesk
+from controller.entrypoints.web.api.changes import Change, Changing
 from controller.entrypoints.web.api.paging import Asked, Listing, Page
-from controller.entrypoints.web.demands import READ
-from controller.entrypoints.web.paths import PREFIX
+from controller.entrypoints.web.asked import Namespace, Topic
+from controller.entrypoints.web.demands import ADMINISTER, OPERATE, READ
+from controller.entrypoints.web.paths import NAMESPACE_PATH, PREFIX, TOPIC_PATH
 from controller.entrypoints.web.refusals import REFUSALS
+from controller.services.policy_backtest import HERE, Loads
 from controller.store import backtests
 from controller.store.postgres import inspection
+from controller.store.postgres.engine import Store
 
 router = APIRouter(responses=REFUSALS, tags=["backtests"])
+DEFAULT_SPAN = timedelta(days=7)
 _COLUMNS = "run_id, state, asked_at, asked_by, policies, loads, since, until, engine, seconds, results, error, code_version, inputs"
 _LIST = Listing(
     f"""
@@ -79,7 +88,123 @@ class BacktestResult(BaseModel):
     figures: dict[str, Any]
 
 
+class Ask(BaseModel):
+    """Policies, or knobs beside those in force, on what was recorded."""
+
+    since: str | None = Field(
+        None,
+        max_length=100,
+        description="An instant, or so long ago; with `until` null too the last seven days.",
+        examples=["7d", "2026-11-14T00:00:00Z"],
+    )
+    until: str | None = Field(None, max_length=100, description="Now where null.")
+    policies: Annotated[list[Annotated[str, Field(max_length=1000)]], Field(max_length=50)] = Field(
+        [],
+        description=f"{', '.join(backtest_requests.USUAL)} where empty.",
+        examples=[["in-force", "adaptive:target_use=0.8"]],
+    )
+    knobs: Annotated[dict[str, Any], Field(max_length=100)] | None = Field(
+        None,
+        description="Instead of policies: the one in force beside itself with these knobs.",
+        examples=[{"max_segments": 16}],
+    )
+    weights: str = Field(
+        "", max_length=1000, description="Of the cost.", examples=["excess=20,change_seconds=60"]
+    )
+    seeds: int = Field(1, description="Draws of each load; the first is the load as it was recorded.")
+    actuation_seconds: float = Field(0.0, description="How long a reshape takes.")
+
+
+class AskOfTopics(Ask):
+    """And of which topics."""
+
+    topics: (
+        Annotated[list[Annotated[str, Field(max_length=2000)]], Field(min_length=1, max_length=1000)] | None
+    ) = Field(None, description="All where null.", examples=[["topic://acme/shop/orders"]])
+
+
+class Computed(BaseModel):
+    """One policy on one load, costs in segment-hours."""
+
+    load: str
+    policy: str
+    seed: int
+    topic_id: int | None
+    cost: float
+    least_cost: float
+    figures: dict[str, Any]
+
+
+class DoneBacktest(BaseModel):
+    """What came out."""
+
+    dry_run: bool
+    run_id: int = Field(description="In a rehearsal of a run that is not kept.")
+    engine: str = Field(examples=["here"])
+    results: list[Computed]
+    left_out: dict[str, str] = Field(description="Why a topic has no results.")
+
+
 RunId = Annotated[int, Path(ge=0, lt=2**63)]
+
+
+@router.post(TOPIC_PATH + "/backtests", dependencies=[OPERATE])
+def backtest_topic(
+    change: Changing, topic: Topic, said: Annotated[Ask | None, Body()] = None
+) -> DoneBacktest:
+    """What policies would have cost on a topic's own past, and how far that is from the best possible. Changes nothing else."""
+    return _run_now(change, said or Ask(), topics=(topic,))
+
+
+@router.post(NAMESPACE_PATH + "/backtests", dependencies=[OPERATE])
+def backtest_namespace(
+    change: Changing, namespace: Namespace, said: Annotated[Ask | None, Body()] = None
+) -> DoneBacktest:
+    """The same for every topic of a namespace."""
+    return _run_now(change, said or Ask(), namespace=namespace)
+
+
+@router.post(f"{PREFIX}/backtests", dependencies=[ADMINISTER])
+def backtest_topics(change: Changing, said: Annotated[AskOfTopics | None, Body()] = None) -> DoneBacktest:
+    """The same for topics by name, or all."""
+    asked = said or AskOfTopics()
+    return _run_now(change, asked, topics=None if asked.topics is None else tuple(asked.topics))
+
+
+def _run_now(change: Change, said: Ask, **whose: Any) -> DoneBacktest:
+    if said.knobs is not None and said.policies:
+        raise InvalidInput("policies and knobs: give one of the two")
+    now = datetime.now(UTC)
+    begins, ends = span(said.since, said.until, now=now, unless_given=(now - DEFAULT_SPAN, now))
+    asked = AskedBacktest(
+        Loads(begins, ends, **whose),
+        tuple(said.policies),
+        said.knobs,
+        said.weights,
+        said.seeds,
+        said.actuation_seconds,
+    )
+    question = asked.question()
+
+    def done(store: Store) -> DoneBacktest:
+        answer = build_backtest(replace(change.app, store=store)).run(
+            question,
+            asked.loads,
+            asked_by=change.actor,
+            request_key=change.request_key,
+            engine=HERE,
+            most_days=backtest_requests.MOST_DAYS_OVER_HTTP,
+        )
+        results = [Computed.model_validate(asdict(one)) for one in answer.results]
+        return DoneBacktest(
+            dry_run=change.dry_run,
+            run_id=answer.run_id,
+            engine=answer.engine,
+            results=results,
+            left_out=dict(answer.left_out),
+        )
+
+    return change.once(DoneBacktest, done)
 
 
 @router.get(f"{PREFIX}/backtests", dependencies=[READ], response_model=Page[Backtest])

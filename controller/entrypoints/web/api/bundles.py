@@ -32,7 +32,8 @@ _BUNDLES = Listing(
 _BROKERS = Listing(
     """
     SELECT broker, usage, above_mean, busiest_signal, bundle_count, topic_count, msg_rate_in, byte_rate_in, msg_rate_out,
-           byte_rate_out, silent_seconds, report, version
+           byte_rate_out, msg_rate_in + msg_rate_out AS msg_rate, byte_rate_in + byte_rate_out AS byte_rate, silent_seconds,
+           report, version
       FROM inspect.bundles_brokers
      WHERE cluster = :cluster AND (CAST(:after_broker AS text) IS NULL OR broker > :after_broker) ORDER BY broker LIMIT :limit
     """,
@@ -97,6 +98,8 @@ class Broker(BaseModel):
     byte_rate_in: float
     msg_rate_out: float
     byte_rate_out: float
+    msg_rate: float = Field(description="In and out, as `byte_rate`.")
+    byte_rate: float
     silent_seconds: float
     report: str | None
     version: str | None

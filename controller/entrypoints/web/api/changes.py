@@ -7,9 +7,10 @@ holder: a repeat has the first one's answer.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Header, Query
 from fastapi import Request as HttpRequest
@@ -87,6 +88,9 @@ class Intended(BaseModel):
     planned: Planned | None = Field(None, description="Null but for a rehearsal.")
 
 
+Made = TypeVar("Made", bound=Intended)
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """One change as it is asked for."""
@@ -137,20 +141,34 @@ class Change:
         planned_on: Callable[[], int] | None = None,
     ) -> Intended:
         """The same for an operation, waited for if somebody wants to see its end. `planned_on` says for a rehearsal on which epoch."""
+        return self.intend_as(Intended, act, reason=reason, wait_seconds=wait_seconds, planned_on=planned_on)
 
-        def intended(store: Store) -> Intended:
+    def intend_as(
+        self,
+        kind: type[Made],
+        act: Callable[[Store, Request], Intent],
+        *,
+        reason: str,
+        wait_seconds: float = 0.0,
+        planned_on: Callable[[], int] | None = None,
+        told: Callable[[], Mapping[str, Any]] = dict,
+    ) -> Made:
+        """The same with a document of its own; `told` is asked in a rehearsal, after the act, for what else that says."""
+
+        def intended(store: Store) -> Made:
             epoch = planned_on() if planned_on is not None and self.dry_run else None
-            intent = act(store, self.acting.request(reason, self._request_key))
+            intent = act(store, self.acting.request(reason, self._journal_key))
             operation = intent.operation if self.dry_run else self._after(intent, wait_seconds)
             document = operation_document(operation) | ({"operation_id": None} if self.dry_run else {})
-            return Intended(
+            return kind(
                 dry_run=self.dry_run,
                 repeated=intent.repeated,
                 operation=OperationNow.model_validate(document),
                 planned=self._planned(intent.operation, epoch),
+                **(told() if self.dry_run else {}),
             )
 
-        return self.once(Intended, intended)
+        return self.once(kind, intended)
 
     def _planned(self, operation: Operation, epoch: int | None) -> Planned | None:
         if not self.dry_run:
@@ -172,7 +190,12 @@ class Change:
                 return operations.get_operation(tx, operation.operation_id)
 
     @property
-    def _request_key(self) -> str | None:
+    def request_key(self) -> str:
+        """Under which what is kept of it is found again, by a repeat with the same key; without a key it is a fresh one."""
+        return self._journal_key or f"api-{os.urandom(8).hex()}"
+
+    @property
+    def _journal_key(self) -> str | None:
         """In the journal, where keys are everybody's."""
         if self.key is None or self.dry_run:
             return None

@@ -73,7 +73,7 @@ class Listing:
         rows = inspection.rows(tx, self.statement, **asked, **after, limit=paging.limit + 1)
         shown_rows = rows[: paging.limit]
         last = [shown_rows[-1][key] for key in self.keys] if len(rows) > paging.limit else None
-        return {"items": [each(row) for row in shown_rows], "next": None if last is None else _written(last)}
+        return {"items": [each(row) for row in shown_rows], "next": None if last is None else written(last)}
 
 
 def _read(kind: type, key: Any) -> Any:
@@ -87,7 +87,8 @@ def _read(kind: type, key: Any) -> Any:
     return key
 
 
-def _written(keys: Sequence[Any]) -> str:
+def written(keys: Sequence[Any]) -> str:
+    """What to ask for the page after the row with these keys."""
     text = json.dumps([key.isoformat() if isinstance(key, datetime) else key for key in keys])
     return base64.urlsafe_b64encode(text.encode()).decode("ascii").rstrip("=")
 

@@ -5,15 +5,23 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import make_url, text
 
+from controller.landing.history import RateHistory
 from tests.support.command_line import CommandLine
 from tests.support.over_http import OverHttp, serving
+from tests.support.recorded import keep_rates
+from tests.support.reports import milliseconds
 
 TOPIC = "acme/shop/orders"
+SINCE = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(hours=1)
+UNTIL = SINCE + timedelta(hours=1)
+SPAN = ("--from", SINCE.isoformat(), "--to", UNTIL.isoformat())
+"""Of the load of `recorded`: to come, since nothing is recorded of a topic before it is there."""
 
 
 @pytest.fixture
@@ -63,3 +71,19 @@ def http(
 ) -> OverHttp:
     """`cleave` over HTTP."""
     return OverHttp(cleave, capsys, monkeypatch, server)
+
+
+@pytest.fixture
+def recorded(cleave: CommandLine, orders: str, tmp_path: Path) -> str:
+    """A topic with an hour of load behind it: hot in the middle."""
+    with cleave.store.transaction() as tx:
+        topic_id = tx.execute(text("SELECT topic_id FROM inspect.topics")).scalar_one()
+    history = RateHistory(f"{tmp_path / 'landing'}-history")
+    for minute in range(1, 61):
+        rate = 22_000.0 if 20 < minute < 40 else 2_000.0
+        keep_rates(
+            history,
+            milliseconds(SINCE) + minute * 60_000,
+            {(topic_id, 0): rate, (topic_id, 1): rate},
+        )
+    return orders

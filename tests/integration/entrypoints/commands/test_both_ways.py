@@ -19,7 +19,12 @@ from controller.entrypoints.reach.verbs import BOTH_WAYS
 from controller.services import autoscaler
 from controller.services.dead_letters import DeadLetterLogs
 from controller.settings import Settings
-from tests.integration.entrypoints.commands import test_bundles_both_ways
+from tests.integration.entrypoints.commands import (
+    test_adoptions_both_ways,
+    test_backtests_both_ways,
+    test_bundles_both_ways,
+    test_candidates_both_ways,
+)
 from tests.support.command_line import CommandLine
 from tests.support.over_http import OverHttp
 from tests.support.passes import COLD, HOT, WARM
@@ -237,7 +242,22 @@ def kept_backtest(cleave: CommandLine) -> None:
 
 
 def test_each_verb_that_goes_both_ways_is_tried_both_ways() -> None:
-    lines = (*LOOKS, *MOMENTARY, *REHEARSALS, *CHANGES, *test_bundles_both_ways.LOOKS)
+    adoptions, backtests, bundles, candidates = (
+        test_adoptions_both_ways,
+        test_backtests_both_ways,
+        test_bundles_both_ways,
+        test_candidates_both_ways,
+    )
+    elsewhere = (
+        *adoptions.CHANGED,
+        *adoptions.MIRRORED,
+        *backtests.ASKED,
+        *bundles.LOOKS,
+        *bundles.CHANGES,
+        *candidates.LOOKS,
+        *candidates.CHANGES,
+    )
+    lines = (*LOOKS, *MOMENTARY, *REHEARSALS, *CHANGES, *elsewhere)
 
     assert {verb for verb in BOTH_WAYS for line in lines if f"{line} ".startswith(f"{verb} ")} == BOTH_WAYS
 

@@ -1,14 +1,16 @@
-"""What people look at of bundles prints the same, whether it is asked of the database or of `cleave serve`."""
+"""Bundles are looked at and acted on alike, whether the database is asked or `cleave serve`."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.bundle_desk import CLUSTER, NAMESPACE, bundle_desk
+from tests.support.bundle_desk import HIGH, LOW, NAMESPACE, TOPICS, Desk, bundle_desk
 from tests.support.over_http import OverHttp, serving
 
 LOOKS = (
@@ -19,29 +21,153 @@ LOOKS = (
     f"bundles proposals {NAMESPACE} --state proposed --cycle 1",
     "bundles proposals --state refused --state applied",
     "bundles proposals --limit 1",
+    "bundles brokers",
+    f"bundles hash {TOPICS[0]}",
+    "bundles hash somewhere",
+    "bundles merges",
+    f"bundles merges {NAMESPACE}",
+    f"bundles policy {NAMESPACE}",
+    "bundles replay 1",
 )
+CHANGES = (
+    f"bundles mode {NAMESPACE} approval",
+    "bundles approve {proposal}",
+    f"bundles policy {NAMESPACE} max_topics=500",
+    f"bundles policy {NAMESPACE} max_topics=null cooldown_seconds=60",
+    f"bundles policy {NAMESPACE} max_topics=400 --replace",
+    f"bundles unload {LOW} --to {{broker}}",
+    f"bundles split {LOW} --parts 4",
+    f"bundles split {HIGH} --position 0xc0000000 --unload",
+)
+"""Each is rehearsed both ways, and then done: over HTTP, or by the database, one after the other."""
+REFUSED = (
+    "bundles show acme/none",
+    "bundles hash persistent://only/two",
+    "bundles merges acme/none",
+    "bundles policy acme/none",
+    "bundles policy acme/none max_topics=3",
+    "bundles policy nonsense",
+    f"bundles policy {NAMESPACE} max_topics=-1",
+    f"bundles policy {NAMESPACE} colour=red",
+    "bundles mode acme/none approval",
+    "bundles approve 99",
+    "bundles approve 1",
+    "bundles replay 99",
+    f"bundles unload {LOW} --to nobody:1",
+    "bundles unload nonsense",
+    f"bundles split {LOW} --position 0x0",
+    f"bundles split {LOW} --algorithm no_such_divide",
+    "bundles split acme/none/HOT",
+    "bundles split LARGEST",
+    f"bundles split {NAMESPACE}/0x00000000_0x70000000",
+)
+"""While the namespace is in dry run."""
 
 
-def test_each_look_at_bundles_prints_the_same(
+@pytest.fixture
+def both(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with (
-        bundle_desk(database, tmp_path, capsys, monkeypatch) as desk,
-        serving(database, tmp_path, pulsar_cluster=CLUSTER) as server,
-    ):
-        desk.uneven()
-        assert desk.cleave.json("bundles", "propose")["proposals"]
-        http = OverHttp(desk.cleave, capsys, monkeypatch, server)
+) -> Iterator[tuple[Desk, OverHttp]]:
+    """A desk with one cycle on record, and the command over HTTP on a server of the same cluster."""
+    monkeypatch.setenv("USER", "ada")
+    with bundle_desk(database, tmp_path, capsys, monkeypatch) as desk:
+        settings = {
+            name: os.environ[f"CLEAVE_{name.upper()}"]
+            for name in ("pulsar_admin_url", "pulsar_cluster", "bundle_balance", "bundle_reports_url")
+        }
+        with serving(database, tmp_path, **settings) as server:
+            desk.uneven()
+            assert desk.cleave.json("bundles", "propose")["proposals"]
+            yield desk, OverHttp(desk.cleave, capsys, monkeypatch, server)
 
-        for line in LOOKS:
-            for form in ((), ("--json",)):
-                there, here = (_ageless(way.ok(*line.split(), *form)) for way in (http, desk.cleave))
-                assert there == here, line
-        assert len(json.loads(http.ok("bundles", "show", "--json"))) == 2
-        assert http.refused("bundles", "show", "acme/none") == desk.cleave.refused(
-            "bundles", "show", "acme/none"
-        )
+
+def test_each_look_at_bundles_prints_the_same(both: tuple[Desk, OverHttp]) -> None:
+    desk, http = both
+    for line in LOOKS:
+        for form in ((), ("--json",)):
+            there, here = (_ageless(way.ok(*line.split(), *form)) for way in (http, desk.cleave))
+            assert there == here, line
+    assert len(json.loads(http.ok("bundles", "show", "--json"))) == 2
+    assert len(json.loads(http.ok("bundles", "brokers", "--json"))) == 2
+
+
+def test_each_refusal_is_the_same_line(both: tuple[Desk, OverHttp]) -> None:
+    desk, http = both
+    before = http.rows()
+    for line in REFUSED:
+        here = desk.cleave(*line.split())
+        assert http(*line.split()) == here, line
+        assert (here.code, here.out, here.err.count("\n")) == (2, "", 1), line
+    assert http.rows() == before
+    assert desk.bench.cluster.acts == []
+
+
+@pytest.mark.parametrize("over_http", [True, False], ids=["over-http", "beside-the-database"])
+def test_each_act_is_rehearsed_alike_and_done(both: tuple[Desk, OverHttp], over_http: bool) -> None:
+    desk, http = both
+    way = http if over_http else desk.cleave
+    named = {
+        "proposal": desk.cleave.json("bundles", "proposals")[0]["proposal_id"],
+        "broker": desk.bench.cluster.brokers[1],
+    }
+    done = []
+    for line in CHANGES:
+        asked = line.format(**named).split()
+        before, acts = http.rows(), list(desk.bench.cluster.acts)
+        for form in ((), ("--json",)):
+            rehearsed = (*asked, "--dry-run", *form)
+            assert http.ok(*rehearsed) == desk.cleave.ok(*rehearsed), line
+        assert (http.rows(), desk.bench.cluster.acts) == (before, acts), line
+        done.append(way.json(*asked))
+
+    mode, [answer], *policies, unloaded, first, second = done
+    assert (mode["mode"], answer["state"]) == ("approval", "approved")
+    assert [one["overrides"] for one in policies] == [
+        {"max_topics": 500},
+        {"cooldown_seconds": 60},
+        {"max_topics": 400},
+    ]
+    assert (unloaded["owner"], unloaded["outcome"]) == (named["broker"], "done")
+    assert ([len(one["parts"]) for one in (first, second)], second["outcome"]) == ([4, 2], "done")
+    actors = desk.cleave.column("SELECT DISTINCT actor FROM inspect.bundles_namespaces")
+    assert actors == ["ada"]
+
+
+def test_proposals_are_refused_for_a_reason_all_or_none(both: tuple[Desk, OverHttp]) -> None:
+    desk, http = both
+    proposals = [str(row["proposal_id"]) for row in desk.cleave.json("bundles", "proposals")]
+    said = http.refused("bundles", "approve", *proposals, "99", "--refuse", "not now")
+    assert "no proposal 99" in said
+
+    answers = http.json("bundles", "approve", *proposals, "--refuse", "not now")
+
+    assert {one["state"] for one in answers} == {"refused"}
+    assert {row["outcome"] for row in desk.cleave.json("bundles", "proposals")} == {"not now"}
+
+
+def test_a_cycle_is_decided_again_by_the_rules_of_the_command(both: tuple[Desk, OverHttp]) -> None:
+    desk, http = both
+    desk.cleave.execute("ALTER TABLE cleave.bundle_decision DISABLE TRIGGER USER")  # it is history
+    desk.cleave.execute("UPDATE cleave.bundle_decision SET outcome = replace(outcome, '0x', '0X')")
+
+    there, here = (way("bundles", "replay", "1") for way in (http, desk.cleave))
+
+    assert there == here
+    assert there.code == 1
+    desk.cleave.execute("UPDATE cleave.bundle_decision SET inputs = NULL, outcome = NULL")
+    assert "no longer kept" in http.refused("bundles", "replay", "1")
+
+
+def test_a_place_on_the_ring_needs_nobody(both: tuple[Desk, OverHttp]) -> None:
+    _, http = both
+    http.settings["CLEAVE_API_URL"] = "http://127.0.0.1:1"
+
+    assert http.json("bundles", "hash", "my-topic") == {
+        "topic": "persistent://public/default/my-topic",
+        "hash": "0x2bad45f7",
+        "namespace": "public/default",
+    }
 
 
 def _ageless(text: str) -> str:
-    return re.sub(r"\d+ (s|min) ago *|\"age_seconds\": \d+", "", text)
+    return re.sub(r"\d+ (s|min) ago *|\"(age|silent)_seconds\": [\d.]+", "", text)

@@ -12,10 +12,11 @@ import subprocess
 import sys
 import termios
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import pairwise
+from pathlib import Path
 
 import psycopg2
 import pytest
@@ -27,7 +28,9 @@ from controller.domain.evaluator import ALL_LANES
 from controller.entrypoints.commands.live import ring
 from controller.services.autoscaler import run_pass
 from controller.store.topics import topics
+from tests.integration.entrypoints.commands.conftest import TOPIC
 from tests.support.command_line import CommandLine
+from tests.support.over_http import OverHttp, server_process
 from tests.support.reports import report_load
 from tests.support.waiting import wait_until
 
@@ -105,7 +108,9 @@ def test_the_ring_fills_its_line_whatever_its_width(width: int) -> None:
 
 
 @contextmanager
-def on_a_terminal(url: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], list[str]]]:
+def on_a_terminal(
+    settings: Mapping[str, str], *arguments: str
+) -> Iterator[tuple[subprocess.Popen[bytes], list[str]]]:
     """The command on a terminal of 40 lines of 140 columns, and what it wrote, pieces in order."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
@@ -118,7 +123,7 @@ def on_a_terminal(url: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[
         except OSError:
             pass  # it has ended
 
-    environment = {**os.environ, "CLEAVE_DATABASE_URL": url, "TERM": "xterm-256color"}
+    environment = {**os.environ, **settings, "TERM": "xterm-256color"}
     command = [sys.executable, "-m", "controller.entrypoints.cli", *arguments]
     with subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment) as process:
         os.close(its)
@@ -135,7 +140,10 @@ def on_a_terminal(url: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[
 def test_on_a_terminal_it_follows_what_happens_until_it_is_left(
     cleave: CommandLine, orders: str, database: str
 ) -> None:
-    with on_a_terminal(database, "watch", orders, "--every", "0.2") as (process, written):
+    with on_a_terminal({"CLEAVE_DATABASE_URL": database}, "watch", orders, "--every", "0.2") as (
+        process,
+        written,
+    ):
         wait_until(lambda: "epoch 0, 2 segments" in "".join(written), message="the first picture")
         cleave.ok("segments", "split", orders, "0")
         wait_until(lambda: "epoch 1, 3 segments" in "".join(written), message="what follows")
@@ -167,7 +175,7 @@ def closed(url: str) -> Iterator[None]:
 def test_a_database_that_goes_away_is_said_and_waited_for(
     cleave: CommandLine, orders: str, database: str
 ) -> None:
-    with on_a_terminal(database, "top", "--every", "0.2") as (process, written):
+    with on_a_terminal({"CLEAVE_DATABASE_URL": database}, "top", "--every", "0.2") as (process, written):
         wait_until(lambda: "1 topics, 2 segments" in "".join(written), message="the first picture")
         with closed(database):
             wait_until(lambda: "trying again" in "".join(written), message="it says so")
@@ -175,3 +183,37 @@ def test_a_database_that_goes_away_is_said_and_waited_for(
         wait_until(lambda: "1 topics, 3 segments" in "".join(written), message="it goes on")
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "at_first", "later"),
+    [
+        (("top",), "1 topics, 2 segments", "1 topics, 3 segments"),
+        (("watch", TOPIC), "epoch 0, 2 segments", "epoch 1, 3 segments"),
+    ],
+    ids=["top", "watch"],
+)
+def test_a_server_that_goes_away_is_said_and_waited_for(
+    cleave: CommandLine,
+    orders: str,
+    database: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+    at_first: str,
+    later: str,
+) -> None:
+    with server_process(database, tmp_path) as (server, address):
+        settings = OverHttp(cleave, capsys, monkeypatch, address).settings
+        with on_a_terminal(settings, *command, "--every", "0.2") as (process, written):
+            wait_until(lambda: at_first in "".join(written), timeout_seconds=90, message="the first picture")
+            server.kill()
+            wait_until(lambda: "trying again" in "".join(written), message="it says so")
+            cleave.ok("segments", "split", orders, "0")
+            assert later not in "".join(written)
+            server.start()
+            wait_until(lambda: later in "".join(written), timeout_seconds=90, message="it goes on")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=30) == 0
+    assert "Traceback" not in "".join(written)

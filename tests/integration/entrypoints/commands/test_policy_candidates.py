@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
 from tests.support.command_line import CommandLine
-from tests.support.recorded import keep_series
-from tests.support.reports import milliseconds
+from tests.support.recorded import keep_days
 
 DAYS = 4
 BETTER = ("profile=pip483", "split_cooldown_seconds=0", "merge_window_seconds=60", "merge_msg_rate_in=4000")
@@ -20,19 +17,10 @@ WORSE = ("max_segments=2",)
 
 @pytest.fixture(scope="module")
 def past(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some days of load of topic 1, which swings from idle to several segments' worth each day: until now."""
+    """Some days of load of topic 1, until now."""
     url = tmp_path_factory.mktemp("past") / "history"
-    record(url, DAYS)
+    keep_days(url, DAYS)
     return url
-
-
-def record(history: Path, days: int) -> None:
-    now = datetime.now(UTC).replace(second=0, microsecond=0)
-    windows = {}
-    for minute in range(0, days * 1_440, 2):
-        rate = max(300.0, 20_000.0 * math.sin(minute / 1_440 * 2 * math.pi))
-        windows[milliseconds(now - timedelta(minutes=minute))] = {(1, 0): rate, (1, 1): rate}
-    keep_series(history, windows)
 
 
 @pytest.fixture
@@ -110,7 +98,7 @@ def test_too_short_a_past_is_refused_with_the_sentence(
     cleave: CommandLine, recorded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLEAVE_HISTORY_URL", str(tmp_path / "short"))
-    record(tmp_path / "short", 1)
+    keep_days(tmp_path / "short", 1)
     cleave.ok("policy", "propose", recorded, *BETTER)
 
     answer = cleave("policy", "promote", recorded)

@@ -52,7 +52,7 @@ def description(
     url = postgres_server.url(name, user=user, password="pw")
     landing: Path = tmp_path_factory.mktemp("landing")
     with serving_worker(url, landing_url=str(landing)) as running:
-        document = httpx.get(f"{running.address}/openapi.json").text
+        document = httpx.get(f"{running.address}/openapi.json", timeout=60.0).text
         document = document.replace('"maximum":65536', f'"maximum":{MOST_SEGMENTS}')
         schema = schemathesis.openapi.from_dict(json.loads(document))
         schema.config.update(base_url=running.address)

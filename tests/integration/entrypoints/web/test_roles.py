@@ -36,6 +36,7 @@ TOKENS = {
     "broker": token_of(Role.BROKER),
 }
 CLIENTS = "/api/v1/topics/{tenant}/{namespace}/{topic}"
+BUNDLES = "/api/v1/namespaces/{tenant}/{namespace}/bundles"
 SCALABLE = "/admin/v2/scalable/{tenant}/{namespace}"
 SEGMENT = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
 NAMED = {
@@ -143,8 +144,13 @@ RIGHTS: dict[tuple[str, str], Right] = {
             "backtests/{run_id}/results",
             "bundles",
             "bundles/brokers",
+            "bundles/brokers/active",
+            "bundles/cycles/{cycle_id}",
+            "bundles/merges",
+            "bundles/of-topic",
             "bundles/count",
             "bundles/proposals",
+            "policies/candidates",
             "policies/history",
             "policies/cluster",
         )
@@ -173,6 +179,12 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("POST", f"{CLIENTS}/decide"): Right.READ,
     ("POST", f"{CLIENTS}/situations"): Right.READ,
     **{("POST", f"{CLIENTS}/{act}"): Right.OPERATE for act in ("split", "merge", "rebucket", "recut")},
+    ("POST", f"{CLIENTS}/backtests"): Right.OPERATE,
+    ("POST", "/api/v1/namespaces/{tenant}/{namespace}/backtests"): Right.OPERATE,
+    ("POST", "/api/v1/backtests"): Right.ADMINISTER,
+    ("POST", f"{CLIENTS}/candidate"): Right.OPERATE,
+    ("DELETE", f"{CLIENTS}/candidate"): Right.OPERATE,
+    ("POST", f"{CLIENTS}/candidate/promote"): Right.OPERATE,
     **{
         (method, path): right
         for path in (
@@ -182,6 +194,7 @@ RIGHTS: dict[tuple[str, str], Right] = {
         for method, right in (("GET", Right.READ), ("POST", Right.OPERATE), ("DELETE", Right.OPERATE))
     },
     ("POST", "/api/v1/policies/cluster"): Right.ADMINISTER,
+    **{("POST", f"{CLIENTS}/{act}"): Right.ADMINISTER for act in ("adopt", "attach", "detach")},
     ("PUT", CLIENTS): Right.ADMINISTER,
     ("DELETE", CLIENTS): Right.ADMINISTER,
     **{
@@ -194,6 +207,18 @@ RIGHTS: dict[tuple[str, str], Right] = {
             ("POST", "/sharing"),
             ("GET", "/dead-letters"),
             ("POST", "/dead-letters/redrive"),
+        )
+    },
+    ("GET", f"{BUNDLES}/policy"): Right.READ,
+    **{
+        ("POST", path): Right.ADMINISTER
+        for path in (
+            "/api/v1/bundles/proposals/approve",
+            "/api/v1/bundles/proposals/refuse",
+            f"{BUNDLES}/policy",
+            f"{BUNDLES}/mode",
+            f"{BUNDLES}/{{bundle}}/split",
+            f"{BUNDLES}/{{bundle}}/unload",
         )
     },
     ("GET", "/api/v1/audit"): Right.ADMINISTER,
