@@ -13,7 +13,7 @@ from typing import Any
 from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import Param
 
-from cleave_provider.failures import retried
+from cleave_provider.operators.retried import RetriedOperator
 
 HAS_RESPONSE_TIMEOUT = "response_timeout" in inspect.signature(HITLOperator.__init__).parameters
 """Airflow 3.1 begins with a provider whose questions have the other name for it."""
@@ -23,7 +23,7 @@ AFTER_ITS_TIME = timedelta(seconds=2)
 """Asked so much longer than an answer counts, so that the default holds by then, by the clock of the database."""
 
 
-class AskOperator(HITLOperator):
+class AskOperator(RetriedOperator, HITLOperator):
     """Approve or reject, with a reason. `question` has `subject`, `body`, `default` (one of both) and `expires_at` (an instant, ISO 8601)."""
 
     APPROVE, REJECT = "Approve", "Reject"
@@ -34,7 +34,7 @@ class AskOperator(HITLOperator):
             None, type=["null", "string"], title="Reason", description="Why, for whoever looks later."
         )
         super().__init__(
-            subject="?", options=[self.APPROVE, self.REJECT], params={"reason": reason}, **retried(kwargs)
+            subject="?", options=[self.APPROVE, self.REJECT], params={"reason": reason}, **kwargs
         )
         self.question = question
 
