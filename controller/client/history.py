@@ -7,11 +7,13 @@ event is written:
 - `handed_out`: before the application gets the message;
 - `begun`, `ended`: before and after the application's work on it;
 - `failed`: after work on it that is to be done again, in place of `ended`;
-- `acknowledged`: after the data plane took the acknowledgement.
+- `acknowledged`: after the data plane took the acknowledgement;
+- `seeking`, `sought`: before somebody asks for a seek of the subscription, and after it is done.
 
-A line has these fields, with a tab between them; the last four are a consumer's alone::
+A line has these fields, with a tab between them; the last four are a consumer's alone, and of a seek there are but two::
 
     at_ns  event  producer  key  number  [consumer  segment  bucket  attachment]
+    at_ns  event
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +31,7 @@ from controller.domain.errors import InvalidInput
 
 SUFFIX = ".history"
 """Of a file's name; a directory stands for the files in it, at any depth, whose names end so."""
-_OF_PRODUCER, _OF_CONSUMER = 5, 9
+_OF_SEEK, _OF_PRODUCER, _OF_CONSUMER = 2, 5, 9
 _MOST_DIGITS = 18
 """What fits 64 bits."""
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
@@ -39,7 +42,7 @@ Message = tuple[str, str, int]
 
 
 class Event(StrEnum):
-    """What happened to a message."""
+    """What happened to a message, or to the subscription."""
 
     SENT = "sent"
     HANDED_OUT = "handed_out"
@@ -47,6 +50,12 @@ class Event(StrEnum):
     ENDED = "ended"
     ACKNOWLEDGED = "acknowledged"
     FAILED = "failed"
+    SEEKING = "seeking"
+    SOUGHT = "sought"
+
+
+OF_SEEKS = (Event.SEEKING, Event.SOUGHT)
+"""Of the whole subscription, and of no message."""
 
 
 class Attachment(NamedTuple):
@@ -78,11 +87,12 @@ class Record(NamedTuple):
 
     at_ns: int
     event: Event
-    producer: str
-    key: str
-    number: int
+    producer: str = ""
+    """Empty, as is the key, for a seek."""
+    key: str = ""
+    number: int = 0
     consumer: str = ""
-    """Empty, as are the next three, for what was sent."""
+    """Empty, as are the next three, for what was sent and for a seek."""
     segment: str = ""
     bucket: str = ""
     attachment: str = ""
@@ -102,9 +112,14 @@ class _HistoryFile(ClosedByWith):
 
     def _write(self, event: Event, messages: Iterable[Message], end: str) -> None:
         start = f"{time.monotonic_ns()}\t{event}\t"
-        lines = "".join(
-            f"{start}{_field(producer)}\t{_field(key)}\t{number}{end}" for producer, key, number in messages
+        self._append(
+            "".join(
+                f"{start}{_field(producer)}\t{_field(key)}\t{number}{end}"
+                for producer, key, number in messages
+            )
         )
+
+    def _append(self, lines: str) -> None:
         rest = memoryview(lines.encode(errors="backslashreplace"))
         while rest:
             rest = rest[os.write(self._descriptor, rest) :]
@@ -148,6 +163,17 @@ class ConsumerHistory(_HistoryFile):
     def _note(self, event: Event, messages: Iterable[Message], attachment: Attachment) -> None:
         where = "\t".join(_field(str(one)) for one in attachment)
         self._write(event, messages, f"\t{self._consumer}\t{where}\n")
+
+
+class SeekHistory(_HistoryFile):
+    """The file of whoever asks for seeks of the subscription."""
+
+    @contextmanager
+    def seek(self) -> Iterator[None]:
+        """Ask for it in here, and wait until it is done. An error leaves the seek open: it may still come about."""
+        self._append(f"{time.monotonic_ns()}\t{Event.SEEKING}\n")
+        yield
+        self._append(f"{time.monotonic_ns()}\t{Event.SOUGHT}\n")
 
 
 def _field(text: str) -> str:
@@ -206,12 +232,17 @@ _EVENTS = {event.value: event for event in Event}
 
 
 def _record(fields: list[str], path: Path, line: int) -> Record:
-    event = _EVENTS.get(fields[1]) if len(fields) in (_OF_PRODUCER, _OF_CONSUMER) else None
-    at_ns, number = fields[0], fields[4] if event else ""
+    event = _EVENTS.get(fields[1]) if len(fields) in (_OF_SEEK, _OF_PRODUCER, _OF_CONSUMER) else None
+    is_seek = event in OF_SEEKS
+    at_ns, number = fields[0], "0" if is_seek else fields[4] if event and len(fields) > _OF_SEEK else ""
     if event is None or not (at_ns.isdecimal() and number.isdecimal()):
         raise _malformed(path, line, "give at_ns, event, producer, key, number, and of a consumer four more")
     if len(at_ns) > _MOST_DIGITS or len(number) > _MOST_DIGITS:
         raise _malformed(path, line, f"at_ns and number have {_MOST_DIGITS} digits at most")
+    if is_seek:
+        if len(fields) == _OF_SEEK:
+            return Record(int(at_ns), event)
+        raise _malformed(path, line, f"{event!s} is of the subscription: give at_ns and event")
     if event is Event.SENT:
         if len(fields) == _OF_PRODUCER:
             return Record(int(at_ns), event, fields[2], fields[3], int(number))

@@ -3,7 +3,9 @@
 What is a fault, and what is none:
 
 - *lost*: sent and never handed out. On demand also: handed out and never acknowledged.
-- *duplicated*: handed out again after it was acknowledged. A message that was not acknowledged may come again.
+- *duplicated*: handed out again after it was acknowledged. A message that was not acknowledged may come again, and
+  after a seek of the subscription so may one that was: acknowledgements from before the seek's end count for nothing from
+  its beginning on.
 - *overtaken*: work on a message began before its predecessor's had ended for the first time; or a message was handed
   out, the first time or again, behind one that should follow it. The predecessor is the message before it of the same
   producer and key. A key may go back to an earlier number and go on in order from there: its *rewind*.
@@ -26,7 +28,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from controller.client.history import Event, Record
+from controller.client.history import OF_SEEKS, Event, Record
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -174,12 +176,16 @@ class _Columns:
         self.owners: dict[Owner, int] = {}
         self.last_at = array("q")
         """When each owner's last line was written."""
+        self.seeks = _Seeks()
 
     def take(self, records: Iterable[Record]) -> None:
         """Append them."""
         keys, producers, owners, last_at = self.keys, self.producers, self.owners, self.last_at
         for record in records:
             at, event, producer, key, number = record[:5]
+            if event in OF_SEEKS:
+                self.seeks.take(event, at)
+                continue
             self.at.append(at)
             self.event.append(_EVENTS[event])
             self.producer.append(producers.setdefault(producer, len(producers)))
@@ -229,6 +235,30 @@ class _Columns:
         del table
         return messages, zip(
             *(_values(rows[name]) for name in ("key", "at", "event", "message", "owner")), strict=True
+        )
+
+
+class _Seeks:
+    """From when to when somebody sought."""
+
+    def __init__(self) -> None:
+        self._over: list[tuple[int, int]] = []
+        self._open: list[int] = []
+
+    def take(self, event: Event, at: int) -> None:
+        """The next line of a file. Who asks and dies leaves a seek open. It is done when a later one is, since seeks follow one
+        another, and may be under way for ever if none comes.
+        """
+        if event is Event.SEEKING:
+            self._open.append(at)
+        else:
+            self._over += [(begun, at) for begun in self._open]
+            self._open = []
+
+    def undo(self, acknowledged_at: int, at: int) -> bool:
+        """Whether what was acknowledged then may come again at `at`."""
+        return any(begun <= at and acknowledged_at <= over for begun, over in self._over) or any(
+            begun <= at for begun in self._open
         )
 
 
@@ -313,9 +343,11 @@ class _Judge:
         self._last_at = columns.last_at
         self._keys, self._producers = list(columns.keys), list(columns.producers)
         self._owners = list(columns.owners)
-        self._sent, self._handed, self._ended, self._acknowledged = (
-            bytearray(len(self._messages.number)) for _ in range(4)
-        )
+        count = len(self._messages.number)
+        self._sent, self._handed, self._ended = (bytearray(count) for _ in range(3))
+        self._acknowledged_at = array("q", bytes(8 * count))
+        """Of each message when it was last; 0 where it was not."""
+        self._seeks = columns.seeks
         self._hand_outs = 0
         self._counts = dict.fromkeys(Kind, 0)
         self._examples: dict[Kind, list[Example]] = {kind: [] for kind in Kind}
@@ -332,7 +364,7 @@ class _Judge:
             Event.ACKNOWLEDGED: self._on_acknowledged,
             Event.FAILED: self._on_failed,
         }
-        by_code = [acts[event] for event in Event]
+        by_code = [acts[event] for event in Event if event not in OF_SEEKS]
         present = -1
         for key, at, event, message, owner in self._rows:
             if key != present:
@@ -346,7 +378,7 @@ class _Judge:
                 self._find(Kind.UNCONFIRMED, message, "handed out, and no producer knows that it was stored")
             elif sent and not handed:
                 self._find(Kind.LOST, message, "sent and never handed out")
-            elif sent and demand_acknowledged and not self._acknowledged[message]:
+            elif sent and demand_acknowledged and not self._acknowledged_at[message]:
                 self._find(Kind.LOST, message, "handed out and never acknowledged")
 
     def verdict(self) -> Verdict:
@@ -356,7 +388,7 @@ class _Judge:
             handed_out=self._hand_outs,
             redelivered=self._hand_outs - sum(self._handed),
             ended=sum(self._ended),
-            acknowledged=sum(self._acknowledged),
+            acknowledged=sum(map(bool, self._acknowledged_at)),
             counts=self._counts,
             examples=tuple(one for kind in Kind for one in self._examples[kind]),
         )
@@ -368,7 +400,8 @@ class _Judge:
         self._hand_outs += 1
         self._look_at_owner(message, owner, at)
         again = bool(self._handed[message])
-        if again and self._acknowledged[message]:
+        acknowledged_at = self._acknowledged_at[message]
+        if again and acknowledged_at and not self._seeks.undo(acknowledged_at, at):
             self._find(Kind.DUPLICATED, message, "handed out again after it was acknowledged", at, owner)
         flow = self._messages.flow[message]
         highest = self._key.highest.get(flow, -1)
@@ -442,8 +475,8 @@ class _Judge:
             if not begun:
                 del self._key.working[owner]
 
-    def _on_acknowledged(self, message: int, _owner: int, _at: int) -> None:
-        self._acknowledged[message] = 1
+    def _on_acknowledged(self, message: int, _owner: int, at: int) -> None:
+        self._acknowledged_at[message] = max(at, 1)
 
     def _find(
         self, kind: Kind, message: int, why: str, at: int | None = None, owner: int = _NO_OWNER

@@ -1,4 +1,4 @@
-"""A correct run in memory, as the histories of its processes tell it: producers, owners of buckets, kills, hand-overs.
+"""A correct run in memory, as the histories of its processes tell it: producers, owners of buckets, kills, hand-overs, seeks.
 
 Each act adds records, and time goes on by `TICK` with every record, so that a test can put one in between.
 """
@@ -58,7 +58,7 @@ class OrderedRun:
         self._records: list[Record] = []
         self._acts: tuple[Callable[[_Bucket, int], None], ...] = (
             self._send, self._send, self._hand_out, self._hand_out, self._begin, self._begin, self._end,
-            self._end, self._acknowledge, self._hand_over, self._kill, self._reset,
+            self._end, self._acknowledge, self._hand_over, self._kill, self._reset, self._seek,
         )  # fmt: skip
 
     @property
@@ -140,11 +140,14 @@ class OrderedRun:
 
     def _hand_over(self, bucket: _Bucket, rest: int) -> None:
         """In good order: all that is in hand is settled, and only then the bucket goes to somebody else."""
+        self._settle(bucket)
+        self._attach(bucket, rest)
+
+    def _settle(self, bucket: _Bucket) -> None:
         while not bucket.is_settled:
             self._begin(bucket, 0)
             self._end(bucket, 0)
             self._acknowledge(bucket, 0)
-        self._attach(bucket, rest)
 
     def _kill(self, bucket: _Bucket, rest: int) -> None:
         """Of the owner, who may have had one acknowledgement confirmed and not written down."""
@@ -160,6 +163,17 @@ class OrderedRun:
         while bucket.working:
             self._end(bucket, 0)
         bucket.rewind()
+
+    def _seek(self, _bucket: _Bucket, rest: int) -> None:
+        """To the beginning: all that is in hand is settled, and whoever has a bucket then reads all of it again."""
+        self.now += TICK
+        self._records.append(Record(self.now, Event.SEEKING))
+        for bucket in self.buckets:
+            self._settle(bucket)
+            bucket.acknowledged.clear()
+            self._attach(bucket, rest)
+        self.now += TICK
+        self._records.append(Record(self.now, Event.SOUGHT))
 
     def _attach(self, bucket: _Bucket, rest: int) -> None:
         others = [name for name in CONSUMERS if name != bucket.consumer]

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from controller.client.history import (
     ProducerHistory,
     Readings,
     Record,
+    SeekHistory,
     history_files,
     read_history,
 )
@@ -39,13 +41,16 @@ def test_every_event_is_read_back_with_who_and_when(tmp_path: Path) -> None:
             consumer.failed,
         ):
             note([("p", "größe", 0)], HELD)
+    with SeekHistory(tmp_path / "s") as asker, asker.seek():
+        pass
 
-    records = list(read_history(tmp_path / "p", tmp_path / "c"))
+    records = list(read_history(tmp_path / "p", tmp_path / "c", tmp_path / "s"))
 
     assert [one.event for one in records] == [Event.SENT, *Event]
-    assert [one[2:5] for one in records] == [("p", "größe", number) for number in (0, 1, 0, 0, 0, 0, 0)]
+    assert [one[2:5] for one in records[:7]] == [("p", "größe", number) for number in (0, 1, 0, 0, 0, 0, 0)]
     assert {one[5:] for one in records[:2]} == {("", "", "", "")}
-    assert {one[5:] for one in records[2:]} == {("c1", "3", "1", "a7")}
+    assert {one[5:] for one in records[2:7]} == {("c1", "3", "1", "a7")}
+    assert {one[2:] for one in records[7:]} == {("", "", 0, "", "", "", "")}
     instants = [before, *(one.at_ns for one in records), time.monotonic_ns()]
     assert instants == sorted(instants)
 
@@ -57,6 +62,13 @@ def test_the_line_is_as_documented(tmp_path: Path) -> None:
     at_ns, rest = (tmp_path / "c").read_text().split("\t", 1)
     assert at_ns.isdecimal()
     assert rest == "begun\tp\tk\t5\tc1\t3\t1\ta7\n"
+
+
+def test_a_seek_that_failed_may_still_come_about(tmp_path: Path) -> None:
+    with SeekHistory(tmp_path / "s") as asker, suppress(OSError), asker.seek():
+        raise OSError
+
+    assert [one.event for one in read_history(tmp_path / "s")] == [Event.SEEKING]
 
 
 def test_names_may_hold_whatever_breaks_lines(tmp_path: Path) -> None:
@@ -127,6 +139,9 @@ def line(text: str) -> bytes:
         line("1 begun p k 0"),
         line("1 begun p k 0 c 0 0"),
         line("1 begun p k 0  0 0 1"),
+        line("1 sent"),
+        line("1 seeking p k 0"),
+        line("x sought"),
         line("1 begun p k 0 c 0 0 "),
         line(f"1 sent p k {10**18}"),
         line(f"{10**18} sent p k 0"),

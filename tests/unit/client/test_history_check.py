@@ -13,12 +13,16 @@ from controller.client.history_check import FAULTS, Kind, Owner, Verdict, check
 def told(*lines: str) -> list[Record]:
     """One record a line, ten nanoseconds apart: `OWNER event number [key [producer]]`.
 
-    An owner is consumer/attachment, of segment 0 and bucket 1; `-` for a producer.
+    An owner is consumer/attachment, of segment 0 and bucket 1; `-` for a producer. A seek is `- seeking` and `- sought`.
     """
     return [_record(10 * (at + 1), *line.split()) for at, line in enumerate(lines)]
 
 
-def _record(at_ns: int, owner: str, event: str, number: str, key: str = "k", producer: str = "p") -> Record:
+def _record(
+    at_ns: int, owner: str, event: str, number: str = "", key: str = "k", producer: str = "p"
+) -> Record:
+    if not number:
+        return Record(at_ns, Event(event))
     consumer, _, attachment = owner.partition("/")
     where = () if owner == "-" else (consumer, "0", "1", attachment)
     return Record(at_ns, Event(event), producer, key, int(number), *where)
@@ -88,6 +92,17 @@ LEGAL = {
     ],
     "two keys in two hands": ["c/1 handed_out 0 j", "c/1 begun 0 j", *worked_off(0, owner="d/1"), "c/1 ended 0 j"],
     "a number that was never stored": [*handed_out(0, 1, 2, 4)],
+    "all again after a seek": [*worked_off(0, 1), "- seeking", "- sought", *worked_off(0, 1, 2, owner="c/2")],
+    "all again before whoever sought knows that it is done": [
+        *worked_off(0, 1), "- seeking", *worked_off(0, 1, owner="c/2"), "- sought", *worked_off(2, owner="c/2"),
+    ],
+    "an acknowledgement while a seek goes on": [
+        *handed_out(0, 1), "- seeking", "c/1 acknowledged 1", "- sought", *handed_out(0, 1, owner="c/2"),
+    ],
+    "a seek whose asker died and another's after it": [
+        *worked_off(0), "- seeking", "- seeking", "- sought", *worked_off(0, owner="c/2"),
+    ],
+    "a seek whose asker died": [*worked_off(0), "- seeking", *worked_off(0, owner="c/2"), *worked_off(0, owner="c/3")],
 }  # fmt: skip
 
 
@@ -106,6 +121,14 @@ FAULTY: dict[str, tuple[list[str], dict[Kind, list[int]]]] = {
     ),
     "handed out again to the one that acknowledged it": (
         [*worked_off(0), *handed_out(0)],
+        {Kind.DUPLICATED: [0]},
+    ),
+    "handed out again after its acknowledgement, before a seek": (
+        [*worked_off(0), *handed_out(0, owner="d/1"), "- seeking", "- sought"],
+        {Kind.DUPLICATED: [0]},
+    ),
+    "handed out again after it was acknowledged after a seek": (
+        [*worked_off(0), "- seeking", "- sought", *worked_off(0, owner="d/1"), *handed_out(0, owner="e/1")],
         {Kind.DUPLICATED: [0]},
     ),
     "handed out the first time behind a later one": (
