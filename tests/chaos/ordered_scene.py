@@ -11,15 +11,15 @@ import random
 import signal
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from controller.client.history import read_history
-from controller.client.history_check import Verdict, check
+from controller.client.history import Event, Record, SeekHistory, read_history
+from controller.client.history_check import Example, Kind, Verdict, check
 from controller.devstack.ports import free_port, is_listening, release_port
 from controller.devstack.process import ChildProcess
 from controller.devstack.pulsar.standalone import PulsarStandalone
@@ -41,7 +41,60 @@ FEWEST, MOST = 2, 8
 BUCKETS = (1, 2, 4)
 REFUSED = (Conflict, InvalidLayoutChange, Retryable)
 ENDS_WITHIN_SECONDS = 240.0
+SILENT_SECONDS = GRACE_SECONDS / 2
+"""Who was not heard for so long, others may read what is in its hands, and nothing takes that out of them."""
+CLIENT_KEEPS_SECONDS = 1.0
+"""Acknowledgements that a client of a broker's has not sent, at most: it says 100 ms."""
+BROKER_KEEPS_SECONDS = 61.0
+"""Acknowledgements that a broker has not written down, at most: see `controller.dataplane.pulsar.reader`."""
+EVERY_EXAMPLE = 1_000_000
 DRAINED = "SELECT count(*) FROM cleave.segment_drain WHERE subscription = 'billing'"
+
+
+@dataclass
+class _Excuses:
+    """When what happened that makes a finding no fault. Instants are the machine's monotonic clock, in ns."""
+
+    silences: list[tuple[int, int]] = field(default_factory=list)
+    """Stops of a consumer, until it may have worked off what was in its hands."""
+    losses: list[tuple[int, int]] = field(default_factory=list)
+    """Acknowledgements of these times may not have reached the disk of a broker."""
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """A consumer stands still meanwhile, for however long."""
+        began = time.monotonic_ns()
+        yield
+        if time.monotonic_ns() - began > SILENT_SECONDS * 1e9:
+            self.silences.append((began, time.monotonic_ns() + int(SILENT_SECONDS * 1e9)))
+
+    def lost(self, kept_seconds: float) -> None:
+        """Whoever kept acknowledgements for so long is dead, or cut off."""
+        now = time.monotonic_ns()
+        self.losses.append((now - int(kept_seconds * 1e9), now))
+
+    def unexplained(self, verdict: Verdict, records: Iterable[Record]) -> list[Example]:
+        """Findings of two owners and of duplicates that nothing that happened accounts for."""
+        told = {kind: [one for one in verdict.examples if one.kind is kind] for kind in Kind}
+        found = [one for one in told[Kind.TWO_OWNERS] if not _lies_in(one.at_ns, self.silences)]
+        twice = {(one.producer, one.key, one.number) for one in told[Kind.DUPLICATED]}
+        taken: dict[tuple[str, str, int], list[int]] = defaultdict(list)
+        for record in records if twice else ():
+            if record.event is Event.ACKNOWLEDGED and record[2:5] in twice:
+                taken[record[2:5]].append(record.at_ns)
+        for one in told[Kind.DUPLICATED]:
+            before = [at for at in taken[one.producer, one.key, one.number] if at <= (one.at_ns or 0)]
+            if not _lies_in(max(before), self.losses):
+                found.append(one)
+        return found
+
+
+def _lies_in(at_ns: int | None, spans: Iterable[tuple[int, int]]) -> bool:
+    return at_ns is not None and any(begin <= at_ns <= end for begin, end in spans)
+
+
+def _name(strike: Callable[[], None]) -> str:
+    return strike.__name__.strip("_")
 
 
 @dataclass
@@ -80,6 +133,10 @@ class OrderedScene:
         self._broker, self._prefetch = broker, prefetch
         self._chooser, self._rate = random.Random(seed), rate
         self.acts: Counter[str] = Counter()
+        self._excuses = _Excuses()
+        self._seeks = running.enter_context(SeekHistory(directory / "seeks.history"))
+        self._number = 0
+        self._to_come: list[Callable[[], None]] = []
         bench.execute(
             "UPDATE cleave.cluster_policy SET policy = '{\"enabled\": false}', row_version = row_version + 1"
         )
@@ -104,36 +161,52 @@ class OrderedScene:
             path.read_bytes().count(b"\n") for one in self._producers.values() for path in one.histories
         )
 
-    def run(self, operations: int, *, strike_every: int) -> None:
-        """So many reshapes, each waited for; a strike after each `strike_every`."""
-        strikes = [
+    @property
+    def strikes(self) -> tuple[Callable[[], None], ...]:
+        """All that befalls those who take part."""
+        strikes: tuple[Callable[[], None], ...] = (
             self._kill_consumer, self._pause_consumer, self._outlast_grace, self._kill_producer, self._pause_producer,
             self._kill_worker, self._pause_worker, self._change_subscriptions, self._collect, self._seek,
-        ]  # fmt: skip
-        if self._broker is not None:
-            strikes.append(self._kill_broker)
-        order: list[Callable[[], None]] = []
-        for number in range(1, operations + 1):
-            self._reshape()
-            if (
-                number % self._look_every == 0
-            ):  # a layout is not changed for ever under consumers that are far behind
-                self._wait("the consumers catch up", lambda: self._unread_at_most(self._most_unread))
-            if number % strike_every == 0:
-                if not order:  # each in its turn, so that a short run has seen all of them
-                    order = self._chooser.sample(strikes, len(strikes))
-                strike = order.pop()
-                self.acts[strike.__name__.strip("_")] += 1
-                strike()
+        )  # fmt: skip
+        return strikes if self._broker is None else (*strikes, self._kill_broker)
 
-    def judge(self) -> Verdict:
-        """End the producers, let the consumers finish, and compare."""
+    def run(self, operations: int, *, strike_every: int) -> None:
+        """So many reshapes more, each waited for; a strike after each `strike_every` since the scene began."""
+        for _ in range(operations):
+            self._reshape()
+            self._number += 1
+            if self._number % self._look_every == 0:
+                # a layout is not changed for ever under consumers that are far behind
+                self._wait("the consumers catch up", lambda: self._unread_at_most(self._most_unread))
+            if self._number % strike_every == 0:
+                self._strike()
+
+    def _strike(self) -> None:
+        """Each in its turn, so that a short run has seen all of them."""
+        if not self._to_come:
+            self._to_come = self._chooser.sample(self.strikes, len(self.strikes))
+        strike = self._to_come.pop()
+        self.acts[_name(strike)] += 1
+        strike()
+
+    @property
+    def unseen(self) -> set[str]:
+        """Strikes that have not come yet."""
+        return {_name(one) for one in self.strikes} - self.acts.keys()
+
+    def judge(self) -> tuple[Verdict, list[Example]]:
+        """End the producers, let the consumers finish, and compare. Beside the verdict those of its findings of two owners and of
+        duplicates that the strikes do not account for.
+        """
         for one in self._producers.values():
             one.traffic.stop()
         self._wait("the backlog is read", lambda: self._unread_at_most(0))
         for one in self._consumers.values():
             one.traffic.stop()
-        return check(read_history(*(path for one in self._everybody for path in one.histories)))
+        paths = [path for one in self._everybody for path in one.histories]
+        paths.append(self._directory / "seeks.history")
+        verdict = check(read_history(*paths), examples=EVERY_EXAMPLE)
+        return verdict, self._excuses.unexplained(verdict, read_history(*paths))
 
     def _reshape(self) -> None:
         """One of the layout as it is; the workers run it. What cannot be just now is replaced by another."""
@@ -168,6 +241,12 @@ class OrderedScene:
 
     def _kill_consumer(self) -> None:
         self._kill_and_start(self._consumers, self._consumers_name)
+        self._clients_forget()
+
+    def _clients_forget(self) -> None:
+        """The embedded logs have an acknowledgement before the consumer knows of it."""
+        if self.bench.pulsar is not None:
+            self._excuses.lost(CLIENT_KEEPS_SECONDS)
 
     def _kill_producer(self) -> None:
         self._kill_and_start(self._producers, lambda name, lives: f"{name}-{lives}")
@@ -186,12 +265,18 @@ class OrderedScene:
         one.histories += again.histories
 
     def _pause_consumer(self) -> None:
-        with self._stopped(self._any(self._consumers).pid):
+        with self._stopped_consumer():
             self._reshape()
+
+    @contextmanager
+    def _stopped_consumer(self) -> Iterator[None]:
+        with self._excuses.stopped(), self._stopped(self._any(self._consumers).pid):
+            self._clients_forget()
+            yield
 
     def _outlast_grace(self) -> None:
         """Its buckets are with others when it wakes."""
-        with self._stopped(self._any(self._consumers).pid):
+        with self._stopped_consumer():
             began = time.monotonic()
             while time.monotonic() < began + 2 * GRACE_SECONDS:
                 self._reshape()
@@ -221,6 +306,7 @@ class OrderedScene:
         self._reshape()
         self._wait("a segment is drained", lambda: self.bench.scalar(DRAINED) > before)
         broker.kill()
+        self._excuses.lost(BROKER_KEEPS_SECONDS)
         broker.start()
 
     def _change_subscriptions(self) -> None:
@@ -242,6 +328,10 @@ class OrderedScene:
             )
 
     def _seek(self) -> None:
+        with self._seeks.seek():
+            self._seek_back()
+
+    def _seek_back(self) -> None:
         """Back to what is left, while the topic is reshaped and a worker dies. An instant could lie ahead of somebody's backlog, and
         a seek there would pass it over.
         """
