@@ -122,13 +122,23 @@ class Cursors:
         )
 
     def move(self, backing_topic: str, subscription: str, instant_ms: int, deadline: Deadline) -> None:
-        """Have the subscription go on with the first entry published at the instant or later. Disconnects all holders."""
+        """Have the subscription go on with the first entry published at the instant or later. Disconnects all holders.
+
+        A terminated topic without an entry has no place to go to. A broker that has loaded such a one anew (seen with 4.2.4) fails
+        at any instant in it and leaves the subscription fenced, so that it can never be moved again; it is not asked.
+        """
+        if self._is_closed_and_empty(backing_topic, deadline):
+            return
         act = f"seek {subscription!r} on {backing_topic}"
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/resetcursor/{instant_ms}"
         answer = self._admin.ask(Ask("POST", path, act, accept=FAILED), deadline)
         if answer.status in FAILED:  # it may not know where that is
             place = self.place_before(backing_topic, instant_ms, deadline)
             self._move_behind(backing_topic, subscription, place, act, deadline)
+
+    def _is_closed_and_empty(self, backing_topic: str, deadline: Deadline) -> bool:
+        internal = self._internal(backing_topic, deadline)
+        return internal.get("state") == "Terminated" and internal.get("numberOfEntries") == 0
 
     def _move_behind(
         self, backing_topic: str, subscription: str, place: tuple[int, int], act: str, deadline: Deadline

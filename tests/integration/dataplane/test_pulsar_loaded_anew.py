@@ -169,3 +169,20 @@ def test_entries_that_cannot_be_looked_at_count_as_one_each(
 
     monkeypatch.setattr(stored, "_entry_ask", away)
     assert plane.backlog(log, "billing") == BATCHES
+
+
+def test_one_in_which_nothing_was_ever_stored_is_sought_again_and_again(
+    here: OnPulsar, plane: PulsarDataPlane
+) -> None:
+    """4.2.4 fails at an instant in it, and from then on refuses every move of the cursor: whoever asks must not ask that."""
+    log = plane.backing_topic(here.topic, "0000-ffff-0")
+    plane.create_segment(log, ["billing"])
+    plane.terminate_segment(log)
+    load_anew(here, log)
+    assert plane.backlog(log, "billing") == 0
+
+    for instant_ms in (0, 10**13, 0):
+        plane.seek(log, "billing", instant_ms)
+    plane.skip_all(log, "billing")
+
+    assert plane.backlog(log, "billing") == 0
