@@ -38,10 +38,13 @@ class _InHand(NamedTuple):
     batch: Batch
     attachment: Attachment
     messages: list[Message]
+    begun: set[Message]
 
 
 class JudgedConsumer:
-    """One that works on what it takes when the test says so. A batch is begun when it is taken, and ended by `finish`."""
+    """One that works on what it takes when the test says so. The first message of each key is begun when it is taken, and ended by
+    `finish`.
+    """
 
     def __init__(self, consumer: StreamConsumer, history: ConsumerHistory) -> None:
         self.consumer, self._history = consumer, history
@@ -50,7 +53,7 @@ class JudgedConsumer:
 
     @property
     def messages_in_hand(self) -> int:
-        """Begun, and not ended."""
+        """Taken, and not ended."""
         return sum(len(one.messages) for one in self._in_hand)
 
     def take(self, seconds: float = TURN_SECONDS) -> None:
@@ -61,14 +64,15 @@ class JudgedConsumer:
         messages = [("shop", (m.key or b"").decode(), int(m.payload)) for m in batch.messages]
         attachment = self._readings.attachment(batch.segment_id, str(batch.bucket), batch.origin)
         self._history.handed_out(messages, attachment)
-        self._history.begun(_first_of_each_key(messages), attachment)
-        self._in_hand.append(_InHand(batch, attachment, messages))
+        busy = {key for one in self._in_hand for _, key, _ in one.messages}
+        first = {message[1]: message for message in reversed(messages) if message[1] not in busy}
+        self._history.begun(first.values(), attachment)
+        self._in_hand.append(_InHand(batch, attachment, messages, set(first.values())))
 
     def finish(self) -> None:
         """End what is in hand and acknowledge it."""
         while self._in_hand:
-            batch, attachment, messages = self._in_hand.pop(0)
-            begun = set(_first_of_each_key(messages))
+            batch, attachment, messages, begun = self._in_hand.pop(0)
             for message in messages:
                 if message not in begun:
                     self._history.begun([message], attachment)
@@ -80,10 +84,6 @@ class JudgedConsumer:
         """Go, whatever is in hand."""
         self._in_hand.clear()
         self.consumer.close()
-
-
-def _first_of_each_key(messages: list[Message]) -> list[Message]:
-    return list({message[1]: message for message in reversed(messages)}.values())
 
 
 class JudgedRun:

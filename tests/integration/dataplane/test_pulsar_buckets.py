@@ -578,3 +578,51 @@ def test_on_an_older_broker_only_a_bucket_of_one_hash_is_refused(
         segment.reader(logs, HashRange(4711, 4711))
     segment.send(logs, LOW, b"1")
     assert payloads(read(segment.reader(logs, LOW), 1)) == [b"1"]
+
+
+@pytest.mark.parametrize("bucket", [None, LOW], ids=["the whole", "a bucket"])
+def test_what_is_delivered_again_is_acknowledged_again(segment: Segment, bucket: HashRange | None) -> None:
+    """The connection breaks while an acknowledgement is on its way, and the cursor is back before it. What the reading before had
+    acknowledged must not keep the next one from saying so again.
+    """
+    logs = segment.client()
+    segment.send(logs, LOW, *(b"%d" % number for number in range(10)))
+    reader = segment.reader(logs, bucket)
+    reader.acknowledge(read(reader, 10)[-1].position)
+    segment.plane.seek(segment.log, "s", 0)
+    ends(lambda: reader.read(1), LostRace)
+    reader.close()
+
+    again = opened(lambda: segment.reader(logs, bucket))
+    found = read(again, 10)
+    segment.settles_at(10)
+    again.acknowledge(found[-1].position)
+
+    segment.settles_at(0)
+
+
+def test_a_bucket_that_nobody_claims_for_a_while_costs_no_other_a_message(segment: Segment) -> None:
+    """More of it waits than the broker keeps aside for its subscription, which may stop the reading of all until it is claimed."""
+    *claimed, gap = FULL_RANGE.divide(4)
+    readers = {bucket: segment.reader(segment.client(), bucket, "a") for bucket in claimed}
+    aside, each = 2_500 * len(claimed), 500
+    with pulsar_client(segment.access.service_url or "") as client:
+        flood = client.create_producer(segment.log, block_if_queue_full=True, max_pending_messages=2_000)
+        for bucket, count in (
+            *((one, each) for one in claimed),
+            (gap, aside),
+            *((one, each) for one in claimed),
+        ):
+            for number in range(count):
+                flood.send_async(b"%d" % number, None, ordering_key=ordering_key(bucket))
+        flood.flush()
+    for reader in readers.values():
+        assert payloads(read(reader, each)) == [b"%d" % number for number in range(each)]
+
+    readers[gap] = segment.reader(segment.client(), gap, "b")
+
+    found = {bucket: read(reader, aside if bucket == gap else each) for bucket, reader in readers.items()}
+    for bucket, messages in found.items():
+        assert payloads(messages) == [b"%d" % number for number in range(len(messages))]
+        readers[bucket].acknowledge(messages[-1].position)
+    segment.settles_at(0)
