@@ -2,9 +2,10 @@
 
 `entries`: 50,000 messages of 20,000 keys into 16 buckets of one log: how many entries they make, and what three consumers find
 misplaced or out of order; beside it the stock client's key-based batching. `join`: a second consumer joins a topic of one segment
-under 2,000 messages a second, as in `bench_sessions`. `throughput`: one producer and four consumers, each a process: Cleave's in the
+under 2,000 messages a second, as in `bench_sessions`; `join_on_pulsar_5`: the same on a Pulsar 5.0.0-M1 with its own controller and its
+Java client. `throughput`: one producer and four consumers, each a process: Cleave's in the
 four buckets of one segment, the stock client's on a topic of four partitions with a consumer each, its own default batching, both
-acknowledging everything. One line of JSON.
+acknowledging everything; both touch key and payload of each message. One line of JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
@@ -28,8 +29,9 @@ from pathlib import Path
 import pulsar
 import requests
 
-from benchmarks.bench_sessions import joins, make_topic
+from benchmarks.bench_sessions import RATE, joins, make_topic
 from benchmarks.machine import machine
+from benchmarks.pulsar_5_join import joins_on_pulsar_5
 from controller.bootstrap import Application, application
 from controller.client.http_source import HttpSource
 from controller.client.producer import Producer
@@ -243,7 +245,10 @@ def read_ours(place: Place, topic: str, name: str, left: Synchronized[int], read
         _count(ready, 1)
         while left.value > 0:
             batch = consumer.receive(0.2)
-            if batch is not None and consumer.acknowledge(batch):
+            if batch is None:
+                continue
+            _touch((message.key, message.payload) for message in batch.messages)
+            if consumer.acknowledge(batch):
                 _count(left, -len(batch.messages))
 
 
@@ -274,8 +279,16 @@ def read_stock(
         while left.value > 0:
             batch = consumer.batch_receive()
             if batch:
+                _touch((message.partition_key(), message.data()) for message in batch)
                 consumer.acknowledge_cumulative(batch[-1])
                 _count(left, -len(batch))
+
+
+def _touch(messages: Iterable[tuple[bytes | str | None, bytes]]) -> None:
+    """What an application does at the least: see the key and the payload of each message, which may be made only then."""
+    for key, payload in messages:
+        if not key or len(payload) != len(PAYLOAD):
+            raise SystemExit(f"a message came with key {key!r} and {len(payload)} bytes")
 
 
 def _count(shared: Synchronized[int], change: int) -> None:
@@ -347,6 +360,7 @@ def main() -> None:
     """Measure on private servers and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10, help="of joins")
+    parser.add_argument("--pulsar-5-rounds", type=int, default=3, help="of joins; each takes about a minute")
     parser.add_argument("--throughput-rounds", type=int, default=3)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, ground(Path(directory)) as (place, app):
@@ -364,6 +378,10 @@ def main() -> None:
                 goal_ms="first message p50 250, nobody silent longer than 150",
             )
         print(f"join: {figures['join']}", file=sys.stderr, flush=True)
+        figures["join_on_pulsar_5"] = joins_on_pulsar_5(
+            Path(directory) / "pulsar-5", options.pulsar_5_rounds, RATE
+        )
+        print(f"join_on_pulsar_5: {figures['join_on_pulsar_5']}", file=sys.stderr, flush=True)
         figures["throughput"] = throughput(place, app, options.throughput_rounds)
     print(json.dumps({"benchmark": "consumption_on_pulsar", "machine": machine(), **figures}))
 

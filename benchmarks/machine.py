@@ -8,16 +8,27 @@ from pathlib import Path
 
 import psutil
 
+_LOAD_BEFORE = psutil.getloadavg()
+"""When the benchmark was started: each is a process of its own and imports this first."""
+
 
 def machine() -> dict[str, object]:
-    """Processor, cores this process may use, memory, system and Python."""
+    """Processor, cores this process may use, memory, system and Python; how busy it was when the benchmark began, over 1, 5 and 15
+    minutes, and how busy it is now, the benchmark's own work included.
+    """
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "system": platform.platform(),
         "python": platform.python_version(),
+        "load_average_before": _load(_LOAD_BEFORE),
+        "load_average_after": _load(psutil.getloadavg()),
     }
+
+
+def _load(averages: tuple[float, float, float]) -> str:
+    return " ".join(f"{one:.1f}" for one in averages)
 
 
 def _processor() -> str:

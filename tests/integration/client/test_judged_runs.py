@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from controller.client.history import history_files, read_history
 from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.domain.seek_target import EARLIEST
 from controller.services import topic_admin
-from controller.services.segment_admin import splitting
+from controller.services.segment_admin import rebucketing, splitting
+from controller.store.topics import subscriptions
 from tests.support.bench import TOPIC, Bench
 from tests.support.judged_run import KEYS, JudgedConsumer, JudgedRun
 
@@ -92,6 +94,31 @@ def test_children_wait_for_what_is_in_hand_of_their_parent(bench: Bench, run: Ju
     verdict = run.judge()
 
     assert verdict.exactly_once, verdict
+
+
+def test_a_sealed_backlog_is_drained_by_four_side_by_side(
+    bench: Bench, run: JudgedRun, tmp_path: Path
+) -> None:
+    """Though there is a segment for each of them: three have the other half of the ring."""
+    bench.reshape(splitting(0))
+    bench.reshape(rebucketing(1, BUCKETS))
+    bench.reshape(splitting(2, parts=3))
+    backlog = bench.layout.active[0].segment_id
+    for number in range(5):
+        run.send(number)
+    bench.reshape(splitting(backlog))
+    run.send(5)
+    with bench.store.transaction() as tx:
+        subscriptions.set_sharing(tx, bench.topic_id, "billing", parents_block=None, drain_consumers=4)
+    for name in "abcd":
+        run.join(name)
+    run.work_off()
+
+    verdict = run.judge()
+
+    assert verdict.exactly_once, verdict
+    records = read_history(*history_files([tmp_path]))
+    assert {one.consumer for one in records if one.segment == str(backlog)} == set("abcd")
 
 
 def test_what_somebody_had_in_hand_who_leaves_goes_to_the_others_at_once(run: JudgedRun) -> None:
