@@ -49,11 +49,11 @@ mutants: $(READY) ## Safety lines changed one by one, each to be noticed by a na
 
 .PHONY: chaos
 chaos: $(READY) ## Hours of kills, pauses and outages under load, brokers' too; then random cases by the thousand
-	@$(PY) -m pytest tests -m chaos --timeout 1800 $(ARGS)
+	@CLEAVE_KEEP_FIGURES=1 $(PY) -m pytest tests -m chaos --timeout 1800 $(ARGS)
 	@CLEAVE_THOROUGH=1 $(PYTEST) tests -m drawn --timeout 1800 $(ARGS)
 
 .PHONY: soak
-soak: $(READY) ## Rounds of producers and consumers on a broker beside a busy machine (ARGS="--minutes 60 --lanes 2 --busy 2")
+soak: $(READY) ## Rounds of producers and consumers on a broker beside a busy machine (ARGS="--rounds 500 --minutes 600 --figures")
 	@$(PY) -m tests.chaos.soak $(ARGS)
 
 .PHONY: bench

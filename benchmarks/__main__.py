@@ -11,12 +11,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.kept import RESULTS, keep
+
 HERE = Path(__file__).parent
-RESULTS = HERE / "results"
 
 
 def names() -> list[str]:
@@ -38,9 +38,7 @@ def run(name: str) -> bool:
     if done.returncode or not lines:
         print(f"{name} failed with exit code {done.returncode}", file=sys.stderr)
         return False
-    kept = {"measured_at": datetime.now(UTC).isoformat(timespec="seconds"), **json.loads(lines[-1])}
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=2) + "\n")
+    keep(name, json.loads(lines[-1]))
     print(lines[-1], flush=True)
     return True
 
@@ -78,7 +76,7 @@ def report() -> str:
     parts = [
         "# Results",
         "",
-        "Written by `make bench` from `benchmarks/results/`; a figure is of the machine and the day that stand beside it.",
+        "Written by `make bench` from `benchmarks/results/`, where long runs of other commands keep theirs too; a figure is of the machine and the day that stand beside it.",
         "`goal` is what the project set itself; a figure that misses it stays here as it is.",
     ]
     for path in sorted(RESULTS.glob("*.json")):
@@ -86,7 +84,8 @@ def report() -> str:
         machine = kept.pop("machine", {})
         kept.pop("benchmark", None)
         day = kept.pop("measured_at")
-        parts += ["", f"## {path.stem}", "", f"`.venv/bin/python -m benchmarks.bench_{path.stem}`", ""]
+        command = kept.pop("command", f".venv/bin/python -m benchmarks.bench_{path.stem}")
+        parts += ["", f"## {path.stem}", "", f"`{command}`", ""]
         place = ", ".join(f"{key} {value}" for key, value in machine.items())
         parts += [f"Measured {day} on: {place}.", *figures(kept)]
     return "\n".join(parts) + "\n"

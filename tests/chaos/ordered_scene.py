@@ -48,6 +48,8 @@ CLIENT_KEEPS_SECONDS = 1.0
 BROKER_KEEPS_SECONDS = 61.0
 """Acknowledgements that a broker has not written down, at most: see `controller.dataplane.pulsar.reader`."""
 EVERY_EXAMPLE = 1_000_000
+PROGRESS_BYTES = 200_000
+"""Of histories, a thousand messages or so. Consumers that write less in `ENDS_WITHIN_SECONDS` stand still."""
 DRAINED = "SELECT count(*) FROM cleave.segment_drain WHERE subscription = 'billing'"
 
 
@@ -177,7 +179,7 @@ class OrderedScene:
             self._number += 1
             if self._number % self._look_every == 0:
                 # a layout is not changed for ever under consumers that are far behind
-                self._wait("the consumers catch up", lambda: self._unread_at_most(self._most_unread))
+                self._read_down_to(self._most_unread, "the consumers catch up")
             if self._number % strike_every == 0:
                 self._strike()
 
@@ -190,9 +192,14 @@ class OrderedScene:
         strike()
 
     @property
+    def strike_names(self) -> set[str]:
+        """As `acts` counts them."""
+        return {_name(one) for one in self.strikes}
+
+    @property
     def unseen(self) -> set[str]:
         """Strikes that have not come yet."""
-        return {_name(one) for one in self.strikes} - self.acts.keys()
+        return self.strike_names - self.acts.keys()
 
     def judge(self) -> tuple[Verdict, list[Example]]:
         """End the producers, let the consumers finish, and compare. Beside the verdict those of its findings of two owners and of
@@ -200,7 +207,7 @@ class OrderedScene:
         """
         for one in self._producers.values():
             one.traffic.stop()
-        self._wait("the backlog is read", lambda: self._unread_at_most(0))
+        self._read_down_to(0, "the backlog is read")
         for one in self._consumers.values():
             one.traffic.stop()
         paths = [path for one in self._everybody for path in one.histories]
@@ -376,6 +383,22 @@ class OrderedScene:
             return self.bench.unread("billing") <= most
         except DataPlaneUnavailable:  # nobody can count just now
             return False
+
+    def _read_down_to(self, most: int, what: str) -> None:
+        """While consumers write down what they do it may take as long as it takes: what a seek brings again may be all there is."""
+
+        def there_or_further() -> str:
+            return "there" if self._unread_at_most(most) else "further" if self._written > enough else ""
+
+        reached = ""
+        while reached != "there":
+            enough = self._written + PROGRESS_BYTES
+            reached = self._wait(what, there_or_further)
+
+    @property
+    def _written(self) -> int:
+        """Bytes of the consumers' histories."""
+        return sum(path.stat().st_size for one in self._consumers.values() for path in one.histories)
 
     def _wait(self, what: str, predicate: Callable[[], Any]) -> Any:
         """What never comes is told with where everybody stands."""

@@ -2,13 +2,16 @@
 
 Each round is a topic of its own on a Pulsar 4.2.4: traffic flows, a segment is split and two are merged under it, the backlog is read,
 and the histories are compared. Some rounds go on side by side, and some processes do nothing but keep the processors busy. What does
-not come within `ENDS_WITHIN_SECONDS` is a stall: it is written down with where every process stood, and the next round begins. A line
-a round, and a summary at the end; the exit code is 1 after a stall, or a message that was lost or out of order.
+not come within `ENDS_WITHIN_SECONDS` is a stall: it is written down with where every process stood, and the next round begins. A round
+that ended well is *slow* where a message waited for longer than `SLOW_SECONDS` between being stored and being handed out. What goes
+wrong when a round's processes, topic and database are taken away is told apart. A line a round, and a summary at the end, of which
+`--figures` keeps the figures for RESULTS.md; the exit code is 1 after a stall, or a message that was lost or out of order.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import secrets
 import statistics
@@ -16,11 +19,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from benchmarks.kept import keep
+from benchmarks.machine import machine
+from controller.client.history import Event, Message, Record, history_files, read_history
 from controller.devstack.postgres import EmbeddedPostgres
 from controller.devstack.pulsar.java_server import QUICK
 from controller.devstack.pulsar.standalone import PulsarStandalone
@@ -32,6 +39,7 @@ from tests.support.bench_planes import OnPulsar
 
 RATE = 300
 """Messages a second of each producer."""
+SLOW_SECONDS = 10.0
 
 
 def _keep_busy() -> None:
@@ -53,6 +61,29 @@ def busy(processes: int) -> Iterator[None]:
             one.join()
 
 
+@dataclass(frozen=True)
+class Round:
+    """What came of one. `failure`: a stall, or a message lost or out of order; `trouble`: of taking it away afterwards."""
+
+    number: int
+    seconds: float
+    waited_seconds: float = 0.0
+    """The longest that a message waited."""
+    failure: str | None = None
+    trouble: str | None = None
+
+    @property
+    def is_slow(self) -> bool:
+        """It ended well, and not soon."""
+        return self.failure is None and self.waited_seconds > SLOW_SECONDS
+
+    def __str__(self) -> str:
+        said = f"slow: a message waited {self.waited_seconds:.1f} s" if self.is_slow else "clean"
+        told = [said if self.failure is None else self.failure.splitlines()[0]]
+        told += [] if self.trouble is None else [f"taken away with trouble: {self.trouble.splitlines()[0]}"]
+        return f"round {self.number}: {self.seconds:.1f} s, {'; '.join(told)}"
+
+
 @dataclass
 class Ground:
     """The servers, and what came of the rounds so far."""
@@ -62,8 +93,7 @@ class Ground:
     directory: Path
     until: float
     rounds: int
-    seconds: list[float] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
+    ended: list[Round] = field(default_factory=list)
     begun: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -75,49 +105,90 @@ class Ground:
             self.begun += 1
             return self.begun
 
-    def conclude(self, number: int, seconds: float, failure: str | None) -> None:
+    def conclude(self, one: Round) -> None:
         """Note and print what came of a round."""
         with self.lock:
-            self.seconds.append(seconds)
-            if failure is not None:
-                self.failures.append(f"round {number}: {failure}")
-                (self.directory / f"failed-{number}.txt").write_text(failure)
-            told = "clean" if failure is None else failure.splitlines()[0]
-            print(f"round {number}: {seconds:.1f} s, {told}", flush=True)
+            self.ended.append(one)
+            for name, text in (("failed", one.failure), ("trouble", one.trouble)):
+                if text is not None:
+                    (self.directory / f"{name}-{one.number}.txt").write_text(text)
+            print(one, flush=True)
+
+    def figures(self) -> dict[str, object]:
+        """Of all rounds."""
+        seconds = [one.seconds for one in self.ended] or [0.0]
+        waited = [one.waited_seconds for one in self.ended if one.failure is None] or [0.0]
+        return {
+            "rounds": len(self.ended),
+            "failed": sum(one.failure is not None for one in self.ended),
+            "slow": sum(one.is_slow for one in self.ended),
+            "taken_away_with_trouble": sum(one.trouble is not None for one in self.ended),
+            "slow_is_longer_than_seconds": SLOW_SECONDS,
+            "a_stall_is_longer_than_seconds": ENDS_WITHIN_SECONDS,
+            "round_p50_seconds": round(statistics.median(seconds), 1),
+            "round_worst_seconds": round(max(seconds), 1),
+            "longest_wait_of_a_message_p50_seconds": round(statistics.median(waited), 1),
+            "longest_wait_of_a_message_worst_seconds": round(max(waited), 1),
+        }
 
 
-def play(ground: Ground, number: int) -> None:
-    """One round. Raises AssertionError for what does not come, and for what is lost or out of order."""
+def play(ground: Ground, number: int, taken_away: ExitStack) -> float:
+    """One round; how long a message waited at most. Raises AssertionError for what does not come, and for what is lost or out of order.
+    What is to be taken away afterwards is put on the stack.
+    """
     name = f"soak_{secrets.token_hex(4)}"
     directory = ground.directory / f"round-{number}"
     directory.mkdir()
     url = ground.postgres.create_database(name, template="soaked")
-    try:
-        bench = Bench(url, OnPulsar.fresh(ground.broker.admin_url, ground.broker.service_url, "soak"))
-        with closing(bench), ExitStack() as running:
-            if bench.pulsar is not None:
-                running.callback(bench.pulsar.remove, bench.plane)
-            scene = Scene(bench, directory, running, rate=RATE)
-            scene.begin(1, consumers=2)
-            bench.reshape(splitting(0))
-            scene.advance()
-            bench.reshape(merging(1, 2))
-            scene.advance()
-            verdict = scene.judge()
-            assert verdict.in_order_and_complete, verdict
-    finally:
-        ground.postgres.drop_database(name)
+    taken_away.callback(ground.postgres.drop_database, name)
+    bench = Bench(url, OnPulsar.fresh(ground.broker.admin_url, ground.broker.service_url, "soak"))
+    taken_away.enter_context(closing(bench))
+    if bench.pulsar is not None:
+        taken_away.callback(bench.pulsar.remove, bench.plane)
+    scene = Scene(bench, directory, taken_away, rate=RATE)
+    scene.begin(1, consumers=2)
+    bench.reshape(splitting(0))
+    scene.advance()
+    bench.reshape(merging(1, 2))
+    scene.advance()
+    verdict = scene.judge()
+    assert verdict.in_order_and_complete, verdict
+    return longest_wait_seconds(read_history(*history_files([directory])))
+
+
+def longest_wait_seconds(records: Iterable[Record]) -> float:
+    """Of all messages, from being stored to being handed out first."""
+    stored: dict[Message, int] = {}
+    came: dict[Message, int] = {}
+    for record in records:
+        message = (record.producer, record.key, record.number)
+        if record.event is Event.SENT:
+            stored[message] = record.at_ns
+        elif record.event is Event.HANDED_OUT:
+            came[message] = min(record.at_ns, came.get(message, record.at_ns))
+    return max((came[one] - at for one, at in stored.items() if one in came), default=0) / 1e9
 
 
 def lane(ground: Ground) -> None:
     """One round after the other."""
     while (number := ground.next()) is not None:
-        began, failure = time.monotonic(), None
-        try:
-            play(ground, number)
-        except Exception as error:  # noqa: BLE001 - the next round is to begin all the same
-            failure = f"{type(error).__name__}: {error}"
-        ground.conclude(number, time.monotonic() - began, failure)
+        ground.conclude(one_round(number, partial(play, ground, number)))
+
+
+def one_round(number: int, act: Callable[[ExitStack], float]) -> Round:
+    """What `act` comes to, and the taking away of what it has put on its stack. No error leaves, since the next round is to begin."""
+    began, taken_away = time.monotonic(), ExitStack()
+    waited, failure, trouble = 0.0, None, None
+    try:
+        waited = act(taken_away)
+    except Exception as error:  # noqa: BLE001 - see above
+        failure = f"{type(error).__name__}: {error}"
+    seconds = time.monotonic() - began
+    try:
+        taken_away.close()
+    except Exception as error:  # noqa: BLE001 - see above
+        trouble = f"{type(error).__name__}: {error}"
+    return Round(number, seconds, waited, failure, trouble)
 
 
 def main() -> None:
@@ -129,6 +200,9 @@ def main() -> None:
     parser.add_argument("--busy", type=int, default=2, help="processes that keep the processors busy")
     parser.add_argument(
         "--keep", type=Path, help="where what failed is written down; a temporary directory otherwise"
+    )
+    parser.add_argument(
+        "--figures", action="store_true", help="keep the figures in benchmarks/results, for RESULTS.md"
     )
     given = parser.parse_args()
     with ExitStack() as running:
@@ -147,13 +221,18 @@ def main() -> None:
             one.start()
         for one in lanes:
             one.join()
-    clean = len(ground.seconds) - len(ground.failures)
-    print(
-        f"{len(ground.seconds)} rounds, {clean} clean, {len(ground.failures)} failed; a round took "
-        f"{statistics.median(ground.seconds or [0.0]):.1f} s in the middle, {max(ground.seconds, default=0.0):.1f} s at most; "
-        f"a stall is {ENDS_WITHIN_SECONDS:g} s"
-    )
-    sys.exit(bool(ground.failures))
+    figures = {
+        "benchmark": "soak",
+        "machine": machine(),
+        "command": "make soak ARGS='--rounds N --figures'",
+        "lanes": given.lanes,
+        "busy_processes": given.busy,
+        **ground.figures(),
+    }
+    print(json.dumps(figures))
+    if given.figures:
+        keep("soak", figures)
+    sys.exit(any(one.failure is not None for one in ground.ended))
 
 
 if __name__ == "__main__":

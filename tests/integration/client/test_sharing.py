@@ -20,7 +20,7 @@ from controller.bootstrap import Application
 from controller.client.servers import Servers
 from controller.devstack.serving import client_of
 
-KINDS = "SELECT kind, count(*) FROM cleave.operation WHERE kind NOT LIKE '%create' GROUP BY kind"
+KINDS = "SELECT DISTINCT kind FROM cleave.operation WHERE kind NOT LIKE '%create'"
 
 
 @pytest.fixture
@@ -32,10 +32,10 @@ def stage(database: str, tmp_path: Path) -> Iterator[tuple[Application, Servers]
         yield app, running.enter_context(closing(client_of(address)))
 
 
-def kinds(app: Application) -> dict[str, int]:
-    """Operations of each kind, without what made the topic."""
+def kinds(app: Application) -> set[str]:
+    """Of the operations, without what made the topic."""
     with app.store.transaction() as tx:
-        return {kind: count for kind, count in tx.execute(text(KINDS)).all()}
+        return set(tx.execute(text(KINDS)).scalars())
 
 
 @pytest.mark.timeout(300)
@@ -45,7 +45,7 @@ def test_eight_consumers_share_a_quiet_topic_of_one_segment_without_a_split(
     found = low_rate(*stage)
 
     assert found["buckets_of_the_active_segments"] == [8]
-    assert set(kinds(stage[0])) == {"rebucket"}
+    assert kinds(stage[0]) == {"rebucket"}
 
 
 @pytest.mark.timeout(900)
