@@ -54,7 +54,7 @@ DRAINED = "SELECT count(*) FROM cleave.segment_drain WHERE subscription = 'billi
 
 
 @dataclass
-class _Excuses:
+class Excuses:
     """When what happened that makes a finding no fault. Instants are the machine's monotonic clock, in ns."""
 
     silences: list[tuple[int, int]] = field(default_factory=list)
@@ -135,7 +135,7 @@ class OrderedScene:
         self._broker, self._prefetch = broker, prefetch
         self._chooser, self._rate = random.Random(seed), rate
         self.acts: Counter[str] = Counter()
-        self._excuses = _Excuses()
+        self._excuses = Excuses()
         self._seeks = running.enter_context(SeekHistory(directory / "seeks.history"))
         self._number = 0
         self._to_come: list[Callable[[], None]] = []
