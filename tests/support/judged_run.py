@@ -30,6 +30,8 @@ from controller.dataplane.base import LogClient
 
 KEYS = [f"key-{i}" for i in range(40)]
 TURN_SECONDS = 0.02
+LOOK_SECONDS = 0.7
+"""For what must not come; a hand-over takes a tenth of it."""
 GIVES_UP_SECONDS = 10.0
 """What has not come by then does not come; a run without a fault needs less than a tenth of it."""
 
@@ -104,6 +106,7 @@ class JudgedRun:
         self._seeks = SeekHistory(directory / "seeks.history")
         self._histories: list[ConsumerHistory] = []
         self._consumers: list[JudgedConsumer] = []
+        self._gets_nowhere = False
 
     def join(self, name: str) -> JudgedConsumer:
         """A new one."""
@@ -135,9 +138,9 @@ class JudgedRun:
         self._go_on(there, JudgedConsumer.take)
 
     def look_around(self) -> None:
-        """Everybody takes what comes by now, which may be nothing."""
+        """Everybody takes what comes by now, which should be nothing."""
         for one in self._consumers:
-            one.take(10 * TURN_SECONDS)
+            one.take(LOOK_SECONDS)
 
     def work_off(self, there: Callable[[], bool] | None = None) -> None:
         """Everybody takes and finishes what comes, until nothing is left or `there`."""
@@ -150,7 +153,8 @@ class JudgedRun:
 
     def _go_on(self, there: Callable[[], bool], act: Callable[[JudgedConsumer], None]) -> None:
         ends_at = time.monotonic() + GIVES_UP_SECONDS
-        while not there() and time.monotonic() < ends_at:
+        while not self._gets_nowhere and not there():
+            self._gets_nowhere = time.monotonic() > ends_at
             for one in self._consumers:
                 act(one)
 

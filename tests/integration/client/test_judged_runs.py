@@ -86,6 +86,7 @@ def test_children_wait_for_what_is_in_hand_of_their_parent(bench: Bench, run: Ju
     have_all_in_hand(run, a, b)
     bench.reshape(splitting(0))
     run.send(1)
+    run.take_until(lambda: {one.segment_id for one in a.consumer.why()} == {0, 1, 2})
     run.look_around()
     a.finish()
     b.finish()
