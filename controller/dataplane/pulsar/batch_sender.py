@@ -4,7 +4,8 @@ A batch goes out as one entry (or a few, each of at most `ENTRY_BYTES`), cut in 
 since the broker compares only the number of an entry's first message. A producer serves one entry bucket at most, or
 the numbers of several buckets' entries would cross and the broker would take some for repeats. Where deduplication is
 on, a repeat is stored once. A batch whose answer was lost cannot be repeated once the topic is terminated. Whether it
-is stored is then read from the topic, to which nothing can be added any more.
+is stored is then read from the topic, to which nothing can be added any more. So it is where the broker answers that the
+topic was terminated: 4.2.4 says so of everything that was under way at that moment, stored or not.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ write. The pauses between looks double, since each look asks a broker that may b
 """
 LOOK_ANSWER_SECONDS = 1.0
 """A look waits no longer than this, since the answers to the messages may come meanwhile."""
+END_KNOWN_SECONDS = 0.1
+"""A broker refuses messages for the termination some milliseconds before it says where the topic ends."""
 _SEND_SHARE = 0.8
 """Part of the time a send may take; what is left goes to opening and closing."""
 
@@ -64,6 +67,8 @@ class BatchSender:
         # (ledger, entry): nothing of a batch in doubt lies before it
         self._behind: tuple[int, int] | None = None
         self._in_doubt: int | None = None
+        self._answered = 0
+        """Messages of the batch in doubt that the broker said it has stored."""
 
     def append(self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline) -> int:
         """How many messages are stored, from the front; see `LogClient.append`."""
@@ -121,7 +126,7 @@ class BatchSender:
             stored = outcome()
         except SegmentTerminated:
             self._drop_producer()
-            stored = self._count_found(messages, sequence, deadline) if self._in_doubt == sequence else 0
+            stored = self._count_stored(messages, sequence, deadline) if self._in_doubt == sequence else 0
             if stored == 0:
                 raise
         if stored >= len(messages):
@@ -205,25 +210,20 @@ class BatchSender:
         try:
             terminated = self._await(producer, results, deadline)
         except CleaveError:  # for instance the topic is gone: it cannot be known what of the batch was stored
-            self._in_doubt = sequence
+            self._in_doubt, self._answered = sequence, 0
             raise
         stored, failure = results.outcome(self._act)
         if failure is None:
             # A repeat that the broker knew already has no position. Then the topic's end lies after it.
             self._behind = results.last_place or self._end(deadline)
             return stored
+        self._in_doubt, self._answered = sequence, stored
         if terminated is not None:
             self._producer = None
             self._connections.run_aside(producer.close)  # which waits for a connection that it cannot have
-            self._in_doubt = sequence
             raise terminated
         self._drop_producer()
-        if not isinstance(failure, SegmentTerminated):
-            self._in_doubt = sequence
-            raise failure
-        if stored == 0:
-            raise failure
-        return stored
+        raise failure
 
     def _await(
         self, producer: pulsar.Producer, results: _Results, deadline: Deadline
@@ -255,6 +255,16 @@ class BatchSender:
     def _end(self, deadline: Deadline) -> tuple[int, int]:
         """The place of the topic's last entry."""
         return self._cursors.end_of(self._backing_topic, deadline)
+
+    def _count_stored(self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline) -> int:
+        """How many of the batch in doubt are stored, from its front, now that the topic is terminated. What is not found at once is
+        looked for again when the topic's end is known for sure.
+        """
+        found = self._count_found(messages, sequence, deadline)
+        if found < len(messages):
+            threading.Event().wait(END_KNOWN_SECONDS)
+            found = self._count_found(messages, sequence, deadline)
+        return max(found, self._answered)
 
     def _count_found(self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline) -> int:
         """How many of the batch, from its front, lie in the terminated topic."""

@@ -136,6 +136,33 @@ def test_a_batch_whose_answer_was_lost_before_the_fence_is_found_in_the_log(
         logs.append(log, [OutgoingMessage(b"3")], producer="p", sequence=3)
 
 
+@pytest.mark.parametrize("looks_too_early", [0, 1])
+def test_a_batch_that_is_refused_for_the_fence_and_stored_all_the_same_is_found_in_the_log(
+    house: PulsarHouse, logs: LogClient, monkeypatch: pytest.MonkeyPatch, looks_too_early: int
+) -> None:
+    """4.2.4 answers so to what was under way when the topic was terminated, stored or not, and tells where the topic ends a moment
+    later. Sent to the successor as well it would be there twice.
+    """
+    from controller.dataplane.pulsar import batch_sender
+
+    look, early = Cursors.stored_of, iter(range(looks_too_early))
+    monkeypatch.setattr(Cursors, "stored_of", lambda *given: look(*given) if next(early, None) is None else 0)
+    house.create(1)
+    log = house.log_of(0)
+    logs.append(log, [OutgoingMessage(b"before")], producer="p", sequence=1)
+
+    def refused(_results: object, act: str) -> tuple[int, SegmentTerminated]:
+        house.app.planes["pulsar"].terminate_segment(log)
+        return 0, SegmentTerminated(f"{act}: injected", delay_seconds=0.0)
+
+    monkeypatch.setattr(batch_sender._Results, "outcome", refused)
+    assert logs.append(log, [OutgoingMessage(b"1"), OutgoingMessage(b"2")], producer="p", sequence=2) == 2
+    monkeypatch.undo()
+
+    with pytest.raises(SegmentTerminated):
+        logs.append(log, [OutgoingMessage(b"3")], producer="p", sequence=3)
+
+
 def logs_that_lose_answers(logs: LogClient, log: str, monkeypatch: pytest.MonkeyPatch) -> type[Exception]:
     """From now on the answers to appends are lost on the way, though the messages are stored."""
     from controller.dataplane.pulsar import batch_sender
