@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ CLIENT_KEEPS_SECONDS = 1.0
 """Acknowledgements that a client of a broker's has not sent, at most: it says 100 ms."""
 BROKER_KEEPS_SECONDS = 61.0
 """Acknowledgements that a broker has not written down, at most: see `controller.dataplane.pulsar.reader`."""
+UNLOADS_SECONDS = 1.0
+"""From when a broker begins to unload a topic until its readers are cut off, on a busy machine."""
 EVERY_EXAMPLE = 1_000_000
 PROGRESS_BYTES = 200_000
 """Of histories, a thousand messages or so. Consumers that write less in `ENDS_WITHIN_SECONDS` stand still."""
@@ -74,6 +77,19 @@ class Excuses:
         """Whoever kept acknowledgements for so long is dead, or cut off."""
         now = time.monotonic_ns()
         self.losses.append((now - int(kept_seconds * 1e9), now))
+
+    def unloaded(self, broker_log: Path) -> None:
+        """A topic that its broker loads anew, as clients ask it to where nobody can subscribe any more: its readers lose their
+        connections, and acknowledgements on their way.
+        """
+        ago = time.monotonic() - time.time()
+        for line in broker_log.read_text(errors="replace").splitlines():
+            if " Unloading topic " in line:
+                told = datetime.fromisoformat(line.partition(" ")[0].replace(",", "."))
+                at_ns = int((told.timestamp() + ago) * 1e9)
+                self.losses.append(
+                    (at_ns - int(CLIENT_KEEPS_SECONDS * 1e9), at_ns + int(UNLOADS_SECONDS * 1e9))
+                )
 
     def unexplained(self, verdict: Verdict, records: Iterable[Record]) -> list[Example]:
         """Findings of two owners and of duplicates that nothing that happened accounts for."""
@@ -213,6 +229,8 @@ class OrderedScene:
         paths = [path for one in self._everybody for path in one.histories]
         paths.append(self._directory / "seeks.history")
         verdict = check(read_history(*paths), examples=EVERY_EXAMPLE)
+        if self._broker is not None:
+            self._excuses.unloaded(self._broker.log)
         return verdict, self._excuses.unexplained(verdict, read_history(*paths))
 
     def _reshape(self) -> None:

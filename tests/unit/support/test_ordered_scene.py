@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 from controller.client.history import Event, Record
 from controller.client.history_check import Example, Kind, check
@@ -38,6 +39,19 @@ def test_what_a_broker_had_not_written_down_when_it_was_killed_may_come_again() 
     for acknowledged_at_ns in (now - 90 * SECOND, now + SECOND):
         [found] = unexplained(excuses, twice(acknowledged_at_ns))
         assert found.kind is Kind.DUPLICATED
+
+
+def test_what_was_on_its_way_when_a_topic_was_loaded_anew_may_come_again(tmp_path: Path) -> None:
+    log, at = tmp_path / "pulsar.log", time.strftime("%Y-%m-%dT%H:%M:%S,000")
+    log.write_text(
+        f"{at} [web] INFO  Base - [null] Unloading topic persistent://a/b/c\n"
+        "\tat java.base/java.lang.reflect.Method.invoke(Method.java:569)\n"
+    )
+    excuses, now = Excuses(), time.monotonic_ns()
+    excuses.unloaded(log)
+
+    assert unexplained(excuses, twice(now - SECOND // 10)) == []
+    assert len(unexplained(excuses, twice(now - 5 * SECOND))) == 1
 
 
 def test_a_key_is_in_two_hands_only_while_one_of_them_was_not_heard() -> None:
