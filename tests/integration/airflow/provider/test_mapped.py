@@ -18,6 +18,7 @@ OPERATORS = {
     "MergeSegmentsOperator": ({"topic": TOPIC, "first": 0}, {"second": [1, 2]}),
     "SetAutoScalePolicyOperator": ({"knobs": {}}, {"level": ["cluster", "acme/shop"]}),
     "BacktestOperator": ({}, {"namespace": ["acme/shop", "acme/till"]}),
+    "AskOperator": ({}, {"question": [{"subject": "a merge"}, {"subject": "a split"}]}),
     "WaitForOperationSensor": ({}, {"operation_id": [1, 2]}),
 }
 
@@ -26,11 +27,12 @@ def mapped(name: str, *, dag: dict[str, Any] | None = None, **options: Any) -> t
     """The operator or sensor of that name, mapped in a DAG with those default arguments: as it was made, and as the scheduler gets it."""
     from airflow.sdk import DAG
 
+    from cleave_provider.operators import ask
     from cleave_provider.operators import cleave as operators
     from cleave_provider.sensors import cleave as sensors
 
     fixed, expanded = OPERATORS[name]
-    made: Any = getattr(operators, name, None) or getattr(sensors, name)
+    [made] = [getattr(module, name) for module in (ask, operators, sensors) if name in vars(module)]
     with DAG("peoples_own", schedule=None, default_args=dag or {}) as peoples_own:
         task = made.partial(task_id="act", **{**fixed, **options}).expand(**expanded)
     return task, serialised_and_back(peoples_own).get_task("act")
