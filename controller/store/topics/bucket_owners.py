@@ -37,6 +37,11 @@ _GRANT = """
        SET consumer = excluded.consumer, generation = excluded.generation, owned_since = clock_timestamp(),
            release_asked_at = NULL, successor = NULL
 """
+_TALLY = """
+    INSERT INTO cleave.topic_tally AS t (topic_id, tally, kind, because, total)
+    VALUES (:topic_id, 'bucket', 'granted', :subscription, :granted)
+    ON CONFLICT (topic_id, tally, kind, because) DO UPDATE SET total = t.total + excluded.total
+"""
 _ASK = """
     UPDATE cleave.bucket_owner
        SET release_asked_at = coalesce(release_asked_at, clock_timestamp()), successor = :consumer
@@ -112,6 +117,7 @@ def write(tx: Connection, key: SubscriptionKey, changes: OwnerChanges, generatio
                 for bucket, name in sorted(changes.granted.items())
             ],
         )
+        tx.execute(text(_TALLY), {**key.parameters, "granted": len(changes.granted)})
     if changes.asked:
         tx.execute(
             text(_ASK),
