@@ -47,6 +47,7 @@ class Settlement:
     owners: tuple[BucketOwner, ...]
     found: ToRead
     rows: Mapping[str, ConsumerRow]
+    topic: str
     data_plane: str
     refused: Mapping[int, CleaveError]
     granted: int
@@ -141,6 +142,7 @@ def settle(
         owners,
         found,
         rows,
+        topic.name,
         topic.data_plane,
         asked.refused,
         len(changes.granted),
