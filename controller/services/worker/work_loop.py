@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from typing import NamedTuple, Protocol
 
 from controller import telemetry
@@ -87,6 +88,8 @@ class WorkLoop:
         self._pool = ThreadPoolExecutor(parallel_operations, thread_name_prefix="operation")
         self._parallel_operations = parallel_operations
         self._running: set[Future[None]] = set()
+        self._notified_at: dict[int | None, float] = {}
+        """Since when consumers of a topic, or of any (None), wait for a decision."""
 
     @property
     def is_stopping(self) -> bool:
@@ -138,6 +141,7 @@ class WorkLoop:
             try:
                 self._agenda.ask_sensors_again()
                 intended = self._evaluate(work.lanes, work.topic_ids, shards)
+                self._note_decided(work, shards)
             except Retryable:
                 raise
             except CleaveError as error:
@@ -145,6 +149,21 @@ class WorkLoop:
                 self._stopping.wait(REFUSED_PAUSE_SECONDS)
         if work.operations or intended:
             self._start_operations(max(next_round.threads, intended, 1))
+
+    def _note_decided(self, work: Work, shards: Shards) -> None:
+        """How long the consumers waited on whose topics was decided. Those of shards that are another's now wait there."""
+        if Lane.CONSUMER not in work.lanes:
+            return
+        now, waiting = self._now(), self._notified_at
+        self._notified_at = {}
+        for topic_id, since in waiting.items():
+            is_ours = topic_id is None or shards.owns(topic_id)
+            if not is_ours:
+                continue
+            if work.topic_ids is None or topic_id in work.topic_ids:
+                telemetry.CONSUMER_DECISION_SECONDS.observe(now - since)
+            else:
+                self._notified_at[topic_id] = since
 
     def _start_operations(self, wanted: int) -> None:
         """Have so many threads more drain the journal, up to `parallel_operations` in all.
@@ -156,7 +175,7 @@ class WorkLoop:
             self._agenda.help_soon(self._now())
             return
         for _ in range(min(wanted, self._parallel_operations - len(self._running))):
-            future = self._pool.submit(self._drain_operations)
+            future = self._pool.submit(copy_context().run, self._drain_operations)
             future.add_done_callback(self._look_again)  # work may have come while it was leaving
             self._running.add(future)
 
@@ -215,6 +234,7 @@ class WorkLoop:
                 telemetry.WAKEUPS.labels(sensor.name).inc()
                 asked = sensor.notified(topic_id)
                 if sensor.quiet_seconds > 0:
+                    self._notified_at.setdefault(topic_id, now)
                     self._agenda.gather(asked, now, sensor.quiet_seconds, LONGEST_GATHERING_SECONDS)
                 elif sensor.patience_seconds > 0:
                     self._agenda.put_off(asked, now, sensor.patience_seconds)
