@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from controller.services.worker.worker import Beside, Worker
     from controller.store.postgres.notifications import Listener
 
-OTHER_CONNECTIONS = 10
-"""Besides its operations a process may at once evaluate, look for what is due, mirror, sample keys, hold its leases,
+OTHER_CONNECTIONS = 11
+"""Besides its operations a process may at once evaluate, look for what is due, mirror, sample keys, watch drains, hold its leases,
 lead consumers, feed layouts and be asked."""
 API_TRANSACTIONS = 20
 """At once, for what people ask of a worker over HTTP and for the audit of it."""
@@ -354,6 +354,7 @@ def _work_loop(
 def _beside(app: Application, leases: ShardLeases) -> tuple[Beside, ...]:
     """What goes on in threads of its own, where there is something for it to do."""
     from controller.services.approvals import ApprovalClock
+    from controller.services.drain_watch import DrainWatch
     from controller.services.key_sampler import KeySampler, KeySampling
     from controller.services.log_trimmer import LogTrimmer
     from controller.services.mirror import MirrorLoop
@@ -373,6 +374,7 @@ def _beside(app: Application, leases: ShardLeases) -> tuple[Beside, ...]:
     sampler = KeySampler(app.store, app.planes, lambda: leases.held, sampling, SystemClock())
     return (
         ApprovalClock(app.store, interval_seconds=settings.worker_sweep_seconds),
+        DrainWatch(app.store, app.planes, lambda: leases.held, SystemClock()),
         *([mirror] if mirror.is_needed else []),
         *([trimmer] if trimmer.is_needed else []),
         *([sampler] if sampler.is_needed else []),

@@ -2366,6 +2366,23 @@ CREATE TABLE cleave.departed_consumer (
 
 COMMENT ON CONSTRAINT departed_consumer_reason_known ON cleave.departed_consumer IS 'A consumer left, expired or was replaced.';
 
+CREATE TABLE cleave.drain_backlog (
+    topic_id bigint NOT NULL,
+    segment_id bigint NOT NULL,
+    messages bigint NOT NULL,
+    counted_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    moved_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    subscription text NOT NULL,
+    CONSTRAINT drain_backlog_counts CHECK ((messages >= 0))
+)
+WITH (fillfactor='70');
+
+COMMENT ON TABLE cleave.drain_backlog IS 'Messages of sealed segments that a subscription has not acknowledged, counted once a minute where it takes longer than a moment.';
+
+COMMENT ON COLUMN cleave.drain_backlog.moved_at IS 'When the number was first counted as it is.';
+
+COMMENT ON CONSTRAINT drain_backlog_counts ON cleave.drain_backlog IS 'Nobody has less than nothing left to read.';
+
 CREATE TABLE cleave.evaluation (
     topic_id bigint NOT NULL,
     input_version bigint DEFAULT 1 NOT NULL,
@@ -3057,15 +3074,15 @@ CREATE TABLE cleave.topic_tally (
     because text NOT NULL,
     total bigint NOT NULL,
     CONSTRAINT topic_tally_counts CHECK ((total > 0)),
-    CONSTRAINT topic_tally_known CHECK ((tally = ANY (ARRAY['change'::text, 'refusal'::text])))
+    CONSTRAINT topic_tally_known CHECK ((tally = ANY (ARRAY['change'::text, 'refusal'::text, 'bucket'::text])))
 )
 WITH (fillfactor='50');
 
-COMMENT ON TABLE cleave.topic_tally IS 'Changes of a topic''s layout by kind and origin, and outcomes in the ledger that refused something, by lane and reason: how many so far.';
+COMMENT ON TABLE cleave.topic_tally IS 'Changes of a topic''s layout by kind and origin, outcomes in the ledger that refused something, by lane and reason, and entry buckets that got an owner: how many so far.';
 
 COMMENT ON CONSTRAINT topic_tally_counts ON cleave.topic_tally IS 'A row is made when something is counted, and nothing is taken off.';
 
-COMMENT ON CONSTRAINT topic_tally_known ON cleave.topic_tally IS 'A tally is of changes or of refusals.';
+COMMENT ON CONSTRAINT topic_tally_known ON cleave.topic_tally IS 'A tally is of changes, of refusals or of entry buckets.';
 
 ALTER TABLE cleave.topic ALTER COLUMN topic_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME cleave.topic_topic_id_seq
@@ -4041,17 +4058,27 @@ CREATE VIEW inspect.undrained AS
     s.segment_id,
     inspect.hash_range_text(s.range_start, s.range_end) AS hash_range,
     s.sealed_at,
-    round(EXTRACT(epoch FROM (clock_timestamp() - s.sealed_at)), 1) AS age_seconds
-   FROM ((cleave.segment s
+    round(EXTRACT(epoch FROM (clock_timestamp() - s.sealed_at)), 1) AS age_seconds,
+    left_over.messages AS unread_messages,
+    left_over.counted_at,
+    (EXISTS ( SELECT
+           FROM (cleave.segment_parent p
+             JOIN cleave.segment older ON (((older.topic_id = p.topic_id) AND (older.segment_id = p.parent_id))))
+          WHERE ((p.topic_id = s.topic_id) AND (p.child_id = s.segment_id) AND (older.pruned_epoch IS NULL) AND (older.drained_at IS NULL) AND (older.sealed_epoch > u.created_epoch) AND (NOT (EXISTS ( SELECT
+                   FROM cleave.segment_drain d
+                  WHERE ((d.topic_id = p.topic_id) AND (d.subscription = u.name) AND (d.segment_id = p.parent_id)))))))) AS waits_for_parents,
+    round(EXTRACT(epoch FROM (clock_timestamp() - COALESCE(left_over.moved_at, s.sealed_at))), 1) AS still_seconds
+   FROM (((cleave.segment s
      JOIN cleave.topic t ON (((t.topic_id = s.topic_id) AND (t.state = 'live'::text))))
      JOIN cleave.subscription u ON (((u.topic_id = s.topic_id) AND (u.kind = 'STREAM'::text) AND (u.state = 'live'::text) AND u.parents_block AND (u.created_epoch < s.sealed_epoch))))
+     LEFT JOIN cleave.drain_backlog left_over ON (((left_over.topic_id = s.topic_id) AND (left_over.subscription = u.name) AND (left_over.segment_id = s.segment_id))))
   WHERE ((s.state = 'SEALED'::text) AND (s.pruned_epoch IS NULL) AND (s.drained_at IS NULL) AND (EXISTS ( SELECT
            FROM cleave.consumer c
           WHERE ((c.topic_id = s.topic_id) AND (c.subscription = u.name) AND (c.incarnation <> ''::text)))) AND (NOT (EXISTS ( SELECT
            FROM cleave.segment_drain d
           WHERE ((d.topic_id = s.topic_id) AND (d.subscription = u.name) AND (d.segment_id = s.segment_id))))));
 
-COMMENT ON VIEW inspect.undrained IS 'Sealed segments that a subscription has not read to their end although it has consumers with a session; what replaced them waits for that.';
+COMMENT ON VIEW inspect.undrained IS 'Sealed segments that a subscription has not read to their end although it has consumers with a session; what replaced them waits for that. still_seconds: since unread_messages was last another number, or since the seal where nobody has counted yet; what waits for its parents is not to move.';
 
 CREATE VIEW inspect.health AS
  SELECT fleet.topics,
@@ -4071,6 +4098,7 @@ CREATE VIEW inspect.health AS
     leases.lease_changes,
     undrained.segments AS undrained_segments,
     undrained.oldest_seconds AS oldest_undrained_seconds,
+    undrained.still_seconds AS still_drain_seconds,
     withheld.buckets AS buckets_withheld,
     withheld.oldest_seconds AS oldest_withheld_seconds
    FROM ((((((((((( SELECT ( SELECT count(*) AS count
@@ -4104,7 +4132,8 @@ CREATE VIEW inspect.health AS
             COALESCE(sum(lease.term) FILTER (WHERE (lease.name ~~ 'shard/%'::text)), (0)::numeric) AS lease_changes
            FROM cleave.lease) leases)
      CROSS JOIN ( SELECT count(*) AS segments,
-            max(undrained_1.age_seconds) AS oldest_seconds
+            max(undrained_1.age_seconds) AS oldest_seconds,
+            max(undrained_1.still_seconds) FILTER (WHERE (NOT undrained_1.waits_for_parents)) AS still_seconds
            FROM inspect.undrained undrained_1) undrained)
      CROSS JOIN ( SELECT count(*) AS buckets,
             EXTRACT(epoch FROM (clock_timestamp() - min(bucket_owner.release_asked_at))) AS oldest_seconds
@@ -4452,6 +4481,27 @@ CREATE VIEW inspect.policy_history AS
 
 COMMENT ON VIEW inspect.policy_history IS 'Who set which knob when, one row a knob; was or value is empty where the level did not or does not set it.';
 
+CREATE VIEW inspect.readers AS
+ SELECT t.name AS topic,
+    t.topic_id,
+    count(*) FILTER (WHERE (s.readers > 1)) AS shared_segments,
+    (sum(s.owned))::bigint AS buckets_owned,
+    (sum(s.withheld))::bigint AS buckets_withheld,
+    round(EXTRACT(epoch FROM (clock_timestamp() - min(s.asked_at))), 1) AS oldest_withheld_seconds
+   FROM (( SELECT bucket_owner.topic_id,
+            bucket_owner.subscription,
+            bucket_owner.segment_id,
+            count(DISTINCT bucket_owner.consumer) AS readers,
+            count(*) AS owned,
+            count(bucket_owner.release_asked_at) AS withheld,
+            min(bucket_owner.release_asked_at) AS asked_at
+           FROM cleave.bucket_owner
+          GROUP BY bucket_owner.topic_id, bucket_owner.subscription, bucket_owner.segment_id) s
+     JOIN cleave.topic t USING (topic_id))
+  GROUP BY t.name, t.topic_id;
+
+COMMENT ON VIEW inspect.readers IS 'How each topic is read by its consumers: segments that several of them share, entry buckets with an owner, and those that their owner is to let go of and has not yet.';
+
 CREATE VIEW inspect.segments AS
  SELECT t.name AS topic,
     t.topic_id,
@@ -4543,7 +4593,7 @@ CREATE VIEW inspect.tallies AS
    FROM (cleave.topic_tally y
      JOIN cleave.topic t USING (topic_id));
 
-COMMENT ON VIEW inspect.tallies IS 'How often since the beginning: changes of a topic''s layout by kind and origin, and ledger rows that refused something, by lane (kind) and reason. Deleted topics count on.';
+COMMENT ON VIEW inspect.tallies IS 'How often since the beginning: changes of a topic''s layout by kind and origin, ledger rows that refused something, by lane (kind) and reason, and entry buckets that got an owner or another one (bucket, granted). Deleted topics count on.';
 
 CREATE VIEW inspect.tombstones_open AS
  SELECT d.tombstone_id,
@@ -4784,6 +4834,9 @@ ALTER TABLE ONLY cleave.decision_default
 
 ALTER TABLE ONLY cleave.departed_consumer
     ADD CONSTRAINT departed_consumer_pkey PRIMARY KEY (topic_id, subscription, name, incarnation);
+
+ALTER TABLE ONLY cleave.drain_backlog
+    ADD CONSTRAINT drain_backlog_pkey PRIMARY KEY (topic_id, subscription, segment_id);
 
 ALTER TABLE ONLY cleave.evaluation
     ADD CONSTRAINT evaluation_pkey PRIMARY KEY (topic_id);
@@ -5261,6 +5314,16 @@ ALTER TABLE ONLY cleave.departed_consumer
 
 COMMENT ON CONSTRAINT departed_consumer_subscription ON cleave.departed_consumer IS 'A consumer departs from a subscription that exists.';
 
+ALTER TABLE ONLY cleave.drain_backlog
+    ADD CONSTRAINT drain_backlog_segment FOREIGN KEY (topic_id, segment_id) REFERENCES cleave.segment(topic_id, segment_id);
+
+COMMENT ON CONSTRAINT drain_backlog_segment ON cleave.drain_backlog IS 'A backlog is of a segment that exists; read the layout again.';
+
+ALTER TABLE ONLY cleave.drain_backlog
+    ADD CONSTRAINT drain_backlog_subscription FOREIGN KEY (topic_id, subscription) REFERENCES cleave.subscription(topic_id, name) ON DELETE CASCADE;
+
+COMMENT ON CONSTRAINT drain_backlog_subscription ON cleave.drain_backlog IS 'A backlog is of a subscription that exists.';
+
 ALTER TABLE ONLY cleave.evaluation
     ADD CONSTRAINT evaluation_topic_id_fkey FOREIGN KEY (topic_id) REFERENCES cleave.topic(topic_id);
 
@@ -5587,6 +5650,8 @@ GRANT SELECT,INSERT,UPDATE ON TABLE cleave.decision_default TO cleave_controller
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.departed_consumer TO cleave_controller;
 
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.drain_backlog TO cleave_controller;
+
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.evaluation TO cleave_controller;
 
 GRANT SELECT,INSERT ON TABLE cleave.layout_change TO cleave_controller;
@@ -5816,6 +5881,9 @@ GRANT SELECT ON TABLE inspect.policy_effective TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.policy_history TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.policy_history TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.readers TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.readers TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.segments TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.segments TO cleave_controller;

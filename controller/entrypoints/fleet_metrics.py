@@ -44,6 +44,7 @@ HEALTH: Final = {
     "lease_changes": "Times that a worker began to have a shard.",
     "undrained_segments": "Sealed segments, once for each ordered subscription, that its consumers have not read to the end.",
     "oldest_undrained_seconds": "Time since the first of them was sealed.",
+    "still_drain_seconds": "The longest time that one of them has stood still, of those that wait for no other.",
     "buckets_withheld": "Entry buckets whose owner is to let go of them and has not yet, of all topics.",
     "oldest_withheld_seconds": "For how long the first of them has been waited for.",
 }
@@ -62,6 +63,42 @@ SOURCES: Final = (
     "Time since samples of a broker, or of another source, were last in the load.",
     ("source",),
 )
+SHARDS: Final = (
+    "cleave_shard_lease_changes_total",
+    "Times that a worker began to have the shard; of shards that had a worker within the hour.",
+    ("shard",),
+)
+APPROVALS: Final = {
+    "pending": ("cleave_approvals_pending", "Acts that wait for a person."),
+    "oldest_seconds": ("cleave_oldest_approval_seconds", "Age of the oldest of them."),
+    "ending": (
+        "cleave_approvals_ending",
+        "Of these, acts with less than a quarter of their time left; then the policy's default holds.",
+    ),
+}
+RECENT: Final = {
+    "operation": (
+        "cleave_recent_operation_seconds",
+        "Time from the intent of an operation to its end, of those done within a quarter of an hour, wherever they ran.",
+        ("kind", "quantile"),
+    ),
+    "wait": (
+        "cleave_recent_operation_wait_seconds",
+        "Time from the intent of an operation to its first step, of those that ended within a quarter of an hour.",
+        ("quantile",),
+    ),
+    "step": (
+        "cleave_recent_step_seconds",
+        "Time that a step of these operations took.",
+        ("step", "quantile"),
+    ),
+    "outrun": (
+        "cleave_recent_load_outrun",
+        "Load records that the aggregations of a quarter of an hour did not write, since somebody else had meanwhile.",
+        (),
+    ),
+}
+"""What is told of the last quarter of an hour, by `store.recent_figures`."""
 LEFT_OUT: Final = (
     "cleave_fleet_topics_left_out",
     "Live topics without series of their own, see --most-topics and --prefix.",
@@ -69,6 +106,11 @@ LEFT_OUT: Final = (
 TOPIC_GAUGES: Final = {
     "pulsar_scalable_topic_active_segments": "Active segments of the topic (PIP-483).",
     "pulsar_scalable_topic_entry_buckets": "Entry buckets of its active segments (PIP-486).",
+    "pulsar_scalable_topic_shared_segments": "Segments that several consumers of a subscription read (PIP-486).",
+    "pulsar_scalable_topic_buckets_withheld": "Entry buckets whose owner is to let go of them and has not yet (PIP-486).",
+    "cleave_topic_oldest_withheld_seconds": "For how long the first of them has been waited for.",
+    "pulsar_scalable_topic_draining_segments": "Sealed segments, once for each ordered subscription, that are not read to the end (PIP-486).",
+    "cleave_topic_still_drain_seconds": "The longest time that one of them has stood still, of those that wait for no other.",
     "cleave_topic_hottest_ratio": "Its largest rate over the split threshold of that rate; above 1 is hot. Nothing without fresh load.",
     "cleave_topic_stale_segments": "Its active segments without fresh load.",
 }
@@ -78,6 +120,7 @@ TOPIC_TOTALS: Final = {
     "split_suppressed_max_segments": "Outcomes that refused a split because of max_segments, once for each lane (PIP-483).",
     "merge_suppressed_max_depth": "Outcomes that refused a merge because of max_dag_depth (PIP-483).",
     "rebucket_rollovers": "Segments replaced to have another number of entry buckets (PIP-486).",
+    "bucket_reassignments": "Entry buckets that got an owner, or another one (PIP-486).",
 }
 """What is counted of a topic; the metric is `pulsar_scalable_topic_` and the name, and `_total`."""
 
@@ -89,6 +132,9 @@ def described() -> list[tuple[str, str, tuple[str, ...], str]]:
         *((_health_name(name), "counter" if name in _COUNTED_HEALTH else "gauge", (), text) for name, text in HEALTH.items()),
         *((name, "counter", labels, text) for name, text, labels in TOTALS.values()),
         (SOURCES[0], "gauge", SOURCES[2], SOURCES[1]),
+        (SHARDS[0], "counter", SHARDS[2], SHARDS[1]),
+        *((name, "gauge", (), text) for name, text in APPROVALS.values()),
+        *((name, "gauge", labels, text) for name, text, labels in RECENT.values()),
         (LEFT_OUT[0], "gauge", (), LEFT_OUT[1]),
         *((name, "gauge", _TOPIC, text) for name, text in TOPIC_GAUGES.items()),
         *((f"pulsar_scalable_topic_{name}_total", "counter", _TOPIC, text) for name, text in TOPIC_TOTALS.items()),
@@ -149,7 +195,30 @@ def _of_fleet(figures: FleetFigures) -> Iterator[Metric]:
     for source, seconds in figures.silent_seconds.items():
         silent.add_metric([source], seconds)
     yield silent
+    shards = CounterMetricFamily(SHARDS[0], SHARDS[1], labels=SHARDS[2])
+    for shard, times in figures.lease_changes.items():
+        shards.add_metric([shard], times)
+    yield shards
+    for column, (name, text) in APPROVALS.items():
+        yield _single(name, text, figures.approvals[column])
+    yield from _of_late(figures)
     yield GaugeMetricFamily(*LEFT_OUT, value=figures.topics_left_out)
+
+
+def _of_late(figures: FleetFigures) -> Iterator[Metric]:
+    for of, (name, text, labels) in RECENT.items():
+        family = GaugeMetricFamily(name, text, labels=labels)
+        for one in figures.recent:
+            if one.of == of:
+                family.add_metric(one.labels, one.value)
+        yield family
+
+
+def _single(name: str, text: str, value: float | None) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text)
+    if value is not None:
+        family.add_metric([], value)
+    return family
 
 
 def _of_topics(topics: Sequence[TopicFigures]) -> Iterator[Metric]:
@@ -159,7 +228,17 @@ def _of_topics(topics: Sequence[TopicFigures]) -> Iterator[Metric]:
         for name, text in TOPIC_TOTALS.items()
     }
     for one in topics:
-        values = (one.active_segments, one.entry_buckets, one.hottest_ratio, one.stale_segments)
+        values = (
+            one.active_segments,
+            one.entry_buckets,
+            one.shared_segments,
+            one.buckets_withheld,
+            one.oldest_withheld_seconds,
+            one.draining_segments,
+            one.still_drain_seconds,
+            one.hottest_ratio,
+            one.stale_segments,
+        )
         for gauge, value in zip(gauges.values(), values, strict=True):
             if value is not None:
                 gauge.add_metric([one.topic], value)

@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from controller.store.postgres import inspection
+from controller.store.recent_figures import RecentFigure, recent_figures
 
 _PATIENCE = text("SET LOCAL statement_timeout = '8s'")
 """So that a database in trouble is told as one that is away before Prometheus gives up."""
@@ -35,6 +36,23 @@ _TALLIES = """
 _BUCKETS = """
     SELECT topic_id, sum(buckets) AS buckets FROM inspect.layout_now WHERE topic_id = ANY (:topic_ids) GROUP BY topic_id
 """
+_READERS = """
+    SELECT topic_id, shared_segments, buckets_withheld, oldest_withheld_seconds FROM inspect.readers
+     WHERE topic_id = ANY (:topic_ids)
+"""
+_DRAINS = """
+    SELECT topic_id, count(*) AS draining_segments, max(still_seconds) FILTER (WHERE NOT waits_for_parents) AS still_seconds
+      FROM inspect.undrained WHERE topic_id = ANY (:topic_ids) GROUP BY topic_id
+"""
+_SHARDS = """
+    SELECT substr(name, 7) AS shard, term FROM inspect.leases
+     WHERE name LIKE 'shard/%' AND expires_at > clock_timestamp() - interval '1 hour' ORDER BY term DESC, name
+"""
+_APPROVALS = """
+    SELECT count(*) AS pending, extract(epoch FROM clock_timestamp() - min(proposed_at)) AS oldest_seconds,
+           count(*) FILTER (WHERE clock_timestamp() > expires_at - (expires_at - proposed_at) / 4) AS ending
+      FROM inspect.approvals WHERE is_answerable
+"""
 _LOAD = """
     SELECT topic_id, max(hottest_ratio) FILTER (WHERE NOT is_stale) AS hottest_ratio, count(*) FILTER (WHERE is_stale) AS stale_segments
       FROM inspect.load_now WHERE topic_id = ANY (:topic_ids) GROUP BY topic_id
@@ -54,9 +72,14 @@ class TopicFigures:
     entry_buckets: int
     stale_segments: int
     hottest_ratio: float | None
+    shared_segments: int
+    buckets_withheld: int
+    oldest_withheld_seconds: float | None
+    draining_segments: int
+    still_drain_seconds: float | None
     totals: Mapping[str, int]
     """By the name of what PIP-483 counts: `auto_splits`, `auto_merges`, `split_suppressed_max_segments`,
-    `merge_suppressed_max_depth`, and `rebucket_rollovers` (PIP-486).
+    `merge_suppressed_max_depth`, and `rebucket_rollovers`, `bucket_reassignments` (PIP-486).
     """
 
 
@@ -70,6 +93,11 @@ class FleetFigures:
     """What (`change`, `refusal`), its kind or lane, its origin or reason, how often so far; over all topics."""
     silent_seconds: Mapping[str, float]
     """Of each broker, or other source of samples, that was heard of within a day."""
+    lease_changes: Mapping[str, int]
+    """Of each shard that had a worker within the hour: how often a worker began to have it."""
+    approvals: Mapping[str, float | None]
+    """Acts that wait for a person: `pending`, `oldest_seconds`, and `ending`, how many have less than a quarter of their time left."""
+    recent: Sequence[RecentFigure]
     topics: Sequence[TopicFigures]
     topics_left_out: int
 
@@ -80,13 +108,17 @@ def fleet_figures(tx: Connection, *, prefix: str, most_topics: int) -> FleetFigu
     [health] = inspection.rows(tx, _HEALTH)
     listed = inspection.rows(tx, _TOPICS, prefix=prefix, most=most_topics)
     [live] = inspection.rows(tx, _COUNT)
+    [approvals] = inspection.rows(tx, _APPROVALS)
     return FleetFigures(
-        {name: None if value is None else float(value) for name, value in health.items()},
+        {name: _number(value) for name, value in health.items()},
         [
             (one["tally"], one["kind"], one["because"], int(one["total"]))
             for one in inspection.rows(tx, _CHANGES)
         ],
         {one["broker"]: float(one["silent_seconds"]) for one in inspection.rows(tx, _SOURCES)},
+        {one["shard"]: int(one["term"]) for one in inspection.rows(tx, _SHARDS)},
+        {name: _number(value) for name, value in approvals.items()},
+        recent_figures(tx),
         list(_topics(tx, listed)),
         int(live["topics"]) - len(listed),
     )
@@ -94,31 +126,46 @@ def fleet_figures(tx: Connection, *, prefix: str, most_topics: int) -> FleetFigu
 
 def _topics(tx: Connection, listed: Sequence[Mapping[str, Any]]) -> Iterator[TopicFigures]:
     topic_ids = [one["topic_id"] for one in listed]
-    buckets = {one["topic_id"]: one["buckets"] for one in inspection.rows(tx, _BUCKETS, topic_ids=topic_ids)}
-    loads = {one["topic_id"]: one for one in inspection.rows(tx, _LOAD, topic_ids=topic_ids)}
+    buckets, loads, readers, drains = (
+        {one["topic_id"]: one for one in inspection.rows(tx, statement, topic_ids=topic_ids)}
+        for statement in (_BUCKETS, _LOAD, _READERS, _DRAINS)
+    )
     totals: dict[int, dict[str, int]] = {topic_id: dict.fromkeys(TOTALS, 0) for topic_id in topic_ids}
     for one in inspection.rows(tx, _TALLIES, topic_ids=topic_ids):
         if (name := _total_of(one["tally"], one["kind"], one["because"])) is not None:
             totals[one["topic_id"]][name] += int(one["total"])
     for topic in listed:
-        load = loads.get(topic["topic_id"], {"hottest_ratio": None, "stale_segments": 0})
+        topic_id = topic["topic_id"]
+        load, read = loads.get(topic_id, {}), readers.get(topic_id, {})
+        drain = drains.get(topic_id, {})
         yield TopicFigures(
-            topic["topic"],
-            int(topic["active_segments"]),
-            int(buckets.get(topic["topic_id"], 0)),
-            int(load["stale_segments"]),
-            None if load["hottest_ratio"] is None else float(load["hottest_ratio"]),
-            totals[topic["topic_id"]],
+            topic=topic["topic"],
+            active_segments=int(topic["active_segments"]),
+            entry_buckets=int(buckets.get(topic_id, {}).get("buckets", 0)),
+            stale_segments=int(load.get("stale_segments", 0)),
+            hottest_ratio=_number(load.get("hottest_ratio")),
+            shared_segments=int(read.get("shared_segments", 0)),
+            buckets_withheld=int(read.get("buckets_withheld", 0)),
+            oldest_withheld_seconds=_number(read.get("oldest_withheld_seconds")),
+            draining_segments=int(drain.get("draining_segments", 0)),
+            still_drain_seconds=_number(drain.get("still_seconds")),
+            totals=totals[topic_id],
         )
 
 
-TOTALS = ("auto_splits", "auto_merges", *_SUPPRESSED.values(), "rebucket_rollovers")
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+TOTALS = ("auto_splits", "auto_merges", *_SUPPRESSED.values(), "rebucket_rollovers", "bucket_reassignments")
 """What is counted of each topic."""
 
 
 def _total_of(tally: str, kind: str, because: str) -> str | None:
     if tally == "refusal":
         return _SUPPRESSED.get(because)
+    if tally == "bucket":
+        return "bucket_reassignments"
     if kind == "rebucket":
         return "rebucket_rollovers"
     return {"split": "auto_splits", "merge": "auto_merges"}.get(kind) if because == "auto" else None

@@ -5,21 +5,43 @@ SELECT t.name AS topic, y.topic_id, y.tally, y.kind, y.because, y.total
   FROM cleave.topic_tally y
   JOIN cleave.topic t USING (topic_id);
 COMMENT ON VIEW inspect.tallies IS
-    'How often since the beginning: changes of a topic''s layout by kind and origin, and ledger rows that refused something, by lane (kind) and reason. Deleted topics count on.';
+    'How often since the beginning: changes of a topic''s layout by kind and origin, ledger rows that refused something, by lane (kind) and reason, and entry buckets that got an owner or another one (bucket, granted). Deleted topics count on.';
 
 CREATE VIEW inspect.undrained AS
 SELECT t.name AS topic, t.topic_id, u.name AS subscription, s.segment_id, inspect.hash_range_text(s.range_start, s.range_end) AS hash_range,
-       s.sealed_at, round(extract(epoch FROM clock_timestamp() - s.sealed_at), 1) AS age_seconds
+       s.sealed_at, round(extract(epoch FROM clock_timestamp() - s.sealed_at), 1) AS age_seconds,
+       left_over.messages AS unread_messages, left_over.counted_at,
+       EXISTS (SELECT FROM cleave.segment_parent p
+                 JOIN cleave.segment older ON older.topic_id = p.topic_id AND older.segment_id = p.parent_id
+                WHERE p.topic_id = s.topic_id AND p.child_id = s.segment_id
+                  AND older.pruned_epoch IS NULL AND older.drained_at IS NULL AND older.sealed_epoch > u.created_epoch
+                  AND NOT EXISTS (SELECT FROM cleave.segment_drain d WHERE d.topic_id = p.topic_id
+                                     AND d.subscription = u.name AND d.segment_id = p.parent_id)) AS waits_for_parents,
+       round(extract(epoch FROM clock_timestamp() - coalesce(left_over.moved_at, s.sealed_at)), 1) AS still_seconds
   FROM cleave.segment s
   JOIN cleave.topic t ON t.topic_id = s.topic_id AND t.state = 'live'
   JOIN cleave.subscription u ON u.topic_id = s.topic_id AND u.kind = 'STREAM' AND u.state = 'live' AND u.parents_block
                               AND u.created_epoch < s.sealed_epoch
+  LEFT JOIN cleave.drain_backlog left_over
+    ON left_over.topic_id = s.topic_id AND left_over.subscription = u.name AND left_over.segment_id = s.segment_id
  WHERE s.state = 'SEALED' AND s.pruned_epoch IS NULL AND s.drained_at IS NULL
    AND EXISTS (SELECT FROM cleave.consumer c WHERE c.topic_id = s.topic_id AND c.subscription = u.name AND c.incarnation <> '')
    AND NOT EXISTS (SELECT FROM cleave.segment_drain d
                     WHERE d.topic_id = s.topic_id AND d.subscription = u.name AND d.segment_id = s.segment_id);
 COMMENT ON VIEW inspect.undrained IS
-    'Sealed segments that a subscription has not read to their end although it has consumers with a session; what replaced them waits for that.';
+    'Sealed segments that a subscription has not read to their end although it has consumers with a session; what replaced them waits for that. still_seconds: since unread_messages was last another number, or since the seal where nobody has counted yet; what waits for its parents is not to move.';
+
+CREATE VIEW inspect.readers AS
+SELECT t.name AS topic, t.topic_id, count(*) FILTER (WHERE s.readers > 1) AS shared_segments, sum(s.owned)::bigint AS buckets_owned,
+       sum(s.withheld)::bigint AS buckets_withheld,
+       round(extract(epoch FROM clock_timestamp() - min(s.asked_at)), 1) AS oldest_withheld_seconds
+  FROM (SELECT topic_id, subscription, segment_id, count(DISTINCT consumer) AS readers, count(*) AS owned,
+               count(release_asked_at) AS withheld, min(release_asked_at) AS asked_at
+          FROM cleave.bucket_owner GROUP BY topic_id, subscription, segment_id) s
+  JOIN cleave.topic t USING (topic_id)
+ GROUP BY t.name, t.topic_id;
+COMMENT ON VIEW inspect.readers IS
+    'How each topic is read by its consumers: segments that several of them share, entry buckets with an owner, and those that their owner is to let go of and has not yet.';
 
 CREATE VIEW inspect.health AS
 SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges,
@@ -28,6 +50,7 @@ SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges
        load.age_seconds AS load_age_seconds, samples.age_seconds AS sample_age_seconds,
        leases.workers, leases.shards, leases.shards_without_worker, leases.lease_changes,
        undrained.segments AS undrained_segments, undrained.oldest_seconds AS oldest_undrained_seconds,
+       undrained.still_seconds AS still_drain_seconds,
        withheld.buckets AS buckets_withheld, withheld.oldest_seconds AS oldest_withheld_seconds
   FROM (SELECT (SELECT count(*) FROM cleave.topic WHERE state = 'live') AS topics,
                (SELECT count(*) FROM cleave.segment s JOIN cleave.topic t USING (topic_id)
@@ -49,7 +72,9 @@ SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges
                                      AND expires_at > clock_timestamp() - interval '1 hour') AS shards_without_worker,
                     coalesce(sum(term) FILTER (WHERE name LIKE 'shard/%'), 0) AS lease_changes
                FROM cleave.lease) leases
- CROSS JOIN (SELECT count(*) AS segments, max(age_seconds) AS oldest_seconds FROM inspect.undrained) undrained
+ CROSS JOIN (SELECT count(*) AS segments, max(age_seconds) AS oldest_seconds,
+                    max(still_seconds) FILTER (WHERE NOT waits_for_parents) AS still_seconds
+               FROM inspect.undrained) undrained
  CROSS JOIN (SELECT count(*) AS buckets, extract(epoch FROM clock_timestamp() - min(release_asked_at)) AS oldest_seconds
                FROM cleave.bucket_owner WHERE release_asked_at IS NOT NULL) withheld;
 COMMENT ON VIEW inspect.health IS

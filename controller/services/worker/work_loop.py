@@ -87,6 +87,8 @@ class WorkLoop:
         self._pool = ThreadPoolExecutor(parallel_operations, thread_name_prefix="operation")
         self._parallel_operations = parallel_operations
         self._running: set[Future[None]] = set()
+        self._notified_at: dict[int | None, float] = {}
+        """Since when consumers of a topic, or of any (None), wait for a decision."""
 
     @property
     def is_stopping(self) -> bool:
@@ -138,6 +140,7 @@ class WorkLoop:
             try:
                 self._agenda.ask_sensors_again()
                 intended = self._evaluate(work.lanes, work.topic_ids, shards)
+                self._note_decided(work, shards)
             except Retryable:
                 raise
             except CleaveError as error:
@@ -145,6 +148,20 @@ class WorkLoop:
                 self._stopping.wait(REFUSED_PAUSE_SECONDS)
         if work.operations or intended:
             self._start_operations(max(next_round.threads, intended, 1))
+
+    def _note_decided(self, work: Work, shards: Shards) -> None:
+        """How long the consumers waited on whose topics was decided. Those of shards that are another's now wait there."""
+        if Lane.CONSUMER not in work.lanes:
+            return
+        now, waiting = self._now(), self._notified_at
+        self._notified_at = {}
+        for topic_id, since in waiting.items():
+            if topic_id is not None and not shards.owns(topic_id):
+                continue
+            if work.topic_ids is None or topic_id in work.topic_ids:
+                telemetry.CONSUMER_DECISION_SECONDS.observe(now - since)
+            else:
+                self._notified_at[topic_id] = since
 
     def _start_operations(self, wanted: int) -> None:
         """Have so many threads more drain the journal, up to `parallel_operations` in all.
@@ -215,6 +232,7 @@ class WorkLoop:
                 telemetry.WAKEUPS.labels(sensor.name).inc()
                 asked = sensor.notified(topic_id)
                 if sensor.quiet_seconds > 0:
+                    self._notified_at.setdefault(topic_id, now)
                     self._agenda.gather(asked, now, sensor.quiet_seconds, LONGEST_GATHERING_SECONDS)
                 elif sensor.patience_seconds > 0:
                     self._agenda.put_off(asked, now, sensor.patience_seconds)

@@ -49,6 +49,11 @@ _SAY = """
        AND b.bucket_start = n.bucket_start
        AND (b.said IS DISTINCT FROM n.reason OR abs(extract(epoch FROM b.said_since - n.since)) > 1)
 """
+_TALLY = """
+    INSERT INTO cleave.topic_tally AS t (topic_id, tally, kind, because, total)
+    VALUES (:topic_id, 'bucket', 'granted', :subscription, :granted)
+    ON CONFLICT (topic_id, tally, kind, because) DO UPDATE SET total = t.total + excluded.total
+"""
 _ASK = """
     UPDATE cleave.bucket_owner
        SET release_asked_at = coalesce(release_asked_at, clock_timestamp()), successor = :consumer
@@ -147,6 +152,7 @@ def write(tx: Connection, key: SubscriptionKey, changes: OwnerChanges, generatio
                 for bucket, name in sorted(changes.granted.items())
             ],
         )
+        tx.execute(text(_TALLY), {**key.parameters, "granted": len(changes.granted)})
     if changes.asked:
         tx.execute(
             text(_ASK),

@@ -171,9 +171,11 @@ def metrics() -> str:
     ]
     return page(
         "Metrics",
-        "Served for Prometheus by `cleave worker`, `cleave collect` and `cleave bundles collect` with `--metrics-port` "
-        "(on loopback unless `--metrics-host` says otherwise). Those that begin with `cleave_bundle` are served by "
-        "`cleave bundles collect`, which reads the gauges from the database, wherever the cycles run.",
+        "Served for Prometheus by `cleave worker`, `cleave serve`, `cleave collect` and `cleave bundles collect` with `--metrics-port` "
+        "(on loopback unless `--metrics-host` says otherwise), each for what it does itself: the others stay at 0 there. Those that begin with "
+        "`cleave_bundle` are served by `cleave bundles collect`, which reads the gauges from the database, wherever the cycles run. Those of "
+        "producers (`cleave_producer_*`) and readers (`cleave_stalled_readers_total`, `cleave_misplaced_messages_total`) are counted in the "
+        "application that sends or reads, which [serves them itself](../how-to/watch-the-fleet.md#those-of-applications).",
         table(("metric", "type", "labels", "what it counts"), rows),
         "## Of the fleet",
         "Served by `cleave metrics`, out of the database: passes of Airflow and runs of Spark end, and nobody can scrape those. One such "

@@ -17,11 +17,16 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from sqlalchemy import make_url, text
 
 from controller.devstack.ports import free_port
+from controller.domain.assignment import SegmentBucket
+from controller.domain.bucket_ownership import OwnerChanges
+from controller.domain.hash_range import HashRange
 from controller.domain.operation import Origin
 from controller.entrypoints.fleet_metrics import FleetMetrics, described
 from controller.services.segment_admin import merging, rebucketing, splitting
-from controller.store import fleet_figures
+from controller.store import fleet_figures, leases
 from controller.store.postgres.engine import Store
+from controller.store.topics import bucket_owners
+from controller.store.topics.bucket_owners import SubscriptionKey
 from tests.support.bench import Bench
 from tests.support.waiting import wait_until
 
@@ -137,6 +142,126 @@ def test_what_somebody_has_to_look_at_has_an_age(bench: Bench, registry: Collect
         "INSERT INTO cleave.segment_drain (topic_id, subscription, segment_id) SELECT topic_id, 'billing', 0 FROM cleave.topic"
     )
     assert value(registry, "cleave_fleet_undrained_segments") == 0
+
+
+def test_who_lets_nothing_go_and_what_is_drained_is_told_by_topic(
+    bench: Bench, registry: CollectorRegistry
+) -> None:
+    """What PIP-486 wants to be seen: shared segments, withheld buckets, drains, and buckets that change hands."""
+    bench.topic_with(segments=2)
+    name = {"topic": bench.topic_name}
+    for gauge in ("shared_segments", "buckets_withheld", "draining_segments"):
+        assert value(registry, f"pulsar_scalable_topic_{gauge}", **name) == 0, gauge
+    assert value(registry, "cleave_topic_oldest_withheld_seconds", **name) is None
+    assert value(registry, "cleave_topic_still_drain_seconds", **name) is None
+
+    bench.execute(
+        "INSERT INTO cleave.consumer (topic_id, subscription, name, incarnation) SELECT topic_id, 'billing', 'c', 'life-1' FROM cleave.topic"
+    )
+    bench.reshape(splitting(0))
+    bench.execute(
+        "UPDATE cleave.segment SET sealed_at = sealed_at - interval '50 minutes', created_at = created_at - interval '3 hours'"
+        " WHERE segment_id = 0"
+    )
+    bench.execute(
+        "INSERT INTO cleave.bucket_owner (topic_id, subscription, segment_id, bucket_start, bucket_end, consumer, generation,"
+        " release_asked_at) SELECT topic_id, 'billing', segment_id, bucket_start, bucket_start + 32767, consumer, 1, asked FROM cleave.topic,"
+        " (VALUES (1, 0, 'c', NULL), (1, 32768, 'd', clock_timestamp() - interval '4 minutes'), (0, 0, 'c', NULL), (0, 32768, 'c', NULL))"
+        " AS v (segment_id, bucket_start, consumer, asked)"
+    )
+
+    assert value(registry, "pulsar_scalable_topic_shared_segments", **name) == 1
+    assert value(registry, "pulsar_scalable_topic_buckets_withheld", **name) == 1
+    assert 240 <= (value(registry, "cleave_topic_oldest_withheld_seconds", **name) or 0) < 1000
+    assert value(registry, "pulsar_scalable_topic_draining_segments", **name) == 1
+    assert 3000 <= (value(registry, "cleave_topic_still_drain_seconds", **name) or 0) < 4000, (
+        "nobody has counted"
+    )
+
+
+def test_buckets_that_change_hands_are_counted_by_topic(bench: Bench, registry: CollectorRegistry) -> None:
+    topic_id = bench.topic_with(segments=2)
+    key = SubscriptionKey(topic_id, "billing")
+    whole = [SegmentBucket(segment_id, HashRange(0, 65535)) for segment_id in (0, 1)]
+    for granted in ({whole[0]: "a", whole[1]: "a"}, {whole[1]: "b"}):
+        with bench.store.transaction() as tx:
+            generation, _ = bucket_owners.lock(tx, key)
+            bucket_owners.write(
+                tx, key, OwnerChanges(granted, asked={}, kept=frozenset(), ended=frozenset()), generation
+            )
+    with bench.store.transaction() as tx:  # nobody gets anything
+        bucket_owners.write(
+            tx, key, OwnerChanges({}, asked={whole[1]: "a"}, kept=frozenset(), ended=frozenset()), 2
+        )
+
+    name = "pulsar_scalable_topic_bucket_reassignments_total"
+    assert value(registry, name, topic=bench.topic_name) == 3
+
+
+def test_a_shard_that_goes_from_hand_to_hand_has_a_number_of_its_own(
+    bench: Bench, registry: CollectorRegistry
+) -> None:
+    for _ in range(3):
+        with bench.store.transaction() as tx:
+            lease = leases.acquire(tx, "shard/7", "w", 60.0)
+            assert lease is not None
+            leases.resign(tx, lease)
+    bench.execute(
+        "INSERT INTO cleave.lease (name, holder, term, expires_at) VALUES ('shard/8', 'w', 9, clock_timestamp() - interval '2 hours'),"
+        " ('worker/w', 'w', 9, clock_timestamp() + interval '1 minute')"
+    )
+    [family] = [one for one in registry.collect() if one.name == "cleave_shard_lease_changes"]
+    assert [(one.labels, one.value) for one in family.samples] == [({"shard": "7"}, 3.0)]
+
+
+def test_acts_that_wait_for_a_person_are_counted_and_those_whose_time_is_nearly_over(
+    bench: Bench, registry: CollectorRegistry
+) -> None:
+    bench.topic_with(segments=3)
+    assert value(registry, "cleave_approvals_pending") == 0
+    assert value(registry, "cleave_oldest_approval_seconds") is None
+    bench.execute(
+        "INSERT INTO cleave.approval (topic_id, decision_id, epoch, parts, segments, kind, reason, proposed_by, default_answer,"
+        " segment_ids, proposed_at, expires_at) SELECT topic_id, 1, 0, 2, 2, 'split', 'hot', 'w', 'reject', ARRAY[segment_id],"
+        " clock_timestamp() - asked, clock_timestamp() + left_over FROM cleave.topic, (VALUES"
+        " (0, interval '70 minutes', interval '30 minutes'), (1, interval '80 minutes', interval '20 minutes'),"
+        " (99, interval '9 hours', interval '1 minute')) AS v (segment_id, asked, left_over)"
+    )
+    assert value(registry, "cleave_approvals_pending") == 2, (
+        "the segment of the third is gone: nobody can answer it"
+    )
+    assert 4800 <= (value(registry, "cleave_oldest_approval_seconds") or 0) < 5600
+    assert value(registry, "cleave_approvals_ending") == 1
+
+
+def test_how_long_operations_waited_and_took_is_told_wherever_they_ran(
+    bench: Bench, registry: CollectorRegistry
+) -> None:
+    bench.topic_with()
+    intent = bench.intend(splitting(0))
+    bench.execute(
+        "UPDATE cleave.operation SET intended_at = intended_at - interval '20 seconds' WHERE finished_at IS NULL"
+    )
+    bench.finish(intent)
+    took = value(registry, "cleave_recent_operation_seconds", kind="split", quantile="1")
+    waited = value(registry, "cleave_recent_operation_wait_seconds", quantile="1")
+    step = value(registry, "cleave_recent_step_seconds", step="create-children", quantile="0.5")
+    assert 20 <= (waited or 0) <= (took or 0) < 600
+    assert 0 <= (step if step is not None else -1) < 60
+
+    bench.execute("UPDATE cleave.operation SET finished_at = finished_at - interval '16 minutes'")
+    assert value(registry, "cleave_recent_operation_seconds", kind="split", quantile="1") is None
+    assert value(registry, "cleave_recent_operation_wait_seconds", quantile="1") is None
+
+
+def test_load_that_somebody_else_had_written_is_counted(bench: Bench, registry: CollectorRegistry) -> None:
+    assert value(registry, "cleave_recent_load_outrun") == 0
+    bench.execute(
+        "INSERT INTO cleave.load_run (run_id, window_end, engine, samples, segments, written, outrun, applied_at) SELECT run, clock_timestamp(),"
+        " 'twin', 1, 1, 1, outrun, clock_timestamp() - age FROM (VALUES ('a', 2, interval '0'), ('b', 3, interval '1 minute'),"
+        " ('c', 100, interval '1 hour')) AS v (run, outrun, age)"
+    )
+    assert value(registry, "cleave_recent_load_outrun") == 5
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from prometheus_client import REGISTRY
 from sqlalchemy import Connection, text
 
 from controller.clock import SystemClock
@@ -240,6 +241,45 @@ def test_consumers_that_come_together_are_looked_at_together(bench: Bench) -> No
             notify(bench, topic_id)
         wait_until(lambda: one.diary.topics, message="their topics are evaluated")
         assert one.diary.topics == [frozenset(range(1, 21))]
+
+
+def decided() -> tuple[float, float]:
+    """How often it was measured how long consumers wait for a decision, and the sum of it."""
+    count, seconds = (
+        REGISTRY.get_sample_value(f"cleave_consumer_decision_seconds_{part}") for part in ("count", "sum")
+    )
+    return count or 0.0, seconds or 0.0
+
+
+def test_it_is_measured_how_long_consumers_wait_for_a_decision(bench: Bench) -> None:
+    before = decided()
+    with running(bench, ConsumerSensor(), Due(Lane.LOAD, None)) as one:
+        one.diary.topics.clear()
+        notify(bench, 1)
+        notify(bench, 2)
+        wait_until(lambda: one.diary.topics, message="their topics are evaluated")
+        one.rings()
+    count, seconds = decided()
+    assert count - before[0] == 2, "once for each topic"
+    least = 2 * ConsumerSensor.quiet_seconds * 0.9
+    assert seconds - before[1] >= least, "from the notification on, so the wait for more of them is in it"
+
+
+def test_consumers_of_a_topic_that_goes_to_another_worker_wait_there(bench: Bench) -> None:
+    before = decided()
+    with running(bench, ConsumerSensor()) as one:
+        one.diary.topics.clear()
+        notify(bench, 1)
+        wait_until(lambda: 1 in one.loop._notified_at, message="it is noted")
+        one.held = Shards.of(2, [0])
+        notify(bench, 2)
+        wait_until(
+            lambda: any(topics and 2 in topics for topics in one.diary.topics),
+            message="the topic of our shard is evaluated",
+        )
+        one.rings()
+        assert not one.loop._notified_at
+    assert decided()[0] == before[0] + 1
 
 
 @pytest.mark.parametrize("hammering", [True, False], ids=["under a stream of notifications", "in silence"])

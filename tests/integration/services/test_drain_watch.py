@@ -1,0 +1,121 @@
+"""What is left of sealed segments is counted on real logs, so that a drain that stands still is told from one that is slow."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from controller.clock import SystemClock
+from controller.services import drain_watch
+from controller.services.drain_watch import DrainWatch
+from controller.services.segment_admin import splitting
+from controller.store.shards import Shards
+from controller.store.topics import drains
+from tests.support.bench import Bench
+from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
+from tests.support.waiting import wait_until
+
+ALL, NONE = Shards.of(1, [0]), Shards.of(1, [])
+_STILL = "SELECT segment_id, unread_messages, waits_for_parents, floor(still_seconds / 60)::int FROM inspect.undrained ORDER BY 1"
+_LATER = "UPDATE cleave.drain_backlog SET moved_at = moved_at - interval '10 minutes', counted_at = counted_at - interval '10 minutes'"
+
+
+def watch(bench: Bench, shards: Shards = ALL, *, sealed_for_seconds: float = 0.0) -> DrainWatch:
+    return DrainWatch(
+        bench.store, bench.planes, lambda: shards, SystemClock(), sealed_for_seconds=sealed_for_seconds
+    )
+
+
+@pytest.fixture
+def drained(bench: Bench) -> Bench:
+    """Segment 0 was sealed with five messages that a consumer of `billing` has to read."""
+    bench.topic_with()
+    bench.execute(
+        "INSERT INTO cleave.consumer (topic_id, subscription, name, incarnation) SELECT topic_id, 'billing', 'c', 'life-1' FROM cleave.topic"
+    )
+    bench.publish(0, 5)
+    bench.reshape(splitting(0))
+    return bench
+
+
+def read(bench: Bench, messages: int) -> None:
+    """Acknowledge so many more of the segment's messages."""
+    bench.execute(
+        "UPDATE embedded.cursor c SET position = c.position + :messages FROM embedded.log l WHERE l.log_id = c.log_id AND l.name = :log",
+        messages=messages,
+        log=bench.log_of(0),
+    )
+
+
+def test_a_drain_that_stands_still_is_told_from_one_that_moves(drained: Bench) -> None:
+    assert watch(drained).round() == 1
+    assert drained.rows(_STILL) == [(0, 5, False, 0)]
+
+    drained.execute(_LATER)
+    watch(drained).round()
+    assert drained.rows(_STILL) == [(0, 5, False, 10)], "nothing was read"
+
+    read(drained, 1)
+    watch(drained).round()
+    assert drained.rows(_STILL) == [(0, 4, False, 0)], "it moves"
+
+
+def test_what_nobody_has_counted_stands_still_since_its_seal(drained: Bench) -> None:
+    drained.execute(
+        "UPDATE cleave.segment SET sealed_at = sealed_at - interval '30 minutes', created_at = created_at - interval '1 hour' WHERE segment_id = 0"
+    )
+    assert drained.rows(_STILL) == [(0, None, False, 30)]
+
+
+def test_what_waits_for_its_parents_is_not_to_move(drained: Bench) -> None:
+    drained.reshape(splitting(1))
+    assert watch(drained).round() == 2
+    assert [(segment, waits) for segment, _, waits, _ in drained.rows(_STILL)] == [(0, False), (1, True)]
+    with drained.store.transaction() as tx:
+        drains.mark_drained(tx, drained.topic_id, "billing", [0])
+    assert [(segment, waits) for segment, _, waits, _ in drained.rows(_STILL)] == [(1, False)]
+    drained.execute("UPDATE cleave.drain_backlog SET moved_at = moved_at - interval '10 minutes'")
+    [(longest,)] = drained.rows("SELECT floor(still_drain_seconds / 60)::int FROM inspect.health")
+    assert longest == 10
+
+
+def test_what_is_read_to_its_end_is_forgotten(drained: Bench) -> None:
+    watch(drained).round()
+    with drained.store.transaction() as tx:
+        drains.mark_drained(tx, drained.topic_id, "billing", [0])
+    watch(drained, NONE).round()
+    assert drained.scalar("SELECT count(*) FROM cleave.drain_backlog") == 1, "not a shard of this worker"
+    assert watch(drained).round() == 0
+    assert drained.scalar("SELECT count(*) FROM cleave.drain_backlog") == 0
+
+
+def test_fresh_drains_and_those_of_other_workers_are_not_counted(drained: Bench) -> None:
+    assert watch(drained, NONE).round() == 0
+    assert watch(drained, sealed_for_seconds=3600.0).round() == 0
+    assert watch(drained, sealed_for_seconds=0.0).round() == 1
+
+
+def test_a_log_that_does_not_answer_keeps_what_was_counted(drained: Bench) -> None:
+    watch(drained).round()
+    drained.execute(_LATER)
+    broken = FaultyDataPlane(drained.plane, PlannedFault(Fault.REFUSED, "backlog")).as_data_plane()
+    one = DrainWatch(
+        drained.store, {drained.plane.name: broken}, lambda: ALL, SystemClock(), sealed_for_seconds=0.0
+    )
+    assert one.round() == 0
+    assert drained.rows(_STILL) == [(0, 5, False, 10)]
+
+
+def test_it_counts_again_and_again_until_it_is_stopped(
+    drained: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain_watch, "INTERVAL_SECONDS", 0.01)
+    one = watch(drained)
+    thread = threading.Thread(target=one.run)
+    thread.start()
+    wait_until(lambda: drained.rows(_STILL) == [(0, 5, False, 0)], message="the first round")
+    read(drained, 2)
+    wait_until(lambda: drained.rows(_STILL)[0][1] == 3, message="another round")
+    one.stop()
+    thread.join()
