@@ -221,7 +221,7 @@ def build_worker(
 
     loop = _work_loop(app, worker_id, sensors, listener, leases)
     beside = _beside(app, leases) + (() if served is None else _serving(app, leases, served))
-    return Worker(loop, leases, listener, beside, demand_schema)
+    return Worker(loop, leases, listener, beside, worker_id, demand_schema)
 
 
 def build_server(app: Application, served: ConsumerServer) -> tuple[Beside, ...]:

@@ -1,6 +1,7 @@
-"""Logs and metrics: one line of JSON or of text an event, one registry of counters.
+"""Logs and metrics: one line of JSON or of text a fact, with the ids of what it is about; one registry of counters.
 
-Log lines carry names and numbers, never URLs with passwords. Metric names follow PIP-483 and PIP-486 where they
+Log lines carry names and numbers, never URLs with passwords. What libraries say by the standard library's logging, from a
+warning on, has the same form. Metric names follow PIP-483 and PIP-486 where they
 name one. Nothing here decides anything, and nothing may fail because telemetry did. The library of log lines is loaded
 with the first of them: a command that has nothing to say does not wait for it.
 """
@@ -9,7 +10,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -40,7 +43,8 @@ CONSUMER_DECISION_SECONDS = Histogram(
 )
 LOST_RACES = Counter(
     "cleave_lost_races_total",
-    "Compare-and-set attempts that found what they were made for changed by somebody else, by what was written.",
+    "Compare-and-set attempts that found what they were made for changed by somebody else, by what was to be written; lock: that waited"
+    " too long for a row, or crosswise.",
     ["what"],
 )
 LEASE_CHANGES = Counter("cleave_lease_changes_total", "Shards that this worker got or lost.", ["change"])
@@ -94,8 +98,12 @@ _asked: list[tuple[bool, int]] = []
 
 
 def configure_logging(*, json_lines: bool = False, level: int = logging.INFO) -> None:
-    """Send the program's log lines to standard error; call once, in an entry point."""
+    """Send the program's log lines to standard error; call once, in an entry point. Of libraries, warnings and errors."""
     _asked[:] = [(json_lines, level)]
+    root = logging.getLogger()
+    root.handlers = [one for one in root.handlers if not isinstance(one, _OfLibraries)]
+    root.addHandler(_OfLibraries(json_lines))
+    logging.captureWarnings(json_lines)
     if "structlog" in sys.modules:
         _configure_as_asked()
 
@@ -106,22 +114,72 @@ def _configure_as_asked() -> None:
     import structlog
 
     json_lines, level = _asked.pop()
-    renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer()
-        if json_lines
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    )
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
+        processors=[*_common(), _renderer(json_lines)],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=_to_standard_error,
     )
+
+
+def _common() -> list[structlog.typing.Processor]:
+    """What every line goes through before it is written."""
+    import structlog
+
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+
+
+def _renderer(json_lines: bool) -> structlog.typing.Processor:
+    import structlog
+
+    if json_lines:
+        return structlog.processors.JSONRenderer(default=str)
+    return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+
+
+class _OfLibraries(logging.StreamHandler[TextIO]):
+    """Lines of libraries, which use the standard library's logging: uvicorn, SQLAlchemy, OpenTelemetry."""
+
+    def __init__(self, json_lines: bool) -> None:
+        logging.Handler.__init__(self)
+        self._json_lines = json_lines
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        """Standard error as it is when the line is written: it may have been replaced since."""
+        return sys.stderr
+
+    def format(self, record: logging.LogRecord) -> str:
+        """In the form of our own lines."""
+        if self.formatter is None:
+            self.setFormatter(_of_libraries(self._json_lines))
+        return super().format(record)
+
+
+def _of_libraries(json_lines: bool) -> logging.Formatter:
+    import structlog
+
+    def module(_logger: object, _name: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        line["module"] = line["_record"].name
+        return line
+
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[module, *_common()],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _renderer(json_lines)],
+    )
+
+
+@contextmanager
+def bound(**ids: object) -> Iterator[None]:
+    """These are on every line that is written meanwhile by this thread, or in a copy of its context."""
+    import structlog
+
+    with structlog.contextvars.bound_contextvars(**ids):
+        yield
 
 
 def _to_standard_error(*_: object) -> structlog.PrintLogger:

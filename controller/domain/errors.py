@@ -5,6 +5,7 @@ Drawn::
     CleaveError
     ├── Retryable(delay_seconds)      try again after the delay; nothing is wrong with the request
     │   ├── LostRace                  a row or input version moved under us; re-read and decide again
+    │   │   └── HeldUp                somebody else has to finish first; nothing was lost, look again
     │   ├── DataPlaneUnavailable      a call failed or was refused for now
     │   │   └── DataPlaneTimeout      no answer in time; the act may or may not have happened
     │   ├── StoreUnavailable          PostgreSQL is away
@@ -58,7 +59,15 @@ class Retryable(CleaveError):
 
 
 class LostRace(Retryable):
-    """A row version or input version moved under us; re-read and decide again."""
+    """A row version or input version moved under us; re-read and decide again. `what` was to be written: a word for the metric."""
+
+    def __init__(self, message: str, delay_seconds: float = 1.0, *, what: str = "row") -> None:
+        super().__init__(message, delay_seconds)
+        self.what = what
+
+
+class HeldUp(LostRace):
+    """Somebody else has to finish first. Nothing was lost; look again."""
 
 
 class DataPlaneUnavailable(Retryable):

@@ -22,6 +22,8 @@ from controller.store.postgres.engine import Store
 class Rehearsal(Store):
     """A store whose transactions are checked to the last deferred constraint and then rolled back."""
 
+    takes_back = True
+
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """One transaction that is rolled back at its end. It raises what its commit would have raised."""

@@ -73,7 +73,7 @@ class LoadCollector:
         if interval_seconds <= 0:
             raise InvalidInput(f"a collector's interval of {interval_seconds:g} s is not longer than 0")
         self._store, self._planes, self._area = store, planes, area
-        self._name, self._prefix = name, prefix
+        self.name, self._prefix = name, prefix
         self._interval_ms = round(interval_seconds * 1000)
         self._clock = clock
         self._stopping = threading.Event()
@@ -116,10 +116,10 @@ class LoadCollector:
                 samples.extend(answer.found)
                 if not answer.is_whole:
                     failed.append(name)
-        path = self._area.append(instant_ms, self._name, _table(samples)) if samples else None
+        path = self._area.append(instant_ms, self.name, _table(samples)) if samples else None
         self._note_producers(samples)
         telemetry.COLLECTOR_TICKS.labels("partial" if failed else "whole").inc()
-        log.info("tick", watched=len(watched), sampled=len(samples), failed=failed)
+        log.debug("tick", watched=len(watched), sampled=len(samples), failed=failed)
         return Tick(instant_ms, len(watched), len(samples), tuple(failed), path)
 
     def _sample(self, deadline: float, name: str, logs: Mapping[str, WatchedLog]) -> _Answer:

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
+from controller import telemetry
 from controller.dataplane.base import DataPlane
 from controller.domain.decision import Decision
 from controller.domain.errors import InvalidPolicy
@@ -20,6 +21,8 @@ from controller.domain.policy import AutoScalePolicy, PolicyLevel, PolicyOverrid
 from controller.store.decisions import situations
 from controller.store.postgres.engine import Store
 from controller.store.topics import policies, topics
+
+log = telemetry.get_logger(__name__)
 
 Document = dict[str, Any]
 MOST_TOPICS = 500
@@ -75,7 +78,15 @@ def change(
     Raises TopicNotFound, TopicNotLive, InvalidPolicy where it does not fit the levels above, LostRace.
     """
     with store.transaction() as tx:
-        return change_in(tx, level, changed, actor=actor)
+        found = change_in(tx, level, changed, actor=actor)
+    if found.before != found.after and not store.takes_back:
+        knobs = sorted(
+            knob
+            for knob in found.before.keys() | found.after.keys()
+            if found.before.get(knob) != found.after.get(knob)
+        )
+        log.info("policy set", level=level, actor=actor, knobs=knobs)
+    return found
 
 
 def change_in(

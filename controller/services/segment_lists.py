@@ -70,7 +70,11 @@ class SegmentLists:
             key = SubscriptionKey(topic_id, subscription)
             _demand_queue(tx, key)
             if subscriptions.as_of(*bucket_owners.lock(tx, key)) != as_of:
-                raise LostRace(f"subscription {subscription} of {topic} was moved meanwhile; look again", 0.0)
+                raise LostRace(
+                    f"subscription {subscription} of {topic} was moved meanwhile; look again",
+                    0.0,
+                    what="subscription",
+                )
             drains.mark_drained(tx, topic_id, subscription, segment_ids)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,9 +13,12 @@ import structlog
 def logging_kept() -> Iterator[None]:
     """Whatever is configured inside is forgotten afterwards."""
     was_configured, before = structlog.is_configured(), structlog.get_config()
+    root, handlers = logging.getLogger(), [*logging.getLogger().handlers]
     try:
         yield
     finally:
+        root.handlers = handlers
+        logging.captureWarnings(False)
         if was_configured:
             structlog.configure(**before)
         else:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import sys
+import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -44,3 +47,49 @@ def test_json_lines_are_objects(monkeypatch: pytest.MonkeyPatch) -> None:
 
     line = json.loads(stream.getvalue())
     assert (line["event"], line["skipped"], line["level"]) == ("tick failed", 2, "warning")
+
+
+def test_what_a_library_says_has_the_same_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception in uvicorn, a warning of Python: each one JSON object, with the traceback in it."""
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    telemetry.configure_logging(json_lines=True)
+    with telemetry.bound(worker="w1"), warnings.catch_warnings():
+        warnings.simplefilter("default")
+        try:
+            raise RuntimeError("the socket broke")
+        except RuntimeError:
+            logging.getLogger("uvicorn.error").exception("Exception in %s", "ASGI application")
+        logging.getLogger("uvicorn.error").info("Started server process")
+        warnings.warn("something old is used", UserWarning, stacklevel=1)
+        telemetry.get_logger("somebody").info("after")
+
+    library, python, own = map(json.loads, stream.getvalue().splitlines())
+    assert (library["event"], library["level"], library["module"]) == (
+        "Exception in ASGI application",
+        "error",
+        "uvicorn.error",
+    )
+    assert "RuntimeError: the socket broke" in library["exception"]
+    assert library["timestamp"].endswith("Z")
+    assert "something old is used" in python["event"]
+    assert [line["worker"] for line in (library, python, own)] == ["w1"] * 3
+
+
+def test_settings_that_are_made_again_say_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command begins with settings of its own, and a process that stays makes others."""
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    telemetry.configure_logging(level=logging.WARNING)
+    telemetry.configure_logging(json_lines=True)
+    logging.getLogger("sqlalchemy.pool").warning("a connection is gone")
+    [line] = map(json.loads, stream.getvalue().splitlines())
+    assert line["event"] == "a connection is gone"
+
+
+def test_what_cannot_be_written_as_json_is_written_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    telemetry.configure_logging(json_lines=True)
+    telemetry.get_logger("somebody").info("made", path=Path("/a/b"))
+    assert json.loads(stream.getvalue())["path"] == "/a/b"

@@ -105,7 +105,7 @@ class BundleCollector:
         """`name` is part of file names. Two collectors of one area need two names and different clusters."""
         if interval_seconds <= 0:
             raise InvalidInput(f"a collector's interval of {interval_seconds:g} s is not longer than 0")
-        self._readers, self._area, self._name, self._clock = tuple(readers), area, name, clock
+        self._readers, self._area, self.name, self._clock = tuple(readers), area, name, clock
         self._interval_ms = round(interval_seconds * 1000)
         self._known = {reader.cluster: _BoundaryCache() for reader in self._readers}
         self._stopping = threading.Event()
@@ -121,7 +121,8 @@ class BundleCollector:
                 self.tick()
             except (Retryable, OSError) as error:
                 telemetry.BUNDLE_TICKS.labels("failed").inc()
-                log.warning("tick failed", error=str(error))
+                clusters = [reader.cluster for reader in self._readers]
+                log.warning("tick failed", clusters=clusters, error=str(error))
 
     def tick_once(self) -> BundleTick:
         """One tick by itself. Raises DataPlaneUnavailable where no broker answered, OSError when storage fails."""
@@ -145,11 +146,12 @@ class BundleCollector:
             tables = {
                 kind: pa.Table.from_pylist(rows[kind], schema) for kind, schema in REPORT_SCHEMAS.items()
             }
-            path = self._area.append(instant_ms, self._name, tables)
+            path = self._area.append(instant_ms, self.name, tables)
         telemetry.BUNDLE_TICKS.labels("read" if path else "nobody-answered").inc()
         telemetry.BUNDLE_SILENT.set(len(silent))
         counts = {"brokers": len(rows["brokers"]), "topics": len(rows["topics"])}
-        log.info("bundles read", **counts, silent=silent)
+        if silent:
+            log.warning("brokers are silent", **counts, silent=silent)
         return BundleTick(
             instant_ms, silent=tuple(silent), namespaces=len(rows["boundaries"]), path=path, **counts
         )

@@ -78,4 +78,6 @@ def release(tx: Connection, row: ProposalRow, *, claimant: str, delay_seconds: f
         "seen": row.row_version,
     }
     if tx.execute(_RELEASE, values).rowcount != 1:
-        raise LostRace(f"proposal {row.proposal_id} was taken by somebody else; read it again")
+        raise LostRace(
+            f"proposal {row.proposal_id} was taken by somebody else; read it again", what="bundle-proposal"
+        )

@@ -182,5 +182,6 @@ def _set_state(tx: Connection, cluster: str, state: str, cycle_id: int, seen: in
     missing = tx.execute(_NOT_THERE, {"cluster": cluster}).scalar_one()
     if missing != (seen == 0) or tx.execute(_SET_STATE, values).rowcount != 1:
         raise LostRace(
-            f"another cycle of cluster {cluster} ended just now; begin again with the state it left"
+            f"another cycle of cluster {cluster} ended just now; begin again with the state it left",
+            what="bundle-cycle",
         )

@@ -160,7 +160,8 @@ def _update(
         found = get_namespace(tx, cluster, namespace)
         raise LostRace(
             f"the bundles of namespace {namespace} are at version {found.row_version}, not {seen_row_version}; "
-            "read them again and decide anew"
+            "read them again and decide anew",
+            what="bundle-namespace",
         )
     return _read(row._mapping)
 

@@ -294,7 +294,8 @@ def move(
         found = get_proposal(tx, proposal_id)
         raise LostRace(
             f"proposal {proposal_id} is {found.state} at version {found.row_version}, not {seen_row_version}; "
-            "read it again and decide anew"
+            "read it again and decide anew",
+            what="bundle-proposal",
         )
     return read_proposal(row._mapping)
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from prometheus_client import REGISTRY
 
+from controller import telemetry
 from controller.bootstrap import process_name
 from controller.bundles.bootstrap import Bundles
 from controller.bundles.domain.ring.hashes import edge_text, topic_hash
@@ -25,7 +26,7 @@ from controller.entrypoints.bundles import rows as bundle_rows
 from controller.entrypoints.bundles.metrics import BundleMetrics
 from controller.entrypoints.bundles.picture import draw_namespace
 from controller.entrypoints.commands.options import AsJson, DryRun, Limit
-from controller.entrypoints.commands.processes import MetricsHost, MetricsPort, serve_metrics
+from controller.entrypoints.commands.processes import JsonLogs, MetricsHost, MetricsPort, tell
 from controller.entrypoints.knob_texts import parse_knobs
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.reach.chosen import control_plane
@@ -179,10 +180,11 @@ def collect(
     once: Annotated[bool, typer.Option(help="One tick, then end.")] = False,
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = "127.0.0.1",
+    json_logs: JsonLogs = False,
     as_json: AsJson = False,
 ) -> None:
     """Read every broker's load into the area of reports, again and again."""
-    serve_metrics(metrics_host, metrics_port)
+    tell(metrics_host, metrics_port, json_logs)
     with cluster() as bundles, _gauges(bundles) if metrics_port else nullcontext():
         collector = bundles.collector(interval_seconds)
         if once:
@@ -190,7 +192,8 @@ def collect(
             emit(as_json, tick, rows_table([tick]))
         else:
             on_stop_signals(collector.stop)
-            collector.run()
+            with telemetry.bound(collector=collector.name):
+                collector.run()
 
 
 @app.command()

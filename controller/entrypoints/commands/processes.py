@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -58,7 +59,7 @@ def worker(
     metrics_host: MetricsHost = "127.0.0.1",
     json_logs: JsonLogs = False,
 ) -> None:
-    _tell(metrics_host, metrics_port, json_logs)
+    tell(metrics_host, metrics_port, json_logs)
     with application(name="cleave-worker") as cleave:
         from controller.entrypoints.web.server import web_server
 
@@ -72,7 +73,7 @@ def serve(
     metrics_host: MetricsHost = "127.0.0.1",
     json_logs: JsonLogs = False,
 ) -> None:
-    _tell(metrics_host, metrics_port, json_logs)
+    tell(metrics_host, metrics_port, json_logs)
     with application(name="cleave-serve") as cleave:
         from controller.entrypoints.web.server import web_server
 
@@ -82,10 +83,16 @@ def serve(
         parts = build_server(cleave, served)
         leave = threading.Event()
         on_stop_signals(leave.set)
-        running = [threading.Thread(target=one.run, name=type(one).__name__, daemon=True) for one in parts]
-        for thread in running:
-            thread.start()
-        telemetry.get_logger(__name__).info("serving", address=served.address)
+        with telemetry.bound(server=served.address):
+            running = [
+                threading.Thread(
+                    target=copy_context().run, args=(one.run,), name=type(one).__name__, daemon=True
+                )
+                for one in parts
+            ]
+            for thread in running:
+                thread.start()
+            telemetry.get_logger(__name__).info("serving")
         leave.wait()
         for one in parts:
             one.stop()
@@ -129,7 +136,7 @@ def collect(
     metrics_host: MetricsHost = "127.0.0.1",
     json_logs: JsonLogs = False,
 ) -> None:
-    _tell(metrics_host, metrics_port, json_logs)
+    tell(metrics_host, metrics_port, json_logs)
     with application(name="cleave-collect") as cleave:
         collector, watch = build_collector(cleave, prefix), build_consumer_watch(cleave, prefix)
         if once:
@@ -137,18 +144,21 @@ def collect(
             watch.round()
             return
         on_stop_signals(collector.stop)
-        watching = threading.Thread(target=watch.run, name="consumers", daemon=True)
-        if watch.sees_anything:
-            watching.start()
-        try:
-            collector.run()
-        finally:
-            watch.stop()
+        with telemetry.bound(collector=collector.name):
+            watching = threading.Thread(
+                target=copy_context().run, args=(watch.run,), name="consumers", daemon=True
+            )
             if watch.sees_anything:
-                watching.join()
+                watching.start()
+            try:
+                collector.run()
+            finally:
+                watch.stop()
+                if watch.sees_anything:
+                    watching.join()
 
 
-def _tell(metrics_host: str, metrics_port: int | None, json_logs: bool) -> None:
+def tell(metrics_host: str, metrics_port: int | None, json_logs: bool) -> None:
     """How this process says what it does: its logs, and its metrics if a port is given."""
     telemetry.configure_logging(json_lines=json_logs)
     serve_metrics(metrics_host, metrics_port)

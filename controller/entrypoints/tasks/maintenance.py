@@ -124,6 +124,7 @@ def sweep_tombstones(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict
         )
     log.info(
         "swept",
+        logs=swept.absent[:SHOWN_AT_MOST],
         absent=len(swept.absent),
         closed=len(swept.closed),
         failed=len(swept.failed),
@@ -160,7 +161,8 @@ def keep_partitions(
         with app.store.transaction() as tx:
             audited = audit.forget_before(tx, now - timedelta(days=app.settings.audit_keep_days))
     log.info(
-        "ledger",
+        "ledger kept",
+        before=(now - timedelta(days=keep_days)).isoformat(),
         made=made,
         dropped=dropped,
         load_records_forgotten=forgotten,

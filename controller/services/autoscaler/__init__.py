@@ -83,6 +83,8 @@ def run_pass(
             batch.evaluate(batch.pending)
             if not dry_run:
                 batch.act()
+        if not dry_run:
+            batch.say()
         passed += batch.pending.keys() - set(batch.postponed)
         left += batch.left
         # Where many act, a full batch would be read again and again for the few it may act on.

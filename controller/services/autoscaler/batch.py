@@ -11,7 +11,8 @@ from sqlalchemy.exc import IntegrityError
 from controller import telemetry
 from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import naming
-from controller.domain.decision import Evaluation, Lane, sealed_by
+from controller.domain.approvals import kind_of
+from controller.domain.decision import Decision, Evaluation, Lane, lane_of, sealed_by
 from controller.domain.errors import CleaveError, LostRace, SegmentBusy, TopicNotFound
 from controller.domain.evaluator import code_version, decide
 from controller.domain.operation import Operation, Origin
@@ -43,12 +44,15 @@ held meanwhile.
 
 @dataclass(frozen=True, slots=True)
 class TopicOutcome:
-    """A topic that decided, or refused something it had not refused before; no ids when nothing was written."""
+    """A topic that decided, or refused something it had not refused before; no ids when nothing was written. `topic`: its name where
+    it was to act.
+    """
 
     topic_id: int
     evaluation: Evaluation
     decision_id: int | None = None
     operation_ids: tuple[int, ...] = ()
+    topic: str = ""
 
 
 class Batch:
@@ -75,6 +79,7 @@ class Batch:
         self._paused: list[int] = []
         self._decision_ids: dict[int, int] = {}
         self._operation_ids: dict[int, tuple[int, ...]] = {}
+        self._names: dict[int, str] = {}
 
     def evaluate(self, topic_ids: Collection[int]) -> None:
         """Decide about these topics, for the first time or again."""
@@ -105,6 +110,7 @@ class Batch:
         self._postpone(sorted(self._moving())[ACTING_TOPICS:])
         moving = self._moving()
         locked = situations.lock_free_topics(self._tx, moving) if moving else {}
+        self._names = {t: topic.topic for t, topic in locked.items()}
         for topic_id in moving - locked.keys():
             self._leave(topic_id)
         self.evaluate([t for t, topic in locked.items() if not topic.is_unmoved(self.situations[t].layout)])
@@ -130,9 +136,31 @@ class Batch:
     def outcomes(self) -> list[TopicOutcome]:
         """The topics that acted, or refused something new."""
         return [
-            TopicOutcome(t, self.verdicts[t], self._decision_ids.get(t), self._operation_ids.get(t, ()))
+            TopicOutcome(
+                t,
+                self.verdicts[t],
+                self._decision_ids.get(t),
+                self._operation_ids.get(t, ()),
+                self._names.get(t, ""),
+            )
             for t in self._new_topics()
         ]
+
+    def say(self) -> None:
+        """A line for each act that was decided and each that a person is asked about. Call it once all of it is committed."""
+        for one in self.outcomes():
+            if one.decision_id is None:
+                continue
+            ids = {
+                "topic": one.topic,
+                "topic_id": one.topic_id,
+                "decision_id": one.decision_id,
+                "decided_by": self._decided_by,
+            }
+            for act, operation_id in zip(one.evaluation.decisions, one.operation_ids, strict=True):
+                log.info("decided", **ids, operation_id=operation_id, **_told(act))
+            for act in one.evaluation.proposals:
+                log.info("approval proposed", **ids, **_told(act))
 
     def _shadows(self) -> list[Shadow]:
         """What candidates say, asked before an intent is written: on the inputs that the live policy was asked on."""
@@ -322,3 +350,13 @@ class Batch:
     def _leave(self, topic_id: int) -> None:
         self.left.append(topic_id)
         self.verdicts.pop(topic_id, None)
+
+
+def _told(act: Decision) -> dict[str, object]:
+    """An act for a line of the log."""
+    return {
+        "lane": lane_of(act).value,
+        "kind": kind_of(act),
+        "segment_ids": list(sealed_by(act)),
+        "reason": act.reason,
+    }

@@ -321,13 +321,16 @@ class SessionLeader:
             try:
                 if index in settled.refused:
                     raise settled.refused[index]
+                ids = {"topic": settled.topic, "subscription": key.name, "consumer": request.consumer}
                 if isinstance(request, Register):
-                    known.begin(request.consumer, request.incarnation, now)
+                    if known.begin(request.consumer, request.incarnation, now):
+                        log.info("session begun", **ids)
                 elif isinstance(request, Attach):
                     known.attach(request.consumer, request.incarnation, request.stream, now)
                 elif isinstance(request, Goodbye):
                     reason = "expired" if request.has_expired else "left"
                     telemetry.SESSIONS_ENDED.labels(reason).inc()
+                    log.info("session ended", **ids, reason=reason)
                     known.end(request.consumer, request.incarnation, reason)
             except CleaveError as refusal:
                 _refuse(request, refusal)

@@ -51,15 +51,16 @@ class SubscriptionSessions:
         """A session from before: disconnected just now."""
         self.sessions[consumer] = Session(incarnation, now + self.timing.grace_seconds, now)
 
-    def begin(self, consumer: str, incarnation: str, now: float) -> None:
-        """A session that was just registered. Another life of that name is told that it was replaced."""
+    def begin(self, consumer: str, incarnation: str, now: float) -> bool:
+        """A session that was just registered; False for one that goes on. Another life of that name is told that it was replaced."""
         before = self.sessions.get(consumer)
         if before is not None and before.incarnation == incarnation:
             before.heard_at, before.expires_at = now, max(before.expires_at, now + self.timing.grace_seconds)
-            return
+            return False
         if before is not None and before.stream is not None:
             before.stream.end("replaced")
         self.restore(consumer, incarnation, now)
+        return True
 
     def demand(self, consumer: str, incarnation: str) -> Session:
         """The session of this life. Raises LostRace where there is none: it is to register again, which may be refused for good."""

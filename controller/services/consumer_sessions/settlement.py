@@ -48,6 +48,7 @@ class Settlement:
     owners: tuple[BucketOwner, ...]
     found: ToRead
     rows: Mapping[str, ConsumerRow]
+    topic: str
     data_plane: str
     refused: Mapping[int, CleaveError]
     granted: int
@@ -143,6 +144,7 @@ def settle(
         owners,
         found,
         rows,
+        topic.name,
         topic.data_plane,
         asked.refused,
         len(changes.granted),

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from controller.dataplane.base import Born, DataPlane, LogState, SetWiseDataPlane, Successor
-from controller.domain.errors import CleaveError, Conflict, LostRace, NotFound, SegmentNotFound, Unsupported
+from controller.domain.errors import CleaveError, Conflict, HeldUp, NotFound, SegmentNotFound, Unsupported
 from controller.domain.operation import SOUGHT_MS, SUBSCRIPTION, Observed, Operation, Step
 from controller.store.journal import seeks
 from controller.store.journal.seeks import SoughtLog
@@ -150,24 +150,24 @@ class LogActs:
             if not left:
                 acted.details[one.operation_id] = {"positions": own}
             elif len(subjects) > 1:
-                acted.errors[one.operation_id] = LostRace(f"{', '.join(left)} not closed yet", 0.0)
+                acted.errors[one.operation_id] = HeldUp(f"{', '.join(left)} not closed yet", 0.0)
             else:
                 acted.details[one.operation_id] = self._put_back(one, own, left)
         return acted
 
     def _put_back(self, subject: Subject, positions: dict[str, str], left: Sequence[str]) -> Detail:
         """A parent deleted by hand is put back empty, so that it can be closed: a name that does not exist could be
-        created and written by anybody. Raises LostRace for a log that somebody holds.
+        created and written by anybody. Raises HeldUp for a log that somebody holds.
         """
         for log in left:
             [state] = self._call_all([partial(self._plane.segment_state, log)])
             if state is not LogState.MISSING:  # at the latest it would be found unclosed below
-                raise LostRace(f"somebody holds {log}; trying again", HELD_SECONDS)
+                raise HeldUp(f"somebody holds {log}; trying again", HELD_SECONDS)
             self._create([Successor(log, (), subject.observed.live_subscriptions)])
             positions |= self._terminate([log])
         unclosed = [log for log in left if log not in positions]
         if unclosed:
-            raise LostRace(f"{', '.join(unclosed)} gone again; trying again", HELD_SECONDS)
+            raise HeldUp(f"{', '.join(unclosed)} gone again; trying again", HELD_SECONDS)
         return {"positions": positions, "found missing": list(left)}
 
     def _complete_children(self, subjects: Sequence[Subject]) -> Acted:

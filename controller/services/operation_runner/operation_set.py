@@ -26,6 +26,7 @@ from controller.domain.errors import (
     CleaveError,
     DataPlaneUnavailable,
     FencedOut,
+    HeldUp,
     LostRace,
     StoreUnavailable,
     Terminal,
@@ -39,6 +40,7 @@ from controller.store.journal import claims, commits, steps
 from controller.store.journal.claims import Claim
 from controller.store.journal.commits import Committed
 from controller.store.journal.steps import FORGETTABLE, StepRecord
+from controller.store.postgres.engine import count_race
 
 log = telemetry.get_logger(__name__)
 
@@ -240,7 +242,7 @@ class OperationSet:
             )
         for one, record in records.items():
             if one.operation_id in moved:
-                self._moved(one, record.moved(), moved[one.operation_id])
+                self._moved(one, record, moved[one.operation_id])
         self._left_out([one for one in records if one.operation_id not in moved])
 
     def _waits_for_disk(self, leads_to: OperationState, member: _Member) -> bool:
@@ -282,10 +284,11 @@ class OperationSet:
                 reasons = commits.why_left(tx, left, runner)
         for one, record in records.items():
             if (found := committed.get(one.operation_id)) is None:
+                count_race(reasons[one.operation_id])
                 self._hindered(one, reasons[one.operation_id])
                 continue
             one.carried |= found.subscriptions
-            self._moved(one, replace(record.moved(), epoch=found.epoch), found.now_ms)
+            self._moved(one, record, found.now_ms, epoch=found.epoch)
 
     def _end(self, member: _Member, record: StepRecord) -> None:
         """The transaction in which the operation becomes true, or is given up. Raises FencedOut, LostRace."""
@@ -296,14 +299,18 @@ class OperationSet:
                 committed = Committed(epoch=None, now_ms=started_at_ms)
             else:
                 committed = commits.commit_one(tx, record, runner, started_at_ms=started_at_ms)
-        self._moved(member, replace(record.moved(), epoch=committed.epoch), committed.now_ms)
+        self._moved(member, record, committed.now_ms, epoch=committed.epoch)
 
-    def _moved(self, member: _Member, operation: Operation, now_ms: int) -> None:
+    def _moved(self, member: _Member, record: StepRecord, now_ms: int, *, epoch: int | None = None) -> None:
         """Recorded. What was seen before serves for what can only go forward; any other next step is chosen on a new
         look.
         """
-        age_ms = member.seen().age_ms + now_ms - member.seen().now_ms
+        took_ms = now_ms - member.seen().now_ms
+        age_ms = member.seen().age_ms + took_ms
+        moved = record.moved()
+        operation = moved if epoch is None else replace(moved, epoch=epoch)
         member.operation = operation
+        self._say_steps(operation, record, took_ms)
         goes_forward = operation.state in (OperationState.FENCING, OperationState.COMMITTED)
         member.observed = replace(member.seen(), now_ms=now_ms, age_ms=age_ms) if goes_forward else None
         member.lost_races, member.ready_at = 0, 0.0
@@ -314,10 +321,32 @@ class OperationSet:
                 telemetry.OPERATION_SECONDS.labels(operation.kind).observe(age_ms / 1000)
             log.info(
                 "operation ended",
-                operation_id=operation.operation_id,
-                kind=operation.kind,
-                state=operation.state,
+                **self._ids(operation),
+                state=operation.state.value,
+                origin=operation.origin.value,
+                epoch=operation.epoch,
+                duration_seconds=age_ms / 1000,
             )
+
+    def _say_steps(self, operation: Operation, record: StepRecord, took_ms: int) -> None:
+        """A line for each step; two that were recorded as one took that time together."""
+        for step, leads_to in record.moves:
+            log.info(
+                "operation step",
+                **self._ids(operation),
+                step=step.value,
+                state=leads_to.value,
+                duration_seconds=took_ms / 1000,
+            )
+
+    def _ids(self, operation: Operation) -> dict[str, object]:
+        """Which operation a line of the log tells of, and who runs it."""
+        return {
+            "operation_id": operation.operation_id,
+            "topic": operation.topic_name,
+            "kind": operation.kind.value,
+            "runner": self._context.runner_id,
+        }
 
     def _left_out(self, members: Sequence[_Member]) -> None:
         """A record left these as they were: the claim has passed, or the topic is not as it was seen."""
@@ -328,7 +357,11 @@ class OperationSet:
             held = steps.still_held(tx, [one.operation for one in members], runner)
         for one in members:
             if one.operation_id in held:
-                self._hindered(one, LostRace(f"topic {one.operation.topic_name} changed; looking again", 0.0))
+                moved = LostRace(
+                    f"topic {one.operation.topic_name} changed; looking again", 0.0, what="operation"
+                )
+                count_race(moved)
+                self._hindered(one, moved)
             else:
                 self._hindered(one, steps.fenced_out(one.operation, runner))
 
@@ -337,8 +370,6 @@ class OperationSet:
         member.observed = None
         if member.outcome is not None:
             return
-        if isinstance(error, LostRace):
-            telemetry.LOST_RACES.labels("operation").inc()
         if isinstance(error, FencedOut):
             self._lose(member, error)
         elif isinstance(error, LostRace) and member.lost_races + 1 < backoff.LOST_RACES_IN_A_ROW:
@@ -352,7 +383,12 @@ class OperationSet:
             self._defer(member, str(error), backoff.delay_seconds(error, attempts, call_timeout))
 
     def _defer(self, member: _Member, why: str, delay_seconds: float) -> None:
-        log.info("operation deferred", operation_id=member.operation_id, reason=why)
+        log.info(
+            "operation deferred",
+            **self._ids(member.operation),
+            reason=why,
+            delay_seconds=round(delay_seconds, 3),
+        )
         try:
             with self._context.store.single_statement() as tx:
                 claims.record_failure(tx, member.operation, self._context.runner_id, why, delay_seconds)
@@ -362,7 +398,7 @@ class OperationSet:
             member.outcome = Outcome.DEFERRED
 
     def _lose(self, member: _Member, error: CleaveError) -> None:
-        log.warning("operation taken over", operation_id=member.operation_id, error=str(error))
+        log.warning("operation taken over", **self._ids(member.operation), error=str(error))
         member.outcome = Outcome.FENCED_OUT
 
     def _leave(self, members: Sequence[_Member]) -> None:
@@ -401,7 +437,7 @@ class OperationSet:
     def _hold_claims(self) -> None:
         """Renew the claims when a call started now might outlive them.
 
-        Raises LostRace when one of them is lost, so that the others go on without it, or when the renewal itself took
+        Raises HeldUp when one of them is lost, so that the others go on without it, or when the renewal itself took
         too long.
         """
         clock, call_timeout_seconds = self._context.clock, self._context.call_timeout_seconds
@@ -418,9 +454,9 @@ class OperationSet:
         for one in lost:
             self._lose(one, steps.fenced_out(one.operation, runner))
         if lost:
-            raise LostRace(f"{len(lost)} claim(s) are lost; going on without them", 0.0)
+            raise HeldUp(f"{len(lost)} claim(s) are lost; going on without them", 0.0)
         if self._claimed_until - clock.monotonic_seconds() <= call_timeout_seconds:
-            raise LostRace("renewing the claims took as long as they last; trying again", 0.0)
+            raise HeldUp("renewing the claims took as long as they last; trying again", 0.0)
 
 
 def _halves(members: Sequence[_Member]) -> tuple[Sequence[_Member], Sequence[_Member]]:

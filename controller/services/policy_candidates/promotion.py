@@ -13,6 +13,7 @@ from datetime import timedelta
 
 from sqlalchemy import Connection
 
+from controller import telemetry
 from controller.domain.errors import Conflict, LostRace, NotFound
 from controller.domain.policy import AutoScalePolicy, PolicyOverride
 from controller.services.policy_candidates.candidacy import demand_candidate, promoted
@@ -31,6 +32,8 @@ from controller.store.decisions.candidates import CandidateRow, CandidateState
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
 from controller.store.topics import policies, topics
+
+log = telemetry.get_logger(__name__)
 
 DAYS = 14
 """Days of the topic's past that a candidate is weighed on."""
@@ -145,6 +148,8 @@ def promote_on(store: Store, topic: str, run_id: int, *, actor: str) -> Promotio
             outcome=weighed.sentence,
             run_id=run_id,
         )
+    if weighed.is_better and not store.takes_back:
+        log.info("policy set", level=topic, actor=actor, candidate_id=found.candidate_id)
     return Promotion(topic, ended, weighed)
 
 
@@ -187,6 +192,7 @@ def _evidence(tx: Connection, topic: str, found: CandidateRow, run_id: int) -> W
     [judged] = [one["policy"] for one in inputs["loads"] if one["topic_id"] == found.topic_id]
     if AutoScalePolicy.from_document(judged) != policies.in_force(tx, found.topic_id):
         raise LostRace(
-            f"the policy of topic {topic} was changed since candidate {found.candidate_id} was weighed; weigh it again"
+            f"the policy of topic {topic} was changed since candidate {found.candidate_id} was weighed; weigh it again",
+            what="policy",
         )
     return weighed

@@ -104,14 +104,21 @@ class ShardLeases:
                 if len(kept) >= share:
                     break
         with self._lock:
-            before = self._leases.keys()
-            changed = kept.keys() != before or (bool(kept) and began >= self._trusted_until)
+            before = self._leases
+            changed = kept.keys() != before.keys() or (bool(kept) and began >= self._trusted_until)
             self._leases, self._trusted_until = kept, began + self._ttl_seconds
-        telemetry.LEASE_CHANGES.labels("got").inc(len(kept.keys() - before))
-        telemetry.LEASE_CHANGES.labels("lost").inc(len(before - kept.keys()))
+        self._say("got", {shard: lease for shard, lease in kept.items() if shard not in before})
+        self._say("lost", {shard: lease for shard, lease in before.items() if shard not in kept})
         if changed:
             log.info("shards", worker=self._worker_id, held=len(kept), share=share, workers=workers)
         return changed
+
+    def _say(self, change: str, changed: Mapping[int, Lease]) -> None:
+        """Count what was got or lost, and a line for each."""
+        telemetry.LEASE_CHANGES.labels(change).inc(len(changed))
+        said = "shard got" if change == "got" else "shard lost"
+        for shard, lease in sorted(changed.items()):
+            log.info(said, shard=shard, worker=self._worker_id, term=lease.term)
 
     def _renew(self, tx: Connection, share: int) -> dict[int, Lease]:
         kept: dict[int, Lease] = {}
@@ -133,11 +140,11 @@ class ShardLeases:
                 if self.round():
                     on_change()
             except Retryable as error:
-                log.warning("lease round failed; trying again", error=str(error))
+                log.warning("lease round failed; trying again", worker=self._worker_id, error=str(error))
             except CleaveError as error:
-                log.error("lease round refused", error=str(error))
+                log.error("lease round refused", worker=self._worker_id, error=str(error))
             except Exception:  # the thread would end, and the worker would go on without a shard
-                log.exception("lease round failed")
+                log.exception("lease round failed", worker=self._worker_id)
 
     def stop(self) -> None:
         """End `run`, after the round in hand."""
@@ -146,11 +153,17 @@ class ShardLeases:
     def resign(self) -> None:
         """Give every lease back, so that others need not wait for the expiry. Not while `run` may take some."""
         with self._lock:
-            mine, self._leases = list(self._leases.values()), {}
+            held, self._leases = self._leases, {}
         try:
             with self._store.transaction() as tx:
-                for lease in mine:
+                for lease in held.values():
                     leases.resign(tx, lease)
                 leases.resign_all(tx, self._worker_id)
         except Retryable as error:
-            log.warning("leases could not be resigned; they expire by themselves", error=str(error))
+            log.warning(
+                "leases could not be resigned; they expire by themselves",
+                worker=self._worker_id,
+                error=str(error),
+            )
+        for shard, lease in sorted(held.items()):
+            log.info("shard given back", shard=shard, worker=self._worker_id, term=lease.term)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from typing import NamedTuple, Protocol
 
 from controller import telemetry
@@ -156,7 +157,8 @@ class WorkLoop:
         now, waiting = self._now(), self._notified_at
         self._notified_at = {}
         for topic_id, since in waiting.items():
-            if topic_id is not None and not shards.owns(topic_id):
+            is_ours = topic_id is None or shards.owns(topic_id)
+            if not is_ours:
                 continue
             if work.topic_ids is None or topic_id in work.topic_ids:
                 telemetry.CONSUMER_DECISION_SECONDS.observe(now - since)
@@ -173,7 +175,7 @@ class WorkLoop:
             self._agenda.help_soon(self._now())
             return
         for _ in range(min(wanted, self._parallel_operations - len(self._running))):
-            future = self._pool.submit(self._drain_operations)
+            future = self._pool.submit(copy_context().run, self._drain_operations)
             future.add_done_callback(self._look_again)  # work may have come while it was leaving
             self._running.add(future)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,6 +46,8 @@ class Worker:
     listener: Listener
     beside: tuple[Beside, ...] = ()
     """What goes on in threads of its own meanwhile, and is not waited for at the end."""
+    name: str = ""
+    """Stands on each line that any of its threads logs."""
     schema: Callable[[], None] = lambda: None
     """Raises Retryable while the database's schema is not this program's; asked before the first lease is taken."""
 
@@ -52,15 +55,16 @@ class Worker:
         """Take shards, then work; resign the leases at the end. A store that is away, or whose
         schema is another version's, is waited for from the start.
         """
-        if not self._take_shards():
-            self.listener.close()
-            return
-        changed = threading.Thread(
-            target=self.leases.run, args=(self.loop.rescan,), name="leases", daemon=True
-        )
-        changed.start()
+        with telemetry.bound(worker=self.name):
+            if self._take_shards():
+                self._work()
+            else:
+                self.listener.close()
+
+    def _work(self) -> None:
+        changed = _thread("leases", self.leases.run, self.loop.rescan)
         for other in self.beside:
-            threading.Thread(target=other.run, name=type(other).__name__, daemon=True).start()
+            _thread(type(other).__name__, other.run)
         try:
             self.loop.run()
         finally:
@@ -92,3 +96,10 @@ class Worker:
     def stop(self) -> None:
         """Finish the step in hand and leave; safe in a signal handler."""
         self.loop.stop()
+
+
+def _thread(name: str, run: Callable[..., None], *arguments: object) -> threading.Thread:
+    """At work, with what is bound here on its log lines."""
+    thread = threading.Thread(target=copy_context().run, args=(run, *arguments), name=name, daemon=True)
+    thread.start()
+    return thread

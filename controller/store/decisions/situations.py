@@ -192,7 +192,7 @@ _IN_FLIGHT = Prepared(
 _LOCK = Prepared(
     "lock_free_topics",
     """
-    SELECT topic_id, data_plane, epoch, next_segment_id FROM cleave.topic
+    SELECT topic_id, name, data_plane, epoch, next_segment_id FROM cleave.topic
      WHERE topic_id = ANY (:topic_ids) AND state = 'live' ORDER BY topic_id FOR NO KEY UPDATE SKIP LOCKED
 """,
     {"topic_ids": "bigint[]"},
@@ -271,6 +271,7 @@ class LockedTopic:
     """A topic whose row this transaction has locked, and what its layout was then."""
 
     topic_id: int
+    topic: str
     data_plane: str
     epoch: int
     next_segment_id: int
@@ -288,7 +289,7 @@ def lock_free_topics(tx: Connection, topic_ids: Collection[int]) -> dict[int, Lo
     """
     rows = _LOCK.execute(tx, {"topic_ids": sorted(topic_ids)})
     return {
-        row.topic_id: LockedTopic(row.topic_id, row.data_plane, row.epoch, row.next_segment_id)
+        row.topic_id: LockedTopic(row.topic_id, row.name, row.data_plane, row.epoch, row.next_segment_id)
         for row in rows
     }
 

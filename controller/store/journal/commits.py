@@ -20,7 +20,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from controller.clock import to_ms
-from controller.domain.errors import CleaveError, InvariantViolated, LostRace
+from controller.domain.errors import CleaveError, HeldUp, InvariantViolated, LostRace
 from controller.domain.operation import Operation, OperationKind
 from controller.domain.segment import Segment
 from controller.store.decisions import evaluations
@@ -208,9 +208,7 @@ def _why_left(record: StepRecord, seen: Row[Any], runner: str) -> CleaveError:
         )
     if record.noted_version != seen.subscription_version:
         return _stale_subscriptions(operation.topic_name, seen.subscription_version, record.noted_version)
-    return LostRace(
-        f"somebody holds the rows of topic {operation.topic_name}; trying again", ROWS_HELD_SECONDS
-    )
+    return HeldUp(f"somebody holds the rows of topic {operation.topic_name}; trying again", ROWS_HELD_SECONDS)
 
 
 def commit_one(tx: Connection, record: StepRecord, runner: str, *, started_at_ms: int) -> Committed:
@@ -265,7 +263,7 @@ def _record_held(tx: Connection, record: StepRecord, runner: str, started_at_ms:
 
 def _create(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
     if topic.state is not TopicState.CREATING:
-        raise LostRace(f"topic {topic.name} is {topic.state} by now; look again", 0.0)
+        raise LostRace(f"topic {topic.name} is {topic.state} by now; look again", 0.0, what="operation")
     _demand_noted(topic, record)
     operation, epoch = record.operation, _next_epoch(tx, topic)
     at = layout_changes.write(tx, topic, operation, epoch)
@@ -370,6 +368,7 @@ def _stale_subscriptions(topic: str, present: int, noted: int | None) -> LostRac
     return LostRace(
         f"subscriptions of topic {topic} are at version {present}, the children at {noted}; apply the difference first",
         delay_seconds=0.0,
+        what="operation",
     )
 
 

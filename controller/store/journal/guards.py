@@ -31,4 +31,6 @@ def demand_free(topic: str, busy: Mapping[int, int], segment_ids: Collection[int
 def demand_unchanged(topic: str, what: str, present: int | None, seen: int | None) -> None:
     """Raises LostRace when `what` (epoch, input version) is not the one decided on; `seen` None: whatever it is."""
     if seen not in (None, present):
-        raise LostRace(f"{what} of topic {topic} is {present} by now, not {seen}; decide again", 0.0)
+        raise LostRace(
+            f"{what} of topic {topic} is {present} by now, not {seen}; decide again", 0.0, what="intent"
+        )

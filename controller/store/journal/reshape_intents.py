@@ -242,7 +242,7 @@ def intend(tx: Connection, draft: ReshapeDraft) -> Intent:
     if written is None:
         first = _first_of_key(tx, draft)
         if first is None:
-            raise LostRace(f"topic {draft.view.name} changed meanwhile; look again", 0.0)
+            raise LostRace(f"topic {draft.view.name} changed meanwhile; look again", 0.0, what="intent")
         return first
     return Intent(written, repeated=False)
 

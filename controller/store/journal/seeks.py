@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
-from controller.domain.errors import Conflict, LostRace, SubscriptionNotFound, Unsupported
+from controller.domain.errors import Conflict, HeldUp, SubscriptionNotFound, Unsupported
 from controller.domain.operation import RELEASE_SECONDS, SOUGHT_MS, SUBSCRIPTION, Operation, OperationKind
 from controller.domain.seek_target import SeekTarget
 from controller.store.journal.operations import NewOperation, Request, read_operations, write_operation
@@ -187,7 +187,7 @@ def commit(tx: Connection, operation: Operation, *, read: Collection[int], missi
     whose log is `missing` nothing is known anew. Deliveries are counted from anew: what comes again has neither failed nor killed
     anybody yet. The caller holds the topic's lock.
 
-    Raises LostRace while somebody owns a bucket.
+    Raises HeldUp while somebody owns a bucket.
     """
     key = _key(operation)
     try:
@@ -195,7 +195,7 @@ def commit(tx: Connection, operation: Operation, *, read: Collection[int], missi
     except SubscriptionNotFound:
         return
     if tx.execute(text(_HAS_OWNERS), key.parameters).scalar_one():
-        raise LostRace(f"subscription {key.name} of {operation.topic_name} is read again; stop it first", 0.0)
+        raise HeldUp(f"subscription {key.name} of {operation.topic_name} is read again; stop it first", 0.0)
     drains.replace_marks(tx, key.topic_id, key.name, drained=read, kept=missing)
     tx.execute(text(_RAISE), key.parameters)
     tx.execute(text(_FORGET_DELIVERIES), key.parameters)

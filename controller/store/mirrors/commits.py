@@ -39,7 +39,7 @@ def apply(tx: Connection, topic: TopicRow, operation: Operation, detail: Mapping
 
 def _attach(tx: Connection, topic: TopicRow, operation: Operation, layout: SegmentLayout) -> int:
     if topic.state is not TopicState.CREATING:
-        raise LostRace(f"topic {topic.name} is {topic.state} by now; look again", 0.0)
+        raise LostRace(f"topic {topic.name} is {topic.state} by now; look again", 0.0, what="operation")
     adopt_layout(tx, topic, layout, operation)
     return layout.epoch
 

@@ -71,7 +71,7 @@ def remember_policy(tx: Connection, topic_id: int, policy: Mapping[str, Any] | N
     tx.execute(text(_REMEMBER), {"topic_id": topic_id, "policy": document})
     mirror = get_mirror(tx, topic_id)
     if mirror is None:
-        raise LostRace(f"topic {topic_id} is being attached no more; look again", 0.0)
+        raise LostRace(f"topic {topic_id} is being attached no more; look again", 0.0, what="mirror")
     return mirror
 
 
@@ -79,7 +79,9 @@ def record_look(tx: Connection, mirror: Mirror, paused_reason: str | None) -> No
     """The broker was looked at, and this is why we may not act (None: we may). Raises LostRace."""
     seen = {"topic_id": mirror.topic_id, "row_version": mirror.row_version, "paused_reason": paused_reason}
     if tx.execute(text(_SEEN), seen).rowcount != 1:
-        raise LostRace(f"mirror of topic {mirror.topic_id} changed since it was read; look again", 0.0)
+        raise LostRace(
+            f"mirror of topic {mirror.topic_id} changed since it was read; look again", 0.0, what="mirror"
+        )
 
 
 def due_mirrors(

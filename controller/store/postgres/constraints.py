@@ -118,7 +118,7 @@ def translate(error: DBAPIError, sentences: Mapping[str, str]) -> CleaveError:
         )
     if state in _RACES:
         return LostRace(
-            f"another transaction was in the way ({said}); read again and repeat", delay_seconds=0.1
+            f"another transaction was in the way ({said}); read again and repeat", 0.1, what="lock"
         )
     if state in _NOT_MIGRATED:
         return Terminal(f"the database does not have what this program needs ({said}); run `cleave migrate`")

@@ -17,7 +17,8 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidatePoolError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from controller.domain.errors import InvalidInput, StoreUnavailable
+from controller import telemetry
+from controller.domain.errors import CleaveError, HeldUp, InvalidInput, LostRace, StoreUnavailable
 from controller.store.postgres.constraints import load_sentences, translate
 from controller.store.postgres.stored_json import read_json
 
@@ -56,6 +57,9 @@ def server_process(tx: Connection) -> int:
 
 class Store:
     """A pool of connections to one database. Cheap to make: the first transaction connects."""
+
+    takes_back = False
+    """Whether nothing that is written by it stays: a dry run's does not."""
 
     def __init__(self, url: str | URL, *, application_name: str = "cleave", pool_size: int = 5) -> None:
         """`pool_size` bounds the transactions in progress at once; one more waits, at most 30 s."""
@@ -102,7 +106,12 @@ class Store:
         try:
             yield
         except DBAPIError as error:
-            raise translate(error, self._sentence_book()) from error
+            translated = translate(error, self._sentence_book())
+            count_race(translated)
+            raise translated from error
+        except LostRace as error:
+            count_race(error)
+            raise
         except PoolTimeout as error:
             raise StoreUnavailable(
                 "every connection of the pool is in use; raise pool_size or wait"
@@ -127,6 +136,14 @@ class Store:
             except DBAPIError:
                 return {}
         return self._sentences
+
+
+def count_race(error: CleaveError) -> None:
+    """Count it if it is one: whoever finds that what it read has moved ends its transaction for that, so all of them come by here.
+    Who answers with it instead counts it, too. Being held up loses nothing.
+    """
+    if isinstance(error, LostRace) and not isinstance(error, HeldUp):
+        telemetry.LOST_RACES.labels(error.what).inc()
 
 
 def _replace_dead_connections(engine: Engine) -> None:

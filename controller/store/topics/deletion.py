@@ -10,7 +10,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
-from controller.domain.errors import LostRace
+from controller.domain.errors import HeldUp
 from controller.domain.operation import Operation
 from controller.store.topics import topics
 from controller.store.topics.topics import TopicRow, TopicState
@@ -41,11 +41,11 @@ _FORGET = tuple(
 
 
 def demand_alone(tx: Connection, topic: TopicRow, operation: Operation) -> None:
-    """LostRace while another operation of the topic lives."""
+    """HeldUp while another operation of the topic lives."""
     of_topic = {"topic_id": topic.topic_id, "operation_id": operation.operation_id}
     others = tx.execute(text(_OTHERS_LIVE), of_topic).scalar_one()
     if others:
-        raise LostRace(f"{others} older operation(s) of topic {topic.name} still live; wait for them", 0.1)
+        raise HeldUp(f"{others} older operation(s) of topic {topic.name} still live; wait for them", 0.1)
 
 
 def end_segments(tx: Connection, topic_id: int, epoch: int, at: datetime) -> dict[int, str]:

@@ -108,4 +108,5 @@ def _not_owned(ownership: Ownership) -> LostRace:
         f"consumer {ownership.consumer} does not own bucket {ownership.bucket_start} of segment {ownership.segment_id} since "
         f"generation {ownership.generation}; what it owns now is in its assignment",
         0.1,
+        what="delivery",
     )

@@ -110,7 +110,8 @@ def set_namespace(
     topics.say_who(tx, actor)
     if tx.execute(_SET_NAMESPACE, parameters).rowcount != 1:
         raise LostRace(
-            f"the policy of namespace {namespace} was set by somebody else just now; read it again"
+            f"the policy of namespace {namespace} was set by somebody else just now; read it again",
+            what="policy",
         )
     return get_namespace(tx, namespace)
 
@@ -250,5 +251,6 @@ def _namespace(tx: Connection, namespace: str, lock: str) -> NamespacePolicy:
 def _demand_version(whose: str, seen: int | None, found: int) -> None:
     if seen is not None and seen != found:
         raise LostRace(
-            f"the policy of {whose} is at version {found}, not {seen}; read it again and decide anew"
+            f"the policy of {whose} is at version {found}, not {seen}; read it again and decide anew",
+            what="policy",
         )

@@ -156,7 +156,8 @@ def update_topic(tx: Connection, topic: TopicRow, /, **changes: object) -> int:
     )
     if tx.execute(statement).rowcount != 1:
         raise LostRace(
-            f"topic {topic.name} changed after row version {topic.row_version} was read; read it again and repeat"
+            f"topic {topic.name} changed after row version {topic.row_version} was read; read it again and repeat",
+            what="topic",
         )
     return topic.row_version + 1
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
 
 from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
@@ -96,6 +98,66 @@ def owner_of(key: str, *consumers: StreamConsumer) -> str:
     place = key_hash(key).bucket_hash
     [name] = [one.name for one in consumers for _, bucket in one.buckets if bucket.contains(place)]
     return name
+
+
+def figure(name: str) -> float:
+    """A metric of this process, in which the leader runs too."""
+    return REGISTRY.get_sample_value(name) or 0.0
+
+
+def test_what_the_leader_and_the_producer_count_is_what_happens(
+    bench: Bench, producer: Producer, join: Join
+) -> None:
+    """Sessions with their names in the log, buckets that change hands, segments that are shared or drained, batches."""
+    before = {
+        name: figure(name)
+        for name in (
+            "cleave_buckets_granted_total",
+            "cleave_producer_batches_total",
+            "cleave_producer_messages_total",
+        )
+    }
+
+    def grown(name: str) -> float:
+        return figure(name) - before[name]
+
+    with capture_logs() as lines:
+        a = join("a")
+        share(a, counts=(4,))
+        assert grown("cleave_buckets_granted_total") == 4
+        wait_until(lambda: figure("cleave_buckets_owned") == 4, message="it is measured")
+        assert figure("cleave_shared_segments") == 0
+        b = join("b")
+        share(a, b, counts=(2, 2))
+        assert grown("cleave_buckets_granted_total") == 6
+        wait_until(lambda: figure("cleave_shared_segments") == 1, message="it is measured")
+        assert figure("cleave_draining_segments") == 0
+
+        send(producer, 0)
+        assert grown("cleave_producer_messages_total") == len(KEYS)
+        assert 4 <= grown("cleave_producer_batches_total") <= len(KEYS), "a batch is of one bucket"
+        bench.reshape(splitting(0))
+        wait_until(lambda: figure("cleave_draining_segments") == 1, message="the sealed one is read")
+        take(a, b, count=len(KEYS))
+        wait_until(
+            lambda: (
+                (a.receive(0.02), b.receive(0.02)) == (None, None) and not figure("cleave_draining_segments")
+            ),
+            message="it is read to its end",
+        )
+        b.close()
+        wait_until(lambda: [one for one in lines if one["event"] == "session ended"], message="b has left")
+
+    told = [
+        (one["event"], one["topic"], one["subscription"], one["consumer"], one.get("reason"))
+        for one in lines
+        if one["event"].startswith("session")
+    ]
+    assert told == [
+        ("session begun", TOPIC, "billing", "a", None),
+        ("session begun", TOPIC, "billing", "b", None),
+        ("session ended", TOPIC, "billing", "b", "left"),
+    ]
 
 
 def test_newcomers_share_the_one_segment_at_once_and_each_key_keeps_its_order(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 from sqlalchemy import Connection, text
 
 from controller.clock import SystemClock
@@ -327,9 +328,14 @@ def test_one_whose_commit_breaks_a_law_holds_up_no_other(bench: Bench) -> None:
 
 def test_an_operation_left_out_says_which_row_it_waited_for(bench: Bench) -> None:
     ids = splits_of(bench, 2)
+    races = REGISTRY.get_sample_value("cleave_lost_races_total", {"what": "operation"})
     with bench.store.transaction() as tx:
         tx.execute(text(HELD["topic"]), {"name": topic_name(1)})
         run_due(bench.context(), limit=8)
+
+    assert REGISTRY.get_sample_value("cleave_lost_races_total", {"what": "operation"}) == races, (
+        "who waits has lost nothing"
+    )
 
     error = bench.scalar("SELECT last_error FROM cleave.operation WHERE operation_id = :id", id=ids[1])
     assert error == f"somebody holds the rows of topic {topic_name(1)}; trying again"

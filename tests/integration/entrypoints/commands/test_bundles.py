@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -145,9 +146,13 @@ def test_collect_lands_a_tick_and_no_cluster_is_one_line(desk: Desk, monkeypatch
     assert (tick["brokers"], tick["topics"], tick["silent"]) == (2, len(TOPICS), [])
 
     monkeypatch.setenv("CLEAVE_PULSAR_ADMIN_URL", "http://127.0.0.1:9")
-    nobody = desk.cleave("bundles", "collect", "--once")
+    nobody = desk.cleave("bundles", "collect", "--once", "--json-logs")
     assert (nobody.code, nobody.out) == (75, "")
-    assert "no broker of the cluster answered (staged)" in nobody.err.splitlines()[-1]
+    *lines, said = nobody.err.splitlines()
+    assert "no broker of the cluster answered (staged)" in said
+    assert [(one["event"], one["cluster"]) for one in map(json.loads, lines) if "cluster" in one] == [
+        ("no broker lists the brokers", "staged")
+    ]
     monkeypatch.delenv("CLEAVE_PULSAR_ADMIN_URL")
     assert "CLEAVE_PULSAR_ADMIN_URL" in desk.cleave.refused("bundles", "collect", "--once")
 

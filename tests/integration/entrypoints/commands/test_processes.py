@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import urllib.request
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from controller.devstack.ports import free_port, release_port
 from controller.devstack.process import ChildProcess
-from controller.settings import PROJECT_ROOT
+from controller.settings import PROJECT_ROOT, load_settings
 from tests.support.command_line import CommandLine
 from tests.support.waiting import wait_until
 
@@ -75,6 +76,13 @@ def test_a_worker_serves_metrics_and_gives_its_leases_back_when_told_to_leave(
         release_port(port)
 
     assert "no worker is up" in cleave("doctor").out
+    lines = [json.loads(line) for line in (tmp_path / "worker.log").read_text().splitlines()]
+    got = [line for line in lines if line["event"] == "shard got"]
+    assert sorted(line["shard"] for line in got) == list(range(load_settings().worker_shards))
+    assert all(line["term"] == 1 for line in got)
+    assert {line["event"] for line in lines} == {"shard got", "shards", "shard given back"}
+    [name] = {line["worker"] for line in lines}
+    assert name
 
 
 def metrics(port: int) -> str:

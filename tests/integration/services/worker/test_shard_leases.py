@@ -10,6 +10,7 @@ from datetime import datetime
 import pytest
 from prometheus_client import REGISTRY
 from sqlalchemy import Connection, text
+from structlog.testing import capture_logs
 
 from controller.domain.errors import FencedOut
 from controller.services.worker import shard_leases
@@ -221,3 +222,29 @@ def test_rounds_go_on_after_an_error_that_nobody_expected(bench: Bench, clock: H
         mine.stop()
         thread.join()
         mine.resign()
+
+
+def test_each_shard_that_is_got_lost_or_given_back_is_told(bench: Bench, clock: HandClock) -> None:
+    mine = worker(bench, "w1", clock)
+    with capture_logs() as lines:
+        mine.round()
+        mine.round()
+        expire(bench)
+        other = worker(bench, "w2", clock)
+        other.round()
+        mine.round()
+        other.resign()
+
+    def told(event: str, name: str) -> list[tuple[int, int]]:
+        return [
+            (line["shard"], line["term"])
+            for line in lines
+            if line["event"] == event and line["worker"] == name
+        ]
+
+    assert told("shard got", "w1")[:COUNT] == [(shard, 1) for shard in range(COUNT)]
+    assert told("shard lost", "w1") == [
+        (shard, 1) for shard in range(COUNT) if (shard, 2) in told("shard got", "w2")
+    ]
+    assert told("shard given back", "w2") == told("shard got", "w2")
+    mine.resign()

@@ -9,12 +9,23 @@ from unittest.mock import Mock
 import pytest
 from sqlalchemy import Connection, text
 
+from controller import telemetry
 from controller.devstack.ports import free_port
 from controller.devstack.postgres import FORGETFUL, EmbeddedPostgres
-from controller.domain.errors import InvalidInput, LostRace, StoreRefused, StoreUnavailable, Terminal
+from controller.domain.errors import (
+    CleaveError,
+    HeldUp,
+    InvalidInput,
+    LostRace,
+    StoreRefused,
+    StoreUnavailable,
+    Terminal,
+)
+from controller.domain.policy import PolicyOverride
 from controller.store.postgres import engine
 from controller.store.postgres.engine import Store, store_url
 from controller.store.postgres.prepared import Prepared
+from controller.store.topics import policies, topics
 from tests.support.store_driver import StoreDriver
 
 
@@ -233,6 +244,48 @@ def test_a_deadlock_is_a_lost_race_for_one_and_a_success_for_the_other(driver: S
     assert sorted(outcomes) == ["done", "lost"]
 
 
+def races() -> dict[str, float]:
+    """How many were lost so far, by what was to be written."""
+    samples = [one for family in telemetry.LOST_RACES.collect() for one in family.samples]
+    return {one.labels["what"]: one.value for one in samples if one.name.endswith("_total")}
+
+
+@pytest.mark.parametrize(
+    ("error", "counted"),
+    [
+        (LostRace("the policy was set by somebody else", what="policy"), {"policy": 1}),
+        (LostRace("a row moved"), {"row": 1}),
+        (HeldUp("somebody holds the log"), {}),
+        (InvalidInput("never right"), {}),
+    ],
+    ids=["of a policy", "of some row", "only held up", "no race"],
+)
+def test_every_lost_race_ends_its_transaction_and_is_counted_there(
+    driver: StoreDriver, error: CleaveError, counted: dict[str, float]
+) -> None:
+    before = races()
+    for begin in (driver.store.transaction, driver.store.single_statement):
+        with pytest.raises(type(error)), begin():
+            raise error
+    assert {
+        what: count - before.get(what, 0) for what, count in races().items() if count != before.get(what, 0)
+    } == {what: 2 * count for what, count in counted.items()}
+
+
+def test_a_stale_row_version_is_counted_as_what_it_is_of(driver: StoreDriver) -> None:
+    topic = driver.create()
+    before = races()
+    driver.do(topics.update_topic, topic)
+    with pytest.raises(LostRace):
+        driver.do(topics.update_topic, topic)
+    with pytest.raises(LostRace):
+        driver.do(policies.set_namespace, "t/n", PolicyOverride(), actor="bob", seen_row_version=7)
+    assert {what: races()[what] - before.get(what, 0) for what in ("topic", "policy")} == {
+        "topic": 1,
+        "policy": 1,
+    }
+
+
 def test_a_lock_held_too_long_is_a_lost_race(driver: StoreDriver) -> None:
     topic_id = driver.create().topic_id
     statement = text("SELECT FROM cleave.topic WHERE topic_id = :id FOR UPDATE")
@@ -244,8 +297,10 @@ def test_a_lock_held_too_long_is_a_lost_race(driver: StoreDriver) -> None:
     with driver.store.transaction() as holder:
         holder.execute(statement, {"id": topic_id})
 
+        before = races().get("lock", 0)
         with pytest.raises(LostRace, match="lock timeout"):
             driver.do(impatient)
+        assert races()["lock"] == before + 1
 
 
 @pytest.mark.parametrize("value", ["a\x00b", "a\ud800b"])

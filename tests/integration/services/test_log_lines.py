@@ -1,0 +1,111 @@
+"""One line a fact, with the ids of what it is about: what is logged of a real split, of a proposal and of a policy, and of nothing."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from controller.entrypoints.rehearsal import Rehearsal
+from controller.services import policy_admin
+from tests.support.bench import TOPIC, Bench
+from tests.support.passes import HOT, LOAD, report, run
+
+Lines = Sequence[MutableMapping[str, Any]]
+STEPS = ["create-children", "set-fencing", "terminate-parents", "commit", "finish"]
+
+
+def named(lines: Lines, event: str) -> list[MutableMapping[str, Any]]:
+    return [line for line in lines if line["event"] == event]
+
+
+def set_policy(bench: Bench, **knobs: object) -> None:
+    policy_admin.change(bench.store, TOPIC, lambda before: {**before, **knobs}, actor="ann")
+
+
+def test_a_split_is_told_from_its_decision_to_its_end(bench: Bench) -> None:
+    bench.topic_with(segments=2)
+    report(bench, {0: HOT})
+    with capture_logs() as lines:
+        result = run(bench, LOAD)
+        [operation_id] = result.intents
+        bench.run_once(operation_id, runner_id="r1")
+
+    [decided] = named(lines, "decided")
+    assert decided == {
+        "event": "decided",
+        "log_level": "info",
+        "module": "controller.services.autoscaler.batch",
+        "topic": TOPIC,
+        "topic_id": bench.topic_id,
+        "decision_id": result.outcomes[0].decision_id,
+        "operation_id": operation_id,
+        "decided_by": "tests",
+        "lane": "load",
+        "kind": "split",
+        "segment_ids": [0],
+        "reason": decided["reason"],
+    }
+    steps = named(lines, "operation step")
+    assert [line["step"] for line in steps] == STEPS
+    [ended] = named(lines, "operation ended")
+    for line in (*steps, ended):
+        told = {name: line[name] for name in ("operation_id", "topic", "kind", "runner")}
+        assert told == {"operation_id": operation_id, "topic": TOPIC, "kind": "split", "runner": "r1"}
+        assert line["duration_seconds"] >= 0
+    assert (ended["state"], ended["origin"], ended["epoch"]) == ("done", "auto", 1)
+    assert len(lines) == 1 + len(steps) + 1, "nothing is said twice"
+
+
+def test_where_nothing_is_to_be_done_nothing_is_said(bench: Bench) -> None:
+    bench.topic_with(segments=2)
+    report(bench, {0: HOT})
+    with capture_logs() as lines:
+        run(bench, LOAD, dry_run=True, topic_ids=[bench.topic_id])
+    assert lines == []
+
+    [operation_id] = run(bench, LOAD).intents
+    bench.drive(operation_id)
+    run(bench, LOAD)
+    with capture_logs() as lines:
+        run(bench, LOAD)
+        bench.run_once(operation_id)
+    assert lines == []
+
+
+def test_what_a_person_is_asked_is_told_once(bench: Bench) -> None:
+    bench.topic_with(segments=2)
+    set_policy(bench, approval_min_segments=2)
+    report(bench, {0: HOT})
+    with capture_logs() as lines:
+        result = run(bench, LOAD)
+        run(bench, LOAD)
+
+    [line] = lines
+    assert result.intents == ()
+    assert {name: line[name] for name in ("event", "topic", "decision_id", "kind", "segment_ids")} == {
+        "event": "approval proposed",
+        "topic": TOPIC,
+        "decision_id": result.outcomes[0].decision_id,
+        "kind": "split",
+        "segment_ids": [0],
+    }
+
+
+def test_a_policy_that_is_set_is_told_and_one_that_is_only_tried_is_not(bench: Bench) -> None:
+    bench.topic_with()
+    rehearsal = Rehearsal(bench.url)
+    with capture_logs() as lines:
+        policy_admin.change(rehearsal, "cluster", lambda now: {**now, "max_segments": 9}, actor="ann")
+        set_policy(bench, max_segments=8)
+        set_policy(bench, max_segments=8)
+    rehearsal.dispose()
+
+    [line] = lines
+    assert (line["event"], line["level"], line["actor"], line["knobs"]) == (
+        "policy set",
+        TOPIC,
+        "ann",
+        ["max_segments"],
+    )
