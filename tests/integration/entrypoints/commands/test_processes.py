@@ -78,9 +78,10 @@ def test_a_worker_serves_metrics_and_gives_its_leases_back_when_told_to_leave(
     assert "no worker is up" in cleave("doctor").out
     lines = [json.loads(line) for line in (tmp_path / "worker.log").read_text().splitlines()]
     got = [line for line in lines if line["event"] == "shard got"]
-    assert sorted(line["shard"] for line in got) == list(range(load_settings().worker_shards))
-    assert all(line["term"] == 1 for line in got)
-    assert {line["event"] for line in lines} == {"shard got", "shards", "shard given back"}
+    assert {line["shard"] for line in got} == set(range(load_settings().worker_shards))
+    assert {line["shard"] for line in lines if line["event"] == "shard given back"} == {
+        line["shard"] for line in got
+    }
     [name] = {line["worker"] for line in lines}
     assert name
 
