@@ -74,7 +74,7 @@ class Answer(WithReason):
     approve: bool = Field(examples=[True])
 
 
-class Answered(BaseModel):
+class AnsweredApproval(BaseModel):
     """The proposal after the answer, or as it is in a rehearsal."""
 
     dry_run: bool
@@ -101,10 +101,12 @@ def get_approval(acting: AtDesk, approval_id: ApprovalId) -> Approval:
 
 
 @router.post(f"{TOPIC_PATH}/approvals/{{approval_id}}/answer", dependencies=[OPERATE])
-def answer_approval(change: Changing, topic: Topic, approval_id: ApprovalId, answer: Answer) -> Answered:
+def answer_approval(
+    change: Changing, topic: Topic, approval_id: ApprovalId, answer: Answer
+) -> AnsweredApproval:
     """Let the act go, or refuse it. What was approved goes with the next pass, if that still wants it within the hour."""
 
-    def answered(store: Store) -> Answered:
+    def answered(store: Store) -> AnsweredApproval:
         _demand_of_topic(approvals.find(store, approval_id), topic)
         row = approvals.answer(
             store,
@@ -114,9 +116,9 @@ def answer_approval(change: Changing, topic: Topic, approval_id: ApprovalId, ans
             reason=answer.reason,
             dry_run=change.dry_run,
         )
-        return Answered(dry_run=change.dry_run, approval=_document(row))
+        return AnsweredApproval(dry_run=change.dry_run, approval=_document(row))
 
-    return change.once(Answered, answered)
+    return change.once(AnsweredApproval, answered)
 
 
 def _demand_of_topic(found: ApprovalRow, topic: str) -> None:

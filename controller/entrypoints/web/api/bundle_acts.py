@@ -132,7 +132,7 @@ class ModeNow(BaseModel):
     row_version: int
 
 
-class Split(BaseModel):
+class BundleSplit(BaseModel):
     """Where an algorithm, positions or topics say; in two even parts where nothing is said."""
 
     algorithm: Annotated[str, Field(max_length=200, examples=["topic_count_equally_divide"])] | None = None
@@ -283,10 +283,13 @@ def set_balancing_mode(
 
 @router.post(_BUNDLE + "/split", dependencies=[ADMINISTER])
 def split_bundle(
-    change: Changing, namespace: Namespace, bundle: BundleName, said: Annotated[Split | None, Body()] = None
+    change: Changing,
+    namespace: Namespace,
+    bundle: BundleName,
+    said: Annotated[BundleSplit | None, Body()] = None,
 ) -> SplitBundle:
     """Split a bundle. A repeat finds the cuts made and changes nothing."""
-    how = said or Split()
+    how = said or BundleSplit()
     asked = ManualSplit(f"{namespace}/{bundle}", how.algorithm, how.positions, how.topics, how.parts)
 
     def split(_: Store) -> SplitBundle:
