@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from controller.services.worker.worker import Beside, Worker
     from controller.store.postgres.notifications import Listener
 
-OTHER_CONNECTIONS = 11
-"""Besides its operations a process may at once evaluate, look for what is due, mirror, sample keys, watch drains, hold its leases,
+OTHER_CONNECTIONS = 12
+"""Besides its operations a process may at once evaluate, look for what is due, mirror, sample keys, watch drains, give defaults to proposals, hold its leases,
 lead consumers, feed layouts and be asked."""
 API_TRANSACTIONS = 20
 """At once, for what people ask of a worker over HTTP and for the audit of it."""
