@@ -106,8 +106,9 @@ def enable(store: Store) -> None:
 def replayed(store: Store) -> dict[str, int]:
     """Stored cycles, and how many give another answer when they are decided again."""
     with store.transaction() as tx:
-        cycles = bundle_cycles.list_cycles(tx, CLUSTER_NAME)
-    differing = sum(not bundle_balancer.replay(store, row.cycle_id).is_same for row in cycles)
+        listed = bundle_cycles.list_cycles(tx, CLUSTER_NAME)
+        cycles = [bundle_cycles.stored_cycle(tx, row.cycle_id) for row in listed]
+    differing = sum(not bundle_balancer.replay(one).is_same for one in cycles)
     return {"cycles": len(cycles), "differing": differing}
 
 

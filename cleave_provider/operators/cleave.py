@@ -187,13 +187,13 @@ class SetAutoScalePolicyOperator(CleaveOperator):
 
     def dry_run(self) -> None:
         """As that of the acts on segments."""
-        self._set(self.hook.access(), _NOBODY["actor"], is_dry_run=True)
+        self._set(self.hook.access(), _NOBODY, is_dry_run=True)
 
     def ask(self, access: dict[str, Any], request: dict[str, str]) -> dict[str, Any]:
         """See the base."""
-        return self._set(access, request["actor"], is_dry_run=self.is_dry_run)
+        return self._set(access, request, is_dry_run=self.is_dry_run)
 
-    def _set(self, access: dict[str, Any], actor: str, *, is_dry_run: bool) -> dict[str, Any]:
+    def _set(self, access: dict[str, Any], request: dict[str, str], *, is_dry_run: bool) -> dict[str, Any]:
         from controller.entrypoints import tasks
 
         wish = {
@@ -202,7 +202,9 @@ class SetAutoScalePolicyOperator(CleaveOperator):
             "replace": self.replace,
             "dry_run": is_dry_run,
         }
-        return tasks.set_policy(**access, actor=actor, params=wish)
+        return tasks.set_policy(
+            **access, params=wish, request_key=request["request_key"], actor=request["actor"]
+        )
 
 
 class BacktestOperator(CleaveOperator):

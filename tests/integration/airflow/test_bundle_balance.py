@@ -131,8 +131,9 @@ def test_an_uneven_cluster_comes_into_balance_and_no_message_is_lost(
     assert (count.lost, count.failed) == (0, 0)
     assert count.sent == count.confirmed == count.received > 0
     with bench.store.transaction() as tx:
-        cycles = bundle_cycles.list_cycles(tx, CLUSTER)
-    replayed = [bundle_balancer.replay(bench.store, row.cycle_id) for row in cycles]
+        listed = bundle_cycles.list_cycles(tx, CLUSTER)
+        cycles = [bundle_cycles.stored_cycle(tx, row.cycle_id) for row in listed]
+    replayed = [bundle_balancer.replay(one) for one in cycles]
     assert len(replayed) >= 2
     assert [one.difference for one in replayed] == [None] * len(replayed)
 

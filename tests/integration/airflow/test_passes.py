@@ -142,6 +142,7 @@ def test_a_dry_pass_tells_and_changes_nothing(
         "operations": [],
         "left_to_others": 0,
         "run_here": 0,
+        "unasked": False,
     }
     assert "msgRateIn" in capsys.readouterr().out
     assert bench.live_operations() == []

@@ -18,6 +18,7 @@ from controller.bundles.reports import REPORT_SCHEMAS, ReportArea
 from controller.bundles.services import balancer as bundle_balancer
 from controller.bundles.services.balancer import ActReport, ApplySettings, ProposedCycle
 from controller.bundles.services.balancer.replay import difference_of
+from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.namespaces import BalancingMode
@@ -520,7 +521,10 @@ def test_a_stored_cycle_is_decided_again_to_the_byte(balancer: Balancer) -> None
     balancer.uneven()
     cycles.append(balancer.propose("run-3"))
 
-    found = [bundle_balancer.replay(balancer.driver.store, cycle.cycle_id) for cycle in cycles]
+    found = [
+        bundle_balancer.replay(balancer.driver.do(bundle_cycles.stored_cycle, cycle.cycle_id))
+        for cycle in cycles
+    ]
 
     assert [(one.is_same, one.difference) for one in found] == [(True, None)] * 3
 
@@ -535,7 +539,7 @@ def test_a_cycle_that_would_be_decided_otherwise_says_where(balancer: Balancer) 
     changed = json.dumps(other, sort_keys=True, separators=(",", ":"))
     balancer.driver.sql("UPDATE cleave.bundle_decision SET outcome = :changed", changed=changed)
 
-    found = bundle_balancer.replay(balancer.driver.store, cycle.cycle_id)
+    found = bundle_balancer.replay(balancer.driver.do(bundle_cycles.stored_cycle, cycle.cycle_id))
 
     assert not found.is_same
     assert found.difference is not None
