@@ -171,7 +171,7 @@ def test_a_crash_between_putting_away_and_acknowledging_repeats_it_and_loses_not
             stored.set()
 
         patch.setattr(DeadLetterLog, "put", put_and_die)
-        patch.setattr(StreamConsumer, "acknowledge", lambda *_: False)
+        patch.setattr(StreamConsumer, "acknowledge", lambda *_, **_how: False)
         turn_until(stored.is_set, work)
         turn_until(lambda: work.running == 0, work)
         assert bench.unread("billing") == 1
