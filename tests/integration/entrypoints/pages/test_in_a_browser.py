@@ -138,9 +138,11 @@ def test_the_next_question_waits_for_the_last_answer(bench: Bench, url: str, pag
     page.clock.install()
     page.goto(f"{url}/")
     held = holding(page, "**/cleave/")
-    page.clock.run_for(
-        25_000
-    )  # five times as long as from one question to the next, and less than it waits for an answer
+    with page.expect_request("**/cleave/"):
+        page.clock.run_for(6_000)
+    # Four times as long as from one question to the next, and less than it waits for an answer.
+    page.clock.run_for(20_000)
+    page.evaluate("fetch('static/pages.css')")  # what it asked for before this has come by then
 
     assert len(held) == 1
     held[0].continue_()
