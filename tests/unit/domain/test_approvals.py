@@ -203,6 +203,18 @@ def test_a_large_act_of_the_ring_plan_waits_and_the_others_of_the_plan_go() -> N
     assert {sealed_by(act) for act in approved.decisions} == {(0,), (2,)}
 
 
+def test_an_approval_of_a_small_split_lets_no_larger_one_go() -> None:
+    policy = AutoScalePolicy(profile="adaptive", approval_min_segments=8)
+    situation = topic(20 * policy.split_msg_rate_in, 10, policy=policy, capabilities=ANYTHING)
+    [large] = decide(situation).proposals
+    small = known(Split(sealed_by(large)[0], (0x1000,)), APPROVED)
+
+    evaluation = decide(replace(situation, approvals=(small,)))
+
+    assert large not in evaluation.decisions
+    assert evaluation.proposals == (large,)
+
+
 def test_a_person_has_no_more_than_a_few_of_a_topic_to_answer() -> None:
     evaluation = decide(cold(size=2 * MOST_OPEN + 6))
 
