@@ -1,9 +1,9 @@
 """A second stream consumer joins a topic of one segment under load, and a leader is killed: embedded logs, a real worker.
 
 `join`: from the call that makes the second `StreamConsumer` to its first message, and the longest time that the first one was
-without a message from that call on, and the second one from its first message on. `split`: the longest time that a producer's call takes across a split. `leader_killed`: with two
-workers, from the kill of the topic's leader to the first assignment that the next one serves, and the longest silence of a consumer
-that has work. 2,000 messages a second. One line of JSON.
+without a message from that call on, and the second one from its first message on. `split`: the longest time that a producer's
+call takes across a split. `leader_killed`: with two workers, from the kill of the topic's leader to the first assignment that the
+next one serves, and the longest silence of a consumer that has work. 2,000 messages a second. One line of JSON.
 """
 
 from __future__ import annotations

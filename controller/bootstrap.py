@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from controller.store.postgres.notifications import Listener
 
 OTHER_CONNECTIONS = 12
-"""Besides its operations a process may at once evaluate, look for what is due, mirror, sample keys, watch drains, give defaults to proposals, hold its leases,
-lead consumers, feed layouts and be asked."""
+"""Besides its operations a process may at once evaluate, look for what is due, mirror, sample keys, watch drains, give defaults
+to proposals, hold its leases, lead consumers, feed layouts and be asked."""
 API_TRANSACTIONS = 20
 """At once, for what people ask of a worker over HTTP and for the audit of it."""
 OPERATIONS_TOGETHER = 64

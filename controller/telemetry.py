@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -180,6 +182,13 @@ def bound(**ids: object) -> Iterator[None]:
 
     with structlog.contextvars.bound_contextvars(**ids):
         yield
+
+
+def start_thread(name: str, run: Callable[..., None], *arguments: object) -> threading.Thread:
+    """A thread at work that the process does not wait for, with what is bound here on its log lines."""
+    thread = threading.Thread(target=copy_context().run, args=(run, *arguments), name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 def _to_standard_error(*_: object) -> structlog.PrintLogger:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from airflow.sdk import dag, task_group
-from cleave_dags import POOL, TAGS, WAITING_ACTS, access, asking_run, cleave_task, given_by
+from cleave_dags import POOL, TAGS, WAITING_ACTS, access, asking_run, cleave_task
 
-from cleave_provider.operators.ask import AskOperator
+from cleave_provider.operators.ask import AskOperator, given_by
 from controller.entrypoints import tasks
 
 

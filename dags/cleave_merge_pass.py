@@ -4,8 +4,8 @@ Every `CLEAVE_MERGE_PASS_SECONDS` (300). It drains every topic whose answer in t
 worker is up it also runs the operations. Many topics are divided into a few mapped shares. What these leave waits for
 the next pass.
 
-Acts that a policy marks wait for a person; the DAG `cleave_approvals` asks. What was decided and why: `inspect.decisions`, `inspect.why_not`, or `cleave decisions`. *Dry run* decides in the log
-only.
+Acts that a policy marks wait for a person; the DAG `cleave_approvals` asks. What was decided and why: `inspect.decisions`,
+`inspect.why_not`, or `cleave decisions`. *Dry run* decides in the log only.
 """
 
 from __future__ import annotations

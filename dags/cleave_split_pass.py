@@ -5,8 +5,8 @@ Woken by fresh load (asset `cleave_load`, updated by `cleave_load_aggregation`),
 consumer lane too; then it also runs the operations, which a worker does otherwise. Many topics are divided into a few
 mapped shares. What these leave waits for the next pass.
 
-Acts that a policy marks wait for a person; the DAG `cleave_approvals` asks. What was decided and why: `inspect.decisions`, `inspect.why_not`, or `cleave decisions`. *Dry run* decides in the log
-only.
+Acts that a policy marks wait for a person; the DAG `cleave_approvals` asks. What was decided and why: `inspect.decisions`,
+`inspect.why_not`, or `cleave decisions`. *Dry run* decides in the log only.
 """
 
 from __future__ import annotations

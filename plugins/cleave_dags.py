@@ -228,16 +228,6 @@ def shares_left(result: dict[str, Any], doorbell: Any) -> list[dict[str, int]]:
     return shares
 
 
-def given_by(answer: dict[str, Any]) -> dict[str, Any]:
-    """What somebody answered to a task that asked: `approve`, `actor` and `reason`; `actor` None where nobody did in time."""
-    user, fields = answer.get("responded_by_user"), answer.get("params_input") or {}
-    return {
-        "approve": "Approve" in answer["chosen_options"],
-        "actor": None if not user or answer.get("timedout") else str(user.get("name") or user["id"]),
-        "reason": str(fields.get("reason") or ""),
-    }
-
-
 def asking_run() -> str:
     """This run, as `inspect.approvals` has it in `asked_in`."""
     run = get_current_context()["dag_run"]

@@ -24,7 +24,9 @@ AFTER_ITS_TIME = timedelta(seconds=2)
 
 
 class AskOperator(RetriedOperator, HITLOperator):
-    """Approve or reject, with a reason. `question` has `subject`, `body`, `default` (one of both) and `expires_at` (an instant, ISO 8601)."""
+    """Approve or reject, with a reason. `question` has `subject`, `body`, `default` (`approve` or `reject`) and
+    `expires_at` (an instant, ISO 8601).
+    """
 
     APPROVE, REJECT = "Approve", "Reject"
     template_fields: Collection[str] = ("question",)
@@ -41,7 +43,17 @@ class AskOperator(RetriedOperator, HITLOperator):
     def execute(self, context: Any) -> Any:
         """See the class."""
         self.subject, self.body = self.question["subject"], self.question["body"]
-        self.defaults = [self.question["default"]]
+        self.defaults = [self.APPROVE if self.question["default"] == "approve" else self.REJECT]
         left = datetime.fromisoformat(self.question["expires_at"]) - datetime.now(UTC)
         setattr(self, WAITS, max(left, SHORTEST_WAIT) + AFTER_ITS_TIME)
         return super().execute(context)
+
+
+def given_by(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """What somebody answered to a task that asked: `approve`, `actor` and `reason`; `actor` None where nobody did in time."""
+    user, fields = answer.get("responded_by_user"), answer.get("params_input") or {}
+    return {
+        "approve": AskOperator.APPROVE in answer["chosen_options"],
+        "actor": None if not user or answer.get("timedout") else str(user.get("name") or user["id"]),
+        "reason": str(fields.get("reason") or ""),
+    }

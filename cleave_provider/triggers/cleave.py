@@ -44,8 +44,8 @@ class LayoutChangeTrigger(BaseEventTrigger):
     """Fires when layouts have changed, for an asset's watcher: `{"changes": [...]}`, each as `extra` of Cleave's own events.
 
     It listens to PostgreSQL, so it needs no worker that knows Airflow. Each change is told once at least: those of the
-    last minute perhaps again when the triggerer was restarted or the database was away; topic and epoch say which change it is. Since Airflow 3.3
-    what happened while no triggerer was up is told later; before, it is not.
+    last minute perhaps again when the triggerer was restarted or the database was away; topic and epoch say which change it is.
+    Since Airflow 3.3 what happened while no triggerer was up is told later; before, it is not.
 
     :param topics: with or without their scheme; none: all.
     :param kinds: `split`, `merge`, `create`, ...; none: all.

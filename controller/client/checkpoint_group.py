@@ -96,8 +96,8 @@ class CheckpointGroupConsumer(ClosedByWith):
         `kept_values` is called in the thread that calls `receive`, whenever segments come to this member; what it raises comes out of
         `receive`, and it is called again. `start`, the same for all members and with its time zone, is where segments begin that no
         kept value names: by `published_at_ms`, or None for all that is there. `on_wanted` is called in that thread, too, when others
-        wait for a segment of which not everything is kept. `patience_seconds` bounds how long `receive` waits for what is out of reach, and this call
-        for a worker that leads the topic.
+        wait for a segment of which not everything is kept. `patience_seconds` bounds how long `receive` waits for what is out of
+        reach, and this call for a worker that leads the topic.
         Raises NotFound, TopicNotLive, StoreUnavailable; Conflict where the subscription is not of kind checkpoint.
         """
         self._start_ms = None if start is None else instant_of(start)

@@ -85,14 +85,14 @@ def close_and_say_goodbye(
     interrupted (KeyboardInterrupt, or what a signal's handler raises), too; the interruption is raised at the end.
     """
     try:
-        if not _done_within(close, timing.left_seconds, "cleave-close", daemon=False):
+        if not _done_within(close, timing.left_seconds):
             _log.warning("%s: what it reads is not closed in time; that goes on while it says goodbye", what)
     finally:
         _despite_interruptions(lambda: goodbye(timing.goodbye_seconds), timing.goodbye_seconds)
 
 
-def _done_within(act: Callable[[], None], seconds: float, name: str, *, daemon: bool) -> bool:
-    """Whether `act`, in a thread aside, was done in that time. Raises what it raised."""
+def _done_within(act: Callable[[], None], seconds: float) -> bool:
+    """Whether `act`, in a thread aside that the process waits for, was done in that time. Raises what it raised."""
     ended, errors = threading.Event(), list[BaseException]()
 
     def run() -> None:
@@ -103,7 +103,7 @@ def _done_within(act: Callable[[], None], seconds: float, name: str, *, daemon: 
         finally:
             ended.set()
 
-    threading.Thread(target=run, name=name, daemon=daemon).start()
+    threading.Thread(target=run, name="cleave-close").start()
     is_ended = ended.wait(seconds)
     if errors:
         raise errors[0]

@@ -31,8 +31,8 @@ class EventWatch:
         query: Callable[[], Mapping[str, Any]] = dict,
         on_refusal: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_event` is called with each event's name and data, heartbeats left out; when it raises, the stream is opened anew. `query` at each opening. `on_refusal` says that a
-        worker refused for good; the watch goes on trying.
+        """`on_event` is called with each event's name and data, heartbeats left out; when it raises, the stream is opened anew.
+        `query` at each opening. `on_refusal` says that a worker refused for good; the watch goes on trying.
         """
         self._servers, self._path = servers, path
         self._on_event, self._query, self._on_refusal = on_event, query, on_refusal

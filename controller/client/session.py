@@ -104,9 +104,9 @@ class Session:
         patience_seconds: float = 0.0,
     ) -> None:
         """Registers at once, or tries to for `patience_seconds`, since a topic may be between two leaders. `reads` is the kind that
-        the subscription must have: STREAM or CHECKPOINT. `on_lost` is called, in the session's thread, while all that was assigned may be another's for good. `standing` is
-        called, in any thread, at each heartbeat, and the leader is told when it has changed. Raises NotFound, TopicNotLive, Conflict,
-        StoreUnavailable.
+        the subscription must have: STREAM or CHECKPOINT. `on_lost` is called, in the session's thread, while all that was
+        assigned may be another's for good. `standing` is called, in any thread, at each heartbeat, and the leader is told when it
+        has changed. Raises NotFound, TopicNotLive, Conflict, StoreUnavailable.
         """
         self._servers, self._on_change, self._on_lost = servers, on_change, on_lost
         self._reads, self._standing = reads, standing

@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 _LONGEST_REST_SECONDS = 60.0
 _LOOK_SECONDS = 0.1
@@ -23,19 +22,14 @@ class StandIn:
     def __init__(self, act: Callable[[], float]) -> None:
         """`act` does what is due and says in how many seconds something will be, infinity for nothing; `ring` has it called at once."""
         self._act = act
-        self._turn = threading.RLock()
+        self.turn = threading.RLock()
+        """Nobody else acts meanwhile."""
         self._rung, self._is_stopping = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="cleave-stand-in", daemon=True)
 
     def start(self) -> None:
         """Act from now on."""
         self._thread.start()
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Nobody else acts meanwhile."""
-        with self._turn:
-            yield
 
     def ring(self) -> None:
         """There may be something to do."""
@@ -61,14 +55,14 @@ class StandIn:
                 _log.exception("what a busy application's consumer was to do failed")
                 rest_seconds = math.inf
             finally:
-                self._turn.release()
+                self.turn.release()
 
     def _takes_its_turn(self) -> bool:
         """False once it is to stop, also while somebody has the turn: a signal's handler may close in the middle of a call."""
-        while not self._turn.acquire(timeout=_LOOK_SECONDS):
+        while not self.turn.acquire(timeout=_LOOK_SECONDS):
             if self._is_stopping:
                 return False
         if self._is_stopping:
-            self._turn.release()
+            self.turn.release()
             return False
         return True

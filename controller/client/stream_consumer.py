@@ -4,7 +4,7 @@ What the consumer may read it is told (`session`). It hands out messages of a bu
 it lets go of one when the application has acknowledged what it was given, and only then the next owner reads. Acknowledgements are
 the application's alone: closing, or losing a bucket, acknowledges nothing.
 
-While the application is busy with a batch, a thread of the consumer's own opens what it is given and lets go of what is idle (`aside`).
+While the application is busy with a batch, a thread of the consumer's own opens what it is given and lets go of what is idle (`stand_in`).
 """
 
 from __future__ import annotations
@@ -94,9 +94,10 @@ class StreamConsumer(ClosedByWith):
     ) -> None:
         """Registers under `name`, which is this consumer's alone: a second one of that name takes its place.
 
-        `patience_seconds` bounds how long a call goes on while the data plane is away, this one while no worker leads the topic. `on_release` is called, in the thread that
-        calls `receive`, before a bucket goes to another consumer: everything handed out of it is acknowledged then, and the
-        other waits for that call. Without, what is idle goes while the application is busy. With `positions` what `commit` has stored is not handed out again.
+        `patience_seconds` bounds how long a call goes on while the data plane is away, this one while no worker leads the topic.
+        `on_release` is called, in the thread that calls `receive`, before a bucket goes to another consumer: everything handed out
+        of it is acknowledged then, and the other waits for that call. Without, what is idle goes while the application is busy.
+        With `positions` what `commit` has stored is not handed out again.
         """
         self.topic, self.subscription, self.name = topic, subscription, name
         self._batch_messages, self._patience_seconds = batch_messages, patience_seconds
@@ -165,7 +166,7 @@ class StreamConsumer(ClosedByWith):
         Raises FencedOut when another consumer took this one's name; TopicNotFound, SubscriptionNotFound when that is gone;
         DataPlaneUnavailable when all there is to read is out of reach for longer than the patience.
         """
-        with self._stand_in.turn():
+        with self._stand_in.turn:
             return self._rounds.receive(
                 timeout_seconds, self._look_or_demand, self._due_at, self._session.demand_alive
             )
@@ -205,7 +206,7 @@ class StreamConsumer(ClosedByWith):
         False when the bucket is not this consumer's any more, was moved by a seek, or the leader was not heard for too long: what
         was not acknowledged is delivered again, here or elsewhere.
         """
-        with self._stand_in.turn():
+        with self._stand_in.turn:
             return self._acknowledge(
                 batch, upto, self._patience_seconds if patience_seconds is None else patience_seconds
             )
@@ -250,14 +251,14 @@ class StreamConsumer(ClosedByWith):
         or elsewhere. Nothing behind it is handed out before.
         """
         held = batch.origin
-        with self._stand_in.turn():
+        with self._stand_in.turn:
             if isinstance(held, Attachment) and self._attachments.holds(held):
                 self._lose(held)
 
     def let_go(self, batch: Batch) -> None:
         """Of a bucket that is being handed over: nothing of it is in hand any more. What is not acknowledged is the next owner's."""
         held = batch.origin
-        with self._stand_in.turn():
+        with self._stand_in.turn:
             if isinstance(held, Attachment) and self._attachments.holds(held) and held.owned.release:
                 held.delivered = held.acknowledged
                 self._release()

@@ -38,7 +38,8 @@ class TopicWatch:
         """Topics of `namespace` (`tenant/namespace`) with all these properties, as far as the token is for them.
 
         `on_change` is told what went and what came, in the watch's thread, and must not block; the first set is there when this
-        returns and is not told. What it raises is logged, and the change is told again. Raises InvalidInput, AccessDenied, StoreUnavailable.
+        returns and is not told. What it raises is logged, and the change is told again.
+        Raises InvalidInput, AccessDenied, StoreUnavailable.
         """
         tenant, _, name = namespace.partition("/")
         if not tenant or not name or "/" in name:

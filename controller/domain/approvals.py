@@ -1,9 +1,9 @@
 """Approvals: which acts wait for a person, and what is known of the answers.
 
 A policy marks acts: those that leave fewer segments (`approval_merges`), and those above a size
-(`approval_min_segments`), but for those of the consumer lane. What is marked goes once somebody approved just that. The `ApprovalDesk` of one evaluation
-says so for each act that a profile wants; `evaluator` sets the segments of the others aside and asks the profile again.
-An approved act is wanted anew before it goes, so all limits are held against the topic as it is then.
+(`approval_min_segments`), but for those of the consumer lane. What is marked goes once somebody approved just that. The
+`ApprovalDesk` of one evaluation says so for each act that a profile wants; `evaluator` sets the segments of the others aside and
+asks the profile again. An approved act is wanted anew before it goes, so all limits are held against the topic as it is then.
 """
 
 from __future__ import annotations

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from controller.domain.errors import InvalidInput, Unsupported
 from controller.domain.shown import shown
 from controller.entrypoints.knob_texts import parse_knobs
+from controller.entrypoints.spans import span
 from controller.services.policy_backtest import Loads
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ MOST_DAYS_OVER_HTTP = 200.0
 USUAL = ("in-force", "adaptive", "pip483")
 """The policies that are compared where none is named."""
 MOST_SEEDS = 1_000
+_DEFAULT_SPAN = timedelta(days=7)
 _KNOB = r"[^\s,;:=]+\s*=\s*[^\s,;]+"
 _KNOBS = rf"(?:\s*:\s*{_KNOB}(?:\s*,\s*{_KNOB})*)?"
 
@@ -51,6 +54,11 @@ class AskedBacktest:
             actuation_seconds=self.actuation_seconds,
             pictures=self.pictures,
         )
+
+
+def past(since: str | None, until: str | None, now: datetime) -> tuple[datetime, datetime]:
+    """The span asked about; the last seven days where nothing is said. Raises InvalidInput."""
+    return span(since, until, now=now, unless_given=(now - _DEFAULT_SPAN, now))
 
 
 def question(

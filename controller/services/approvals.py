@@ -88,25 +88,24 @@ def answer_all(
 ) -> list[ApprovalRow]:
     """The same of several, all or none, in the order of their ids."""
     state = ApprovalState.APPROVED if approve else ApprovalState.REJECTED
-    rows, first = [], []
+    rows, first = [], set[int]()
     with store.transaction() as tx:
         for approval_id in sorted({*approval_ids}):
             found = _found(tx, approval_id)
             if found.state is ApprovalState.PENDING:
                 _demand_answerable(found)
-                if not dry_run and approvals.answer(
-                    tx, approval_id, state, answered_by=actor, outcome=reason
-                ):
-                    first.append(approval_id)
-                found = found if dry_run else _found(tx, approval_id)
-            if not (dry_run and found.state is ApprovalState.PENDING):
-                _demand_answered(found, approve=approve)
+                if dry_run:
+                    rows.append(found)
+                    continue
+                if approvals.answer(tx, approval_id, state, answered_by=actor, outcome=reason):
+                    first.add(approval_id)
+                found = _found(tx, approval_id)
+            _demand_answered(found, approve=approve)
             rows.append(found)
     for row in rows:
         if row.approval_id in first:
-            log.info(
-                "approval answered", approval_id=row.approval_id, topic=row.topic, act=row.act, state=state.value, actor=actor
-            )  # fmt: skip
+            about = {"approval_id": row.approval_id, "topic": row.topic, "act": row.act}
+            log.info("approval answered", **about, state=state.value, actor=actor)
     return rows
 
 

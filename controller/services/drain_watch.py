@@ -53,9 +53,7 @@ class DrainWatch:
                 self.round()
             except CleaveError as error:
                 log.warning("drains not counted", error=str(error))
-            except (
-                Exception
-            ):  # the thread would end unseen, and every slow drain would look like one that stands still
+            except Exception:  # the thread would end unseen, and slow drains would look like still ones
                 log.exception("counting drains failed")
 
     def stop(self) -> None:

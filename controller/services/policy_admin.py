@@ -26,7 +26,7 @@ log = telemetry.get_logger(__name__)
 
 Document = dict[str, Any]
 MOST_TOPICS = 500
-"""Topics that are asked, of a cluster or namespace that has more: every so manieth by id."""
+"""Topics that are asked, of a cluster or namespace that has more: spread evenly over their ids."""
 _TOPICS = text("""
     WITH numbered AS (
         SELECT topic_id, name, row_number() OVER (ORDER BY topic_id) - 1 AS number, count(*) OVER () AS topics

@@ -1,8 +1,8 @@
 """How far behind a subscription is: unacknowledged messages for each bucket of what it has to read, attached to or not.
 
 The rows say what there is to read and who owns it; the counts come from the data plane, a few calls at a time. A plane that counts
-whole segments only says so by leaving `bucket` out, and so is a queue counted. A segment whose count cannot be had is shown with the reason, and keeps none
-of the others from being shown.
+whole segments only says so by leaving `bucket` out, and so is a queue counted. A segment whose count cannot be had is shown with
+the reason, and keeps none of the others from being shown.
 """
 
 from __future__ import annotations

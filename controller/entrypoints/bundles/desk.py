@@ -1,6 +1,6 @@
-"""Acts on bundles that a person asks for, by the command or over HTTP, as documents; each may be only rehearsed.
+"""Acts on bundles that a person asks for, by the command, over HTTP or in Airflow, as documents; each may be only rehearsed.
 
-What is checked, and what brokers are told, is in `bundles.services` and `bundles.brokers`. Airflow's tasks have answers of their own.
+What is checked, and what brokers are told, is in `bundles.services` and `bundles.brokers`.
 """
 
 from __future__ import annotations

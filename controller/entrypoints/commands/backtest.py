@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,11 +20,9 @@ from controller.entrypoints.commands.options import AsJson, From, Limit, To, top
 from controller.entrypoints.output import cell, emit, rows_table, say
 from controller.entrypoints.reach.chosen import control_plane
 from controller.entrypoints.reach.verbs import demand_database
-from controller.entrypoints.spans import span
 from controller.services.policy_backtest import HERE, SPARK, BacktestAnswer, Loads, Trace
 from controller.store.backtests import BacktestResult
 
-DEFAULT_SPAN = timedelta(days=7)
 _RUN_COLUMNS = ("run_id", "state", "asked_at", "asked_by", "policies", "loads", "since", "until", "seconds")
 _LOADS_NAMED = 3
 
@@ -78,9 +76,7 @@ def backtest(
     The load that was recorded goes through each policy's own decisions, over a simulated layout. Costs are in segment-hours;
     the regret is the cost over the least any policy can pay. Nothing is changed but the list of backtests.
     """
-    for option, given in (("--trace", trace), ("--engine", engine), ("--html", html)):
-        if given is not None:
-            demand_database(f"backtest {option}")
+    _demand_served({"--trace": trace, "--engine": engine, "--html": html})
     if engine not in (None, SPARK, HERE):
         raise InvalidInput(f"--engine {engine}: give {SPARK} or {HERE}, or leave it out")
     asked = AskedBacktest(
@@ -93,6 +89,13 @@ def backtest(
         pictures=html is not None,
     )
     ask(asked, html=html, as_json=as_json)
+
+
+def _demand_served(given: Mapping[str, Any]) -> None:
+    """These options need the database: over HTTP nobody takes them."""
+    for option, value in given.items():
+        if value is not None:
+            demand_database(f"backtest {option}")
 
 
 def ask(asked: AskedBacktest, *, html: Path | None, as_json: bool) -> None:
@@ -147,20 +150,12 @@ def _loads(
         raise InvalidInput("give --topic, --namespace or --trace, one of the three")
     if traces and (since or until):
         raise InvalidInput("--from and --to go with topics; of a trace choose --first-day and --days")
-    begins, ends = past(since, until)
     return Loads(
-        begins,
-        ends,
+        *backtest_requests.past(since, until, datetime.now(UTC)),
         tuple(map(topic_name, topics)) if topics else None,
         namespace,
         tuple(Trace(path.name, (path,), mean_load, first_day, days) for path in traces or ()),
     )
-
-
-def past(since: str | None, until: str | None) -> tuple[datetime, datetime]:
-    """The span asked about; the last seven days where nothing is said."""
-    now = datetime.now(UTC)
-    return span(since, until, now=now, unless_given=(now - DEFAULT_SPAN, now))
 
 
 @contextmanager

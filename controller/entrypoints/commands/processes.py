@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from contextvars import copy_context
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -84,14 +83,7 @@ def serve(
         leave = threading.Event()
         on_stop_signals(leave.set)
         with telemetry.bound(server=served.address):
-            running = [
-                threading.Thread(
-                    target=copy_context().run, args=(one.run,), name=type(one).__name__, daemon=True
-                )
-                for one in parts
-            ]
-            for thread in running:
-                thread.start()
+            running = [telemetry.start_thread(type(one).__name__, one.run) for one in parts]
             telemetry.get_logger(__name__).info("serving")
         leave.wait()
         for one in parts:
@@ -145,16 +137,12 @@ def collect(
             return
         on_stop_signals(collector.stop)
         with telemetry.bound(collector=collector.name):
-            watching = threading.Thread(
-                target=copy_context().run, args=(watch.run,), name="consumers", daemon=True
-            )
-            if watch.sees_anything:
-                watching.start()
+            watching = telemetry.start_thread("consumers", watch.run) if watch.sees_anything else None
             try:
                 collector.run()
             finally:
                 watch.stop()
-                if watch.sees_anything:
+                if watching is not None:
                     watching.join()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +11,7 @@ from controller.domain.decision import Lane
 from controller.domain.errors import InvalidInput
 from controller.domain.evaluator import ALL_LANES
 from controller.domain.shown import shown
-from controller.entrypoints import completion, verdict_documents
+from controller.entrypoints import backtest_requests, completion, verdict_documents
 from controller.entrypoints.backtest_requests import AskedBacktest
 from controller.entrypoints.commands import verdicts
 from controller.entrypoints.commands.options import AsJson, From, To, Topic, about, topic_name
@@ -66,7 +67,7 @@ def _of_the_past(
     from controller.entrypoints.commands import backtest
 
     service.demand_values(changes)
-    loads = Loads(*backtest.past(since, until), topics=(name,))
+    loads = Loads(*backtest_requests.past(since, until, datetime.now(UTC)), topics=(name,))
     backtest.ask(AskedBacktest(loads, knobs=changes), html=None, as_json=as_json)
 
 

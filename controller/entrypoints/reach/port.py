@@ -146,7 +146,9 @@ class Operations(Protocol):
 
 
 class Subscriptions(Protocol):
-    """Subscriptions of a topic. Each names its topic in full, and raises TopicNotFound; all but `list` and `create` SubscriptionNotFound."""
+    """Subscriptions of a topic. Each names its topic in full, and raises TopicNotFound; all but `list` and `create`
+    SubscriptionNotFound.
+    """
 
     def list(self, topic: str) -> Sequence[Row]:
         """Those of a topic with their consumers, by name, with the columns `SUBSCRIPTION`."""
@@ -171,7 +173,9 @@ class Subscriptions(Protocol):
     def seek(
         self, topic: str, subscription: str, to: str, how: How, *, release_seconds: float | None
     ) -> Changed:
-        """Have it go on from `to`, as `domain.seek_target` reads it. Consumers have `release_seconds` to let go; None: their grace period."""
+        """Have it go on from `to`, as `domain.seek_target` reads it. Consumers have `release_seconds` to let go; None: their
+        grace period.
+        """
 
     def give_up_seek(self, topic: str, subscription: str, how: How) -> Sequence[Row]:
         """Operations of seeks that are to end as if they had not been asked for. Raises Conflict where there is none."""

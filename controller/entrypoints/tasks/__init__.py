@@ -9,7 +9,6 @@ from controller.entrypoints.tasks.approvals import (
     answer_approvals,
     answer_question,
     approval_questions,
-    approvals_are_unasked,
 )
 from controller.entrypoints.tasks.backtest import policy_backtest
 from controller.entrypoints.tasks.bundles import (
@@ -59,7 +58,6 @@ __all__ = [
     "answer_question",
     "apply_bundles",
     "approval_questions",
-    "approvals_are_unasked",
     "approve_bundles",
     "ask_pulsar",
     "bundle_policy",

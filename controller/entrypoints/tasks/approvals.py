@@ -11,13 +11,11 @@ from controller.entrypoints.tasks.forms import AnswerForm, fill_in
 from controller.services import approvals
 from controller.store.decisions.approvals import ApprovalRow
 
-APPROVE, REJECT = "Approve", "Reject"
-"""The options of a question, as Airflow's own approvals have them."""
 _COLUMNS = ("approval_id", "topic", "act", "reason", "state", "answered_by")
 
 
 def approval_questions(*, dsn: str, extras: Extras, run: str) -> list[dict[str, Any]]:
-    """What that run, `dag/run`, asks about; see `services.approvals.ask`. `expires_at` is text, `default` one of the options."""
+    """What that run, `dag/run`, asks about; see `services.approvals.ask`. `expires_at` is text, `default` is `approve` or `reject`."""
     with cleave_at(dsn, extras) as app:
         rows = approvals.ask(app.store, run)
     return [_question(row) for row in rows]
@@ -62,22 +60,15 @@ def answer_approvals(
     return answers
 
 
-def approvals_are_unasked(*, dsn: str, extras: Extras) -> bool:
-    """Whether something waits for an answer that no run of Airflow asks for."""
-    with cleave_at(dsn, extras) as app:
-        return approvals.some_unasked(app.store)
-
-
 def _question(row: ApprovalRow) -> dict[str, Any]:
-    by_default = APPROVE if row.default_answer == "approve" else REJECT
     until = f"{row.expires_at:%Y-%m-%d %H:%M} UTC"
     return {
         "approval_id": row.approval_id,
         "subject": f"{row.topic}: {row.act}?",
         "body": f"Because: {row.reason}. Decided by {row.proposed_by} (decision {row.decision_id}, approval {row.approval_id}).\n\n"
         f"What is approved goes with the next pass, if that still wants it within the hour. Without an answer until {until} it "
-        f"is: **{by_default}**.",
-        "default": by_default,
+        f"is: **{row.default_answer.capitalize()}**.",
+        "default": row.default_answer,
         "expires_at": row.expires_at.isoformat(),
     }
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from controller.bootstrap import build_backtest
 from controller.domain.errors import InvalidInput
 from controller.entrypoints import backtest_requests, backtest_rows
 from controller.entrypoints.output import emit, rows_table
-from controller.entrypoints.spans import span
 from controller.entrypoints.tasks import dag_runs
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.entrypoints.tasks.forms import BacktestForm, fill_in
 from controller.services.policy_backtest import Loads
-
-DEFAULT_SPAN = timedelta(days=7)
 
 
 def policy_backtest(
@@ -50,5 +47,4 @@ def loads_of(form: BacktestForm, now: datetime) -> Loads:
     """The recorded load that the form asks about. Raises InvalidInput."""
     if form.topics and form.namespace:
         raise InvalidInput("topics and namespace: give one of the two")
-    begins, ends = span(form.since, form.until, now=now, unless_given=(now - DEFAULT_SPAN, now))
-    return Loads(begins, ends, form.topics, form.namespace or None)
+    return Loads(*backtest_requests.past(form.since, form.until, now), form.topics, form.namespace or None)

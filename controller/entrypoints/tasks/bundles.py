@@ -14,13 +14,12 @@ from datetime import timedelta
 from typing import Any
 
 from controller.bundles.bootstrap import Bundles, bundles_of
-from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
 from controller.bundles.services import balancer as bundle_balancer
 from controller.bundles.services.manual_acts import ManualSplit
 from controller.bundles.services.split_policies import change_split_policy
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import views as bundle_views
-from controller.domain.errors import Conflict
+from controller.entrypoints.bundles import desk
 from controller.entrypoints.bundles import rows as bundle_rows
 from controller.entrypoints.tasks import dag_runs
 from controller.entrypoints.tasks.access import Extras, cleave_at
@@ -127,25 +126,20 @@ def split_bundle(*, dsn: str, extras: Extras, params: Mapping[str, Any]) -> dict
             tuple(params.get("topics") or ()),
             int(params.get("parts") or 2),
         )
-        plan = bundles.plan_split(asked)
-        if isinstance(plan, CutRefusal):
-            raise Conflict(plan.sentence)
-        document = {"bundle": str(plan.bundle), "parts": bundle_rows.part_rows(plan)}
-        if params.get("dry_run"):
-            return {"would_split": document}
-        result = bundles.acts.split_at(plan.bundle, plan.cuts, unload=bool(params.get("unload")))
-    return document | {"outcome": str(result.outcome)}
+        dry_run = bool(params.get("dry_run"))
+        document = desk.split(bundles, asked, unload=bool(params.get("unload")), dry_run=dry_run)
+    return {"would_split": document} if dry_run else document
 
 
 def unload_bundle(*, dsn: str, extras: Extras, params: Mapping[str, Any]) -> dict[str, Any]:
     """Move by hand. A bundle that is at its destination stays there."""
     with _cluster(dsn, extras) as bundles:
-        destination = params.get("destination") or None
-        bundle, owner = bundles.check_unload(params["bundle"], destination)
-        if params.get("dry_run"):
-            return {"would_unload": str(bundle), "owner": owner, "destination": destination}
-        result = bundles.acts.unload(bundle, destination=destination)
-    return {"bundle": str(bundle), "outcome": str(result.outcome), "owner": result.owner}
+        dry_run = bool(params.get("dry_run"))
+        document = desk.unload(bundles, params["bundle"], params.get("destination") or None, dry_run=dry_run)
+    if dry_run:
+        return {"would_unload": document.pop("bundle"), **document}
+    del document["destination"]
+    return document
 
 
 def _plain(value: Any) -> Any:

@@ -142,7 +142,8 @@ def keep_partitions(
     *, dsn: str, extras: Extras, keep_days: int, dry_run: bool = False
 ) -> dict[str, list[str]]:
     """Make the ledger's days to come, and drop those that ended more than `keep_days` days ago; the history of load
-    records and what candidates said in shadow go with them, as do approvals that ended. Backtests go after `backtest_keep_days`, and the audit after `audit_keep_days`.
+    records and what candidates said in shadow go with them, as do approvals that ended. Backtests go after `backtest_keep_days`,
+    and the audit after `audit_keep_days`.
     """
     if dry_run:
         return {"made": [], "dropped": []}

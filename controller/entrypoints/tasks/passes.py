@@ -79,10 +79,11 @@ def _pass(
     _tell(app, result)
     decided = sum(len(outcome.evaluation.decisions) for outcome in result.outcomes)
     if decided:
+        operations = ", ".join(map(str, result.intents[:SHOWN_AT_MOST]))
         did = (
             f"would decide {decided} acts"
             if dry_run
-            else f"decided {decided} acts, in operations {', '.join(map(str, result.intents[:SHOWN_AT_MOST]))}"
+            else f"decided {decided} acts, in operations {operations}"
         )
         dag_runs.note(app.settings, decided_by, f"looked at {result.evaluated} topics and {did}")
     is_full = result.evaluated + len(result.left) >= limit

@@ -5,10 +5,8 @@ Decides nothing and runs no operation itself: `work_loop` does, in the shards th
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,16 +60,16 @@ class Worker:
                 self.listener.close()
 
     def _work(self) -> None:
-        changed = _thread("leases", self.leases.run, self.loop.rescan)
+        leasing = telemetry.start_thread("leases", self.leases.run, self.loop.rescan)
         for other in self.beside:
-            _thread(type(other).__name__, other.run)
+            telemetry.start_thread(type(other).__name__, other.run)
         try:
             self.loop.run()
         finally:
             with ExitStack() as ends:  # from the last to the first, whatever one of them raises
                 ends.callback(self.listener.close)
                 ends.callback(self.leases.resign)
-                ends.callback(changed.join)  # a round in hand would take leases that were given back
+                ends.callback(leasing.join)  # a round in hand would take leases that were given back
                 ends.callback(self.leases.stop)
                 for other in self.beside:
                     ends.callback(other.stop)
@@ -96,10 +94,3 @@ class Worker:
     def stop(self) -> None:
         """Finish the step in hand and leave; safe in a signal handler."""
         self.loop.stop()
-
-
-def _thread(name: str, run: Callable[..., None], *arguments: object) -> threading.Thread:
-    """At work, with what is bound here on its log lines."""
-    thread = threading.Thread(target=copy_context().run, args=(run, *arguments), name=name, daemon=True)
-    thread.start()
-    return thread

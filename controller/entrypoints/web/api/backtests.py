@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Path
@@ -14,7 +14,6 @@ from controller.bootstrap import build_backtest
 from controller.domain.errors import InvalidInput, NotFound
 from controller.entrypoints import backtest_requests, backtest_rows
 from controller.entrypoints.backtest_requests import AskedBacktest
-from controller.entrypoints.spans import span
 from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.changes import Change, Changing
 from controller.entrypoints.web.api.paging import Asked, Listing, Page
@@ -28,7 +27,6 @@ from controller.store.postgres import inspection
 from controller.store.postgres.engine import Store
 
 router = APIRouter(responses=REFUSALS, tags=["backtests"])
-DEFAULT_SPAN = timedelta(days=7)
 _COLUMNS = "run_id, state, asked_at, asked_by, policies, loads, since, until, engine, seconds, results, error, code_version, inputs"
 _LIST = Listing(
     f"""
@@ -174,10 +172,8 @@ def backtest_topics(change: Changing, said: Annotated[AskOfTopics | None, Body()
 def _run_now(change: Change, said: Ask, **whose: Any) -> DoneBacktest:
     if said.knobs is not None and said.policies:
         raise InvalidInput("policies and knobs: give one of the two")
-    now = datetime.now(UTC)
-    begins, ends = span(said.since, said.until, now=now, unless_given=(now - DEFAULT_SPAN, now))
     asked = AskedBacktest(
-        Loads(begins, ends, **whose),
+        Loads(*backtest_requests.past(said.since, said.until, datetime.now(UTC)), **whose),
         tuple(said.policies),
         said.knobs,
         said.weights,
