@@ -213,10 +213,8 @@ class Producer:
         self._max_pending, self._send_timeout_seconds = max_pending_messages, send_timeout_seconds
         self._on_stored = on_stored
         self._lock = threading.RLock()
-        self._owned_lock = threading.Condition(self._lock)
-        """For asking who holds the lock."""
-        self._busy_threads: set[int] = set()
-        """Those in `_work_until` and `_end`."""
+        self._owned_lock = threading.Condition(self._lock)  # for asking who holds the lock
+        self._busy_threads: set[int] = set()  # those in `_work_until` and `_end`
         self._delayed = (
             None if batch_delay_seconds is None else _DelayedSends(batch_delay_seconds, self._send_due)
         )
@@ -234,8 +232,7 @@ class Producer:
         self._pending = 0
         self._progress = threading.Event()
         self._is_closing = False
-        self._has_failed = False
-        """Some lane has an error that the application is to be told of."""
+        self._has_failed = False  # some lane has an error that the application is to be told of
         self._is_outdated = True
         """There may be a layout that is newer than what is routed by."""
         self._watch = LayoutWatch(source, topic, on_change=self._changed)
@@ -284,7 +281,7 @@ class Producer:
             else:
                 lane = self._put(payload, key)
                 self._pending += 1
-                if len(lane.waiting) >= self._batch_messages or lane.waiting_bytes >= self._batch_bytes:
+                if self._is_full(lane):
                     self._start(lane)
             if self._has_failed:
                 self._demand_sent()

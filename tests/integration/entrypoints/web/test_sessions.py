@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import ANY, Mock, call
 from urllib.parse import urlsplit
 
 import httpx
@@ -284,18 +285,23 @@ def test_a_goodbye_that_cannot_be_written_ends_the_session_when_grace_is_over(
     session.close()
 
 
-def test_a_stream_that_has_gone_mute_is_left(worker: ServingWorker) -> None:
+def test_a_stream_that_has_gone_mute_is_left(worker: ServingWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection is open, and nothing comes over it any more."""
     there = urlsplit(worker.address)
     with Relay(there.hostname or "", there.port or 0) as relay:
         servers = client_of(f"http://127.0.0.1:{relay.port}")
+        asked = Mock(wraps=servers.ask)
+        monkeypatch.setattr(servers, "ask", asked)
         session = Session(servers, TOPIC, "billing", "a", on_change=lambda: None)
         wait_until(lambda: owned(session) == EVERYTHING and session.is_current, message="all is a's")
 
         relay.stall()
         before = relay.connections
+        asked.reset_mock()
         wait_until(lambda: not session.is_current, message="it stops by its own clock")
         wait_until(lambda: relay.connections > before, message="it tries another connection")
+        anew = call("POST", PATH, document=ANY)
+        wait_until(lambda: anew in asked.call_args_list, message="it leaves the stream and registers anew")
 
         relay.resume()
         wait_until(lambda: session.is_current, message="it is heard again")
