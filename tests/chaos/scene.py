@@ -13,9 +13,9 @@ from pathlib import Path as FilePath
 
 from controller.client.history import read_history
 from controller.client.history_check import Verdict, check
-from controller.dataplane.base import LogReader
+from controller.dataplane.base import LogReader, Position
 from controller.devstack.serving import serving_leader
-from controller.domain.errors import DataPlaneUnavailable, StoreUnavailable
+from controller.domain.errors import DataPlaneUnavailable, LostRace, StoreUnavailable
 from controller.services.operation_runner import RunnerContext, run_operation
 from tests.support.bench import Bench
 from tests.support.traffic import TrafficProcess
@@ -80,18 +80,31 @@ class Scene:
         """Key and payload of all that the logs hold for a subscription that nobody has read yet."""
         found: list[tuple[bytes | None, bytes]] = []
         for log in self.bench.plane.list_segments(self.bench.topic_name):
-            reader = self.bench.logs.open_reader(
-                log, subscription, owner="auditor", live_owners=(), on_arrival=lambda: None
-            )
-            wait_until(partial(self._is_read_out, log, subscription, reader, found))
-            reader.close()
+            held: dict[Position, tuple[bytes | None, bytes]] = {}
+            wait_until(partial(self._is_read_out, log, subscription, held))
+            found.extend(held.values())
         return found
 
     def _is_read_out(
-        self, log: str, subscription: str, reader: LogReader, found: list[tuple[bytes | None, bytes]]
+        self, log: str, subscription: str, held: dict[Position, tuple[bytes | None, bytes]]
     ) -> bool:
-        while messages := reader.read(1000):
-            found.extend((message.key, message.payload) for message in messages)
+        """By one connection; False where that ended, as a broker's death may end it a while after."""
+        reader = self.bench.logs.open_reader(
+            log, subscription, owner="auditor", live_owners=(), on_arrival=lambda: None
+        )
+        try:
+            wait_until(partial(self._leaves_nothing, log, subscription, reader, held))
+        except LostRace:
+            return False
+        finally:
+            reader.close()
+        return True
+
+    def _leaves_nothing(
+        self, log: str, subscription: str, reader: LogReader, held: dict[Position, tuple[bytes | None, bytes]]
+    ) -> bool:
+        while messages := reader.read(1000):  # by position: what was not acknowledged for good comes again
+            held |= {message.position: (message.key, message.payload) for message in messages}
             reader.acknowledge(messages[-1].position)
         try:
             return self.bench.plane.backlog(log, subscription) == 0

@@ -53,9 +53,10 @@ def test_what_a_library_says_has_the_same_form(monkeypatch: pytest.MonkeyPatch) 
     """An exception in uvicorn, a warning of Python: each one JSON object, with the traceback in it."""
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    telemetry.configure_logging(json_lines=True)
     with telemetry.bound(worker="w1"), warnings.catch_warnings():
         warnings.simplefilter("default")
+        logging.captureWarnings(False)  # else what another test's library has put in its place stays there
+        telemetry.configure_logging(json_lines=True)
         try:
             raise RuntimeError("the socket broke")
         except RuntimeError:

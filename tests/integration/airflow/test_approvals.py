@@ -77,7 +77,7 @@ def test_a_pass_that_proposes_rings_until_somebody_is_asked(
 
     [question] = xcom(run, "questions")
     assert question["subject"] == f"{TOPIC}: {MERGE}?"
-    assert (question["default"], "decision" in question["body"]) == ("Reject", True)
+    assert (question["default"], "decision" in question["body"]) == ("reject", True)
     [row] = approvals.list_approvals(marked.store, TOPIC, pending_only=True, limit=9)
     assert row.asked_in == f"cleave_approvals/{run.run_id}"
     run_dag("cleave_merge_pass")

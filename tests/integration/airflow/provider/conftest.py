@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -58,9 +59,12 @@ def run_example(run_file: Callable[..., Any]) -> RunExample:
 def run_mapped(run_file: Callable[..., Any], tmp_path: Path) -> RunMapped:
     """Runs what the text makes, as the one task of a DAG; gives back its task instances in their order."""
 
+    numbers = itertools.count()
+
     def run(made: str) -> list[Any]:
-        path = tmp_path / "dags" / "peoples_own.py"
-        path.parent.mkdir(exist_ok=True)
+        # A folder each: of two texts of one length, written in one second, Python would run the first one's bytecode twice.
+        path = tmp_path / f"dags_{next(numbers)}" / "peoples_own.py"
+        path.parent.mkdir()
         path.write_text(PEOPLES_OWN.format(made))
         instances = run_file(path, "peoples_own").get_task_instances()
         return sorted(instances, key=lambda one: int(one.map_index))
