@@ -1,7 +1,8 @@
 """Cleave's calls over HTTP, served by Airflow's own API server below `/cleave-rest`, for Airflow's own users.
 
 The same routes as `cleave serve` has for people, Pulsar's admin API among them; consumers and brokers ask a worker. Who may do
-what is Airflow's to say: whoever may see plugins may look, and whoever may trigger Cleave's DAGs may do over HTTP what these do.
+what is Airflow's to say: whoever may see plugins may look; whoever may trigger the DAGs that operators use may do what operators
+do, and whoever may trigger the administrators' as well, everything.
 Airflow imports this module in every process, so nothing is built before the first call.
 """
 

@@ -14,7 +14,7 @@ from packaging.version import Version
 from tests.support.missing import skip_without
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, FrameLocator, Page
+    from playwright.sync_api import Browser, BrowserContext, FrameLocator, Page
 
 _PLUGINS_HAVE_PATHS = Version(version("apache-airflow")) >= Version("3.2")
 PAGES = "/plugin/cleave/cleave/" if _PLUGINS_HAVE_PATHS else "/plugin/cleave?at=/"
@@ -55,6 +55,28 @@ def browser() -> Iterator[Browser]:
         started = playwright.chromium.launch(executable_path=where, args=list(_QUIET))
         yield started
         started.close()
+
+
+@contextmanager
+def window(patience_seconds: float) -> Iterator[BrowserContext]:
+    """A browser without a past, as wide as a desk's screen; that long it waits for anything."""
+    from playwright.sync_api import expect
+
+    with browser() as started:
+        context = started.new_context(color_scheme="light", viewport={"width": 1400, "height": 1000})
+        context.set_default_timeout(1000 * patience_seconds)
+        expect.set_options(timeout=1000 * patience_seconds)
+        yield context
+
+
+@contextmanager
+def tab(context: BrowserContext) -> Iterator[Page]:
+    """A tab in which nothing may go wrong unnoticed."""
+    page = context.new_page()
+    problems = problems_of(page)
+    yield page
+    page.close()
+    assert problems == []
 
 
 def problems_of(page: Page) -> list[str]:

@@ -40,6 +40,7 @@ from controller.store import audit
 from controller.store.audit import AuditRow
 
 PEOPLES_ROUTERS = (
+    layouts.peoples_router,
     scalable.router,
     namespaces.router,
     segments.router,

@@ -9,6 +9,7 @@ from fastapi import Request as HttpRequest
 
 from controller.bootstrap import Application, ConsumerServices
 from controller.entrypoints.web.paths import NamespaceName, Tenant, TopicName
+from controller.services.watches.layout_feed import LayoutFeed
 from controller.services.watches.topic_feed import TopicFeed
 
 
@@ -18,6 +19,10 @@ class ServesPeople(Protocol):
     @property
     def api(self) -> Application:
         """The application that they act and look with."""
+
+    @property
+    def layouts(self) -> LayoutFeed:
+        """The layouts of topics."""
 
     @property
     def topics(self) -> TopicFeed:

@@ -39,6 +39,8 @@ from controller.store.topics.published import PublishedLayout
 
 _LOGS = "SELECT segment_id, backing_topic FROM inspect.segments WHERE topic_id = :topic_id AND segment_id = ANY (:ids)"
 router = APIRouter(responses=REFUSALS, tags=["clients: layouts"])
+peoples_router = APIRouter(responses=REFUSALS, tags=["clients: layouts"])
+"""Of these what people look at, too, wherever it is served."""
 STREAM: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {}}, "description": "Events."}
 }
@@ -107,7 +109,7 @@ class DrainedQueue(BaseModel):
     ]
 
 
-@router.get(TOPIC_PATH + "/layout", dependencies=[LOOK_UP], response_model=LayoutShown)
+@peoples_router.get(TOPIC_PATH + "/layout", dependencies=[LOOK_UP], response_model=LayoutShown)
 async def layout(
     request: HttpRequest,
     topic: Topic,

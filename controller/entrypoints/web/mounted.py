@@ -14,6 +14,7 @@ from controller.clock import SystemClock
 from controller.domain.errors import AccessForbidden
 from controller.entrypoints.pages.desk import Desk
 from controller.entrypoints.web.access import LONGEST_SUBJECT, Grant, Right, Role
+from controller.services.watches.layout_feed import LayoutFeed
 from controller.services.watches.topic_feed import TopicFeed
 
 EVERY_NAMESPACE = ("*",)
@@ -38,8 +39,13 @@ class DeskServices:
         return self._application
 
     @property
-    def topics(self) -> TopicFeed:
+    def layouts(self) -> LayoutFeed:
         """For looking: nobody watches here, so nothing is to be woken."""
+        return LayoutFeed(self.api.store, lambda: None, shard_count=self.api.settings.worker_shards)
+
+    @property
+    def topics(self) -> TopicFeed:
+        """The same of topics."""
         return TopicFeed(self.api.store, lambda: None, clock=SystemClock())
 
 

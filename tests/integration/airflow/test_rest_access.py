@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from controller.services import segment_admin
 from tests.support.app_client import AppClient
 from tests.support.bench import TOPIC, Bench
 
@@ -64,6 +65,19 @@ def test_a_browsers_cookie_is_good_for_looking_only(
     split = {"segment_id": 0}
     assert client.post(f"/api/v1/topics/{PLACE}/split", json=split, **cookie).status_code == 401
     assert len(bench.layout.active) == 2
+
+
+def test_a_layout_is_shown_as_it_is_and_as_it_was(
+    client: AppClient, token: Callable[[str], str], bench: Bench
+) -> None:
+    bench.reshape(segment_admin.splitting(0))
+    path, who = f"/api/v1/topics/{PLACE}/layout", holding(token("viewer"))
+
+    now, before = client.get(path, **who).json(), client.get(f"{path}?at=0", **who).json()
+
+    assert [one["segment_id"] for one in now["segments"]] == [2, 3, 1]
+    assert (before["epoch"], [one["segment_id"] for one in before["segments"]]) == (0, [0, 1])
+    assert client.get(f"{path}?at=99", **who).status_code == 404
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from controller.devstack.process import ChildProcess
 from controller.services import tombstone_sweeper, topic_admin
 from tests.support.airflow_home import HAS_PARTITIONS, PROJECT
 from tests.support.bench import TOPIC, Bench
-from tests.support.browser import browser, problems_of
+from tests.support.browser import problems_of, tab, window
 from tests.support.processes import family, still_running
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ OTHER_DAGS = "tests/support/other_dags"
 EXAMPLES = "cleave_provider/example_dags"
 PEOPLE = ("ann", "bob")
 """Who may log in where a login is asked for; each is an admin."""
-PATIENCE_MILLISECONDS = 60_000
+PATIENCE_SECONDS = 60.0
 """How long a page may take to show what a test looks for."""
 
 
@@ -110,24 +110,16 @@ def bench(tools: Bench) -> Iterator[Bench]:
 
 @pytest.fixture(scope="package")
 def context() -> Iterator[BrowserContext]:
-    """A browser without a past."""
-    from playwright.sync_api import expect
-
-    with browser() as started:
-        context = started.new_context(color_scheme="light", viewport={"width": 1400, "height": 1000})
-        context.set_default_timeout(PATIENCE_MILLISECONDS)
-        expect.set_options(timeout=PATIENCE_MILLISECONDS)
-        yield context
+    """One window for all."""
+    with window(PATIENCE_SECONDS) as opened:
+        yield opened
 
 
 @pytest.fixture
 def page(context: BrowserContext) -> Iterator[Page]:
-    """A tab in which nothing may go wrong unnoticed."""
-    page = context.new_page()
-    problems = problems_of(page)
-    yield page
-    page.close()
-    assert problems == []
+    """See `tab`."""
+    with tab(context) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="package")
@@ -177,7 +169,7 @@ def logged_in(context: BrowserContext, front_door: str) -> Iterator[Callable[[st
         def log_in(name: str) -> Page:
             own = context.browser.new_context(viewport={"width": 1400, "height": 1000})  # type: ignore[union-attr]
             open_ones.callback(own.close)
-            own.set_default_timeout(PATIENCE_MILLISECONDS)
+            own.set_default_timeout(1000 * PATIENCE_SECONDS)
             page = own.new_page()
             problems.append(problems_of(page))
             page.goto(front_door)

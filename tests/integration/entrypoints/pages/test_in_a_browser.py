@@ -13,7 +13,7 @@ from controller.domain.policy import PolicyOverride
 from controller.services import policy_admin, segment_admin
 from controller.store.topics import policies
 from tests.support.bench import TOPIC, Bench
-from tests.support.browser import browser, problems_of
+from tests.support.browser import tab, window
 from tests.support.reports import report_load
 from tests.support.served_pages import served_pages
 
@@ -21,28 +21,22 @@ if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Page, Route
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
-PATIENCE_MILLISECONDS = 30_000
+PATIENCE_SECONDS = 30.0
 ONE = f"topic?name={quote(TOPIC, safe='')}"
 
 
 @pytest.fixture(scope="module")
 def context() -> Iterator[BrowserContext]:
-    """A browser without a past."""
-    with browser() as started:
-        context = started.new_context(color_scheme="light", viewport={"width": 1400, "height": 1000})
-        context.set_default_timeout(PATIENCE_MILLISECONDS)
-        expect.set_options(timeout=PATIENCE_MILLISECONDS)
-        yield context
+    """One window for all."""
+    with window(PATIENCE_SECONDS) as opened:
+        yield opened
 
 
 @pytest.fixture
 def page(context: BrowserContext) -> Iterator[Page]:
-    """A tab in which nothing may go wrong unnoticed."""
-    page = context.new_page()
-    problems = problems_of(page)
-    yield page
-    page.close()
-    assert problems == []
+    """See `tab`."""
+    with tab(context) as opened:
+        yield opened
 
 
 @pytest.fixture
