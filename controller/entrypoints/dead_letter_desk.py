@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 
 from controller.bootstrap import Application
-from controller.client.dead_letters import DeadLetter, reading_dead_letters
+from controller.client.dead_letters import DeadLetter, DeadLetterReader, reading_dead_letters
 from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
+from controller.dataplane.base import Position
 from controller.services.dead_letters import DeadLetterLog, DeadLetterLogs
 
 CHUNK = 500
@@ -22,11 +23,14 @@ CHUNK = 500
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """The log that they lie in, how many have to be put back, and the oldest of these."""
+    """The log that they lie in, how many have to be put back, some of these, and where in the log the last of them lies if others come
+    behind it.
+    """
 
     log: str
     count: int
     rows: list[dict[str, Any]]
+    goes_on_after: Position | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +41,12 @@ class Redriven:
     left: int
 
 
-def look(app: Application, topic: str, subscription: str, limit: int) -> Letters:
-    """`limit` of them, the oldest first. Raises TopicNotFound, SubscriptionNotFound; NotFound where there never were any."""
+def look(
+    app: Application, topic: str, subscription: str, limit: int, *, after: Position | None = None
+) -> Letters:
+    """`limit` of them, the oldest first, or the first behind a position in their log. Raises TopicNotFound, SubscriptionNotFound;
+    NotFound where there never were any.
+    """
     log, count = _found(app, topic, subscription)
     letters: list[DeadLetter] = []
     if count:
@@ -46,8 +54,24 @@ def look(app: Application, topic: str, subscription: str, limit: int) -> Letters
             closing(app.log_client(log.data_plane)) as logs,
             reading_dead_letters(logs, log.backing_topic) as reader,
         ):
-            letters = reader.read(min(limit, count))
-    return Letters(log.backing_topic, count, [_row(letter) for letter in letters])
+            letters = _behind(reader, after, min(limit + 1, count), count)
+    rows = [_row(letter) for letter in letters[:limit]]
+    return Letters(
+        log.backing_topic, count, rows, letters[limit - 1].message.position if len(letters) > limit else None
+    )
+
+
+def _behind(reader: DeadLetterReader, after: Position | None, wanted: int, count: int) -> list[DeadLetter]:
+    """The first `wanted` of the `count` behind that position. The log is read from its beginning: nothing there is acknowledged."""
+    found: list[DeadLetter] = []
+    seen = 0
+    while len(found) < wanted and seen < count:
+        letters = reader.read(min(wanted if after is None else CHUNK, count - seen))
+        if not letters:
+            break
+        seen += len(letters)
+        found += [one for one in letters if after is None or one.message.position > after]
+    return found[:wanted]
 
 
 def redrive(app: Application, topic: str, subscription: str, limit: int | None, *, dry_run: bool) -> Redriven:

@@ -35,6 +35,7 @@ class CursorToMove:
     """Where a subscription is on one segment. `backlog` None: there is no such log or cursor. `readers` own buckets of it now."""
 
     segment_id: int
+    range_start: int
     is_sealed: bool
     is_drained: bool
     backlog: int | None
@@ -191,10 +192,16 @@ def give_up_seek(store: Store, topic: str, subscription: str, *, actor: str, rea
 
 
 def what_a_seek_moves(
-    store: Store, planes: Mapping[str, DataPlane], topic: str, subscription: str
+    store: Store,
+    planes: Mapping[str, DataPlane],
+    topic: str,
+    subscription: str,
+    *,
+    after: tuple[int, int] | None = None,
+    limit: int | None = None,
 ) -> list[CursorToMove]:
-    """The cursors that a seek of the subscription would move, by range. Raises as the data plane does, TopicNotFound,
-    SubscriptionNotFound.
+    """The cursors that a seek of the subscription would move, by range: of a part of them those `after` a range's start and a
+    segment's id, `limit` at most. Raises as the data plane does, TopicNotFound, SubscriptionNotFound.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
@@ -207,15 +214,17 @@ def what_a_seek_moves(
     plane = planes.get(row.data_plane)
     if plane is None:
         raise Unsupported(f"data plane {row.data_plane!r} of {topic} is not configured here")
+    wanted = [one for one in logs if after is None or (one.range_start, one.segment_id) > after]
     return [
         CursorToMove(
             one.segment_id,
+            one.range_start,
             one.is_sealed,
             one.segment_id in done,
             plane.backlog(one.backing_topic, subscription),
             tuple(sorted(readers.get(one.segment_id, ()))),
         )
-        for one in logs
+        for one in wanted[:limit]
     ]
 
 

@@ -54,7 +54,7 @@ _HAS_OWNERS = """
     SELECT EXISTS (SELECT FROM cleave.bucket_owner WHERE topic_id = :topic_id AND subscription = :subscription)
 """
 _LOGS = """
-    SELECT s.segment_id, s.backing_topic, s.state = 'SEALED' AS is_sealed
+    SELECT s.segment_id, s.backing_topic, s.state = 'SEALED' AS is_sealed, s.range_start
       FROM cleave.segment s
       JOIN cleave.subscription u ON u.topic_id = s.topic_id AND u.name = :subscription
      WHERE s.topic_id = :topic_id AND s.pruned_epoch IS NULL
@@ -92,6 +92,7 @@ class SoughtLog:
     segment_id: int
     backing_topic: str
     is_sealed: bool
+    range_start: int
 
 
 def intend_seek(

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from controller.client.servers import topic_path
-from controller.domain.errors import InvalidInput
 from controller.entrypoints.dead_letter_desk import Letters, Redriven
 from controller.entrypoints.reach.over_http.calls import PAGE, Calls, told, with_instants
+from controller.entrypoints.reach.port import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +19,14 @@ class HttpDeadLetters:
 
     def look(self, topic: str, subscription: str, limit: int) -> Letters:
         """See `port.DeadLetters`."""
-        if limit > PAGE:
-            raise InvalidInput(f"--limit {limit}: a server shows {PAGE} dead letters at most; give fewer")
-        found = self.calls.get(_path(topic, subscription), limit=limit)
-        rows = [with_instants(row) for row in told(found, "items")]
-        return Letters(told(found, "log"), told(found, "count"), rows)
+        rows: list[Row] = []
+        page = None
+        while True:
+            found = self.calls.get(_path(topic, subscription), limit=min(PAGE, limit - len(rows)), page=page)
+            rows += map(with_instants, told(found, "items"))
+            page = told(found, "next")
+            if page is None or len(rows) >= limit:
+                return Letters(told(found, "log"), told(found, "count"), rows)
 
     def redrive(self, topic: str, subscription: str, limit: int | None, *, dry_run: bool) -> Redriven:
         """See `port.DeadLetters`. Ends when as many were put back as there were, or are asked for."""

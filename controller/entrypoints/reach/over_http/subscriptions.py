@@ -77,8 +77,7 @@ class HttpSubscriptions:
 
     def cursors(self, topic: str, subscription: str) -> Sequence[Row]:
         """See `port.Subscriptions`."""
-        found: list[Row] = self.calls.get(f"{_path(topic, subscription)}/cursors")
-        return found
+        return self.calls.every(f"{_path(topic, subscription)}/cursors")
 
 
 def _path(topic: str, subscription: str) -> str:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 from controller.entrypoints import dead_letter_desk
 from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.changes import Changing
+from controller.entrypoints.web.api.paging import Asked, Page, written
 from controller.entrypoints.web.asked import Topic
 from controller.entrypoints.web.demands import ADMINISTER
 from controller.entrypoints.web.paths import TOPIC_PATH, Name
@@ -40,12 +41,11 @@ class DeadLetter(BaseModel):
     payload: str = Field(description="In base64.")
 
 
-class DeadLetters(BaseModel):
-    """The log that they lie in, how many have to be put back, and the oldest."""
+class DeadLetters(Page[DeadLetter]):
+    """A page of them, the log that they lie in, and how many have to be put back."""
 
     log: str = Field(examples=["persistent://acme/shop/orders-billing-DLQ"])
     count: int
-    items: list[DeadLetter]
 
 
 class PutBack(BaseModel):
@@ -57,10 +57,12 @@ class PutBack(BaseModel):
 
 
 @router.get(_PATH, dependencies=[ADMINISTER], response_model=DeadLetters)
-def list_dead_letters(acting: AtDesk, topic: Topic, subscription: Name, limit: AtMost = 50) -> dict[str, Any]:
-    """The oldest dead letters. They are read alone: who reads them besides is cut off. Put back what you have seen to see the next."""
-    found = dead_letter_desk.look(acting.app, topic, subscription, limit)
-    return {"log": found.log, "count": found.count, "items": found.rows}
+def list_dead_letters(acting: AtDesk, topic: Topic, subscription: Name, paging: Asked) -> dict[str, Any]:
+    """Dead letters, the oldest first. They are read alone: who reads them besides is cut off."""
+    [after] = paging.after([tuple])
+    found = dead_letter_desk.look(acting.app, topic, subscription, paging.limit, after=after)
+    following = None if found.goes_on_after is None else written([found.goes_on_after])
+    return {"log": found.log, "count": found.count, "items": found.rows, "next": following}
 
 
 @router.post(f"{_PATH}/redrive", dependencies=[ADMINISTER])

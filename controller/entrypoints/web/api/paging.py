@@ -71,9 +71,15 @@ class Listing:
         )
         # One row more than the page holds tells that there is another page.
         rows = inspection.rows(tx, self.statement, **asked, **after, limit=paging.limit + 1)
-        shown_rows = rows[: paging.limit]
-        last = [shown_rows[-1][key] for key in self.keys] if len(rows) > paging.limit else None
-        return {"items": [each(row) for row in shown_rows], "next": None if last is None else written(last)}
+        found = cut(rows, paging, [*self.keys])
+        return {**found, "items": [each(row) for row in found["items"]]}
+
+
+def cut(rows: Sequence[Row], paging: Paging, keys: Sequence[str]) -> dict[str, Any]:
+    """The page of rows of which one more than the page holds was read, where there are so many."""
+    items = rows[: paging.limit]
+    is_last = len(rows) <= paging.limit
+    return {"items": items, "next": None if is_last else written([items[-1][key] for key in keys])}
 
 
 def _read(kind: type, key: Any) -> Any:
@@ -82,6 +88,8 @@ def _read(kind: type, key: Any) -> Any:
         if found.tzinfo is None:
             raise ValueError("no time zone")
         return found
+    if kind is tuple and isinstance(key, list):
+        return tuple(_read(int, one) for one in key)
     if not isinstance(key, kind) or isinstance(key, bool) or (isinstance(key, int) and abs(key) > MOST):
         raise ValueError("another kind of key")
     return key

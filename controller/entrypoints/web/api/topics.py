@@ -14,7 +14,7 @@ from controller.domain.seek_target import parse_seek_target
 from controller.entrypoints.output import operation_document
 from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.changes import Changing, GivenUp, Intended, OperationNow, Wait, WithReason
-from controller.entrypoints.web.api.paging import Asked, Listing, Page
+from controller.entrypoints.web.api.paging import Asked, Listing, Page, cut
 from controller.entrypoints.web.asked import Topic
 from controller.entrypoints.web.demands import ADMINISTER, READ
 from controller.entrypoints.web.paths import PREFIX, TOPIC_PATH, Name
@@ -149,6 +149,7 @@ class Cursor(BaseModel):
     """A position of a subscription, which a seek would move."""
 
     segment_id: int
+    range_start: int
     is_sealed: bool
     is_drained: bool
     backlog: int | None = Field(description="Messages that are not acknowledged.")
@@ -293,11 +294,19 @@ def set_sharing(
     return change.once(Shared, shared)
 
 
-@router.get(_SUBSCRIPTION + "/cursors", dependencies=[READ], response_model=list[Cursor])
-def list_cursors(acting: AtDesk, topic: Topic, subscription: Name) -> list[dict[str, Any]]:
+@router.get(_SUBSCRIPTION + "/cursors", dependencies=[READ], response_model=Page[Cursor])
+def list_cursors(acting: AtDesk, topic: Topic, subscription: Name, paging: Asked) -> dict[str, Any]:
     """What a seek of the subscription would move, by range, and who reads there."""
-    found = topic_admin.what_a_seek_moves(acting.app.store, acting.app.planes, topic, subscription)
-    return [asdict(one) for one in found]
+    range_start, segment_id = paging.after([int, int])
+    found = topic_admin.what_a_seek_moves(
+        acting.app.store,
+        acting.app.planes,
+        topic,
+        subscription,
+        after=None if segment_id is None else (range_start, segment_id),
+        limit=paging.limit + 1,
+    )
+    return cut([asdict(one) for one in found], paging, ["range_start", "segment_id"])
 
 
 @router.post(_SUBSCRIPTION + "/seek", dependencies=[ADMINISTER])

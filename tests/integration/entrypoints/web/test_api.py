@@ -95,7 +95,8 @@ class TestPages:
             bench.execute(LOAD, topic_id=bench.topic_id, segment_id=segment_id, msg_rate_in=90_000)
             autoscaler.run_pass(bench.store, bench.planes, set(Lane), decided_by="the test", limit=10)
 
-        paths = (f"{API}/operations", f"{API}/decisions", f"{API}/policies/history", f"{TOPIC}/layout/changes",
+        cursors = f"{TOPIC}/subscriptions/billing/cursors"
+        paths = (cursors, f"{API}/operations", f"{API}/decisions", f"{API}/policies/history", f"{TOPIC}/layout/changes",
                  f"{TOPIC}/segments/3/lineage", f"{TOPIC}/load", f"{TOPIC}/refusals")  # fmt: skip
         for path in paths:
             [whole] = pages(http, path, limit=1000)
