@@ -21,6 +21,9 @@ _OF_OPERATORS = (
     "cleave_manual_rebucket",
     "cleave_manual_split",
     "cleave_policy",
+    "policy_backtest",
+    "policy_promote",
+    "policy_propose",
 )
 """DAGs that do what an operator may do over HTTP."""
 _OF_ADMINS = (

@@ -20,11 +20,13 @@ from controller.entrypoints.tasks.forms import (
     MergeForm,
     PolicyForm,
     PromotionForm,
+    ProposalForm,
     RebucketForm,
     SplitForm,
     fill_in,
 )
 from controller.entrypoints.tasks.policies import preview_policy
+from controller.entrypoints.tasks.policy_candidates import rehearsed_proposal
 from controller.services import segment_admin
 from controller.store.postgres import inspection
 
@@ -100,6 +102,10 @@ def _backtest(cleave: Application, conf: Conf) -> dict[str, Any]:
     }
 
 
+def _proposal(cleave: Application, conf: Conf) -> dict[str, Any]:
+    return rehearsed_proposal(cleave, fill_in(ProposalForm, conf))
+
+
 def _promotion(cleave: Application, conf: Conf) -> dict[str, Any]:
     form = fill_in(PromotionForm, conf)
     with snapshot(cleave.store) as tx:
@@ -130,6 +136,7 @@ def _answer(cleave: Application, conf: Conf) -> dict[str, Any]:
 _OTHERS: Mapping[str, Callable[[Application, Conf], dict[str, Any]]] = {
     "cleave_policy": _policy,
     "policy_backtest": _backtest,
+    "policy_propose": _proposal,
     "policy_promote": _promotion,
     "bundle_approve": _answer,
 }

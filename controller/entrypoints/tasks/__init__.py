@@ -44,7 +44,12 @@ from controller.entrypoints.tasks.maintenance import (
 )
 from controller.entrypoints.tasks.passes import merge_pass, split_pass
 from controller.entrypoints.tasks.policies import set_policy
-from controller.entrypoints.tasks.policy_candidates import promote_policy, tune_policies, weigh_policy
+from controller.entrypoints.tasks.policy_candidates import (
+    promote_policy,
+    propose_policy,
+    tune_policies,
+    weigh_policy,
+)
 from controller.entrypoints.tasks.pulsar_connection import PulsarConnection
 from controller.entrypoints.tasks.spark_connection import SparkConnection
 
@@ -77,6 +82,7 @@ __all__ = [
     "policy_backtest",
     "promote_policy",
     "propose_bundles",
+    "propose_policy",
     "rebucket_segment",
     "reconcile_share",
     "set_policy",

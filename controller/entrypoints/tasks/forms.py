@@ -149,6 +149,17 @@ class TuningForm(BaseModel):
     days: int = Field(14, ge=5, le=400)
 
 
+class ProposalForm(BaseModel):
+    """Knobs of a candidate for one topic."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    topic: TopicName
+    knobs: dict[str, Any]
+    reason: str = Field("asked for in Airflow", min_length=1, max_length=1000)
+    dry_run: bool = False
+
+
 class PromotionForm(BaseModel):
     """Whose candidate, and on how much of the topic's past it is weighed."""
 

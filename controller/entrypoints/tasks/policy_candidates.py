@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from controller.bootstrap import build_trials
+from controller.bootstrap import Application, build_trials
 from controller.domain.errors import Conflict
-from controller.entrypoints import backtest_rows
-from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints import backtest_rows, candidate_desk
+from controller.entrypoints.output import emit, rows_table, say
+from controller.entrypoints.rehearsal import stage
 from controller.entrypoints.tasks import dag_runs
 from controller.entrypoints.tasks.access import Extras, cleave_at
-from controller.entrypoints.tasks.forms import PromotionForm, TuningForm, fill_in
+from controller.entrypoints.tasks.forms import PromotionForm, ProposalForm, TuningForm, fill_in
 from controller.services import policy_candidates
 from controller.services.policy_candidates import TuningRequest
+from controller.store.postgres.engine import Store
 
 SHOWN_AT_MOST = 100
 _COLUMNS = ("topic", "candidate_id", "knobs", "looked_at", "why")
@@ -38,6 +40,40 @@ def tune_policies(
         False, None, rows_table(rows, _COLUMNS, title=f"{len(tuned)} topics, {proposed} candidates proposed")
     )
     return {"topics": len(tuned), "proposed": proposed, "tuned": rows}
+
+
+def propose_policy(
+    *, dsn: str, extras: Extras, request_key: str, actor: str, params: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Put a candidate into shadow; see `ProposalForm`. A repeat finds it there."""
+    form = fill_in(ProposalForm, params)
+    with cleave_at(dsn, extras) as app:
+        told = rehearsed_proposal(app, form) if form.dry_run else _proposed(app.store, form, actor)
+        say(told["sentence"])
+        dag_runs.note(app.settings, request_key, told["sentence"])
+    return told
+
+
+def rehearsed_proposal(app: Application, form: ProposalForm) -> dict[str, Any]:
+    """What would be put into shadow; nothing is. Raises what the run itself would refuse with."""
+    with stage(app, dry_run=True) as store:
+        return _proposed(store, form, "preview", would_be="would be ")
+
+
+def _proposed(store: Store, form: ProposalForm, actor: str, *, would_be: str = "") -> dict[str, Any]:
+    override = candidate_desk.override_of(form.knobs)
+    made = policy_candidates.propose(store, form.topic, override, actor=actor, reason=form.reason)
+    number = None if would_be else made.candidate.candidate_id
+    name = f"a candidate for {form.topic}" if number is None else f"candidate {number} of {form.topic}"
+    is_there = "was in shadow already" if made.was_there else f"{would_be or 'is '}in shadow"
+    return {
+        "topic": form.topic,
+        "candidate_id": number,
+        "knobs": made.candidate.knobs,
+        "was_there": made.was_there,
+        "dry_run": form.dry_run,
+        "sentence": f"{name} ({made.candidate.knobs}) {is_there}",
+    }
 
 
 def weigh_policy(

@@ -32,7 +32,13 @@ BY_HAND = {
     "cleave_manual_split",
 }
 BUNDLES_BY_HAND = {"bundle_approve", "bundle_policy", "bundle_split", "bundle_unload"}
-OTHERS_BY_HAND = BUNDLES_BY_HAND | {"cleave_approve", "cleave_policy", "policy_backtest", "policy_promote"}
+OTHERS_BY_HAND = BUNDLES_BY_HAND | {
+    "cleave_approve",
+    "cleave_policy",
+    "policy_backtest",
+    "policy_promote",
+    "policy_propose",
+}
 ASKS = {"cleave_approvals"}
 EVERY = SCHEDULED | BY_HAND | OTHERS_BY_HAND | ASKS
 

@@ -97,6 +97,41 @@ def test_a_candidate_that_costs_less_is_promoted_once_it_is_approved(
     assert key == f"airflow/policy_promote/{run.run_id}/weigh/-1"
 
 
+def test_a_form_puts_a_candidate_into_shadow_and_a_rehearsal_none(recorded: Bench, run_dag: RunDag) -> None:
+    asked = {"topic": TOPIC, "knobs": {"max_segments": 4}, "reason": "it is enough"}
+    tried = run_dag("policy_propose", **asked, dry_run=True)
+    assert result(tried, "propose")["sentence"].endswith("(max_segments=4) would be in shadow")
+    assert recorded.rows("SELECT * FROM cleave.policy_candidate") == []
+
+    done = result(run_dag("policy_propose", **asked), "propose")
+    again = result(run_dag("policy_propose", **asked), "propose")
+
+    assert recorded.rows("SELECT candidate_id, state, reason FROM cleave.policy_candidate") == [
+        (done["candidate_id"], "shadow", "it is enough")
+    ]
+    assert (done["was_there"], again["was_there"]) == (False, True)
+    assert again["candidate_id"] == done["candidate_id"]
+
+
+@pytest.mark.parametrize(
+    ("knobs", "why"),
+    [
+        ({}, "without a knob"),
+        ({"max_segments": None}, "max_segments=null"),
+        ({"colour": "red"}, "colour"),
+        ({"max_segments": 0}, "max_segments"),
+    ],
+)
+def test_what_cannot_be_proposed_fails_with_one_line(
+    recorded: Bench, run_dag: RunDag, capsys: pytest.CaptureFixture[str], knobs: dict[str, Any], why: str
+) -> None:
+    run = run_dag("policy_propose", topic=TOPIC, knobs=knobs)
+
+    assert run.state == "failed"
+    assert why in capsys.readouterr().out
+    assert recorded.rows("SELECT * FROM cleave.policy_candidate") == []
+
+
 def test_both_figures_are_what_the_approval_shows(dag_bag: Any) -> None:
     approve = dag_bag.dags["policy_promote"].task_dict["approve"]
 

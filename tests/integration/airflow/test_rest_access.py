@@ -117,6 +117,7 @@ def test_rights_of_one_dag_are_not_those_of_another(
     manager = get_auth_manager()
 
     granted = {"cleave_approve", "cleave_manual_split", "cleave_manual_merge", "cleave_manual_rebucket"}
+    granted |= {"policy_backtest", "policy_promote", "policy_propose"}
 
     def may(*, details: Any, **_: Any) -> bool:
         return str(details.id) in granted

@@ -191,6 +191,10 @@ async function renewSegment(isAskedFor = false) {
 
 function knobValue(text) { try { return JSON.parse(text); } catch { return text; } }
 
+function knobOf(word) { // max_segments=16
+  const [name, ...value] = word.split("=");
+  return [name, knobValue(value.join("="))];
+}
 // Forms: the parameters of a DAG. Empty fields are left out, as in Airflow's own form.
 function filledIn(form, button) {
   const conf = {};
@@ -205,6 +209,7 @@ function filledIn(form, button) {
     if (field.type === "checkbox") conf[field.name] = field.checked;
     else if (field.dataset.type === "integer") conf[field.name] = Number(field.value);
     else if (field.dataset.type === "words") conf[field.name] = field.value.split(/[\s,]+/).filter(Boolean);
+    else if (field.dataset.type === "knobs") conf[field.name] = Object.fromEntries(field.value.split(/\s+/).filter(Boolean).map(knobOf));
     else if (field.dataset.type === "integers") conf[field.name] = field.value.split(/[\s,]+/).map(Number);
     else conf[field.name] = field.value;
   }

@@ -97,9 +97,20 @@ def test_a_policy_that_somebody_else_changes_is_seen_and_what_is_written_stays(
     assert filled_in(page) == {"level": TOPIC}
 
 
-def filled_in(page: Page) -> Any:
-    """What the form of the policy would ask for."""
-    return page.evaluate("filledIn(document.querySelector('form[data-dag=cleave_policy]'))")
+def filled_in(page: Page, dag: str = "cleave_policy") -> Any:
+    """What the form of the DAG would ask for."""
+    return page.evaluate(f"filledIn(document.querySelector('form[data-dag={dag}]'))")
+
+
+@pytest.mark.usefixtures("bench")
+def test_knobs_of_a_candidate_are_written_as_for_the_command(url: str, page: Page) -> None:
+    page.goto(f"{url}/backtests")
+    form = page.locator("form[data-dag=policy_propose]")
+    form.locator("[name=topic]").fill(TOPIC)
+    form.locator("[name=knobs]").fill("max_segments=16 profile=pip483  enabled=true")
+
+    knobs = {"max_segments": 16, "profile": "pip483", "enabled": True}
+    assert filled_in(page, "policy_propose") == {"topic": TOPIC, "knobs": knobs}
 
 
 def test_hexadecimal_axes_have_labels_when_zoomed_and_stay_zoomed(bench: Bench, url: str, page: Page) -> None:

@@ -648,6 +648,10 @@ def test_what_would_be_tried_on_the_past_and_what_would_be_promoted_is_previewed
     assert "no record of load" in pages.post("/preview", json=none).json()["sentence"]
     promote = {"dag_id": "policy_promote", "conf": {"topic": TOPIC}}
     assert pages.post("/preview", json=promote).status_code == 404
+    propose = {"dag_id": "policy_propose", "conf": {"topic": TOPIC, "knobs": {"max_segments": 4}}}
+    would = f"a candidate for {TOPIC} (max_segments=4) would be in shadow"
+    assert pages.post("/preview", json=propose).json()["sentence"] == would
+    assert pages.post("/preview", json=promote).status_code == 404, "nothing was proposed"
     policy_candidates.propose(
         bench.store, TOPIC, PolicyOverride(max_segments=4), actor="ann", reason="it is enough"
     )
