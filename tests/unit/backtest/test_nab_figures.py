@@ -1,7 +1,7 @@
 """Costs on recorded loads, held against figures measured with another simulator: within 5 %.
 
 Those figures are of series in steps of 10 s, in which every broker reports every 10 s and the rules are asked every 60 s.
-Where a rule does not see the difference, the tests take steps of 60 s. `bench_policies` has all of them in full.
+Where a rule does not see the difference, the tests take steps of 60 s. `make chaos` has the long ones, `bench_policies` all of them in full.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def test_a_recorded_week_has_the_mean_load_it_is_scaled_to(name: str) -> None:
 @pytest.mark.parametrize(
     ("rule", "conditions", "step_seconds", "regrets"),
     [
-        ("pip483 strict", REPORTED, 10, {"taxi": 1.76, "tweets": 3.48, "elb": 3.89}),
+        ("pip483 strict", REPORTED, 10, {"taxi": 1.76}),
+        pytest.param("pip483 strict", REPORTED, 10, {"tweets": 3.48, "elb": 3.89}, marks=pytest.mark.chaos),
         ("pip483 strict, merge 0.35", REPORTED, 10, {"taxi": 1.51}),
         ("pravega sf 2", COARSE, 60, {"taxi": 1.43}),
         ("ydb", COARSE, 60, {"taxi": 2.57}),
