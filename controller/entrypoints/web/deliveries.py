@@ -10,14 +10,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends
 from fastapi import Request as HttpRequest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from controller.bootstrap import ConsumerServices
 from controller.domain.deliveries import DeliveryEvent
 from controller.entrypoints.web.asked import Topic
 from controller.entrypoints.web.demands import CONSUME
-from controller.entrypoints.web.paths import CONSUMER_PATH, Name
+from controller.entrypoints.web.paths import CONSUMER_PATH, ConsumerName, Name
 from controller.entrypoints.web.refusals import LED, REFUSALS
 from controller.entrypoints.web.sessions import AtLeader, Life
 from controller.store.topics.bucket_owners import SubscriptionKey
@@ -31,6 +31,12 @@ Position = Annotated[list[Whole], Field(min_length=1, max_length=8)]
 class Owned(Life):
     """A bucket, as of the generation at which it was got."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"incarnation": "f00d", "segment_id": 0, "bucket_start": 0, "generation": 1}]
+        }
+    )
+
     segment_id: Annotated[int, Field(ge=0, lt=2**63)]
     bucket_start: Annotated[int, Field(ge=0, le=65_535)]
     generation: Annotated[int, Field(ge=0, lt=2**63)]
@@ -39,11 +45,36 @@ class Owned(Life):
 class Opened(Owned):
     """A bucket whose reading begins at this message."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"incarnation": "f00d", "segment_id": 0, "bucket_start": 0, "generation": 1, "position": [17]}
+            ]
+        }
+    )
+
     position: Position
 
 
 class Delivered(Opened):
     """What happens to this message in its n-th delivery."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "incarnation": "f00d",
+                    "segment_id": 0,
+                    "bucket_start": 0,
+                    "generation": 1,
+                    "position": [17],
+                    "event": "failed",
+                    "deliveries": 1,
+                    "error": "ValueError: no such account",
+                }
+            ]
+        }
+    )
 
     event: DeliveryEvent
     deliveries: Annotated[int, Field(ge=1, lt=2**31)]
@@ -53,27 +84,27 @@ class Delivered(Opened):
 class Troubled(BaseModel):
     """A message that failed, or was begun and not heard of again."""
 
-    position: list[int]
+    position: list[int] = Field(examples=[[17]])
     deliveries: int
-    deaths: int
-    error: str | None
+    deaths: int = Field(examples=[1])
+    error: str | None = Field(examples=["ValueError: no such account"])
 
 
 class Logged(BaseModel):
     """Where dead letters go."""
 
-    data_plane: str
-    backing_topic: str
+    data_plane: str = Field(examples=["embedded"])
+    backing_topic: str = Field(examples=["dead-letters://acme/shop/orders/billing"])
 
 
 class Openings(BaseModel):
     """How many lives of consumers in turn began at that message, and what is known from there on."""
 
-    openings: int
+    openings: int = Field(examples=[1])
     messages: list[Troubled]
 
 
-async def _asker(request: HttpRequest, topic: Topic, subscription: Name, consumer: Name) -> _Asker:
+async def _asker(request: HttpRequest, topic: Topic, subscription: Name, consumer: ConsumerName) -> _Asker:
     served: ConsumerServices = request.app.state.served
     topic_id, _ = await run_in_threadpool(served.layouts.find, topic)
     return _Asker(served, SubscriptionKey(topic_id, subscription), consumer)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from fastapi import APIRouter
 from fastapi import Request as HttpRequest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from controller.bootstrap import ConsumerServices
@@ -32,6 +32,12 @@ Count = tuple[
 
 class KeyCounts(BaseModel):
     """Messages by hash since the producer last told: first hash, how many hashes, messages."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"producer": "checkout-1f0c", "counts": [[35231, 1, 900], [0, 64, 12]]}]
+        }
+    )
 
     producer: Annotated[str, Field(min_length=1, max_length=200, pattern=PRINTABLE)]
     counts: Annotated[list[Count], Field(max_length=MOST_COUNTS)]

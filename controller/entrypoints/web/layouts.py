@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query
 from fastapi import Request as HttpRequest
 from fastapi.responses import Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from controller.bootstrap import ConsumerServices
@@ -29,7 +29,7 @@ from controller.entrypoints.web.paths import (
     Tenant,
 )
 from controller.entrypoints.web.refusals import REFUSALS, json_answer
-from controller.entrypoints.web.streams import EventStream, response
+from controller.entrypoints.web.streams import EventStream, event_of, response
 from controller.services.segment_lists import SegmentList
 from controller.services.watches.layout_feed import FedLayout
 from controller.services.watches.topic_feed import Names, TopicChanges, TopicFilter, snapshot_hash
@@ -41,9 +41,12 @@ _LOGS = "SELECT segment_id, backing_topic FROM inspect.segments WHERE topic_id =
 router = APIRouter(responses=REFUSALS, tags=["clients: layouts"])
 peoples_router = APIRouter(responses=REFUSALS, tags=["clients: layouts"])
 """Of these what people look at, too, wherever it is served."""
-STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {}}, "description": "Events."}
-}
+
+
+def stream_of(event: str, document: object) -> dict[int | str, dict[str, Any]]:
+    """How a route says that it answers with events, of which this is one."""
+    example = event_of(event, document).decode()
+    return {200: {"content": {"text/event-stream": {"example": example}}, "description": "Events."}}
 
 
 class SegmentShown(BaseModel):
@@ -51,10 +54,10 @@ class SegmentShown(BaseModel):
 
     segment_id: int
     range_start: int
-    range_end: int
-    bucket_splits: list[int]
+    range_end: int = Field(examples=[65535])
+    bucket_splits: list[int] = Field(examples=[[16384, 32768, 49152]])
     created_epoch: int
-    created_at_ms: int
+    created_at_ms: int = Field(examples=[1795230000000])
     backing_topic: str = Field(examples=["segment://acme/shop/orders/0000-ffff-0"])
 
 
@@ -64,16 +67,16 @@ class LayoutShown(BaseModel):
     topic_id: int
     topic: str = Field(examples=["topic://acme/shop/orders"])
     data_plane: str = Field(examples=["embedded"])
-    epoch: int
+    epoch: int = Field(examples=[7])
     next_segment_id: int
-    leader: str | None
+    leader: str | None = Field(examples=["http://10.0.0.7:8470"])
     segments: list[SegmentShown]
 
 
 class TopicsShown(BaseModel):
     """Names; `hash` is the same for the same set."""
 
-    hash: str
+    hash: str = Field(examples=["b6732174986d97d8"])
     topics: list[str] = Field(examples=[["topic://acme/shop/orders"]])
 
 
@@ -82,11 +85,11 @@ class ListedSegment(BaseModel):
 
     segment_id: int
     range_start: int
-    range_end: int
+    range_end: int = Field(examples=[32767])
     state: str = Field(examples=["ACTIVE"])
-    parent_ids: list[int]
+    parent_ids: list[int] = Field(examples=[[0]])
     created_epoch: int
-    backing_topic: str
+    backing_topic: str = Field(examples=["segment://acme/shop/orders/0000-7fff-1"])
 
 
 class SegmentsShown(BaseModel):
@@ -95,13 +98,15 @@ class SegmentsShown(BaseModel):
     topic_id: int
     topic: str = Field(examples=["topic://acme/shop/orders"])
     data_plane: str
-    epoch: int
+    epoch: int = Field(examples=[7])
     segments: list[ListedSegment]
-    as_of: str | None = None
+    as_of: str | None = Field(None, examples=["0.1"])
 
 
 class DrainedQueue(BaseModel):
     """Sealed segments that a queue's consumers have settled, as of what came with their list."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"as_of": "0.1", "segment_ids": [0]}]})
 
     as_of: Annotated[str, Field(min_length=1, max_length=100, pattern=PRINTABLE)]
     segment_ids: Annotated[
@@ -136,12 +141,38 @@ def _layout_then(served: ConsumerServices, topic: str, at: int | datetime) -> di
     )
 
 
-@router.get(TOPIC_PATH + "/layout/watch", dependencies=[LOOK_UP], response_class=Response, responses=STREAM)
+@router.get(
+    TOPIC_PATH + "/layout/watch",
+    dependencies=[LOOK_UP],
+    response_class=Response,
+    responses=stream_of(
+        "layout",
+        {
+            "topic_id": 1,
+            "topic": "topic://acme/shop/orders",
+            "data_plane": "embedded",
+            "epoch": 0,
+            "next_segment_id": 1,
+            "leader": "http://10.0.0.7:8470",
+            "segments": [
+                {
+                    "segment_id": 0,
+                    "range_start": 0,
+                    "range_end": 65_535,
+                    "bucket_splits": [16_384, 32_768, 49_152],
+                    "created_epoch": 0,
+                    "created_at_ms": 1_795_230_000_000,
+                    "backing_topic": "segment://acme/shop/orders/0000-ffff-0",
+                }
+            ],
+        },
+    ),
+)
 async def watch(
     request: HttpRequest,
     topic: Topic,
-    epoch: Annotated[int, Query(ge=-1, lt=2**63)] = -1,
-    leader: Annotated[str | None, Query(max_length=500)] = None,
+    epoch: Annotated[int, Query(ge=-1, lt=2**63, examples=[7])] = -1,
+    leader: Annotated[str | None, Query(max_length=500, examples=["http://10.0.0.7:8470"])] = None,
 ) -> Response:
     """The layout whenever it, or the topic's leader, changes, as events. `epoch` is the last one known, and `leader` the one known with
     it: what is known is not sent first.
@@ -192,10 +223,14 @@ async def topics(visible: Topics) -> Response:
 
 
 @router.get(
-    NAMESPACE_PATH + "/topics/watch", dependencies=[LOOK_UP], response_class=Response, responses=STREAM
+    NAMESPACE_PATH + "/topics/watch",
+    dependencies=[LOOK_UP],
+    response_class=Response,
+    responses=stream_of("topics", {"hash": "b6732174986d97d8", "topics": ["topic://acme/shop/orders"]}),
 )
 async def watch_topics(
-    visible: Topics, known_hash: Annotated[str, Query(alias="hash", max_length=64)] = ""
+    visible: Topics,
+    known_hash: Annotated[str, Query(alias="hash", max_length=64, examples=["b6732174986d97d8"])] = "",
 ) -> Response:
     """The same, then what changes, as events. `hash` is that of the set which is known: it is not sent again."""
     feed, wanted = visible.served.topics, visible.wanted

@@ -15,7 +15,8 @@ PRINTABLE = r"^[\x21-\x7e]+$"
 
 _IS_NAME = r"^[^\s/\x00]+$"
 Name = Annotated[str, Path(pattern=_IS_NAME, max_length=500, examples=["billing"])]
-"""Of a subscription or a consumer."""
+"""Of a subscription."""
+ConsumerName = Annotated[str, Path(pattern=_IS_NAME, max_length=500, examples=["a"])]
 Tenant = Annotated[str, Path(pattern=_IS_NAME, max_length=500, examples=["acme"])]
 NamespaceName = Annotated[str, Path(pattern=_IS_NAME, max_length=500, examples=["shop"])]
 TopicName = Annotated[str, Path(pattern=_IS_NAME, max_length=500, examples=["orders"])]

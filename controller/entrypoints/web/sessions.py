@@ -16,15 +16,15 @@ from typing import Annotated, Any, Literal, TypeVar
 from fastapi import APIRouter, Depends, Query
 from fastapi import Request as HttpRequest
 from fastapi.responses import Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from controller.bootstrap import ConsumerServices
 from controller.domain.errors import StoreUnavailable
 from controller.entrypoints.web.asked import Topic, served_by
 from controller.entrypoints.web.demands import CONSUME, LOOK_UP
-from controller.entrypoints.web.layouts import STREAM
-from controller.entrypoints.web.paths import CONSUMER_PATH, PRINTABLE, TOPIC_PATH, Name
+from controller.entrypoints.web.layouts import stream_of
+from controller.entrypoints.web.paths import CONSUMER_PATH, PRINTABLE, TOPIC_PATH, ConsumerName, Name
 from controller.entrypoints.web.refusals import LED, REFUSALS, AskLeader, json_answer
 from controller.entrypoints.web.streams import EventStream, response
 from controller.services.consumer_sessions.leader import SessionLeader
@@ -49,6 +49,8 @@ ANSWER_SECONDS = 10.0
 """A leader that has not answered by then is asked again."""
 Asked = TypeVar("Asked", bound=Request)
 router = APIRouter(responses={**REFUSALS, **LED}, tags=["clients: sessions"])
+Incarnation = Annotated[str, Query(min_length=1, max_length=200, pattern=PRINTABLE, examples=["f00d"])]
+"""Which life of the consumer asks, where there is no body."""
 
 
 class WhyNothingComes(BaseModel):
@@ -56,13 +58,13 @@ class WhyNothingComes(BaseModel):
 
     segment_id: int
     hash_range: str = Field(examples=["0000-ffff"])
-    state: str
-    bucket: str
-    owner: str | None
+    state: str = Field(examples=["ACTIVE"])
+    bucket: str = Field(examples=["0000-3fff"])
+    owner: str | None = Field(examples=["a"])
     successor: str | None
     generation: int | None
     reason: str = Field(examples=["no consumer is registered"])
-    since: datetime | None
+    since: datetime | None = Field(examples=["2026-11-21T03:00:00Z"])
     waits_for: list[int]
     held_by: list[str]
     backlog: int | None = Field(
@@ -74,11 +76,11 @@ class Lag(BaseModel):
     """What is not acknowledged of one bucket, or of a whole segment where `bucket` is null."""
 
     segment_id: int
-    hash_range: str
-    state: str
-    bucket: str | None
-    owners: list[str]
-    messages: int | None
+    hash_range: str = Field(examples=["0000-ffff"])
+    state: str = Field(examples=["ACTIVE"])
+    bucket: str | None = Field(examples=["0000-3fff"])
+    owners: list[str] = Field(examples=[["a"]])
+    messages: int | None = Field(examples=[120])
     error: str | None
 
 
@@ -86,19 +88,27 @@ class Begun(BaseModel):
     """How long silence may last."""
 
     topic_id: int
-    heartbeat_seconds: float
-    silent_seconds: float
-    grace_seconds: float
+    heartbeat_seconds: float = Field(examples=[5.0])
+    silent_seconds: float = Field(examples=[30.0])
+    grace_seconds: float = Field(examples=[60.0])
 
 
 class Life(BaseModel):
     """Which life of the consumer asks."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"incarnation": "f00d"}]})
 
     incarnation: Annotated[str, Field(min_length=1, max_length=200, pattern=PRINTABLE)]
 
 
 class Registration(Life):
     """A consumer that begins, and the kind that its subscription must have."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"incarnation": "f00d"}, {"incarnation": "f00d", "reads": "CHECKPOINT"}]
+        }
+    )
 
     reads: Literal[SubscriptionKind.STREAM, SubscriptionKind.CHECKPOINT] = SubscriptionKind.STREAM
 
@@ -114,6 +124,17 @@ class LetGo(BaseModel):
 class Released(Life):
     """Buckets that are settled, their readers closed."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "incarnation": "f00d",
+                    "buckets": [{"segment_id": 0, "bucket_start": 49152, "generation": 1}],
+                }
+            ]
+        }
+    )
+
     buckets: Annotated[list[LetGo], Field(max_length=65_536)]
 
 
@@ -127,6 +148,12 @@ class ReadToItsEnd(BaseModel):
 class DrainedSegments(Life):
     """Sealed segments that are read to their end."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"incarnation": "f00d", "segments": [{"segment_id": 0, "generation": 1}]}]
+        }
+    )
+
     segments: Annotated[list[ReadToItsEnd], Field(min_length=1, max_length=10_000)]
 
 
@@ -139,6 +166,25 @@ class SaidOf(LetGo):
 
 class Reasons(Life):
     """Why nothing comes; buckets of which something does are left out."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "incarnation": "f00d",
+                    "buckets": [
+                        {
+                            "segment_id": 0,
+                            "bucket_start": 0,
+                            "generation": 1,
+                            "reason": "paused",
+                            "seconds": 2.5,
+                        }
+                    ],
+                }
+            ]
+        }
+    )
 
     buckets: Annotated[list[SaidOf], Field(max_length=65_536)]
 
@@ -156,7 +202,7 @@ class Asking:
         await _answered(self.served.leader, kind(key=self.key, consumer=self.consumer, **more))
 
 
-async def _asking(request: HttpRequest, topic: Topic, subscription: Name, consumer: Name) -> Asking:
+async def _asking(request: HttpRequest, topic: Topic, subscription: Name, consumer: ConsumerName) -> Asking:
     """At the leader; a client that asks another worker is sent there."""
     served = served_by(request)
     topic_id, leader = await run_in_threadpool(served.layouts.find, topic)
@@ -215,10 +261,34 @@ async def register(asking: AtLeader, said: Registration) -> Response:
     )
 
 
-@router.get(CONSUMER_PATH + "/assignment", dependencies=[CONSUME], response_class=Response, responses=STREAM)
-async def assignment(
-    asking: AtLeader, incarnation: Annotated[str, Query(min_length=1, max_length=200, pattern=PRINTABLE)]
-) -> Response:
+@router.get(
+    CONSUMER_PATH + "/assignment",
+    dependencies=[CONSUME],
+    response_class=Response,
+    responses=stream_of(
+        "assignment",
+        {
+            "term": 1,
+            "generation": 1,
+            "epoch": 0,
+            "origin": 1,
+            "data_plane": "embedded",
+            "buckets": [
+                {
+                    "segment_id": 0,
+                    "bucket_start": 0,
+                    "bucket_end": 16_383,
+                    "buckets": 4,
+                    "sealed": False,
+                    "backing_topic": "segment://acme/shop/orders/0000-ffff-0",
+                    "generation": 1,
+                    "release": False,
+                }
+            ],
+        },
+    ),
+)
+async def assignment(asking: AtLeader, incarnation: Incarnation) -> Response:
     """What the consumer owns, whenever it changes, as events. Holding this stream open is being connected."""
     stream: EventStream[PushedAssignment] = EventStream("assignment", lambda pushed: pushed)
     await asking.ask(Attach, incarnation=incarnation, stream=stream)
@@ -266,9 +336,7 @@ async def reasons(asking: AtLeader, said: Reasons) -> None:
 
 
 @router.delete(CONSUMER_PATH, status_code=204, dependencies=[CONSUME])
-async def goodbye(
-    asking: AtLeader, incarnation: Annotated[str, Query(min_length=1, max_length=200, pattern=PRINTABLE)]
-) -> None:
+async def goodbye(asking: AtLeader, incarnation: Incarnation) -> None:
     """The consumer leaves for good. What it read goes to others at once."""
     await asking.ask(Goodbye, incarnation=incarnation)
 

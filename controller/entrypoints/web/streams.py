@@ -48,15 +48,15 @@ class EventStream(Generic[Pushed]):
             try:
                 await asyncio.wait_for(self._wake.wait(), heartbeat_seconds)
             except TimeoutError:
-                yield _event("heartbeat", {})
+                yield event_of("heartbeat", {})
                 continue
             self._wake.clear()
             pushed, self._next = self._next, None
             document = None if pushed is None else self._document(pushed)
             if document is not None:
-                yield _event(self._event, document)
+                yield event_of(self._event, document)
             if self._ended is not None:
-                yield _event("end", {"reason": self._ended})
+                yield event_of("end", {"reason": self._ended})
                 return
 
 
@@ -66,5 +66,6 @@ def response(events: AsyncIterator[bytes]) -> StreamingResponse:
     return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
 
-def _event(name: str, document: object) -> bytes:
+def event_of(name: str, document: object) -> bytes:
+    """As it is sent."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(document))
