@@ -49,7 +49,9 @@ Namespace = Annotated[str, Depends(_namespace)]
 """The namespace that the path names."""
 WithProperties = Annotated[
     tuple[str, ...],
-    Query(alias="property", max_length=20, description="key=value; all of them.", examples=["team=billing"]),
+    Query(
+        alias="property", max_length=20, description="key=value; all of them.", examples=[["team=billing"]]
+    ),
 ]
 """A list's topics that have these."""
 OfTopic = Annotated[
@@ -61,4 +63,12 @@ From = Annotated[
     str | None,
     Query(alias="from", description="An instant, or so long ago.", examples=["12h", "2026-11-21T03:00:00Z"]),
 ]
-To = Annotated[str | None, Query(alias="to", description="An instant, or so long ago.")]
+To = Annotated[
+    str | None,
+    Query(alias="to", description="An instant, or so long ago.", examples=["1h", "2026-11-21T04:00:00Z"]),
+]
+Timestamp = Annotated[
+    int,
+    Query(ge=0, lt=2**63, description="Milliseconds since the Unix epoch.", examples=[1795230000000]),
+]
+"""From where on a subscription is to be read, as Pulsar says it."""

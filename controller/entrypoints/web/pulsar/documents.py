@@ -78,8 +78,8 @@ def policy_of(stored: Mapping[str, Any]) -> AutoScalePolicy | None:
 class HashRange(_Camel):
     """Both ends belong to it."""
 
-    start: int = Field(ge=0, le=65_535)
-    end: int = Field(ge=0, le=65_535)
+    start: int = Field(ge=0, le=65_535, examples=[0])
+    end: int = Field(ge=0, le=65_535, examples=[32767])
 
 
 class SegmentMetadata(_Camel):
@@ -88,35 +88,35 @@ class SegmentMetadata(_Camel):
     segment_id: int
     hash_range: HashRange
     state: str = Field(examples=["ACTIVE"])
-    parent_ids: list[int]
+    parent_ids: list[int] = Field(examples=[[0]])
     child_ids: list[int]
     created_at_epoch: int
-    sealed_at_epoch: int
-    created_at_ms: int
+    sealed_at_epoch: int = Field(examples=[-1])
+    created_at_ms: int = Field(examples=[1795230000000])
     sealed_at_ms: int
     legacy_topic_name: str | None
-    entry_bucket_splits: list[int]
+    entry_bucket_splits: list[int] = Field(examples=[[8192, 16384, 24576]])
     merge_depth: int
 
 
 class TopicMetadata(_Camel):
     """The record of PIP-468 with the fields that Pulsar 5 added."""
 
-    epoch: int
+    epoch: int = Field(examples=[7])
     next_segment_id: int
     segments: dict[str, SegmentMetadata]
-    properties: dict[str, Any]
+    properties: dict[str, Any] = Field(examples=[{"team": "billing"}])
     auto_scale_policy: AutoScalePolicy | None
 
 
 class SegmentLoad(_Camel):
     """The latest load record, per second, and how it stands to the thresholds in force."""
 
-    msg_rate_in: float
-    byte_rate_in: float
+    msg_rate_in: float = Field(examples=[9000.0])
+    byte_rate_in: float = Field(examples=[3600000.0])
     msg_rate_out: float
     byte_rate_out: float
-    modified_at: datetime
+    modified_at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
     observed_at: datetime | None
     cold_since: datetime | None
     is_stale: bool
@@ -129,7 +129,7 @@ class SegmentStats(_Camel):
 
     name: str = Field(examples=["segment://acme/shop/orders/0000-7fff-0"])
     state: str = Field(examples=["ACTIVE"])
-    backing_topic: str
+    backing_topic: str = Field(examples=["persistent://acme/shop/orders-segment-0000-7fff-0"])
     load: SegmentLoad | None
 
 
@@ -138,7 +138,7 @@ class SubscriptionStats(_Camel):
 
     consumer_count: int
     type: str = Field(examples=["STREAM"])
-    consumers: list[str]
+    consumers: list[str] = Field(examples=[["a"]])
 
 
 class EffectiveKnob(_Camel):
@@ -151,7 +151,7 @@ class EffectiveKnob(_Camel):
 class TopicStats(_Camel):
     """Pulsar's statistics, with each segment's load and the policy in force."""
 
-    epoch: int
+    epoch: int = Field(examples=[7])
     total_segments: int
     active_segments: int
     sealed_segments: int
@@ -163,7 +163,7 @@ class TopicStats(_Camel):
 class SegmentSubscription(_Camel):
     """`backlog`: unread messages, null where there is no cursor."""
 
-    backlog: int | None
+    backlog: int | None = Field(examples=[120])
 
 
 class OneSegmentStats(SegmentStats):
@@ -171,10 +171,10 @@ class OneSegmentStats(SegmentStats):
 
     segment_id: int
     hash_range: HashRange
-    parent_ids: list[int]
+    parent_ids: list[int] = Field(examples=[[0]])
     child_ids: list[int]
     created_at_epoch: int
-    sealed_at_epoch: int
+    sealed_at_epoch: int = Field(examples=[-1])
     subscriptions: dict[str, SegmentSubscription]
 
 

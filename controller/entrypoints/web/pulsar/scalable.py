@@ -10,12 +10,13 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Body, Path, Query
 from fastapi import Request as HttpRequest
 from fastapi.responses import Response
+from pydantic import Field
 
 from controller.dataplane.registry import configured
 from controller.domain.errors import Conflict
 from controller.domain.seek_target import LATEST, SeekTarget
 from controller.entrypoints.web.acting import Acting, AtDesk
-from controller.entrypoints.web.asked import Namespace, Topic, WithProperties, served_by
+from controller.entrypoints.web.asked import Namespace, Timestamp, Topic, WithProperties, served_by
 from controller.entrypoints.web.demands import ADMINISTER, OPERATE, READ
 from controller.entrypoints.web.paths import Name
 from controller.entrypoints.web.pulsar import documents, overrides
@@ -40,7 +41,8 @@ _TOPIC = _NAMESPACE + "/{topic}"
 _SUBSCRIPTION = _TOPIC + "/subscriptions/{subscription}"
 _REASON = "asked for with Pulsar's admin API"
 router = APIRouter(dependencies=[SWITCHED_ON], responses=REFUSALS, tags=["Pulsar: scalable topics"])
-SegmentId = Annotated[int, Path(ge=0, lt=2**63)]
+SegmentId = Annotated[int, Path(ge=0, lt=2**63, examples=[0])]
+NextSegmentId = Annotated[int, Path(ge=0, lt=2**63, examples=[1])]
 
 _LOADS = "SELECT * FROM inspect.load_now WHERE topic_id = :topic_id"
 _LOAD = "SELECT * FROM inspect.load_now WHERE topic_id = :topic_id AND segment_id = :segment_id"
@@ -55,7 +57,7 @@ def list_scalable_topics(
     request: HttpRequest,
     namespace: Namespace,
     wanted: WithProperties = (),
-) -> list[str]:
+) -> Annotated[list[str], Field(examples=[["topic://acme/shop/orders"]])]:
     """Full names of the live topics of the namespace."""
     return list(served_by(request).topics.look(TopicFilter.of(namespace, wanted)))
 
@@ -64,10 +66,15 @@ def list_scalable_topics(
 def create_scalable_topic(
     acting: AtDesk,
     topic: Topic,
-    properties: Annotated[dict[str, str] | Literal[""] | None, Body()] = None,
-    segments: Annotated[int, Query(alias="numInitialSegments", ge=1, le=65_536)] = 1,
+    properties: Annotated[dict[str, str] | Literal[""] | None, Body(examples=[{"team": "billing"}])] = None,
+    segments: Annotated[int, Query(alias="numInitialSegments", ge=1, le=65_536, examples=[4])] = 1,
     data_plane: Annotated[
-        str | None, Query(alias="dataPlane", description="Cleave's; CLEAVE_SERVE_DATA_PLANE without.")
+        str | None,
+        Query(
+            alias="dataPlane",
+            description="Cleave's; CLEAVE_SERVE_DATA_PLANE without.",
+            examples=["embedded"],
+        ),
     ] = None,
 ) -> None:
     """Create a topic of so many equal segments."""
@@ -169,7 +176,7 @@ def split_segment(acting: AtDesk, topic: Topic, segment_id: SegmentId) -> None:
 
 
 @router.post(_TOPIC + "/merge/{first_id}/{second_id}", dependencies=[OPERATE], status_code=204)
-def merge_segments(acting: AtDesk, topic: Topic, first_id: SegmentId, second_id: SegmentId) -> None:
+def merge_segments(acting: AtDesk, topic: Topic, first_id: SegmentId, second_id: NextSegmentId) -> None:
     """Merge two neighbouring ACTIVE segments."""
     _reshape(acting, topic, segment_admin.merging(first_id, second_id))
 
@@ -179,7 +186,7 @@ def rebucket_segment(
     acting: AtDesk,
     topic: Topic,
     segment_id: SegmentId,
-    bucket_count: Annotated[int, Query(alias="bucketCount", ge=1, le=65_536)],
+    bucket_count: Annotated[int, Query(alias="bucketCount", ge=1, le=65_536, examples=[8])],
 ) -> None:
     """Give an ACTIVE segment another number of entry buckets."""
     _reshape(acting, topic, segment_admin.rebucketing(segment_id, bucket_count))
@@ -242,7 +249,7 @@ def seek_subscription(
     acting: AtDesk,
     topic: Topic,
     subscription: Name,
-    timestamp: Annotated[int, Query(ge=0, lt=2**63, description="Milliseconds since the Unix epoch.")],
+    timestamp: Timestamp,
 ) -> None:
     """Have the subscription go on from there, on every segment, with all its consumers."""
     _seek(acting, topic, subscription, SeekTarget(timestamp))

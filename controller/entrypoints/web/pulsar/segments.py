@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Path, Query
+from pydantic import Field
 
 from controller.domain.errors import Unsupported
 from controller.domain.seek_target import LATEST, SeekTarget
 from controller.entrypoints.web.acting import Acting, AtDesk
-from controller.entrypoints.web.asked import Topic
+from controller.entrypoints.web.asked import Timestamp, Topic
 from controller.entrypoints.web.demands import ADMINISTER, READ
 from controller.entrypoints.web.paths import Name
 from controller.entrypoints.web.pulsar.switch import SWITCHED_ON
@@ -37,7 +38,7 @@ def create_segment(
     acting: AtDesk,
     topic: Topic,
     descriptor: Descriptor,
-    subscriptions: Annotated[list[str] | str | None, Body()] = None,
+    subscriptions: Annotated[list[str] | str | None, Body(examples=[["billing"]])] = None,
 ) -> None:
     """See that the log of a segment of the layout is there, with every subscription of the topic at earliest; those named are among
     them. 404 for a segment that is not in the layout: segments are made by splitting and merging.
@@ -90,7 +91,9 @@ def delete_segment_subscription(
 
 
 @router.get(_SUBSCRIPTION + "/backlog", dependencies=[READ])
-def get_segment_backlog(acting: AtDesk, topic: Topic, descriptor: Descriptor, subscription: Name) -> int:
+def get_segment_backlog(
+    acting: AtDesk, topic: Topic, descriptor: Descriptor, subscription: Name
+) -> Annotated[int, Field(examples=[120])]:
     """Messages that are not acknowledged."""
     return _log(acting, topic, descriptor).backlog(subscription)
 
@@ -101,7 +104,7 @@ def seek_segment_subscription(
     topic: Topic,
     descriptor: Descriptor,
     subscription: Name,
-    timestamp: Annotated[int, Query(ge=0, lt=2**63, description="Milliseconds since the Unix epoch.")],
+    timestamp: Timestamp,
 ) -> None:
     """Go on from there. A subscription is moved on all its segments at once, so that each key stays in order: 422 where it has
     cursors on others, too.
