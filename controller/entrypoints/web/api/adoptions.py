@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from controller.entrypoints import adoption_desk
 from controller.entrypoints.adoption_desk import Adoption
@@ -34,6 +34,19 @@ router = APIRouter(responses=REFUSALS, tags=["topics"])
 class Adopt(WithReason):
     """The plain or partitioned topic that is to become the scalable one that the path names."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "old": "persistent://acme/shop/orders",
+                    "segments": 4,
+                    "cut_off": False,
+                    "reason": "it has become too much for one topic",
+                }
+            ]
+        }
+    )
+
     old: Annotated[str, Field(min_length=1, max_length=2000, examples=["persistent://acme/shop/orders"])]
     segments: Annotated[int, Field(ge=1, le=65_536)] | None = Field(
         None, description="To begin with; one a partition where null."
@@ -47,13 +60,15 @@ class WouldAdopt(BaseModel):
 
     old: str = Field(examples=["persistent://acme/shop/orders"])
     topic: str = Field(examples=["topic://acme/shop/orders"])
-    closes: list[str] = Field(description="Logs that end, and are read first.")
+    closes: list[str] = Field(
+        description="Logs that end, and are read first.", examples=[["persistent://acme/shop/orders"]]
+    )
     segments: list[PlannedSegment] = Field(description="What follows them.")
     subscriptions: dict[str, str] = Field(description="How each is read.", examples=[{"billing": "STREAM"}])
     producers: list[str] = Field(
         description="Connected now, as `consumers`: stop them first, or cut them off."
     )
-    consumers: list[str]
+    consumers: list[str] = Field(examples=[["a"]])
 
 
 class Adopted(Intended):
@@ -65,13 +80,19 @@ class Adopted(Intended):
 class Attach(WithReason):
     """To which data plane."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"data_plane": "pulsar_scalable", "reason": "Cleave decides from now on"}]
+        }
+    )
+
     data_plane: str = "pulsar_scalable"
 
 
 class SegmentOnBroker(MadeSegment):
     """A segment as the broker keeps it."""
 
-    parents: list[int]
+    parents: list[int] = Field(examples=[[0]])
 
 
 class Attached(Intended):

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from controller.domain.approvals import ApprovalState
 from controller.domain.errors import NotFound
@@ -70,6 +70,10 @@ class Approval(BaseModel):
 
 class Answer(WithReason):
     """Yes or no, and why."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"approve": True, "reason": "the sale is over"}]}
+    )
 
     approve: bool = Field(examples=[True])
 

@@ -29,23 +29,25 @@ _LIST = Listing(
 class Audited(BaseModel):
     """One request that changed something, was to change something, or was denied; as `inspect.audit`."""
 
-    audit_id: int
-    asked_at: datetime
+    audit_id: int = Field(examples=[42])
+    asked_at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
     subject: str | None = Field(examples=["ada"])
     role: str | None = Field(examples=["operator"])
-    address: str | None
+    address: str | None = Field(examples=["10.0.0.12"])
     act: str = Field(examples=["split_segment"])
-    method: str
-    path: str
+    method: str = Field(examples=["POST"])
+    path: str = Field(examples=["/api/v1/topics/acme/shop/orders/split"])
     status: int
     result: str = Field(examples=["done", "denied", "refused", "failed"])
     reason: str | None
-    request_key: str | None
+    request_key: str | None = Field(examples=["orders-monday-1"])
 
 
 @router.get(f"{PREFIX}/audit", dependencies=[ADMINISTER], response_model=Page[Audited])
 def list_audit(
-    acting: AtDesk, paging: Asked, subject: Annotated[str | None, Query(max_length=500)] = None
+    acting: AtDesk,
+    paging: Asked,
+    subject: Annotated[str | None, Query(max_length=500, examples=["ada"])] = None,
 ) -> dict[str, Any]:
     """Newest first."""
     with acting.app.store.transaction() as tx:

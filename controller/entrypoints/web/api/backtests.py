@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Path
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
 from controller.bootstrap import build_backtest
@@ -50,15 +50,15 @@ _RESULTS = Listing(
 class Backtest(BaseModel):
     """What was asked, and whether it is done; as `inspect.backtest_runs`."""
 
-    run_id: int
+    run_id: int = Field(examples=[5])
     state: str = Field(examples=["done"])
-    asked_at: datetime
+    asked_at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
     asked_by: str
-    policies: list[str]
-    loads: list[str]
+    policies: list[str] = Field(examples=[["in-force", "adaptive:target_use=0.8"]])
+    loads: list[str] = Field(examples=[["topic://acme/shop/orders"]])
     since: datetime | None
     until: datetime | None
-    engine: str | None
+    engine: str | None = Field(examples=["here"])
     seconds: float | None
     results: int
     error: str | None
@@ -69,25 +69,43 @@ class Backtest(BaseModel):
 class WholeBacktest(Backtest):
     """With one row a policy over all loads: the one with the least regret first."""
 
-    summary: list[dict[str, Any]]
+    summary: list[dict[str, Any]] = Field(examples=[[{"policy": "adaptive:target_use=0.8", "regret": 1.12}]])
 
 
 class BacktestResult(BaseModel):
     """One policy on one load, costs in segment-hours; as `inspect.backtest_results`."""
 
-    load: str
-    policy: str
+    load: str = Field(examples=["topic://acme/shop/orders"])
+    policy: str = Field(examples=["adaptive:target_use=0.8"])
     seed: int
     topic_id: int | None
-    cost: float
-    least_cost: float
-    regret: float | None
+    cost: float = Field(examples=[196.0])
+    least_cost: float = Field(examples=[175.0])
+    regret: float | None = Field(examples=[1.12])
     is_ideal: bool
     figures: dict[str, Any]
 
 
 class Ask(BaseModel):
     """Policies, or knobs beside those in force, on what was recorded."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "since": "7d",
+                    "policies": ["in-force", "adaptive:target_use=0.8"],
+                    "weights": "excess=20,change_seconds=60",
+                    "seeds": 3,
+                },
+                {
+                    "since": "2026-11-14T00:00:00Z",
+                    "until": "2026-11-15T00:00:00Z",
+                    "knobs": {"max_segments": 16},
+                },
+            ]
+        }
+    )
 
     since: str | None = Field(
         None,
@@ -116,6 +134,18 @@ class Ask(BaseModel):
 class AskOfTopics(Ask):
     """And of which topics."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "since": "7d",
+                    "policies": ["in-force", "adaptive:target_use=0.8"],
+                    "topics": ["topic://acme/shop/orders"],
+                }
+            ]
+        }
+    )
+
     topics: (
         Annotated[list[Annotated[str, Field(max_length=2000)]], Field(min_length=1, max_length=1000)] | None
     ) = Field(None, description="All where null.", examples=[["topic://acme/shop/orders"]])
@@ -124,12 +154,12 @@ class AskOfTopics(Ask):
 class Computed(BaseModel):
     """One policy on one load, costs in segment-hours."""
 
-    load: str
-    policy: str
+    load: str = Field(examples=["topic://acme/shop/orders"])
+    policy: str = Field(examples=["adaptive:target_use=0.8"])
     seed: int
     topic_id: int | None
-    cost: float
-    least_cost: float
+    cost: float = Field(examples=[196.0])
+    least_cost: float = Field(examples=[175.0])
     figures: dict[str, Any]
 
 
@@ -137,13 +167,16 @@ class DoneBacktest(BaseModel):
     """What came out."""
 
     dry_run: bool
-    run_id: int = Field(description="In a rehearsal of a run that is not kept.")
+    run_id: int = Field(description="In a rehearsal of a run that is not kept.", examples=[5])
     engine: str = Field(examples=["here"])
     results: list[Computed]
-    left_out: dict[str, str] = Field(description="Why a topic has no results.")
+    left_out: dict[str, str] = Field(
+        description="Why a topic has no results.",
+        examples=[{"topic://acme/shop/returns": "no load was recorded"}],
+    )
 
 
-RunId = Annotated[int, Path(ge=0, lt=2**63)]
+RunId = Annotated[int, Path(ge=0, lt=2**63, examples=[5])]
 
 
 @router.post(TOPIC_PATH + "/backtests", dependencies=[OPERATE])

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Path, Query
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from controller.bundles.bootstrap import bundles_of
 from controller.bundles.services.manual_acts import ManualSplit
@@ -68,7 +68,9 @@ class Mergeable(BaseModel):
     """Which cold bundles of a namespace could be one, what an operator would do for it, and why the other cold ones stay."""
 
     namespace: str = Field(examples=["acme/shop"])
-    merges: list[dict[str, Any]]
+    merges: list[dict[str, Any]] = Field(
+        examples=[[{"merged": "0x00000000_0x40000000", "of": 2, "byte_rate": 1200}]]
+    )
     steps: list[dict[str, Any]]
     apart: list[dict[str, Any]]
 
@@ -76,8 +78,8 @@ class Mergeable(BaseModel):
 class Cycle(BaseModel):
     """What a cycle of the balancer was decided on and its answer, word for word; null once they are forgotten."""
 
-    cycle_id: int
-    code_version: str
+    cycle_id: int = Field(examples=[42])
+    code_version: str = Field(examples=["4"])
     inputs: str | None
     outcome: str | None
 
@@ -85,7 +87,7 @@ class Cycle(BaseModel):
 class Answered(BaseModel):
     """A proposal after a person's answer, or in a rehearsal as it would be."""
 
-    proposal_id: int
+    proposal_id: int = Field(examples=[7])
     bundle: str = Field(examples=["acme/shop/0x00000000_0x40000000"])
     state: str = Field(examples=["approved"])
 
@@ -100,6 +102,8 @@ class Answers(BaseModel):
 class WhyRefused(BaseModel):
     """For whoever looks at it later."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "not before the sale"}]})
+
     reason: Annotated[str, Field(min_length=1, max_length=1000, examples=["not before the sale"])]
 
 
@@ -108,7 +112,7 @@ class SplitPolicy(BaseModel):
 
     namespace: str = Field(examples=["acme/shop"])
     effective: dict[str, Any] = Field(examples=[{"max_topics": 500}])
-    overrides: dict[str, Any]
+    overrides: dict[str, Any] = Field(examples=[{"max_topics": 500}])
 
 
 class ChangedSplitPolicy(SplitPolicy):
@@ -119,6 +123,8 @@ class ChangedSplitPolicy(SplitPolicy):
 
 class WantedMode(BaseModel):
     """How far proposals of the namespace go without a person."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"mode": "approval"}]})
 
     mode: BalancingMode
 
@@ -135,6 +141,10 @@ class ModeNow(BaseModel):
 class BundleSplit(BaseModel):
     """Where an algorithm, positions or topics say; in two even parts where nothing is said."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"parts": 2, "unload": True}, {"positions": ["0x20000000"]}]}
+    )
+
     algorithm: Annotated[str, Field(max_length=200, examples=["topic_count_equally_divide"])] | None = None
     positions: Annotated[list[str], Field(max_length=1000, examples=[["0x20000000"]])] = []
     topics: Annotated[list[str], Field(max_length=1000)] = Field(
@@ -149,12 +159,14 @@ class SplitBundle(BaseModel):
 
     dry_run: bool
     bundle: str = Field(examples=["acme/shop/0x00000000_0x40000000"])
-    parts: list[dict[str, Any]]
-    outcome: str | None = Field(None, description="Null in a rehearsal.")
+    parts: list[dict[str, Any]] = Field(examples=[[{"part": "0x00000000_0x20000000", "topics": 400}]])
+    outcome: str | None = Field(None, description="Null in a rehearsal.", examples=["done"])
 
 
 class Unload(BaseModel):
     """To which broker."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"destination": "pulsar-1:8080"}]})
 
     destination: Annotated[str, Field(max_length=500, examples=["pulsar-1:8080"])] | None = Field(
         None, description="As brokers are listed; the brokers choose where null."
@@ -166,9 +178,9 @@ class UnloadedBundle(BaseModel):
 
     dry_run: bool
     bundle: str = Field(examples=["acme/shop/0x00000000_0x40000000"])
-    owner: str | None
-    destination: str | None
-    outcome: str | None = Field(None, description="Null in a rehearsal.")
+    owner: str | None = Field(examples=["pulsar-0:8080"])
+    destination: str | None = Field(examples=["pulsar-1:8080"])
+    outcome: str | None = Field(None, description="Null in a rehearsal.", examples=["done"])
 
 
 @router.get(f"{PREFIX}/bundles/brokers/active", dependencies=[READ])
@@ -203,7 +215,7 @@ def list_merges(
 
 
 @router.get(f"{PREFIX}/bundles/cycles/{{cycle_id}}", dependencies=[READ])
-def show_cycle(acting: AtDesk, cycle_id: Annotated[int, Path(ge=0, lt=2**63)]) -> Cycle:
+def show_cycle(acting: AtDesk, cycle_id: Annotated[int, Path(ge=0, lt=2**63, examples=[42])]) -> Cycle:
     """What a cycle was decided on, and its answer, so that it can be decided again."""
     with acting.app.store.transaction() as tx:
         return Cycle.model_validate(asdict(bundle_cycles.stored_cycle(tx, cycle_id)))

@@ -59,39 +59,39 @@ class Bundle(BaseModel):
 
     namespace: str = Field(examples=["acme/shop"])
     bundle: str = Field(examples=["0x00000000_0x40000000"])
-    broker: str | None
-    mode: str
+    broker: str | None = Field(examples=["pulsar-0:8080"])
+    mode: str = Field(examples=["approval"])
     topic_count: int | None
     producer_count: int | None
     consumer_count: int | None
-    msg_rate_in: float | None
+    msg_rate_in: float | None = Field(examples=[9000.0])
     byte_rate_in: float | None
     msg_rate_out: float | None
     byte_rate_out: float | None
     msg_rate: float | None = Field(description="In and out, as `byte_rate`.")
     byte_rate: float | None
-    share_of_namespace: float | None
+    share_of_namespace: float | None = Field(examples=[0.25])
     can_split: bool
-    modified_at: datetime | None
+    modified_at: datetime | None = Field(examples=["2026-11-21T03:00:00Z"])
     observed_at: datetime | None
     lower_bound: int
-    upper_bound: int
+    upper_bound: int = Field(examples=[1073741824])
 
 
 class BundleCount(BaseModel):
     """How many bundles are known of a cluster, or of one of its namespaces."""
 
     cluster: str = Field(examples=["standalone"])
-    bundles: int
+    bundles: int = Field(examples=[16])
 
 
 class Broker(BaseModel):
     """A broker and what it carried when it was last read; as `inspect.bundles_brokers`."""
 
-    broker: str
-    usage: float | None
+    broker: str = Field(examples=["pulsar-0:8080"])
+    usage: float | None = Field(examples=[0.62])
     above_mean: float | None
-    busiest_signal: str | None
+    busiest_signal: str | None = Field(examples=["cpu"])
     bundle_count: int
     topic_count: int
     msg_rate_in: float
@@ -100,7 +100,7 @@ class Broker(BaseModel):
     byte_rate_out: float
     msg_rate: float = Field(description="In and out, as `byte_rate`.")
     byte_rate: float
-    silent_seconds: float
+    silent_seconds: float = Field(examples=[4.0])
     report: str | None
     version: str | None
 
@@ -108,17 +108,17 @@ class Broker(BaseModel):
 class Proposal(BaseModel):
     """What the balancer proposed, why, and how far it has come; as `inspect.bundles_proposals`."""
 
-    proposal_id: int
-    cycle_id: int
-    decided_at: datetime
-    namespace: str
-    bundle: str
-    kind: str
-    state: str
-    broker: str | None
-    destination: str | None
-    cut_points: list[str]
-    reason: str
+    proposal_id: int = Field(examples=[7])
+    cycle_id: int = Field(examples=[42])
+    decided_at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
+    namespace: str = Field(examples=["acme/shop"])
+    bundle: str = Field(examples=["0x00000000_0x40000000"])
+    kind: str = Field(examples=["split"])
+    state: str = Field(examples=["proposed"])
+    broker: str | None = Field(examples=["pulsar-0:8080"])
+    destination: str | None = Field(examples=["pulsar-1:8080"])
+    cut_points: list[str] = Field(examples=[["0x20000000"]])
+    reason: str = Field(examples=["topics 1200 is above 1000"])
     outcome: str | None
     actor: str | None
     mode: str | None
@@ -130,7 +130,8 @@ class Proposal(BaseModel):
 async def _cluster(
     acting: AtDesk,
     cluster: Annotated[
-        str | None, Query(max_length=500, description="CLEAVE_PULSAR_CLUSTER where left out.")
+        str | None,
+        Query(max_length=500, description="CLEAVE_PULSAR_CLUSTER where left out.", examples=["standalone"]),
     ] = None,
 ) -> str:
     return cluster or acting.app.settings.pulsar_cluster
@@ -172,7 +173,7 @@ def list_proposals(
     state: Annotated[
         list[ProposalState] | None, Query(max_length=20, description="Only these; all without.")
     ] = None,
-    cycle_id: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
+    cycle_id: Annotated[int | None, Query(ge=0, lt=2**63, examples=[42])] = None,
 ) -> dict[str, Any]:
     """What the balancer proposed, newest first."""
     with acting.app.store.transaction() as tx:

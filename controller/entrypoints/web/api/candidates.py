@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from controller.domain.errors import InvalidInput
 from controller.entrypoints import candidate_desk
@@ -43,14 +43,14 @@ class Candidate(BaseModel):
     """A policy that was proposed for a topic, and what became of it."""
 
     topic: str = Field(examples=["topic://acme/shop/orders"])
-    candidate_id: int
+    candidate_id: int = Field(examples=[3])
     topic_id: int
     override: dict[str, Any] = Field(
         description="Knobs that it sets on top of what is in force.", examples=[{"target_use": 0.8}]
     )
-    proposed_at: datetime
-    proposed_by: str
-    reason: str
+    proposed_at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
+    proposed_by: str = Field(examples=["ada"])
+    reason: str = Field(examples=["fewer segments at night"])
     state: str = Field(examples=["shadow"])
     run_id: int | None = Field(description="The backtest that is its evidence.")
     ended_at: datetime | None
@@ -61,20 +61,26 @@ class Candidate(BaseModel):
 class CandidateListed(Candidate):
     """With both regrets in its backtest; as `inspect.policy_candidates`."""
 
-    regret: float | None
+    regret: float | None = Field(examples=[1.12])
     live_regret: float | None = Field(description="Of the policy that was in force.")
-    shadow_decisions: int
+    shadow_decisions: int = Field(examples=[420])
     last_decided_at: datetime | None
 
 
 class NewCandidate(WithReason):
     """What is proposed."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"knobs": {"target_use": 0.8}, "reason": "fewer segments at night"}]}
+    )
+
     knobs: Annotated[dict[str, Any], Field(max_length=100, examples=[{"target_use": 0.8}])]
 
 
 class Promote(BaseModel):
     """On how much of the topic's own past both policies are weighed."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"days": 14}]})
 
     days: Annotated[int, Field(ge=policy_candidates.DAYS_NEEDED, le=2**31)] = policy_candidates.DAYS
 
@@ -98,7 +104,10 @@ class Judged(ChangedCandidate):
     is_better: bool = Field(description="It would have cost less, so it is promoted; else it is refused.")
     sentence: str = Field(description="By which figures.")
     had_ended: bool = Field(description="Before this was asked, so nothing was weighed or changed.")
-    results: list[dict[str, Any]] = Field(description="One row a policy: in-force, and candidate.")
+    results: list[dict[str, Any]] = Field(
+        description="One row a policy: in-force, and candidate.",
+        examples=[[{"policy": "in-force", "regret": 1.31}, {"policy": "candidate", "regret": 1.12}]],
+    )
 
 
 @router.get(f"{PREFIX}/policies/candidates", dependencies=[READ], response_model=Page[CandidateListed])

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Header, Query
 from fastapi import Request as HttpRequest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from controller.bootstrap import Application
 from controller.domain.errors import CleaveError
@@ -38,7 +38,7 @@ DEFAULT_REASON = "asked for over HTTP"
 class MadeSegment(BaseModel):
     """A segment that an operation makes."""
 
-    segment_id: int
+    segment_id: int = Field(examples=[1])
     hash_range: str = Field(examples=["0000-7fff"])
 
 
@@ -52,24 +52,24 @@ class PlannedSegment(MadeSegment):
 class Planned(BaseModel):
     """What a rehearsal says would be made."""
 
-    epoch: int | None = Field(description="Of a reshape: that of the layout it was planned on.")
+    epoch: int | None = Field(description="Of a reshape: that of the layout it was planned on.", examples=[7])
     segments: list[PlannedSegment]
 
 
 class OperationNow(BaseModel):
     """An operation of the journal."""
 
-    operation_id: int | None = Field(description="Null in a rehearsal.")
+    operation_id: int | None = Field(description="Null in a rehearsal.", examples=[42])
     topic: str = Field(examples=["topic://acme/shop/orders"])
     kind: str = Field(examples=["split"])
     state: str = Field(examples=["done"])
-    epoch: int | None
-    parents: list[int]
-    children: list[int]
+    epoch: int | None = Field(examples=[8])
+    parents: list[int] = Field(examples=[[0]])
+    children: list[int] = Field(examples=[[1, 2]])
     creates: list[MadeSegment]
     origin: str = Field(examples=["api"])
     actor: str = Field(examples=["ada"])
-    reason: str
+    reason: str = Field(examples=["before the sale"])
 
 
 class GivenUp(BaseModel):
@@ -217,6 +217,7 @@ async def _change(
             max_length=200,
             pattern=PRINTABLE,
             description="A text that is new for each change: a repeat with the same one is answered as the first time.",
+            examples=["orders-monday-1"],
         ),
     ] = None,
 ) -> Change:
@@ -232,11 +233,14 @@ Wait = Annotated[
         ge=0.0,
         le=LONGEST_WAIT_SECONDS,
         description="Wait so long for the operation to end; the answer has its state either way.",
+        examples=[30.0],
     ),
 ]
 
 
 class WithReason(BaseModel):
     """Why, for the journal."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "before the sale"}]})
 
     reason: Annotated[str, Field(min_length=1, max_length=1000)] = DEFAULT_REASON

@@ -55,8 +55,8 @@ class Assignment(BaseModel):
     state: str = Field(examples=["ACTIVE"])
     is_drained: bool
     barrier: str = Field(examples=["readable"])
-    waits_for: list[int]
-    consumer_names: list[str]
+    waits_for: list[int] = Field(examples=[[0]])
+    consumer_names: list[str] = Field(examples=[["a"]])
 
 
 class Bucket(BaseModel):
@@ -65,13 +65,13 @@ class Bucket(BaseModel):
     subscription: str = Field(examples=["billing"])
     segment_id: int
     hash_range: str = Field(examples=["0000-ffff"])
-    state: str
-    bucket: str
-    owner: str | None
+    state: str = Field(examples=["ACTIVE"])
+    bucket: str = Field(examples=["0000-3fff"])
+    owner: str | None = Field(examples=["a"])
     successor: str | None
     generation: int | None
     reason: str = Field(examples=["no consumer is registered"])
-    since: datetime | None
+    since: datetime | None = Field(examples=["2026-11-21T03:00:00Z"])
     waits_for: list[int]
     held_by: list[str]
 

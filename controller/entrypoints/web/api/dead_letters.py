@@ -21,7 +21,7 @@ from controller.store.postgres.engine import Store
 
 router = APIRouter(responses=REFUSALS, tags=["dead letters"])
 _PATH = TOPIC_PATH + "/subscriptions/{subscription}/dead-letters"
-AtMost = Annotated[int, Query(ge=1, le=1000, description="Messages at most.")]
+AtMost = Annotated[int, Query(ge=1, le=1000, description="Messages at most.", examples=[10])]
 
 
 class DeadLetter(BaseModel):
@@ -30,30 +30,30 @@ class DeadLetter(BaseModel):
     topic: str | None = Field(examples=["topic://acme/shop/orders"])
     subscription: str | None = Field(examples=["billing"])
     segment_id: int | None
-    position: list[int] | None
+    position: list[int] | None = Field(examples=[[17]])
     deliveries: int | None = Field(description="How often it was handled, or begun, in vain.")
-    error: str | None
-    consumer: str | None
-    parked_at: datetime | None
+    error: str | None = Field(examples=["ValueError: no such account"])
+    consumer: str | None = Field(examples=["a"])
+    parked_at: datetime | None = Field(examples=["2026-11-21T03:00:00Z"])
     published_at: datetime | None
-    key: str | None
+    key: str | None = Field(examples=["customer-17"])
     bytes: int = Field(description="Of its payload.")
-    payload: str = Field(description="In base64.")
+    payload: str = Field(description="In base64.", examples=["eyJhbW91bnQiOiAxMn0="])
 
 
 class DeadLetters(Page[DeadLetter]):
     """A page of them, the log that they lie in, and how many have to be put back."""
 
     log: str = Field(examples=["persistent://acme/shop/orders-billing-DLQ"])
-    count: int
+    count: int = Field(examples=[3])
 
 
 class PutBack(BaseModel):
     """How many were put back, or would be, and how many are left."""
 
     dry_run: bool
-    messages: int
-    left: int
+    messages: int = Field(examples=[3])
+    left: int = Field(examples=[0])
 
 
 @router.get(_PATH, dependencies=[ADMINISTER], response_model=DeadLetters)

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Path
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from controller.clock import to_ms
 from controller.domain.decision import Lane
@@ -96,7 +96,9 @@ class Verdict(BaseModel):
     decisions: list[dict[str, Any]] = Field(
         examples=[[{"kind": "split", "segment_id": 0, "reason": "msgRateIn"}]]
     )
-    refusals: list[dict[str, Any]]
+    refusals: list[dict[str, Any]] = Field(
+        examples=[[{"segment_id": 1, "lane": "merge", "reason": "merge-cooldown"}]]
+    )
     valid_until: datetime | int | None = Field(
         description="Null until something changes; a number of milliseconds where it lies beyond the calendar."
     )
@@ -105,36 +107,36 @@ class Verdict(BaseModel):
 class Decision(Verdict):
     """An evaluation of the ledger; as `inspect.decisions`."""
 
-    decision_id: int
+    decision_id: int = Field(examples=[42])
     topic: str = Field(examples=["topic://acme/shop/orders"])
-    decided_at: datetime
+    decided_at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
     epoch: int
-    lanes: list[str]
-    decided_by: str
+    lanes: list[str] = Field(examples=[["load", "merge"]])
+    decided_by: str = Field(examples=["airflow cleave_split_pass scheduled__1"])
     acts: list[str] = Field(examples=[["split 0 (msgRateIn)"]])
-    operations: list[int]
-    code_version: str
+    operations: list[int] = Field(examples=[[42]])
+    code_version: str = Field(examples=["adaptive-2"])
 
 
 class WholeDecision(Decision):
     """With all that it looked at."""
 
-    situation: dict[str, Any]
+    situation: dict[str, Any] = Field(examples=[{"now": 1795230000000}])
 
 
 class LeftAlone(BaseModel):
     """Something that was refused at the newest evaluation of its lane; as `inspect.why_not`."""
 
-    lane: str = Field(examples=["load"])
+    lane: str = Field(examples=["merge"])
     segment_id: int | None
     other_id: int | None
-    reason: str = Field(examples=["below-threshold"])
-    metric: str | None
-    value: float | None
-    needed: float | None
+    reason: str = Field(examples=["not-cold"])
+    metric: str | None = Field(examples=["msg_rate_in"])
+    value: float | None = Field(examples=[1200.0])
+    needed: float | None = Field(examples=[1000.0])
     not_before: datetime | None
-    how_far: str
-    decided_at: datetime
+    how_far: str = Field(examples=["msg_rate_in 1,200, needs below 1,000 (200 too high, 1.20 times that)"])
+    decided_at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
     is_current: bool
     decision_id: int
 
@@ -151,12 +153,12 @@ class LeftAloneSomewhere(LeftAlone):
 class DecisionInputs(BaseModel):
     """What a decision was made on and what came out, word for word; as `inspect.decision_inputs`. Instants within are milliseconds."""
 
-    decision_id: int
+    decision_id: int = Field(examples=[42])
     topic: str = Field(examples=["topic://acme/shop/orders"])
     topic_id: int
-    decided_at: datetime
+    decided_at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
     lanes: list[str] = Field(examples=[["load", "merge"]])
-    code_version: str
+    code_version: str = Field(examples=["adaptive-2"])
     decisions: list[dict[str, Any]]
     refusals: list[dict[str, Any]]
     valid_until: datetime | None
@@ -166,25 +168,27 @@ class DecisionInputs(BaseModel):
 class LedgerRow(BaseModel):
     """A decision word for word; as `inspect.decisions`. Instants within the answer are milliseconds."""
 
-    decision_id: int
+    decision_id: int = Field(examples=[42])
     topic: str = Field(examples=["topic://acme/shop/orders"])
     topic_id: int
-    decided_at: datetime
+    decided_at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
     epoch: int
     lanes: list[str] = Field(examples=[["load", "merge"]])
-    decided_by: str
+    decided_by: str = Field(examples=["airflow cleave_split_pass scheduled__1"])
     acts: list[str] = Field(examples=[["split 0 (msgRateIn)"]])
     operations: list[int]
     decisions: list[dict[str, Any]]
     refusals: list[dict[str, Any]]
     valid_until: datetime | None
     input_version: int
-    code_version: str
+    code_version: str = Field(examples=["adaptive-2"])
     situation: dict[str, Any]
 
 
 class OtherKnobs(BaseModel):
     """A policy to look at the topic with, beside the one in force."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"changes": {"max_segments": 16}}]})
 
     changes: dict[str, Any] = Field(
         {}, max_length=100, description="Knobs that differ.", examples=[{"max_segments": 16}]
@@ -202,6 +206,10 @@ class Situations(BaseModel):
 class Question(BaseModel):
     """A policy to ask with in place of the one in force, and which questions to ask."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"changes": {"max_segments": 16}, "lanes": ["load"]}]}
+    )
+
     changes: dict[str, Any] = Field(
         {}, max_length=100, description="Knobs that differ.", examples=[{"max_segments": 16}]
     )
@@ -211,23 +219,26 @@ class Question(BaseModel):
 class KnobDiffers(BaseModel):
     """A knob in force, and as it was asked about."""
 
-    knob: str
-    was: Any
-    value: Any
+    knob: str = Field(examples=["max_segments"])
+    was: Any = Field(examples=[8])
+    value: Any = Field(examples=[16])
 
 
 class Compared(BaseModel):
     """What would be decided now, under the policy in force and under the other one."""
 
-    topic: str
-    epoch: int
-    at: datetime | int | None
-    lanes: list[str]
+    topic: str = Field(examples=["topic://acme/shop/orders"])
+    epoch: int = Field(examples=[7])
+    at: datetime | int | None = Field(examples=["2026-11-21T03:00:00Z"])
+    lanes: list[str] = Field(examples=[["load"]])
     changes: list[KnobDiffers]
     is_same: bool
     in_force: Verdict
     what_if: Verdict
     difference: dict[str, Any] = Field(description="What only one of the two has, by its name.")
+
+
+DecisionId = Annotated[int, Path(ge=0, lt=2**63, examples=[42])]
 
 
 def _decision(row: dict[str, Any]) -> dict[str, Any]:
@@ -266,7 +277,7 @@ def list_all_refusals(acting: AtDesk, paging: Asked, topic: OfTopic = None) -> d
 
 
 @router.get(f"{PREFIX}/decisions/{{decision_id}}/inputs", dependencies=[READ], response_model=DecisionInputs)
-def show_inputs(acting: AtDesk, decision_id: Annotated[int, Path(ge=0, lt=2**63)]) -> dict[str, Any]:
+def show_inputs(acting: AtDesk, decision_id: DecisionId) -> dict[str, Any]:
     """What one decision was made on, and its answer, word for word: to be made again elsewhere."""
     with acting.app.store.transaction() as tx:
         found = inspection.rows(tx, _INPUTS_OF_ONE, decision_id=decision_id)
@@ -287,7 +298,7 @@ def list_inputs(
 
 
 @router.get(f"{PREFIX}/decisions/{{decision_id}}", dependencies=[READ], response_model=WholeDecision)
-def show_decision(acting: AtDesk, decision_id: Annotated[int, Path(ge=0, lt=2**63)]) -> dict[str, Any]:
+def show_decision(acting: AtDesk, decision_id: DecisionId) -> dict[str, Any]:
     """One decision with the situation it was made on."""
     with acting.app.store.transaction() as tx:
         found = inspection.rows(tx, _ONE, decision_id=decision_id)

@@ -64,15 +64,15 @@ _LOAD_HISTORY = Listing(
 class LayoutChange(BaseModel):
     """One epoch: what happened, who wanted it and why; as `inspect.layout_changes`."""
 
-    epoch: int
-    committed_at: datetime
+    epoch: int = Field(examples=[7])
+    committed_at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
     kind: str = Field(examples=["split"])
-    sealed: list[int]
-    created: list[int]
+    sealed: list[int] = Field(examples=[[0]])
+    created: list[int] = Field(examples=[[1, 2]])
     pruned: list[int]
-    origin: str
+    origin: str = Field(examples=["auto"])
     actor: str
-    reason: str
+    reason: str = Field(examples=["msgRateIn"])
     operation_id: int | None
     mirrored_from: int | None
 
@@ -86,8 +86,8 @@ class _Recorded(BaseModel):
 class Ring(BaseModel):
     """Hashes, both ends included."""
 
-    start: int
-    end: int
+    start: int = Field(examples=[0])
+    end: int = Field(examples=[32767])
 
 
 class SegmentRecord(_Recorded):
@@ -96,14 +96,14 @@ class SegmentRecord(_Recorded):
     segment_id: int
     hash_range: Ring
     state: str = Field(examples=["ACTIVE"])
-    parent_ids: list[int]
+    parent_ids: list[int] = Field(examples=[[0]])
     child_ids: list[int]
     created_at_epoch: int
-    sealed_at_epoch: int
-    created_at_ms: int
+    sealed_at_epoch: int = Field(examples=[-1])
+    created_at_ms: int = Field(examples=[1795230000000])
     sealed_at_ms: int
     legacy_topic_name: str | None
-    entry_bucket_splits: list[int]
+    entry_bucket_splits: list[int] = Field(examples=[[8192, 16384, 24576]])
     merge_depth: int
 
 
@@ -111,8 +111,8 @@ class LayoutRecord(_Recorded):
     """A topic's layout, sealed segments included; without the topic's properties."""
 
     properties: dict[str, str]
-    epoch: int
-    next_segment_id: int
+    epoch: int = Field(examples=[7])
+    next_segment_id: int = Field(examples=[3])
     segments: dict[str, SegmentRecord]
 
 
@@ -120,17 +120,17 @@ class Relative(BaseModel):
     """A segment of the lineage: depth below 0 for what it came from, above 0 for what came from it; as `inspect.lineage`."""
 
     segment_id: int
-    depth: int
+    depth: int = Field(examples=[-1])
     relation: str = Field(examples=["ancestor"])
     hash_range: str = Field(examples=["0000-7fff"])
-    state: str
+    state: str = Field(examples=["SEALED"])
     parents: list[int]
     created_epoch: int
-    created_at: datetime
+    created_at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
     sealed_epoch: int | None
     sealed_at: datetime | None
     pruned_at: datetime | None
-    made_by: str | None
+    made_by: str | None = Field(examples=["create"])
     operation_id: int | None
     origin: str | None
     actor: str | None
@@ -142,33 +142,33 @@ class LoadNow(BaseModel):
 
     segment_id: int
     hash_range: str = Field(examples=["0000-7fff"])
-    msg_rate_in: float | None
-    byte_rate_in: float | None
+    msg_rate_in: float | None = Field(examples=[9000.0])
+    byte_rate_in: float | None = Field(examples=[3600000.0])
     msg_rate_out: float | None
     byte_rate_out: float | None
-    hottest_ratio: float | None
-    hottest_metric: str | None
+    hottest_ratio: float | None = Field(examples=[0.9])
+    hottest_metric: str | None = Field(examples=["msg_rate_in"])
     is_hot: bool | None
     is_cold: bool | None
     cold_since: datetime | None
-    modified_at: datetime | None
+    modified_at: datetime | None = Field(examples=["2026-11-21T03:00:00Z"])
     observed_at: datetime | None
     silent_seconds: float | None
     is_stale: bool
-    source: str | None
+    source: str | None = Field(examples=["pulsar-0:8080"])
 
 
 class LoadThen(BaseModel):
     """A load record as it was written; as `inspect.load_history`."""
 
     segment_id: int
-    hash_range: str
-    recorded_at: datetime
-    msg_rate_in: float
-    byte_rate_in: float
+    hash_range: str = Field(examples=["0000-7fff"])
+    recorded_at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
+    msg_rate_in: float = Field(examples=[9000.0])
+    byte_rate_in: float = Field(examples=[3600000.0])
     msg_rate_out: float
     byte_rate_out: float
-    source: str | None
+    source: str | None = Field(examples=["pulsar-0:8080"])
     modified_at: datetime
     cold_since: datetime | None
     silent_since: datetime | None
@@ -199,7 +199,10 @@ def list_layout_changes(acting: AtDesk, paging: Asked, topic: Topic) -> dict[str
 
 @router.get(TOPIC_PATH + "/segments/{segment_id}/lineage", dependencies=[READ], response_model=Page[Relative])
 def show_lineage(
-    acting: AtDesk, paging: Asked, topic: Topic, segment_id: Annotated[int, Path(ge=0, lt=2**63)]
+    acting: AtDesk,
+    paging: Asked,
+    topic: Topic,
+    segment_id: Annotated[int, Path(ge=0, lt=2**63, examples=[0])],
 ) -> dict[str, Any]:
     """Everything the segment came from and everything that came from it, ancestors first, pruned ones included."""
     with acting.app.store.transaction() as tx:
@@ -226,7 +229,7 @@ def list_load_history(
     topic: Topic,
     since: From = None,
     until: To = None,
-    segment_id: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
+    segment_id: Annotated[int | None, Query(ge=0, lt=2**63, examples=[0])] = None,
 ) -> dict[str, Any]:
     """Load records as they were written, newest first."""
     begins, ends = span(since, until)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Body
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from controller.bootstrap import build_load_intake
 from controller.dataplane.base import Counters
@@ -36,14 +36,33 @@ class SegmentCounters(BaseModel):
 class Samples(BaseModel):
     """What a broker read at about one time."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "samples": [
+                        {
+                            "backing_topic": "persistent://acme/shop/orders-segment-0000-7fff-0",
+                            "instant_ms": 1795420800000,
+                            "msg_in": 120,
+                            "byte_in": 48000,
+                            "msg_out": 120,
+                            "byte_out": 48000,
+                        }
+                    ]
+                }
+            ]
+        }
+    )
+
     samples: Annotated[list[SegmentCounters], Field(max_length=20_000)]
 
 
 class SamplesTaken(BaseModel):
     """How many were landed; `unknown` are logs that nobody watches, whose samples were left out."""
 
-    landed: int
-    unknown: list[str]
+    landed: int = Field(examples=[40])
+    unknown: list[str] = Field(examples=[["persistent://acme/shop/orders-segment-0000-7fff-0"]])
 
 
 @router.post(f"{PREFIX}/load/samples", dependencies=[WRITE_LOAD])

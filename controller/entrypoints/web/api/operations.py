@@ -47,31 +47,31 @@ _STEPS = """
 class OperationRow(BaseModel):
     """An operation; as `inspect.operations`, with why it is stuck if it is."""
 
-    operation_id: int
+    operation_id: int = Field(examples=[42])
     topic: str = Field(examples=["topic://acme/shop/orders"])
     topic_id: int
     kind: str = Field(examples=["split"])
     state: str = Field(examples=["done"])
     live: bool
     origin: str = Field(examples=["auto"])
-    actor: str
-    reason: str
+    actor: str = Field(examples=["airflow cleave_split_pass scheduled__1"])
+    reason: str = Field(examples=["msgRateIn"])
     decision_id: int | None
-    parents: list[int]
+    parents: list[int] = Field(examples=[[0]])
     creates: list[MadeSegment]
-    epoch: int | None
+    epoch: int | None = Field(examples=[8])
     attempts: int
     last_error: str | None
     claimed_by: str | None
     claim_term: int
     claim_expires_at: datetime | None
     not_before: datetime
-    intended_at: datetime
+    intended_at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
     fenced_at: datetime | None
     committed_at: datetime | None
     finished_at: datetime | None
     deadline: datetime
-    age_seconds: float
+    age_seconds: float = Field(examples=[12.5])
     fenced_seconds: float | None = Field(description="From the close of its parents to its commit.")
     request_key: str
     parameters: dict[str, Any] = Field(examples=[{"subscription": "billing"}])
@@ -85,9 +85,9 @@ class StepDone(BaseModel):
     step: str = Field(examples=["create-children"])
     runner: str
     claim_term: int
-    started_at: datetime
+    started_at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
     finished_at: datetime | None
-    seconds: float | None
+    seconds: float | None = Field(examples=[0.2])
     detail: dict[str, Any] | None
 
 
@@ -118,7 +118,9 @@ def list_operations(
 
 
 @router.get(f"{PREFIX}/operations/{{operation_id}}", dependencies=[READ], response_model=WholeOperation)
-def show_operation(acting: AtDesk, operation_id: Annotated[int, Path(ge=0, lt=2**63)]) -> dict[str, Any]:
+def show_operation(
+    acting: AtDesk, operation_id: Annotated[int, Path(ge=0, lt=2**63, examples=[42])]
+) -> dict[str, Any]:
     """One operation, step by step."""
     with acting.app.store.transaction() as tx:
         found = inspection.rows(tx, _ONE, operation_id=operation_id)

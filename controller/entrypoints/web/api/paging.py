@@ -23,11 +23,21 @@ Item = TypeVar("Item")
 Row = dict[str, Any]
 
 
+def written(keys: Sequence[Any]) -> str:
+    """What to ask for the page after the row with these keys."""
+    text = json.dumps([key.isoformat() if isinstance(key, datetime) else key for key in keys])
+    return base64.urlsafe_b64encode(text.encode()).decode("ascii").rstrip("=")
+
+
+CURSORS = [written([42]), written(["topic://acme/shop/orders"])]
+"""Examples of `next`: of a list of operations, and of one of topics."""
+
+
 class Page(BaseModel, Generic[Item]):
     """`next` is the `page` to ask for next; null at the end."""
 
     items: list[Item]
-    next: str | None = Field(examples=["WzQyXQ"])
+    next: str | None = Field(examples=CURSORS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +105,15 @@ def _read(kind: type, key: Any) -> Any:
     return key
 
 
-def written(keys: Sequence[Any]) -> str:
-    """What to ask for the page after the row with these keys."""
-    text = json.dumps([key.isoformat() if isinstance(key, datetime) else key for key in keys])
-    return base64.urlsafe_b64encode(text.encode()).decode("ascii").rstrip("=")
-
-
 async def _paging(
-    limit: Annotated[int, Query(ge=1, le=1000, description="Items of a page at most.")] = 50,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Items of a page at most.", examples=[100])] = 50,
     page: Annotated[
         str | None,
-        Query(max_length=1500, description="The `next` of the page before; the first page without."),
+        Query(
+            max_length=1500,
+            description="The `next` of the page before; the first page without.",
+            examples=CURSORS,
+        ),
     ] = None,
 ) -> Paging:
     return Paging(limit, page)

@@ -31,7 +31,7 @@ _HOT_KEYS = Listing(
 class Fleet(BaseModel):
     """`health` as `inspect.health`, topics with columns of `inspect.fleet`: what needs somebody first, then what is hottest."""
 
-    at: datetime
+    at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
     health: dict[str, Any] = Field(examples=[{"topics": 12, "active_segments": 40, "workers": 2}])
     topics: list[dict[str, Any]] = Field(examples=[[{"topic": "topic://acme/shop/orders", "urgency": 0}]])
 
@@ -39,7 +39,7 @@ class Fleet(BaseModel):
 class Overview(BaseModel):
     """A topic as `inspect.fleet`; its segments with their load by range, the newest operations, refusals and subscriptions."""
 
-    at: datetime
+    at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
     topic: dict[str, Any] = Field(examples=[{"topic": "topic://acme/shop/orders", "epoch": 7}])
     segments: list[dict[str, Any]] = Field(examples=[[{"segment_id": 0, "hash_range": "0000-ffff"}]])
     operations: list[dict[str, Any]]
@@ -52,9 +52,9 @@ class HotKeys(BaseModel):
 
     segment_id: int
     hash_range: str = Field(examples=["0000-7fff"])
-    load: float | None
+    load: float | None = Field(examples=[1.4])
     hottest: str | None = Field(examples=["1a2b-1a2b"])
-    share: float | None = Field(description="Of the segment's load, on the hottest part.")
+    share: float | None = Field(description="Of the segment's load, on the hottest part.", examples=[0.6])
     load_on_hottest: float | None
     messages: int | None
     age_seconds: float | None
@@ -65,8 +65,10 @@ class HotKeys(BaseModel):
 @router.get(f"{PREFIX}/fleet", dependencies=[READ], response_model=Fleet)
 def show_fleet(
     acting: AtDesk,
-    find: Annotated[str, Query(max_length=2000, description="Only topics with this in their names.")] = "",
-    limit: Annotated[int, Query(ge=1, le=1000, description="Topics at most.")] = 50,
+    find: Annotated[
+        str, Query(max_length=2000, description="Only topics with this in their names.", examples=["orders"])
+    ] = "",
+    limit: Annotated[int, Query(ge=1, le=1000, description="Topics at most.", examples=[20])] = 50,
 ) -> dict[str, Any]:
     """The fleet at a glance."""
     with snapshot(acting.app.store) as tx:

@@ -50,7 +50,7 @@ class ChangedPolicy(BaseModel):
     dry_run: bool
     level: str = Field(examples=["namespace"])
     name: str | None = Field(examples=["acme/shop"])
-    before: dict[str, Any]
+    before: dict[str, Any] = Field(examples=[{"max_segments": 8}])
     after: dict[str, Any] = Field(examples=[{"max_segments": 16}])
 
 
@@ -72,14 +72,14 @@ class PolicyInForce(BaseModel):
 class KnobChange(BaseModel):
     """Who set which knob when; `was` or `value` null where the level did not or does not set it."""
 
-    change_id: int
-    changed_at: datetime
-    level: str
-    name: str | None
-    actor: str | None
-    knob: str
-    was: Any
-    value: Any
+    change_id: int = Field(examples=[42])
+    changed_at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
+    level: str = Field(examples=["namespace"])
+    name: str | None = Field(examples=["acme/shop"])
+    actor: str | None = Field(examples=["ada"])
+    knob: str = Field(examples=["max_segments"])
+    was: Any = Field(examples=[8])
+    value: Any = Field(examples=[16])
 
 
 Knobs = Annotated[
@@ -180,7 +180,7 @@ def list_policy_changes(
     acting: AtDesk,
     paging: Asked,
     level: PolicyLevel | None = None,
-    name: Annotated[str | None, Query(max_length=2000)] = None,
+    name: Annotated[str | None, Query(max_length=2000, examples=["acme/shop"])] = None,
 ) -> dict[str, Any]:
     """Who set which knob when, newest first."""
     with acting.app.store.transaction() as tx:

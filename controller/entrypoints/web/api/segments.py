@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import Annotated
 
 from fastapi import APIRouter, Body
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from controller.entrypoints.web.api.changes import Change, Changing, Intended, Wait, WithReason
 from controller.entrypoints.web.asked import Topic
@@ -32,6 +32,15 @@ class Reshape(WithReason):
 class Split(Reshape):
     """At the midpoint, at cut points (each the first hash of a child), or into `parts` of equal width."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"segment_id": 0, "parts": 3, "reason": "before the sale"},
+                {"segment_id": 0, "at": [16384, 32768]},
+            ]
+        }
+    )
+
     segment_id: SegmentId
     at: Annotated[list[Hash], Field(max_length=65_535)] = []
     parts: Annotated[int, Field(ge=2, le=65_536)] | None = None
@@ -44,6 +53,10 @@ class Split(Reshape):
 class Merge(Reshape):
     """Two neighbours into one."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"first_id": 1, "second_id": 2, "reason": "the sale is over"}]}
+    )
+
     first_id: SegmentId
     second_id: SegmentId
 
@@ -55,6 +68,12 @@ class Merge(Reshape):
 class Rebucket(Reshape):
     """The same range with another number of entry buckets."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"segment_id": 0, "bucket_count": 8, "reason": "for eight consumers"}]
+        }
+    )
+
     segment_id: SegmentId
     bucket_count: Annotated[int, Field(ge=1, le=65_536)]
 
@@ -65,6 +84,12 @@ class Rebucket(Reshape):
 
 class Recut(Reshape):
     """Neighbours cut anew at other points; none joins them all."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"segment_ids": [1, 2], "cut_points": [20000], "reason": "off the hot key"}]
+        }
+    )
 
     segment_ids: Annotated[list[SegmentId], Field(min_length=1, max_length=65_536)]
     cut_points: Annotated[list[Hash], Field(max_length=65_535)] = []

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from controller.domain.policy import PolicyOverride
 from controller.domain.seek_target import parse_seek_target
@@ -69,15 +69,15 @@ class TopicNow(BaseModel):
     namespace: str = Field(examples=["acme/shop"])
     state: str = Field(examples=["live"])
     data_plane: str = Field(examples=["embedded"])
-    epoch: int
+    epoch: int = Field(examples=[7])
     active_segments: int
     sealed_segments: int
     live_operations: int
-    created_at: datetime
-    last_split_at: datetime | None
+    created_at: datetime = Field(examples=["2026-11-01T09:00:00Z"])
+    last_split_at: datetime | None = Field(examples=["2026-11-21T03:00:00Z"])
     last_merge_at: datetime | None
     last_rebucket_at: datetime | None
-    properties: dict[str, Any]
+    properties: dict[str, Any] = Field(examples=[{"team": "billing"}])
 
 
 class NamespaceNow(BaseModel):
@@ -95,15 +95,29 @@ class SubscriptionNow(BaseModel):
     kind: str = Field(examples=["STREAM"])
     state: str = Field(examples=["live"])
     consumers: int
-    consumer_names: list[str]
-    created_at: datetime
+    consumer_names: list[str] = Field(examples=[["a"]])
+    created_at: datetime = Field(examples=["2026-11-01T09:00:00Z"])
     created_epoch: int
     parents_block: bool
-    drain_consumers: int
+    drain_consumers: int = Field(examples=[4])
 
 
 class NewTopic(WithReason):
     """What a topic begins with."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "segments": 4,
+                    "data_plane": "embedded",
+                    "properties": {"team": "billing"},
+                    "policy": {"max_segments": 16},
+                    "reason": "for the sale",
+                }
+            ]
+        }
+    )
 
     segments: Annotated[int, Field(ge=1, le=65_536)] = 1
     data_plane: str | None = Field(None, description="CLEAVE_SERVE_DATA_PLANE where left out.")
@@ -116,11 +130,23 @@ class NewTopic(WithReason):
 class NewSubscription(WithReason):
     """How it is read."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"kind": "QUEUE", "reason": "for the new workers"}]}
+    )
+
     kind: SubscriptionKind = SubscriptionKind.STREAM
 
 
 class Seek(WithReason):
     """Where a subscription is to go on from, and how long its consumers have to let go of what they read."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"to": "2026-11-22T10:00:00Z", "release_seconds": 30.0, "reason": "read the day again"}
+            ]
+        }
+    )
 
     to: str = Field(examples=["earliest", "latest", "2026-11-22T10:00:00Z"])
     release_seconds: Annotated[float, Field(ge=0, le=MOST_RELEASE_SECONDS)] | None = Field(
@@ -130,6 +156,8 @@ class Seek(WithReason):
 
 class Sharing(BaseModel):
     """How a stream subscription is shared out over its consumers; what is null stays."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"parents_block": True, "drain_consumers": 4}]})
 
     parents_block: bool | None = Field(
         None, description="Whether a segment waits until all that it descends from is read.", examples=[True]
@@ -142,18 +170,22 @@ class Sharing(BaseModel):
 class Shared(Sharing):
     """What was set."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"parents_block": True, "drain_consumers": 4, "dry_run": False}]}
+    )
+
     dry_run: bool
 
 
 class Cursor(BaseModel):
     """A position of a subscription, which a seek would move."""
 
-    segment_id: int
-    range_start: int
+    segment_id: int = Field(examples=[0])
+    range_start: int = Field(examples=[32768])
     is_sealed: bool
     is_drained: bool
-    backlog: int | None = Field(description="Messages that are not acknowledged.")
-    readers: list[str]
+    backlog: int | None = Field(description="Messages that are not acknowledged.", examples=[120])
+    readers: list[str] = Field(examples=[["a"]])
 
 
 @router.get(f"{PREFIX}/topics", dependencies=[READ], response_model=Page[TopicNow])

@@ -17,6 +17,7 @@ from sqlalchemy import text
 
 from controller.devstack.serving import serving_worker, token_for, token_of
 from controller.entrypoints.web.access import Role
+from controller.entrypoints.web.api.paging import CURSORS
 from controller.store.postgres.engine import Store
 from tests.support.asking import bearer
 from tests.support.bench import Bench
@@ -31,6 +32,8 @@ CHECKS = [
 ]
 REAL = {"tenant": "acme", "namespace": "shop", "topic": "orders", "subscription": "billing", "segment_id": 0}
 MOST_SEGMENTS = 8
+GOOD_FOR_ONE = ('["orders-monday-1"]', json.dumps(CURSORS, separators=(",", ":")))
+"""Examples of a key of a change and of a page: with them each other change and list would be refused before anything is looked at."""
 
 
 FUZZED = settings(
@@ -54,6 +57,9 @@ def description(
     with serving_worker(url, landing_url=str(landing)) as running:
         document = httpx.get(f"{running.address}/openapi.json", timeout=60.0).text
         document = document.replace('"maximum":65536', f'"maximum":{MOST_SEGMENTS}')
+        for examples in GOOD_FOR_ONE:
+            assert examples in document
+            document = document.replace(examples, "[]")
         schema = schemathesis.openapi.from_dict(json.loads(document))
         schema.config.update(base_url=running.address)
         schema.config.phases.coverage.enabled = THOROUGH  # every bound of every parameter: 8 minutes
