@@ -1,15 +1,20 @@
 """Takes the pictures of the pages: `python -m docs.pictures.take http://127.0.0.1:PORT [TOPIC]`, of an Airflow that runs.
 
-`make demo KEEP=1` leaves one running, and says where. Needs Playwright and a Chromium (tests/support/browser.py).
+`make demo KEEP=1` leaves one running, and says where; `cleave backtest` on its database makes a run for the picture of one. Needs
+Playwright and a Chromium (tests/support/browser.py).
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from tests.support.browser import browser
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 HERE = Path(__file__).parent
 DEMO_TOPIC = "topic://demo/shop/orders"
@@ -21,11 +26,7 @@ def take(airflow: str, topic: str) -> None:
     """One file a picture, beside this one."""
     with browser() as started:
         for theme in ("light", "dark"):
-            page = started.new_page(
-                color_scheme=theme, viewport={"width": 1280, "height": 860}, device_scale_factor=1.5
-            )
-            page.goto(airflow)  # the login, where anybody may
-            page.goto(f"{airflow}/plugin/cleave/cleave/topic?{urlencode({'name': topic, 'hours': 1})}")
+            page = _opened(started, airflow, f"topic?{urlencode({'name': topic, 'hours': 1})}", theme)
             frame = page.frame_locator("iframe")
             frame.locator("#history .plot .point").first.click(force=True)
             page.wait_for_timeout(SETTLED_MILLISECONDS)
@@ -33,6 +34,30 @@ def take(airflow: str, topic: str) -> None:
             if theme == "light":
                 frame.locator("#history").screenshot(path=HERE / "ring-over-time.png")
             page.close()
+        for name, place in (
+            ("policy", f"policy?{urlencode({'level': topic})}"),
+            ("decisions", f"decisions?{urlencode({'topic': topic})}"),
+        ):
+            page = _opened(started, airflow, place)
+            page.screenshot(path=HERE / f"{name}.png")
+            page.close()
+        page = _opened(started, airflow, "backtests")
+        page.frame_locator("iframe").locator("#runs a").first.click()
+        page.wait_for_timeout(SETTLED_MILLISECONDS)
+        page.screenshot(path=HERE / "backtest.png")
+
+
+def _opened(started: Browser, airflow: str, place: str, theme: str = "light") -> Page:
+    """A tab at one of Cleave's pages, drawn."""
+    page = started.new_page(
+        color_scheme="dark" if theme == "dark" else "light",
+        viewport={"width": 1280, "height": 860},
+        device_scale_factor=1.5,
+    )
+    page.goto(airflow)  # the login, where anybody may
+    page.goto(f"{airflow}/plugin/cleave/cleave/{place}")
+    page.wait_for_timeout(SETTLED_MILLISECONDS)
+    return page
 
 
 if __name__ == "__main__":
