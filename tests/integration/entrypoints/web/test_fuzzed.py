@@ -92,6 +92,8 @@ def headers(case: schemathesis.Case) -> dict[str, str]:
 @asked.parametrize()
 @FUZZED
 def test_of_anything(case: schemathesis.Case) -> None:
+    if case.method.upper() == "DELETE" and (case.path_parameters or {}).get("topic") == REAL["topic"]:
+        return  # what the examples are about is to be there for the others
     case.call_and_validate(headers=headers(case), checks=CHECKS)
 
 
