@@ -10,8 +10,7 @@ READY := .venv/.ready
 # One more than cores: most tests on real servers wait for somebody else a fifth of their time.
 WORKERS ?= 3
 PROCESSES ?= 2
-# A worker that dies is not replaced: xdist then waits for ever for the tests of its group. So the run ends, and names the test.
-PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
+PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 3
 TYPED := $(wildcard controller cleave_provider spark_jobs dags plugins docs)
 ARGS ?=
 

@@ -12,7 +12,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -38,6 +38,14 @@ _ON_SERVERS = ("integration", *_ONE_PROCESS_EACH, "pulsar")
 def pytest_configure() -> None:
     """Hypothesis' own plugin reads its profile after this."""
     drawn.load_profile()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Of `--dist loadgroup`; see `rescheduling`."""
+    from tests.support.rescheduling import Rescheduling
+
+    return Rescheduling(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

@@ -1,0 +1,25 @@
+"""Tests go on when a worker of xdist dies: the one that it was at is made once more elsewhere, and named, as one that missed a deadline.
+
+xdist itself hands out again what the dead worker had done before as well, as work without a test in it, and then waits for ever for
+its end; and it cannot repeat a test whose worker died. What the worker had started ends with it (`devstack.process`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xdist.scheduler import LoadGroupScheduling
+
+
+class Rescheduling(LoadGroupScheduling):
+    """As `--dist loadgroup`."""
+
+    def remove_node(self, node: Any) -> str | None:
+        """See the base class."""
+        units = self.assigned_work[node]
+        for scope in [scope for scope, unit in units.items() if all(unit.values())]:
+            del units[scope]
+        return super().remove_node(node)
+
+    def mark_test_pending(self, item: str) -> None:
+        """It is: `remove_node` has given it back. The plugin of `--reruns` passes over one that has died too often."""
