@@ -267,6 +267,7 @@ class Producer:
         has no UTF-8 form or a message that is too long, leaves this message out. Raises Terminal once the producer is closed.
         """
         if self._is_closing:
+            self._end_unless_interrupted()
             raise self._closed()
         if len(payload) > MAX_MESSAGE_BYTES:
             raise InvalidInput(
@@ -314,6 +315,9 @@ class Producer:
         interrupts one of those, that call closes the producer, since what is under way may wait for it.
         """
         self._is_closing = True
+        self._end_unless_interrupted()
+
+    def _end_unless_interrupted(self) -> None:
         if not self._is_interrupted():
             self._progress.set()
             self._end()

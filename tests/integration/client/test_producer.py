@@ -358,6 +358,11 @@ class _HeldLogs(FaultyLogs):
         self.met = 0
         self.most_of_one_bucket = 0
 
+    def meet(self) -> None:
+        """Wait for the others."""
+        self._meeting.wait(20.0)
+        self.met += 1
+
     def append(
         self,
         backing_topic: str,
@@ -372,8 +377,7 @@ class _HeldLogs(FaultyLogs):
         self._under_way[place] += 1
         self.most_of_one_bucket = max(self.most_of_one_bucket, self._under_way[place])
         if is_first:
-            self._meeting.wait(20.0)
-            self.met += 1
+            self.meet()
         stored = super().append(backing_topic, messages, producer=producer, sequence=sequence, bucket=bucket)
         self._under_way[place] -= 1
         return stored
@@ -511,6 +515,25 @@ def test_a_producer_closed_with_nothing_pending_has_flushed(producer: Producer) 
     producer.flush()
     with pytest.raises(Terminal, match="was closed; make a new one"):
         producer.send(b"1", "key-1")
+
+
+def test_a_send_while_another_thread_closes_says_what_is_dropped_and_not_what_is_being_stored(
+    bench: Bench, source: PostgresSource
+) -> None:
+    bench.topic_with(segments=1)
+    logs = _HeldLogs(bench.logs, at_once=2)
+    producer = Producer(source, logs, TOPIC, batch_messages=1)
+    producer.send(b"0", "key-1")
+    with ThreadPoolExecutor(2) as threads:
+        closing = threads.submit(producer.close)
+        wait_until(lambda: producer._busy_threads, message="it closes")
+        late = threads.submit(producer.send, b"1", "key-1")
+        wait_until(lambda: late.done() or len(producer._busy_threads) == 2, message="it waits for that")
+        logs.meet()
+        closing.result()
+        with pytest.raises(Terminal, match="was closed; make a new one"):
+            late.result()
+    assert stored(bench, 0)
 
 
 @pytest.mark.parametrize("delay_seconds", [None, 0.01])
