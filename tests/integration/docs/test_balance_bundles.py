@@ -25,7 +25,7 @@ from tests.support.brokers import SharedBroker
 from tests.support.command_line import CommandLine
 from tests.support.spark_session import MASTER
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.chaos]  # a minute and a half
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "balance-bundles.md"
 _BLOCK = re.compile(r"^```(sh|sql)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -54,6 +54,7 @@ def stored(desk: Desk, proposal: int) -> tuple[Any, ...]:
     return tuple(found)
 
 
+@pytest.mark.chaos  # a quarter of a minute; the other way through the same buttons is made each time
 def test_a_proposal_is_refused_with_its_reason(airflow: AirflowStandalone, desk: Desk, page: Page) -> None:
     desk.uneven()
     first = proposed(desk)

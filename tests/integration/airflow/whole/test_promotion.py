@@ -118,6 +118,7 @@ def test_a_candidate_is_weighed_approved_by_somebody_else_and_in_force(
     expect(pages.locator("#regrets .plot .point")).to_have_count(2)
 
 
+@pytest.mark.chaos  # a quarter of a minute, of what `test_policy_candidates` runs without an Airflow around it
 def test_a_candidate_that_costs_more_is_refused_with_both_figures_and_nobody_is_asked(
     airflow: AirflowStandalone, proposed: Bench, page: Page, history: Path
 ) -> None:
@@ -133,6 +134,7 @@ def test_a_candidate_that_costs_more_is_refused_with_both_figures_and_nobody_is_
     assert in_force(proposed) == IN_FORCE
 
 
+@pytest.mark.chaos  # as above
 def test_a_candidate_without_a_past_to_weigh_it_on_stays_in_shadow_and_the_page_says_why(
     airflow: AirflowStandalone, proposed: Bench, page: Page
 ) -> None:
