@@ -124,8 +124,9 @@ _ANSWER = text("""
 _ASK = text("""
     UPDATE cleave.approval SET asked_in = :run
      WHERE approval_id = ANY (ARRAY(
-           SELECT approval_id FROM cleave.approval WHERE state = 'pending' AND asked_in IS NULL
-            ORDER BY approval_id LIMIT :limit FOR UPDATE SKIP LOCKED))
+           SELECT a.approval_id FROM cleave.approval a JOIN inspect.approvals v USING (approval_id)
+            WHERE v.is_answerable AND a.asked_in IS NULL
+            ORDER BY a.approval_id LIMIT :limit FOR UPDATE OF a SKIP LOCKED))
 """)
 _UNASKED = text("""
     SELECT EXISTS (SELECT FROM inspect.approvals WHERE state = 'pending' AND asked_in IS NULL AND is_answerable)

@@ -288,6 +288,14 @@ def test_each_act_is_asked_about_in_one_run_which_gets_the_same_questions_when_i
     assert approvals.ask(cold.store, "cleave_approvals/one") == []
 
 
+def test_what_cannot_be_answered_any_more_is_not_asked_about(cold: Bench) -> None:
+    row = proposed(cold)
+    cold.reshape(segment_admin.merging(0, 1))
+
+    assert approvals.ask(cold.store, "cleave_approvals/one") == []
+    assert approvals.find(cold.store, row.approval_id).asked_in is None
+
+
 def test_a_fleet_says_first_who_has_to_approve(cold: Bench) -> None:
     def needs() -> tuple[int, str | None]:
         [(urgency, said)] = cold.rows("SELECT urgency, needs FROM inspect.fleet")

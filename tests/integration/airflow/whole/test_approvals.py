@@ -75,7 +75,7 @@ def test_a_merge_is_asked_about_and_approved_under_required_actions_and_then_don
     pages = pages_of(page)
     expect(pages.locator("#topics")).to_contain_text("1 act(s) wait for somebody's approval")
     row_of(pages, waiting).get_by_role("link", name="asked in Airflow, too").click()
-    expect(page).to_have_url(re.compile(f"/dags/{ASKS}/runs/.*/required_actions"))
+    expect(page).to_have_url(re.compile(rf"/dags/{ASKS}/runs/.*/required_actions\?map_index=0"))
     expect(page.get_by_text(f"{TOPIC}: {waiting.act}?")).to_be_visible()
     page.locator("#element_reason").fill("quiet week")  # its label is not its own
     page.get_by_role("button", name="Approve", exact=True).click()
