@@ -30,6 +30,7 @@ DAGS = ("-m", NO_BROWSER, "tests/integration/airflow", COMMAND, "--deselect", *S
 PAGES = (
     "tests/integration/airflow/whole/test_pages.py",
     "tests/integration/airflow/whole/test_pages_open.py",
+    "tests/integration/airflow/whole/test_approvals.py",
 )
 
 Cell = Callable[[], str]

@@ -26,6 +26,10 @@ RETRIES_THE_KILLED = Version(AIRFLOW) >= Version("3.1.2")
 """Whether a task whose process was killed is tried again; before, it fails."""
 SHOWS_NO_FRAMES = Version(AIRFLOW) >= Version("3.3")
 """Whether a task can fail for good without Airflow logging the frames of its own task runner."""
+KEEPS_ITS_COOKIE = Version(AIRFLOW) >= Version("3.2")
+"""Whether what a plugin shows in a frame knows who has logged in."""
+ASKS_IN_THE_LIST = Version(AIRFLOW) >= Version("3.3")
+"""Whether one answers in the list of Required Actions; before, each leads to a page of its own."""
 _is_prepared = False
 
 

@@ -16,11 +16,17 @@ from controller.domain.policy import PolicyOverride
 from controller.services import approvals, segment_admin
 from controller.store.decisions.approvals import ApprovalRow
 from controller.store.topics import policies
+from tests.support.airflow_home import ASKS_IN_THE_LIST, KEEPS_ITS_COOKIE
 from tests.support.bench import TOPIC, Bench
 from tests.support.browser import PAGES, pages_of
 from tests.support.passes import COLD, report, run
 
-pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.airflow,
+    pytest.mark.browser,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not KEEPS_ITS_COOKIE, reason="Airflow 3.1's frames do not know who has logged in"),
+]
 
 PASS, ASKS, ANSWERS = "cleave_merge_pass", "cleave_approvals", "cleave_approve"
 
@@ -76,7 +82,10 @@ def test_a_merge_is_asked_about_and_approved_under_required_actions_and_then_don
     expect(pages.locator("#topics")).to_contain_text("1 act(s) wait for somebody's approval")
     row_of(pages, waiting).get_by_role("link", name="asked in Airflow, too").click()
     expect(page).to_have_url(re.compile(rf"/dags/{ASKS}/runs/.*/required_actions\?map_index=0"))
-    expect(page.get_by_text(f"{TOPIC}: {waiting.act}?")).to_be_visible()
+    question = page.get_by_text(f"{TOPIC}: {waiting.act}?")
+    expect(question).to_be_visible()
+    if not ASKS_IN_THE_LIST:
+        question.click()
     page.locator("#element_reason").fill("quiet week")  # its label is not its own
     page.get_by_role("button", name="Approve", exact=True).click()
     bench.wait_until(
