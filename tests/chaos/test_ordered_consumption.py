@@ -92,7 +92,7 @@ def _figures(scene: OrderedScene, verdict: Verdict, seconds: float) -> dict[str,
 def test_fast_subset_a_topic_that_never_rests_loses_nothing_and_keeps_each_key_in_order(
     new_bench: NewBench, tmp_path: Path, record_figure: RecordFigure
 ) -> None:
-    check_run(new_bench(), tmp_path, record_figure, operations=14, messages=4_000, rate=1_000, strike_every=2)
+    check_run(new_bench(), tmp_path, record_figure, operations=20, messages=5_000, rate=1_000, strike_every=2)
 
 
 @pytest.mark.chaos

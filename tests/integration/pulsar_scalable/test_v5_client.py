@@ -88,7 +88,7 @@ def test_nothing_is_lost_or_out_of_key_order(
         assert client.stdout.readline() == "quiet\n"
         wait_until(
             lambda: not verdict_on(tmp_path).counts[Kind.LOST],
-            timeout_seconds=600,
+            timeout_seconds=180,
             message="everything sent is delivered",
         )
     verdict = verdict_on(tmp_path)
