@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow.sdk import Param, dag
-from cleave_dags import access, cleave_task, dry_run_param, form, request
+from cleave_dags import access, cleave_task, dry_run_param, form, reason_param, request
 
 from controller.entrypoints import tasks
 
@@ -20,12 +20,11 @@ APPROVALS = Param(
     description="One a line: ids of inspect.approvals.",
 )
 ANSWER = Param(type="string", enum=["approve", "reject"], title="Answer", description="The same for all.")
-REASON = Param("asked for in Airflow", type="string", minLength=1, title="Reason", description="Why.")
 
 
 @dag(
     dag_display_name="Cleave: answer acts that wait",
-    **form(__doc__, approvals=APPROVALS, answer=ANSWER, reason=REASON, dry_run=dry_run_param()),
+    **form(__doc__, approvals=APPROVALS, answer=ANSWER, reason=reason_param("Why."), dry_run=dry_run_param()),
 )
 def cleave_approve() -> None:
     @cleave_task(priority=10)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow.sdk import Param, dag
-from cleave_dags import access, cleave_task, dry_run_param, form, request, topic_param
+from cleave_dags import access, cleave_task, dry_run_param, form, reason_param, request, topic_param
 
 from controller.entrypoints import tasks
 
@@ -19,18 +19,17 @@ KNOBS = Param(
     title="Knobs",
     description="What it sets, as JSON, by name; see the page of policies.",
 )
-REASON = Param(
-    "asked for in Airflow",
-    type="string",
-    minLength=1,
-    title="Reason",
-    description="Why; whoever promotes it reads that.",
-)
 
 
 @dag(
     dag_display_name="Cleave: propose a policy",
-    **form(__doc__, topic=topic_param(), knobs=KNOBS, reason=REASON, dry_run=dry_run_param()),
+    **form(
+        __doc__,
+        topic=topic_param(),
+        knobs=KNOBS,
+        reason=reason_param("Why; whoever promotes it reads that."),
+        dry_run=dry_run_param(),
+    ),
 )
 def policy_propose() -> None:
     @cleave_task(priority=10)

@@ -116,17 +116,16 @@ def topic_param() -> Param:
     )
 
 
+def reason_param(description: str) -> Param:
+    """Why something is asked for."""
+    return Param("asked for in Airflow", type="string", minLength=1, title="Reason", description=description)
+
+
 def _request_params() -> dict[str, Param]:
     """The fields that every form has at its end."""
     waits = "How long one attempt waits for the operation. It goes on in any case; a retry waits for the same one."
     return {
-        "reason": Param(
-            "asked for in Airflow",
-            type="string",
-            minLength=1,
-            title="Reason",
-            description="Why, for the journal.",
-        ),
+        "reason": reason_param("Why, for the journal."),
         "timeout_seconds": Param(
             60, type="integer", minimum=1, maximum=3600, title="Timeout in seconds", description=waits
         ),

@@ -200,8 +200,8 @@ def what_a_seek_moves(
     after: tuple[int, int] | None = None,
     limit: int | None = None,
 ) -> list[CursorToMove]:
-    """The cursors that a seek of the subscription would move, by range: of a part of them those `after` a range's start and a
-    segment's id, `limit` at most. Raises as the data plane does, TopicNotFound, SubscriptionNotFound.
+    """The cursors that a seek of the subscription would move, by range and segment. `limit` of them at most, those behind `after`: the
+    start of a range, and a segment's id. Raises as the data plane does, TopicNotFound, SubscriptionNotFound.
     """
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)

@@ -1,14 +1,14 @@
 """Takes the pictures of the pages: `python -m docs.pictures.take http://127.0.0.1:PORT [TOPIC]`, of an Airflow that runs.
 
-`make demo KEEP=1` leaves one running, and says where; `cleave backtest` on its database makes a run for the picture of one. Needs
-Playwright and a Chromium (tests/support/browser.py).
+`make demo KEEP=1` leaves one running, and says where; its day ends with a backtest. Needs Playwright and a Chromium
+(tests/support/browser.py).
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlencode
 
 from tests.support.browser import browser
@@ -16,6 +16,8 @@ from tests.support.browser import browser
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+Theme = Literal["light", "dark"]
+THEMES: tuple[Theme, ...] = ("light", "dark")
 HERE = Path(__file__).parent
 DEMO_TOPIC = "topic://demo/shop/orders"
 SETTLED_MILLISECONDS = 2_500
@@ -25,7 +27,7 @@ SETTLED_MILLISECONDS = 2_500
 def take(airflow: str, topic: str) -> None:
     """One file a picture, beside this one."""
     with browser() as started:
-        for theme in ("light", "dark"):
+        for theme in THEMES:
             page = _opened(started, airflow, f"topic?{urlencode({'name': topic, 'hours': 1})}", theme)
             frame = page.frame_locator("iframe")
             frame.locator("#history .plot .point").first.click(force=True)
@@ -47,10 +49,10 @@ def take(airflow: str, topic: str) -> None:
         page.screenshot(path=HERE / "backtest.png")
 
 
-def _opened(started: Browser, airflow: str, place: str, theme: str = "light") -> Page:
+def _opened(started: Browser, airflow: str, place: str, theme: Theme = "light") -> Page:
     """A tab at one of Cleave's pages, drawn."""
     page = started.new_page(
-        color_scheme="dark" if theme == "dark" else "light",
+        color_scheme=theme,
         viewport={"width": 1280, "height": 860},
         device_scale_factor=1.5,
     )

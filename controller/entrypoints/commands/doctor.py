@@ -187,7 +187,7 @@ def _buckets(cleave: Application) -> str:
     raise Note(
         f"{len(gaps)} entry buckets are read by nobody for too long, for {duration(float(worst['gap_seconds']))} "
         f"bucket {worst['bucket']} of segment {worst['segment_id']} of {worst['topic']} for {worst['subscription']}: "
-        f"{worst['reason']}{held}; `cleave consumers why {worst['topic']}` says since when and what to do"
+        f"{worst['reason']}{held}; `cleave consumers why {worst['topic']}` says since when, and who holds what it waits for"
     )
 
 

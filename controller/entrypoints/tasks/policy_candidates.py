@@ -57,22 +57,24 @@ def propose_policy(
 def rehearsed_proposal(app: Application, form: ProposalForm) -> dict[str, Any]:
     """What would be put into shadow; nothing is. Raises what the run itself would refuse with."""
     with stage(app, dry_run=True) as store:
-        return _proposed(store, form, "preview", would_be="would be ")
+        told = _proposed(store, form, "preview")
+    if told["was_there"]:
+        return told | {"dry_run": True}
+    sentence = f"a candidate for {form.topic} ({told['knobs']}) would be in shadow"
+    return told | {"candidate_id": None, "dry_run": True, "sentence": sentence}
 
 
-def _proposed(store: Store, form: ProposalForm, actor: str, *, would_be: str = "") -> dict[str, Any]:
+def _proposed(store: Store, form: ProposalForm, actor: str) -> dict[str, Any]:
     override = candidate_desk.override_of(form.knobs)
     made = policy_candidates.propose(store, form.topic, override, actor=actor, reason=form.reason)
-    number = None if would_be else made.candidate.candidate_id
-    name = f"a candidate for {form.topic}" if number is None else f"candidate {number} of {form.topic}"
-    is_there = "was in shadow already" if made.was_there else f"{would_be or 'is '}in shadow"
+    found, stands = made.candidate, "was in shadow already" if made.was_there else "is in shadow"
     return {
         "topic": form.topic,
-        "candidate_id": number,
-        "knobs": made.candidate.knobs,
+        "candidate_id": found.candidate_id,
+        "knobs": found.knobs,
         "was_there": made.was_there,
-        "dry_run": form.dry_run,
-        "sentence": f"{name} ({made.candidate.knobs}) {is_there}",
+        "dry_run": False,
+        "sentence": f"candidate {found.candidate_id} of {form.topic} ({found.knobs}) {stands}",
     }
 
 

@@ -195,6 +195,7 @@ function knobOf(word) { // max_segments=16
   const [name, ...value] = word.split("=");
   return [name, knobValue(value.join("="))];
 }
+
 // Forms: the parameters of a DAG. Empty fields are left out, as in Airflow's own form.
 function filledIn(form, button) {
   const conf = {};

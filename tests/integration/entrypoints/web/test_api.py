@@ -17,6 +17,7 @@ from controller.domain.decision import Lane
 from controller.domain.operation import OperationState
 from controller.entrypoints.web.access import Role
 from controller.entrypoints.web.acting import AT_ONCE
+from controller.entrypoints.web.api.paging import written
 from controller.landing.area import LandingArea
 from controller.services import autoscaler, segment_admin
 from controller.services.segment_admin import splitting
@@ -106,6 +107,13 @@ class TestPages:
     @pytest.mark.parametrize("page", ["x", "WzFd", "W10", "bm9uZQ", "WyJhIiwgImIiXQ", "é", "A" * 1400])
     def test_a_page_that_is_none_is_refused(self, http: httpx.Client, page: str) -> None:
         answer = http.get(f"{API}/topics", params={"page": page})
+
+        assert (answer.status_code, answer.json()["kind"]) == (412, "InvalidInput")
+
+    @pytest.mark.parametrize("place", ["7", 7, ["x"], [True], [2**70], None])
+    def test_a_place_in_a_log_that_is_none_is_refused(self, http: httpx.Client, place: Any) -> None:
+        path = f"{TOPIC}/subscriptions/billing/dead-letters"
+        answer = http.get(path, params={"page": written([place])})
 
         assert (answer.status_code, answer.json()["kind"]) == (412, "InvalidInput")
 

@@ -1,0 +1,30 @@
+"""Acts that wait for a person, as pages show them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from controller.domain.policy import PolicyOverride
+from controller.entrypoints.pages.approvals import waiting
+from controller.entrypoints.tasks.dag_runs import DagRun
+from controller.services import approvals
+from controller.store.topics import policies
+from tests.support.bench import Bench
+from tests.support.passes import COLD, report, run
+
+
+def test_each_names_the_run_that_asks_and_which_of_its_questions_it_is(bench: Bench) -> None:
+    bench.topic_with(4)
+    with bench.store.transaction() as tx:
+        policies.set_topic(tx, bench.topic_id, PolicyOverride(approval_merges=True))
+    report(bench, dict.fromkeys(range(4), COLD), cold_for=timedelta(hours=1))
+    run(bench)
+
+    approvals.ask(bench.store, "cleave_approvals/one")
+
+    with bench.store.transaction() as tx:
+        shown = waiting(tx)
+    assert [(one["asking"], one["question"]) for one in shown] == [
+        (DagRun("cleave_approvals", "one"), 0),
+        (DagRun("cleave_approvals", "one"), 1),
+    ]
