@@ -2,7 +2,7 @@
 
 `Session` says which buckets are this consumer's; this opens and closes their readers accordingly. An attachment is of one segment,
 one bucket and one generation, and holds all there is to know of that ownership, so nothing that arrives late can be taken for
-another's. Readers are opened in threads of their own: a log out of reach delays no other.
+another's. Readers are opened and closed in threads aside: a log out of reach delays no other.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from operator import itemgetter
+from typing import Any
 
-from controller.client.closing import close_side_by_side
 from controller.client.opening import (
     FIRST_RETRY_SECONDS,
     LONGEST_RETRY_SECONDS,
     Opening,
-    OpeningThreads,
+    ReaderThreads,
     next_try_at,
 )
 from controller.client.patience import Backoff
@@ -48,9 +48,10 @@ class Attachment(Opening[LogReader]):
         wakeup: threading.Event,
         delay_seconds: float = 0.0,
         on_opened: Callable[[], None] = lambda: None,
+        after: threading.Event | None = None,
     ) -> None:
-        """`on_opened` is called in the opening thread when an opening has ended, well or not."""
-        super().__init__(owned.backing_topic, wakeup, delay_seconds)
+        """`on_opened` is called in the opening thread when an opening has ended, well or not. See `Opening`."""
+        super().__init__(owned.backing_topic, wakeup, delay_seconds, after)
         self.owned, self.origin, self._on_opened = owned, origin, on_opened
         self.delivered: Position | None = None
         self.acknowledged: Position | None = None
@@ -144,14 +145,14 @@ class Attachments:
         on_opened: Callable[[], None] = lambda: None,
     ) -> None:
         """`claim` is called with each that was opened, in the opening thread, before anything of it is read; `on_opened` there too,
-        when an opening has ended.
+        when an opening has ended, and in a closing thread, when a closing has.
         """
         self._logs, self._subscription, self._owner, self._wakeup = logs, subscription, owner, wakeup
         self._claim, self._on_opened = claim, on_opened
         self._held: dict[tuple[int, int, int], Attachment] = {}
         self._released: set[tuple[int, int, int]] = set()
         self._losses: dict[tuple[int, int], Backoff] = {}
-        self._threads = OpeningThreads()
+        self._threads = ReaderThreads(self._closed)
         self._turn = 0
 
     @property
@@ -165,15 +166,15 @@ class Attachments:
         return next_try_at([*self._held.values()])
 
     def adopt(self, assignment: Assignment | None) -> list[OwnedBucket]:
-        """Follow an assignment. What is no longer owned is closed at once: its owner is another by now. The buckets to release
-        that nothing is held of any more are given back, to be said so again.
+        """Follow an assignment. What is no longer owned is closed: its owner is another by now. The buckets to release that nothing is
+        held of any more are given back, to be said so again.
         """
         owned = {one.identity: one for one in assignment.buckets} if assignment else {}
         origin = assignment.origin if assignment else 0
         for identity in [identity for identity, one in self._held.items() if one.is_closed]:
             del self._held[identity]  # let go of aside
-        departed = [identity for identity in self._held if identity not in owned]
-        close_side_by_side([self._held.pop(identity) for identity in departed])
+        for identity in [identity for identity in self._held if identity not in owned]:
+            self._stop(self._held[identity])
         gone = []
         self._released &= owned.keys()
         for identity, bucket in owned.items():
@@ -188,8 +189,9 @@ class Attachments:
             else:
                 loss = self._losses.get(identity[:2])
                 delay_seconds = 0.0 if loss is None else loss.next_seconds()
+                after = self._threads.leaving(identity[:2])
                 self._held[identity] = Attachment(
-                    bucket, origin, self._wakeup, delay_seconds, self._on_opened
+                    bucket, origin, self._wakeup, delay_seconds, self._on_opened, after
                 )
         return gone
 
@@ -197,7 +199,11 @@ class Attachments:
         """Have those opened whose time has come."""
         for one in self._held.values():
             act = partial(one.take, self._logs, self._subscription, self._owner, self._claim)
-            self._threads.begin(one, act)
+            self._threads.open(one, act)
+
+    def ask(self, attachment: Attachment, question: Callable[[], Any]) -> None:
+        """Have its reader asked what may take long; see `Opening.take_answer`."""
+        self._threads.ask(attachment, question)
 
     def with_something_new(self) -> Iterator[tuple[Attachment, LogReader]]:
         """Those that may have something new, each in its turn. The caller stops when it found something."""
@@ -209,7 +215,7 @@ class Attachments:
                 one is None
                 or one.owned.release
                 or one.is_full
-                or not one.rung.is_set()
+                or not one.has_news
                 or one.next_try_at > time.monotonic()
             ):
                 continue
@@ -218,11 +224,13 @@ class Attachments:
                 yield one, reader
 
     def to_release(self) -> list[Attachment]:
-        """Those that are to be let go of and whose messages are all settled."""
+        """Those that are to be let go of and whose messages are all settled. A question may end with moving the cursor to where it is,
+        which must not come after the next owner.
+        """
         return [
             one
             for one in self._held.values()
-            if one.owned.release and one.is_idle and not one.is_being_opened
+            if one.owned.release and one.is_idle and not (one.is_being_opened or one.is_being_asked)
         ]
 
     def ring_all(self) -> None:
@@ -234,10 +242,10 @@ class Attachments:
         """Whether this very ownership still goes on."""
         return isinstance(attachment, Attachment) and self._held.get(attachment.owned.identity) is attachment
 
-    def release(self, attachment: Attachment) -> None:
-        """Let go of it for good: this ownership is not taken up again."""
+    def release(self, attachment: Attachment, then: Callable[[], None] = lambda: None) -> None:
+        """Let go of it for good: this ownership is not taken up again. `then` is called in a thread aside when that is done."""
         self._released.add(attachment.owned.identity)
-        self._stop(attachment)
+        self._stop(attachment, then)
 
     def lose(self, attachment: Attachment) -> None:
         """Stop reading it. While it is owned it is opened anew, later each time until something of it is acknowledged."""
@@ -251,18 +259,22 @@ class Attachments:
 
     def lose_all(self) -> None:
         """Others may own all of it by now."""
-        lost = [*self._held.values()]
-        self._held.clear()
-        close_side_by_side(lost)
+        for one in [*self._held.values()]:
+            self._stop(one)
 
     def let_go_aside(self) -> None:
         """Others may own all of it by now, and the consumer's thread is busy: have nothing attached. For any thread."""
-        close_side_by_side([*self._held.values()])
+        for one in [*self._held.values()]:
+            self._threads.stop(one.owned.identity[:2], one)
 
-    def _stop(self, attachment: Attachment) -> None:
+    def _stop(self, attachment: Attachment, then: Callable[[], None] = lambda: None) -> None:
         if self.holds(attachment):
             del self._held[attachment.owned.identity]
-        attachment.close()
+        self._threads.stop(attachment.owned.identity[:2], attachment, then)
+
+    def _closed(self) -> None:
+        self._wakeup.set()
+        self._on_opened()
 
     def demand_reached(self) -> None:
         """Raises why a log was out of reach when it was last tried, or can never be read. A cursor that is still held, or still
@@ -277,9 +289,9 @@ class Attachments:
                 raise one.error
 
     def close(self) -> None:
-        """Let go of all at once. Waits for what is being opened, since threads end before the process does."""
-        self._threads.close([*self._held.values()])
-        self._held.clear()
+        """Let go of all at once. Waits for what is being opened, asked and closed, since threads end before the process does."""
+        self.lose_all()
+        self._threads.close()
 
 
 def settle_each(attachments: Sequence[Attachment], act: Callable[[Attachment], None]) -> None:

@@ -1,6 +1,4 @@
-"""Closing: at the end of a `with` block, many readers in the time of one, since each may wait to the end of a call, and a consumer
-within its time, of which a share is the goodbye's alone.
-"""
+"""Closing: at the end of a `with` block, and a consumer within its time, of which a share is the goodbye's alone."""
 
 from __future__ import annotations
 
@@ -8,15 +6,13 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, Self
 
 from controller.domain.errors import InvalidInput
 
 _log = logging.getLogger(__name__)
-PARALLEL_CLOSES = 32
 CLOSE_SECONDS = 30.0
 """What a consumer's close may take where the application does not say."""
 GOODBYE_SHARE = 0.2
@@ -45,17 +41,6 @@ class ClosedByWith(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def close_side_by_side(some: Sequence[Closable]) -> None:
-    """Return when all are closed."""
-    if len(some) <= 1:
-        for one in some:
-            one.close()
-        return
-    with ThreadPoolExecutor(min(len(some), PARALLEL_CLOSES), thread_name_prefix="cleave-close") as threads:
-        for closing in [threads.submit(one.close) for one in some]:
-            closing.result()
 
 
 class CloseTime:

@@ -1,6 +1,7 @@
-"""One reading of a log: opened in a thread aside, tried again when that fails, closed once.
+"""One reading of a log: opened in a thread aside, asked there what may take long, tried again when it fails, closed once.
 
-A log out of reach delays no other. What is closed while it is being opened is closed again when that has ended.
+A log out of reach delays no other: the consumer's thread never waits for one. What is closed while it is being opened is closed again
+when that has ended.
 """
 
 from __future__ import annotations
@@ -8,27 +9,38 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from controller.client.closing import Closable, close_side_by_side
+from controller.client.closing import Closable
 from controller.client.patience import Backoff
 from controller.domain.errors import CleaveError, Terminal
 
-MOST_OPENS = 64
-"""So many are opened at once by one consumer: as many logs may hang before one that would answer waits for a thread."""
+MOST_AT_ONCE = 64
+"""So many are opened at once by one consumer, and so many asked or closed: as many logs may hang before one that would answer waits
+for a thread.
+"""
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.02, 1.0
 """What cannot be opened or read is tried again after this time, which doubles. A hand-over takes milliseconds."""
 Reader = TypeVar("Reader", bound=Closable)
 
 
 class Opening(Generic[Reader]):
-    """For the consumer's thread; `ring` and the opening are for others."""
+    """For the consumer's thread; `ring`, the opening and the asking are for others."""
 
-    def __init__(self, backing_topic: str, wakeup: threading.Event, delay_seconds: float) -> None:
-        """`delay_seconds`: not to be opened before; for what was lost a moment ago."""
-        self.backing_topic, self._wakeup = backing_topic, wakeup
+    def __init__(
+        self,
+        backing_topic: str,
+        wakeup: threading.Event,
+        delay_seconds: float,
+        after: threading.Event | None = None,
+    ) -> None:
+        """`delay_seconds`: not to be opened before; for what was lost a moment ago. Nor before `after` is set: the last reader is
+        closed then.
+        """
+        self.backing_topic, self._wakeup, self._after = backing_topic, wakeup, after
         self._lock = threading.Lock()
         self._backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         self.reader: Reader | None = None
@@ -37,11 +49,23 @@ class Opening(Generic[Reader]):
         self.next_try_at = time.monotonic() + delay_seconds
         self.rung = threading.Event()
         self.is_being_opened = self.is_closed = False
+        self._asked: Future[Any] | None = None
+
+    @property
+    def is_being_asked(self) -> bool:
+        """Whether its reader is another thread's just now."""
+        return self._asked is not None and not self._asked.done()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there may be something to read, or there is an answer to take."""
+        return not self.is_being_asked and (self.rung.is_set() or self._asked is not None)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is still to be opened."""
-        return self.reader is None and not self.is_being_opened and not self.is_closed
+        """Whether it is still to be opened, and may be."""
+        is_to_be = self.reader is None and not self.is_being_opened and not self.is_closed
+        return is_to_be and (self._after is None or self._after.is_set())
 
     def ring(self) -> None:
         """There may be something new."""
@@ -86,43 +110,61 @@ class Opening(Generic[Reader]):
         self.error = None
         self._backoff.reset()
 
-    def close(self) -> None:
-        """Read no further, for good. What is unacknowledged is read again by the next reader."""
+    def ask(self, question: Callable[[], Any], asked: Future[Any]) -> None:
+        """Runs in a thread aside, after `will_ask`: `question` may wait for the data plane as long as a call may take."""
+        try:
+            asked.set_result(question())
+        except Exception as error:  # noqa: BLE001 - raised where the answer is taken
+            asked.set_exception(error)
+        self._wakeup.set()
+
+    def will_ask(self) -> Future[Any]:
+        """Its reader is for the thread aside until there is an answer."""
+        self._asked = Future()
+        return self._asked
+
+    def take_answer(self) -> Any:
+        """What was asked last came to this; None where nothing was. Raises what the question raised."""
+        asked, self._asked = self._asked, None
+        return None if asked is None else asked.result()
+
+    def stop(self) -> Reader | None:
+        """Read no further, for good; what is to be closed, if anything is. What is unacknowledged is read again by the next reader."""
         with self._lock:
             reader, self.reader, self.is_closed = self.reader, None, True
-        if reader is not None:
-            reader.close()
+        return reader
 
 
-class OpeningThreads:
-    """Where readers are opened: each in a thread, which goes on with those that wait for one, if there are, and ends."""
+class _Threads:
+    """Acts aside: each in a thread, which goes on with those that wait for one, if there are, and ends."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, name: str) -> None:
+        self._name, self._lock = name, threading.Lock()
         self._waiting: deque[Callable[[], None]] = deque()
         self._running: set[threading.Thread] = set()
         self._is_closed = False
 
-    def begin(self, one: Opening[Reader], act: Callable[[], Reader]) -> None:
-        """Open it if its time has come."""
-        if not one.take_turn():
-            return
+    def run(self, act: Callable[[], None]) -> bool:
+        """Have it done soon. It raises nothing. False once these are closed."""
         with self._lock:
             if self._is_closed:
-                return
-            self._waiting.append(partial(one.open, act))
-            if len(self._running) < MOST_OPENS:
-                thread = threading.Thread(target=self._run, name="cleave-open")
+                return False
+            self._waiting.append(act)
+            if len(self._running) < MOST_AT_ONCE:
+                thread = threading.Thread(target=self._run, name=self._name)
                 self._running.add(thread)
                 thread.start()
+            return True
 
-    def close(self, held: Sequence[Closable]) -> None:
-        """Close all of these at once. Waits for what is being opened, since threads end before the process does."""
+    def close(self, *, drops_waiting: bool) -> None:
+        """Take no more. Returns when what was begun has ended, since threads end before the process does, and what waits unless it is
+        dropped.
+        """
         with self._lock:
             self._is_closed = True
-            self._waiting.clear()
+            if drops_waiting:
+                self._waiting.clear()
             running = [*self._running]
-        close_side_by_side(held)
         for thread in running:
             thread.join()
 
@@ -132,8 +174,67 @@ class OpeningThreads:
                 if not self._waiting:
                     self._running.discard(threading.current_thread())
                     return
-                opening = self._waiting.popleft()
-            opening()
+                act = self._waiting.popleft()
+            act()
+
+
+class ReaderThreads:
+    """Where the readers of one consumer are opened, asked and closed. For any thread."""
+
+    def __init__(self, on_closed: Callable[[], None]) -> None:
+        """`on_closed` is called in a thread aside whenever a reader is closed."""
+        self._on_closed, self._lock = on_closed, threading.Lock()
+        self._opening, self._asking, self._closing = map(
+            _Threads, ("cleave-open", "cleave-ask", "cleave-close")
+        )
+        self._leaving: dict[Hashable, threading.Event] = {}
+
+    def leaving(self, place: Hashable) -> threading.Event | None:
+        """Set when the last reader of this place is closed; None where there is none, or it is."""
+        with self._lock:
+            return self._leaving.get(place)
+
+    def open(self, one: Opening[Reader], act: Callable[[], Reader]) -> None:
+        """Open it if its time has come."""
+        if one.take_turn():
+            self._opening.run(partial(one.open, act))
+
+    def ask(self, one: Opening[Reader], question: Callable[[], Any]) -> None:
+        """Have it asked; others are read meanwhile. The answer is for `take_answer`."""
+        self._asking.run(partial(one.ask, question, one.will_ask()))
+
+    def stop(self, place: Hashable, one: Opening[Reader], then: Callable[[], None] = lambda: None) -> None:
+        """Read it no further from now on, and close it aside; `then` is called there, when that is done, and raises nothing."""
+        reader = one.stop()
+        if reader is None:
+            then()
+            return
+        closed = threading.Event()
+        with self._lock:
+            self._leaving[place] = closed
+
+        def close() -> None:
+            try:
+                reader.close()
+                then()
+            finally:
+                self._left(place, closed)
+
+        if not self._closing.run(close):
+            close()
+
+    def close(self) -> None:
+        """Returns when everything that was stopped is closed, and what is being opened or asked has ended."""
+        self._closing.close(drops_waiting=False)
+        self._opening.close(drops_waiting=True)
+        self._asking.close(drops_waiting=True)
+
+    def _left(self, place: Hashable, closed: threading.Event) -> None:
+        closed.set()
+        with self._lock:
+            if self._leaving.get(place) is closed:
+                del self._leaving[place]
+        self._on_closed()
 
 
 def next_try_at(some: Sequence[Opening[Reader]]) -> float:

@@ -26,23 +26,44 @@ def read_on(
     *,
     is_sealed: bool,
 ) -> Reading | None:
-    """The segment's next messages. None where it is out of reach: then it is opened anew.
+    """The segment's next messages. None where there are none just now, or it is out of reach: then it is opened anew. What the log has
+    to be asked for is asked aside and comes with a later look.
 
     `is_sealed`: whether the consumer knows that nothing more is written there. A log is sealed before its children are known, and
     its end counts only when they are.
     """
-    one.rung.clear()
-    messages: Sequence[LogMessage] = ()
     try:
-        messages = reader.read(most_messages)
+        found: Reading | None = one.take_answer()
+        if found is None:
+            found = _read_or_ask(readers, one, reader, most_messages, is_sealed=is_sealed)
+    except DataPlaneUnavailable as error:
+        readers.reopen(one, error)
+        return None
+    if found is not None:
         one.succeed()
         readers.settled(one.segment_id)
-        is_end = is_sealed and len(messages) < most_messages and reader.is_at_end()
-    except DataPlaneUnavailable as error:
-        if not messages:
-            readers.reopen(one, error)
-            return None
-        is_end = False  # what was read before is handed out all the same
-    if messages:
-        one.rung.set()
-    return Reading(messages, is_end)
+        if found.messages:
+            one.rung.set()
+    return found
+
+
+def _read_or_ask(
+    readers: SegmentReaders[PositionReader],
+    one: SegmentReader[PositionReader],
+    reader: PositionReader,
+    most_messages: int,
+    *,
+    is_sealed: bool,
+) -> Reading | None:
+    one.rung.clear()
+    is_far = reader.may_wait()
+    messages = () if is_far else reader.read(most_messages)
+    if messages or not (is_far or is_sealed):
+        return Reading(messages, is_end=False)
+
+    def ask() -> Reading:
+        found = reader.read(most_messages) if is_far else ()
+        return Reading(found, not found and is_sealed and reader.is_at_end())
+
+    readers.ask(one, ask)
+    return None

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from controller.client.aside import AsideCalls
 from controller.client.closing import ClosedByWith, CloseTime, close_and_say_goodbye
@@ -48,6 +49,8 @@ class _Share:
         self._in_hand: set[Position] = set()
         self.is_lost = False
         self.said_drained_at = float("-inf")
+        self.asked_as_of: str | None = None
+        """Of which list it was asked whether it is drained."""
 
     @property
     def in_hand(self) -> int:
@@ -62,6 +65,17 @@ class _Share:
     def holds(self, position: Position) -> bool:
         """Whether it is in hand, and nobody else's by now."""
         return not self.is_lost and position in self._in_hand and self._reader.is_current
+
+    def may_wait(self) -> bool:
+        """Whether nothing is to be had here without asking what may take long."""
+        return not self._waiting and self._reader.may_wait()
+
+    def ask(self, *, may_be_drained: bool) -> bool:
+        """Have something wait here, if there is anything. Whether there is not, and can never be. Raises as `QueueReader.read`."""
+        with self._lock:
+            if self.may_wait():
+                self._waiting.extend(self._reader.read(self._most_waiting))
+            return may_be_drained and not self._waiting and not self._in_hand and self._reader.is_drained()
 
     def next(self) -> LogMessage | None:
         """The next message to hand out; None when there is none now. Raises as `QueueReader.read`."""
@@ -98,11 +112,6 @@ class _Share:
             except (LostRace, NotFound, FencedOut):
                 self.is_lost = True
             self._in_hand.discard(position)
-
-    def is_drained(self) -> bool:
-        """Whether everything is settled, here and elsewhere, and nothing can follow."""
-        with self._lock:
-            return not self._waiting and not self._in_hand and self._reader.is_drained()
 
     def close(self) -> None:
         """Leave. What waits here goes to others without having counted as delivered."""
@@ -328,17 +337,24 @@ class QueueConsumer(ClosedByWith):
 
     def _take(self, one: SegmentReader[_Share], share: _Share) -> LogMessage | None:
         """The segment's next message. When there is none, and can never be one, that is said."""
-        one.rung.clear()
         try:
             if share.is_lost:
                 raise LostRace("lost while it was acknowledged", 0.0)
-            message = share.next()
-            one.succeed()
+            answer: bool | None = one.take_answer()
+            if answer is None:
+                one.rung.clear()
+            message = None if share.may_wait() else share.next()
             if message is not None:
+                one.succeed()
                 one.rung.set()  # there may be more
                 self._readers.settled(one.segment_id)
                 return message
-            self._say_if_drained(one.segment_id, share)
+            if answer is None:
+                self._ask(one, share)
+            else:
+                one.succeed()
+            if answer:
+                self._say_drained(one.segment_id, share)
         except (LostRace, NotFound, FencedOut) as error:
             self._readers.reopen(one, error if isinstance(error, NotFound) else None)
         except DataPlaneUnavailable as error:
@@ -346,20 +362,25 @@ class QueueConsumer(ClosedByWith):
             one.fail(error)
         return None
 
-    def _say_if_drained(self, segment_id: int, share: _Share) -> None:
-        """The list is older than the look at the log, so its `as_of` is, too."""
-        found = self._watch.found
-        listed = found.segments.get(segment_id)
-        now = time.monotonic()
-        if listed is None or not listed.is_sealed or now < share.said_drained_at + SAY_AGAIN_SECONDS:
-            return
-        if not share.is_drained():
-            return
-        share.said_drained_at = now
+    def _ask(self, one: SegmentReader[_Share], share: _Share) -> None:
+        """Ask aside what may take long: what nothing is known of here, and whether a sealed segment is drained."""
+        listed = self._watch.found.segments.get(one.segment_id)
+        is_said = time.monotonic() < share.said_drained_at + SAY_AGAIN_SECONDS
+        may_be_drained = listed is not None and listed.is_sealed and not is_said and not share.in_hand
+        if may_be_drained or share.may_wait():
+            share.asked_as_of = self._watch.found.as_of
+            self._readers.ask(one, partial(share.ask, may_be_drained=may_be_drained))
+        else:
+            one.succeed()
+
+    def _say_drained(self, segment_id: int, share: _Share) -> None:
+        """As of the list that was known when the log was asked, which is older than the look at the log."""
+        as_of = share.asked_as_of
+        share.said_drained_at = time.monotonic()
 
         def say() -> None:
             with suppress(CleaveError):  # it is said again
-                self._watch.say_drained([segment_id], found.as_of)
+                self._watch.say_drained([segment_id], as_of)
             self._watch.look_again()
 
         self._calls.submit(say)

@@ -7,14 +7,14 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Generic
+from typing import Any, Generic
 
 from controller.client.opening import (
     FIRST_RETRY_SECONDS,
     LONGEST_RETRY_SECONDS,
     Opening,
-    OpeningThreads,
     Reader,
+    ReaderThreads,
     next_try_at,
 )
 from controller.client.patience import Backoff
@@ -26,9 +26,14 @@ class SegmentReader(Opening[Reader]):
     """One reading of one segment."""
 
     def __init__(
-        self, segment_id: int, backing_topic: str, wakeup: threading.Event, delay_seconds: float
+        self,
+        segment_id: int,
+        backing_topic: str,
+        wakeup: threading.Event,
+        delay_seconds: float,
+        after: threading.Event | None,
     ) -> None:
-        super().__init__(backing_topic, wakeup, delay_seconds)
+        super().__init__(backing_topic, wakeup, delay_seconds, after)
         self.segment_id = segment_id
 
 
@@ -40,7 +45,7 @@ class SegmentReaders(Generic[Reader]):
         self._open_one, self._wakeup = open_one, wakeup
         self._held: dict[int, SegmentReader[Reader]] = {}
         self._backoffs: dict[int, Backoff] = {}
-        self._threads = OpeningThreads()
+        self._threads = ReaderThreads(wakeup.set)
         self._look_at = 0.0
         self._last = -1
         """The segment that had its turn last."""
@@ -66,7 +71,11 @@ class SegmentReaders(Generic[Reader]):
     def open_due(self) -> None:
         """Have those opened whose time has come."""
         for one in self._held.values():
-            self._threads.begin(one, partial(self._open_one, one))
+            self._threads.open(one, partial(self._open_one, one))
+
+    def ask(self, one: SegmentReader[Reader], question: Callable[[], Any]) -> None:
+        """Have its reader asked what may take long; see `Opening.take_answer`."""
+        self._threads.ask(one, question)
 
     def with_something_new(self) -> Iterator[tuple[SegmentReader[Reader], Reader]]:
         """Those that may have something new, each in its turn. The caller stops when it found something."""
@@ -79,7 +88,7 @@ class SegmentReaders(Generic[Reader]):
             if (
                 one is not None
                 and reader is not None
-                and one.rung.is_set()
+                and one.has_news
                 and one.next_try_at <= time.monotonic()
             ):
                 yield one, reader
@@ -101,10 +110,11 @@ class SegmentReaders(Generic[Reader]):
         """End this reading and begin another one, later each time until `settled` is said of the segment. `error`: why it cannot
         be read until then.
         """
-        if self.holds(one):
+        is_held = self.holds(one)
+        self._threads.stop(one.segment_id, one)
+        if is_held:
             self._hold(one.segment_id, one.backing_topic, self._backoff(one.segment_id).next_seconds())
             self._held[one.segment_id].error = error
-        one.close()
 
     def settled(self, segment_id: int) -> None:
         """Reading the segment works."""
@@ -115,7 +125,7 @@ class SegmentReaders(Generic[Reader]):
         self._backoffs.pop(segment_id, None)
         one = self._held.pop(segment_id, None)
         if one is not None:
-            one.close()
+            self._threads.stop(segment_id, one)
 
     def reason(self, segment_id: int, *, is_paused: bool) -> str:
         """Why nothing of a segment that is to be read is handed out just now."""
@@ -135,9 +145,10 @@ class SegmentReaders(Generic[Reader]):
                 raise one.error.with_traceback(None)  # which would grow with each time
 
     def close(self) -> None:
-        """End all at once. Waits for what is being opened, since threads end before the process does."""
-        self._threads.close([*self._held.values()])
-        self._held.clear()
+        """End all at once. Waits for what is being opened, asked and closed, since threads end before the process does."""
+        for segment_id in [*self._held]:
+            self.drop(segment_id)
+        self._threads.close()
 
     def _hold(self, segment_id: int, backing_topic: str, delay_seconds: float) -> None:
         self._held[segment_id] = SegmentReader(
@@ -145,6 +156,7 @@ class SegmentReaders(Generic[Reader]):
             backing_topic,
             self._wakeup,
             delay_seconds,
+            self._threads.leaving(segment_id),
         )
 
     def _backoff(self, segment_id: int) -> Backoff:

@@ -25,7 +25,7 @@ from controller.client.patience import patiently
 from controller.client.position_table import Claim, PositionTable
 from controller.client.rounds import LOOK_SECONDS, Rounds
 from controller.client.servers import Servers
-from controller.client.session import OwnedBucket, Session, Standing
+from controller.client.session import Session, Standing
 from controller.client.stand_in import StandIn
 from controller.clock import boot_seconds
 from controller.dataplane.base import LogClient, LogMessage, LogReader, Position
@@ -58,6 +58,14 @@ class Batch:
     """The ownership it came from. An acknowledgement after that has ended is refused."""
     after: Position | None = None
     """The last message that this ownership was given before; None where these are its first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a log was asked aside: its next messages, and where there are none whether there can never be any."""
+
+    messages: Sequence[LogMessage] = ()
+    is_drained: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,43 +427,27 @@ class StreamConsumer(ClosedByWith):
 
     def _release(self) -> None:
         """Let go of what others wait for and the application has finished."""
-        ready = self._attachments.to_release()
-        if not ready:
-            return
-        let_go: list[OwnedBucket] = []
 
         def release(one: Attachment) -> None:
             try:
                 if self._on_release is not None:
                     self._on_release(one.owned.segment_id, one.owned.bucket)
             finally:
-                self._attachments.release(one)
-                let_go.append(one.owned)
+                self._attachments.release(one, lambda: self._session.say_released([one.owned]))
 
-        try:
-            settle_each(ready, release)
-        finally:
-            self._session.say_released(let_go)
+        settle_each(self._attachments.to_release(), release)
 
     def _read(self, held: Attachment, reader: LogReader) -> Batch | None:
         """The bucket's next batch. When there is none, tell the leader if there can never be one in this segment."""
-        held.rung.clear()
         try:
-            found = reader.read(self._batch_messages)
+            found = self._answer(held, reader)
+            if found is None:
+                return None
             held.succeed()
-            if found:
-                held.note_flow()
-                held.rung.set()
-                messages = _beyond(held.stored, found)
-                if not messages:  # the log had not heard that they are done
-                    reader.acknowledge(found[-1].position)
-                    self._wakeup.set()
-                    return None
-                after, held.delivered = held.delivered, messages[-1].position
-                return Batch(held.owned.segment_id, held.owned.bucket, messages, held, after)
+            if found.messages:
+                return self._batch(held, reader, found.messages)
             held.since(self._reason(held))
-            # What counts is the log's own answer; the first two only save asking for it.
-            if held.owned.sealed and held.is_idle and reader.is_drained():
+            if found.is_drained:
                 self._session.say_drained([held.owned])
         except (LostRace, NotFound, FencedOut):
             self._lose(held)
@@ -464,6 +456,41 @@ class StreamConsumer(ClosedByWith):
             held.fail(error)
             held.since(self._reason(held))
         return None
+
+    def _answer(self, held: Attachment, reader: LogReader) -> _Answer | None:
+        """What comes next of a bucket; None where nothing has arrived. What the log has to be asked for is asked aside and comes with a
+        later look.
+        """
+        answer: _Answer | None = held.take_answer()
+        if answer is not None:
+            return answer
+        held.rung.clear()
+        limit, may_be_drained = self._batch_messages, held.owned.sealed and held.is_idle
+        is_far = reader.may_wait()
+        if not is_far:
+            found = reader.read(limit)
+            if found or not may_be_drained:
+                return _Answer(found)
+
+        def ask() -> _Answer:
+            messages = reader.read(limit) if is_far else ()
+            return _Answer(messages, not messages and may_be_drained and reader.is_drained())
+
+        # What counts is the log's own answer; that it is sealed and nothing in hand only saves asking for it.
+        self._attachments.ask(held, ask)
+        return None
+
+    def _batch(self, held: Attachment, reader: LogReader, found: Sequence[LogMessage]) -> Batch | None:
+        """Of what was read, what is not done already."""
+        held.note_flow()
+        held.rung.set()
+        messages = _beyond(held.stored, found)
+        if not messages:  # the log had not heard that they are done
+            reader.acknowledge(found[-1].position)
+            self._wakeup.set()
+            return None
+        after, held.delivered = held.delivered, messages[-1].position
+        return Batch(held.owned.segment_id, held.owned.bucket, messages, held, after)
 
     def _stored(self, held: Attachment) -> Position | None:
         return None if self._positions is None else self._positions.claim(self._claim(held))

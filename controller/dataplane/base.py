@@ -243,6 +243,11 @@ class LogReader(Protocol):
     no effect.
     """
 
+    def may_wait(self) -> bool:
+        """Whether the next `read` may have to ask the data plane, and wait as long as a call may take, before it answers. Who reads several
+        logs has that done aside.
+        """
+
     def read(self, limit: int) -> Sequence[LogMessage]:
         """The next messages in order, at most `limit`; empty when there is none now. Does not wait."""
 
@@ -264,6 +269,11 @@ class LogReader(Protocol):
 
 class PositionReader(Protocol):
     """Reads a log from a position on, for an application that keeps positions itself. Any number may read a log at once."""
+
+    def may_wait(self) -> bool:
+        """Whether the next `read` may have to ask the data plane, and wait as long as a call may take, before it answers. Who reads several
+        logs has that done aside.
+        """
 
     def read(self, limit: int) -> Sequence[LogMessage]:
         """The next messages in order, at most `limit`; empty when there is none now. Does not wait.
@@ -291,6 +301,11 @@ class QueueReader(Protocol):
     def is_current(self) -> bool:
         """Whether what it holds is its own still, as far as can be known here without asking. To be looked at before a
         message is handed out.
+        """
+
+    def may_wait(self) -> bool:
+        """Whether the next `read` may have to ask the data plane, and wait as long as a call may take, before it answers. Who reads several
+        logs has that done aside.
         """
 
     def read(self, limit: int) -> Sequence[LogMessage]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from typing import Any
 
 from controller.dataplane.base import (
     LogClient,
@@ -32,8 +34,10 @@ class FaultyLogs:
         self.out_of_reach: set[str] = set()
         self.hanging: set[str] = set()
         """Whoever opens these is kept until `goes_on`, as by a broker that takes connections and answers nothing."""
+        self.deaf: set[str] = set()
+        """Whoever asks a reader of these, or closes it, is kept until `goes_on`; a read may have to ask."""
         self.hung = 0
-        """So many were."""
+        """So many were kept."""
         self.goes_on = threading.Event()
         self.held: set[str] = set()
         """Logs whose every claim is refused, as by a broker where somebody else reads."""
@@ -85,7 +89,9 @@ class FaultyLogs:
             on_arrival=on_arrival,
             bucket=bucket,
         )
-        return _SlowReader(reader, self.slow_reads) if self.slow_reads else reader
+        return self._at_times_deaf(
+            backing_topic, _SlowReader(reader, self.slow_reads) if self.slow_reads else reader
+        )
 
     def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
         """The wrapped one's, or none."""
@@ -98,28 +104,79 @@ class FaultyLogs:
         """The wrapped one's, or none."""
         self._demand_reach(backing_topic)
         reader = self._wrapped.open_reader_at(backing_topic, after, on_arrival=on_arrival)
-        return _SlowPositionReader(reader, self.slow_reads) if self.slow_reads else reader
+        return self._at_times_deaf(
+            backing_topic, _SlowPositionReader(reader, self.slow_reads) if self.slow_reads else reader
+        )
 
     def open_queue_reader(
         self, backing_topic: str, subscription: str, *, owner: str, on_arrival: Callable[[], None]
     ) -> QueueReader:
         """The wrapped one's, or none."""
         self._demand_reach(backing_topic)
-        return self._wrapped.open_queue_reader(
+        reader = self._wrapped.open_queue_reader(
             backing_topic, subscription, owner=owner, on_arrival=on_arrival
         )
+        return self._at_times_deaf(backing_topic, reader)
 
     def _demand_reach(self, backing_topic: str) -> None:
         if backing_topic in self.out_of_reach:
             raise DataPlaneUnavailable(f"injected: {backing_topic} is out of reach", delay_seconds=0.01)
         if backing_topic in self.hanging:
-            self.hung += 1
-            self.goes_on.wait()
-            raise DataPlaneTimeout(f"injected: {backing_topic} has not answered", delay_seconds=0.01)
+            self.hang(backing_topic)
+
+    def hang(self, backing_topic: str) -> None:
+        """Until `goes_on`."""
+        self.hung += 1
+        self.goes_on.wait(60)
+        raise DataPlaneTimeout(f"injected: {backing_topic} has not answered", delay_seconds=0.01)
+
+    def _at_times_deaf(self, backing_topic: str, reader: Any) -> Any:
+        return _DeafReader(self, backing_topic, reader)
 
     def close(self) -> None:
         """The wrapped one's."""
         self._wrapped.close()
+
+
+class _DeafReader:
+    """The wrapped one, of any kind, while its log is not deaf."""
+
+    def __init__(self, logs: FaultyLogs, backing_topic: str, wrapped: Any) -> None:
+        self._logs, self._backing_topic, self._wrapped = logs, backing_topic, wrapped
+
+    def __getattr__(self, name: str) -> Any:
+        """What needs no answer."""
+        return getattr(self._wrapped, name)
+
+    def may_wait(self) -> bool:
+        """Whether a read would be kept."""
+        return self._backing_topic in self._logs.deaf
+
+    def read(self, limit: int) -> Sequence[LogMessage]:
+        """The wrapped one's, or none."""
+        self._answer_or_hang()
+        found: Sequence[LogMessage] = self._wrapped.read(limit)
+        return found
+
+    def is_drained(self) -> bool:
+        """The wrapped one's, or none."""
+        self._answer_or_hang()
+        return bool(self._wrapped.is_drained())
+
+    def is_at_end(self) -> bool:
+        """The wrapped one's, or none."""
+        self._answer_or_hang()
+        return bool(self._wrapped.is_at_end())
+
+    def close(self) -> None:
+        """The wrapped one's, at last."""
+        with suppress(DataPlaneTimeout):
+            self._answer_or_hang()
+        self._wrapped.close()
+
+    def _answer_or_hang(self) -> None:
+        if self._backing_topic in self._logs.deaf:
+            self._logs.hang(self._backing_topic)
 
 
 class _SlowReader:

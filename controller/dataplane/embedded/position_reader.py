@@ -32,6 +32,10 @@ class EmbeddedPositionReader:
         self._calls, self._backing_topic, self._log_id = calls, backing_topic, log_id
         self._next, self._on_close = next_offset, on_close
 
+    def may_wait(self) -> bool:
+        """Never: each read is a call to the server that has all logs."""
+        return False
+
     def read(self, limit: int) -> Sequence[LogMessage]:
         """The next messages in order, at most `limit` and some 8 MiB; empty when there is none now."""
         if limit < 1:

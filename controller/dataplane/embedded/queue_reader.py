@@ -75,6 +75,10 @@ class EmbeddedQueueReader:
         """The server does not know it any more."""
         self._is_lost = True
 
+    def may_wait(self) -> bool:
+        """Never: each read is a call to the server that has all logs."""
+        return False
+
     def read(self, limit: int) -> Sequence[LogMessage]:
         """Take at most `limit` messages and some 8 MiB; empty when there is none now."""
         if limit < 1:

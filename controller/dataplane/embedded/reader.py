@@ -69,6 +69,10 @@ class EmbeddedReader:
         self._on_arrival, self._on_close = on_arrival, on_close
         self._closed = False
 
+    def may_wait(self) -> bool:
+        """Never: each read is a call to the server that has all logs."""
+        return False
+
     def read(self, limit: int) -> Sequence[LogMessage]:
         """The next messages in order, at most `limit` and some 8 MiB; empty when there is none now.
 

@@ -97,6 +97,11 @@ class PulsarPositionReader:
             self._let_go()
             self.ring()
 
+    def may_wait(self) -> bool:
+        """Whether the next `read` would ask for the end of the topic, or whether the broker delivers no more."""
+        self.look()
+        return not self._arrived and (self._is_broken or self._stall.is_due)
+
     def read(self, limit: int) -> Sequence[LogMessage]:
         """The next messages in order, at most `limit`; empty when none has arrived. Terminal where the next one is encrypted, and no
         key here fits; DataPlaneUnavailable where the connection has ended, or the broker delivers no more (see `stall`).

@@ -129,6 +129,11 @@ class PulsarQueueReader:
             with contextlib.suppress(pulsar.PulsarException):
                 opened[1].negative_acknowledge(message_id)
 
+    def may_wait(self) -> bool:
+        """Whether the next `read` would ask for the end of the topic, or whether the broker delivers no more."""
+        self.look()
+        return self._interrupted.is_set() or (not (self._arrived or self._held) and self._stall.is_due)
+
     def read(self, limit: int) -> Sequence[LogMessage]:
         """Take at most `limit` messages; empty when none has arrived. Terminal where the next one is encrypted, and no key here fits;
         LostRace where the broker delivers no more (see `stall`).

@@ -152,6 +152,14 @@ class PulsarReader:
                 self._connections.close_aside(consumer, client)
             self.ring()
 
+    def may_wait(self) -> bool:
+        """Whether the next `read` would ask why the connection ended, or whether the broker delivers no more."""
+        self.look()
+        if self._interrupted.is_set():
+            return True
+        is_empty_handed = self._is_attached and not (self._arrived or self._unacknowledged)
+        return is_empty_handed and self._stall.is_due
+
     def read(self, limit: int) -> Sequence[LogMessage]:
         """The next messages in order, at most `limit`; empty when none has arrived. Terminal where the next one is encrypted, and no
         key here fits; LostRace where the broker delivers no more (see `stall`).
@@ -160,8 +168,8 @@ class PulsarReader:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
         self._demand_held()
         self._take_in(limit)
-        if self._interrupted.is_set():
-            self._demand_held()
+        if self._interrupted.is_set():  # why, the next call says
+            return ()
         taken = self._arrived.take(limit)
         if not taken and self._unreadable is not None:
             raise self._unreadable.with_traceback(None)

@@ -37,9 +37,14 @@ class StallWatch:
         self._suspected = False
         self._look_at = time.monotonic() + self._seconds
 
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to look."""
+        return time.monotonic() >= self._look_at
+
     def is_stalled(self, looks_stalled: Callable[[], bool]) -> bool:
         """Whether it looked so twice in a row with silence in between. Asks now and then only."""
-        if time.monotonic() < self._look_at:
+        if not self.is_due:
             return False
         before, self._suspected = self._suspected, looks_stalled()
         self._look_at = time.monotonic() + (self._again_seconds if self._suspected else self._seconds)
@@ -56,6 +61,11 @@ class SubscriptionStall:
         self._mark = mark
         self._watch = StallWatch(seconds)
         self.heard = self._watch.heard
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to look."""
+        return self._watch.is_due
 
     def is_stalled(self, held_back: int = 0) -> bool:
         """Whether the reader, whose hands are empty but for so many messages, is passed over. It is counted and logged then."""

@@ -104,6 +104,31 @@ def test_a_topic_is_read_in_order_through_splits_and_merges(
     assert take(consumer, 7 * len(KEYS)) == numbers(*range(7))
 
 
+def test_a_segment_that_answers_nothing_keeps_nobody_waiting_for_the_others(
+    bench: Bench, producer: Producer, begin: Begin
+) -> None:
+    bench.reshape(splitting(0))
+    logs = FaultyLogs(bench.logs)
+    consumer = begin(Start.LATEST, logs)
+    deaf, healthy = (segment.segment_id for segment in bench.layout.active)
+    wait_until(
+        lambda: consumer.receive(0.0) is None and {one.reason for one in consumer.why()} == {"no data"}
+    )
+    logs.deaf = {bench.log_of(deaf)}
+    try:
+        send(producer, 0)
+        mine = [key for key in KEYS if segment_of(bench, key) == healthy]
+        assert sorted(take(consumer, len(mine))) == sorted(mine)
+        wait_until(lambda: consumer.receive(0.0) is None and logs.hung > 0, message="the other is asked")
+        bench.reshape(splitting(healthy))
+        send(producer, 1)
+        assert sorted(take(consumer, len(mine))) == sorted(mine)  # of its children
+    finally:
+        logs.deaf.clear()
+        logs.goes_on.set()
+    assert sorted(take(consumer, 2 * (len(KEYS) - len(mine)))) == sorted(set(KEYS) - set(mine))
+
+
 def test_a_child_waits_until_its_parent_is_read_to_the_end(
     bench: Bench, producer: Producer, begin: Begin
 ) -> None:

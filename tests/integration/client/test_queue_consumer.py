@@ -117,6 +117,32 @@ def settle(*consumers: QueueConsumer, until: Callable[[], bool]) -> None:
     wait_until(turn)
 
 
+def test_a_segment_that_answers_nothing_keeps_nobody_waiting_for_the_others(
+    bench: Bench, producer: Producer, join: Join
+) -> None:
+    bench.reshape(splitting(0))
+    logs = FaultyLogs(bench.logs)
+    a = join("a", logs)
+    settle(a, until=lambda: len(a.segment_ids) == 2)  # the parent was drained when it was empty
+    deaf, healthy = a.segment_ids
+    logs.deaf = {bench.log_of(deaf)}
+    try:
+        send(producer, 0)
+        mine = [
+            key for key in KEYS if bench.layout.segment_for(key_hash(key).segment_hash).segment_id == healthy
+        ]
+        found = receive(a, len(mine))
+        wait_until(lambda: logs.hung > 0, message="the other is asked")
+        assert sorted(one.key or b"" for one in found) == sorted(key.encode() for key in mine)
+        assert a.acknowledge(*found)
+        bench.reshape(splitting(healthy))  # its end is asked for beside it
+        settle(a, until=lambda: healthy not in a.segment_ids)
+    finally:
+        logs.deaf.clear()
+        logs.goes_on.set()
+    assert len(receive(a, len(KEYS) - len(mine))) == len(KEYS) - len(mine)
+
+
 def test_consumers_share_every_segment_old_and_new(bench: Bench, producer: Producer, join: Join) -> None:
     """Parents and children side by side: a queue has no order to wait for."""
     send(producer, 0)

@@ -25,12 +25,17 @@ KEYS = [f"key-{i}" for i in range(20)]
 Join = Callable[[str], StreamConsumer]
 
 
-@pytest.fixture
-def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
+def begin_with(bench: Bench, segments: int) -> None:
+    """A topic whose segments have one bucket each."""
     bench.execute(
         "UPDATE cleave.cluster_policy SET policy = '{\"entry_bucket_budget\": 1}', row_version = row_version + 1"
     )
-    bench.topic_with(segments=1)
+    bench.topic_with(segments=segments)
+
+
+@pytest.fixture
+def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
+    begin_with(bench, segments=1)
     producer = Producer(source, bench.logs, TOPIC)
     yield producer
     producer.close()
@@ -216,6 +221,68 @@ def test_segments_whose_logs_hang_keep_nobody_waiting_for_the_others(
             assert consumer.acknowledge(batch)
         finally:
             logs.goes_on.set()
+
+
+def test_a_segment_that_answers_nothing_keeps_nobody_waiting_for_the_others(
+    bench: Bench, servers: Servers, source: PostgresSource
+) -> None:
+    """Once it is open: it is asked what a read has to ask, whether it is drained, and closed, aside."""
+    begin_with(bench, segments=3)
+    deaf, sealed, healthy = sorted(bench.layout.active, key=lambda one: one.segment_id)
+    logs = FaultyLogs(bench.logs)
+    with (
+        Producer(source, bench.logs, TOPIC) as producer,
+        StreamConsumer(servers, logs, TOPIC, "billing", "a") as consumer,
+    ):
+        settle(consumer, until=lambda: len(consumer.segment_ids) == 3)
+        logs.deaf = {bench.log_of(deaf.segment_id), bench.log_of(sealed.segment_id)}
+        try:
+            bench.reshape(splitting(sealed.segment_id))
+            send(producer, 0)
+            mine = [key for key in KEYS if segment_of(bench, key) == healthy.segment_id]
+            batch = next_batch(consumer)
+            settle(consumer, until=lambda: logs.hung >= 2)  # both are asked
+            assert sorted(message.key or b"" for message in batch.messages) == [
+                key.encode() for key in sorted(mine)
+            ]
+            consumer.give_back(batch)
+            again = next_batch(consumer)  # the reader was closed, and opened anew
+            assert consumer.acknowledge(again)
+        finally:
+            logs.deaf.clear()
+            logs.goes_on.set()
+        taken = take(consumer, count=len(KEYS) - len(mine))
+        assert sorted([*taken, *mine]) == sorted(KEYS)
+
+
+def test_a_bucket_whose_reader_does_not_close_is_the_others_when_it_has(
+    bench: Bench, servers: Servers, source: PostgresSource
+) -> None:
+    """The word to the leader follows the closing, and all else is read meanwhile."""
+    begin_with(bench, segments=2)
+    logs = FaultyLogs(bench.logs)
+    with (
+        Producer(source, bench.logs, TOPIC) as producer,
+        StreamConsumer(servers, logs, TOPIC, "billing", "a") as one,
+    ):
+        settle(one, until=lambda: len(one.segment_ids) == 2)
+        logs.deaf = {bench.log_of(segment.segment_id) for segment in bench.layout.active}
+        with StreamConsumer(servers, bench.logs, TOPIC, "billing", "b") as other:
+            try:
+                settle(one, other, until=lambda: len(one.segment_ids) == 1 and logs.hung > 0)
+                [kept] = one.segment_ids
+                logs.deaf.discard(bench.log_of(kept))
+                send(producer, 0)
+                batch = next_batch(one)
+                assert {message.key for message in batch.messages} == {
+                    key.encode() for key in KEYS if segment_of(bench, key) == kept
+                }
+                assert one.acknowledge(batch)
+                assert other.segment_ids == ()
+            finally:
+                logs.deaf.clear()
+                logs.goes_on.set()
+            assert next_batch(other).segment_id != kept
 
 
 def test_a_segment_changes_hands_only_when_its_messages_are_acknowledged(

@@ -29,6 +29,9 @@ class Reader:
     def read(self, limit: int) -> tuple[()]:
         return ()
 
+    def may_wait(self) -> bool:
+        return False
+
     def acknowledge(self, position: object) -> None:
         """Nothing is read."""
 
@@ -116,6 +119,7 @@ class Run:
         bucket = OwnedBucket(0, 0, 65535, 1, False, "log", self.generation, self.is_asked)
         given_out = (bucket,) if self.is_owned else ()
         self.attachments.adopt(Assignment(1, self.generation, 0, 0, "embedded", given_out))
+        self.see_closed()
 
     def open_due(self) -> None:
         for one in self.attachments.all:
@@ -152,6 +156,7 @@ class Run:
         """What the application has finished goes."""
         for one in self.attachments.to_release():
             self.attachments.release(one)
+        self.see_closed()
 
     def hand_out(self) -> None:
         for one in self.attachments.all:
@@ -165,6 +170,15 @@ class Run:
     def lose(self) -> None:
         for one in self.attachments.all:
             self.attachments.lose(one)
+        self.see_closed()
+
+    def see_closed(self) -> None:
+        """What is held no longer is closed, aside."""
+        wait_until(self._is_rest_closed, message="what was let go of is closed")
+
+    def _is_rest_closed(self) -> bool:
+        held = [one.reader for one in self.attachments.all]
+        return all(reader.closes for reader in self.logs.readers if reader not in held)
 
 
 STEPS: tuple[Callable[[Run], None], ...] = (

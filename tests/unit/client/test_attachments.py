@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from controller.client.attachments import Attachments
-from controller.client.closing import close_side_by_side
 from controller.client.session import Assignment, OwnedBucket
 from controller.dataplane.base import LogMessage, Position
+from controller.domain.errors import LostRace
 from tests.support.waiting import wait_until
 
 
@@ -34,6 +34,9 @@ class SlowLogs:
 
     def read(self, limit: int) -> Sequence[LogMessage]:
         return ()
+
+    def may_wait(self) -> bool:
+        return False
 
     def acknowledge(self, position: Position) -> None:
         """Nothing was read."""
@@ -137,7 +140,7 @@ def test_what_was_let_go_of_aside_is_taken_anew(attachments: Attachments, logs: 
 
     attachments.let_go_aside()
 
-    assert logs.open == 0
+    wait_until(lambda: logs.open == 0)
     assert one.reader is None
     attachments.adopt(owned())
     attachments.open_due()
@@ -145,21 +148,109 @@ def test_what_was_let_go_of_aside_is_taken_anew(attachments: Attachments, logs: 
     assert not attachments.holds(one)
 
 
-class Meeting:
-    """Closes when all others do."""
+class Stubborn(SlowLogs):
+    """Readers that close, and answer, when the test lets them."""
 
-    def __init__(self, barrier: threading.Barrier) -> None:
-        self._barrier = barrier
-        self.is_closed = False
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_open.set()
+        self.goes_on = threading.Event()
+        self.closing = 0
 
     def close(self) -> None:
-        self._barrier.wait(20)
-        self.is_closed = True
+        self.closing += 1
+        assert self.goes_on.wait(20)
+        super().close()
 
 
-def test_many_are_closed_side_by_side() -> None:
-    some = [Meeting(barrier) for barrier in [threading.Barrier(10)] for _ in range(10)]
+@pytest.fixture
+def stubborn() -> Iterator[Attachments]:
+    logs = Stubborn()
+    attachments = Attachments(logs, "s", "me", threading.Event())
+    attachments.adopt(owned())
+    attachments.open_due()
+    wait_until(lambda: attachments.all[0].reader is not None)
+    yield attachments
+    logs.goes_on.set()
+    attachments.close()
+    assert logs.open == 0
 
-    close_side_by_side(some)
 
-    assert all(one.is_closed for one in some)
+def logs_of(attachments: Attachments) -> Stubborn:
+    assert isinstance(attachments._logs, Stubborn)
+    return attachments._logs
+
+
+def test_whoever_lets_go_does_not_wait_and_says_so_when_it_is_closed(stubborn: Attachments) -> None:
+    said = threading.Event()
+    stubborn.adopt(owned(release=True))
+    [one] = stubborn.to_release()
+
+    stubborn.release(one, said.set)
+
+    wait_until(lambda: logs_of(stubborn).closing == 1)
+    assert not said.is_set()
+    logs_of(stubborn).goes_on.set()
+    assert said.wait(20)
+
+
+def test_a_place_is_opened_anew_when_its_last_reader_is_closed(stubborn: Attachments) -> None:
+    logs = logs_of(stubborn)
+    stubborn.lose_all()
+    stubborn.adopt(owned(generation=2))
+    stubborn.open_due()
+    wait_until(lambda: logs.closing == 1)
+    assert stubborn.next_try_at == float("inf")
+    assert logs.opening == 1
+
+    logs.goes_on.set()
+    wait_until(lambda: stubborn.next_try_at < float("inf"))
+    stubborn.open_due()
+    wait_until(lambda: logs.open == 1)
+
+
+def test_many_are_closed_side_by_side(stubborn: Attachments) -> None:
+    logs = logs_of(stubborn)
+    buckets = tuple(OwnedBucket(0, at, at, 10, False, "log", 3, False) for at in range(1, 11))
+    stubborn.adopt(Assignment(1, 3, 0, 0, "embedded", buckets))
+    stubborn.open_due()
+    wait_until(lambda: all(one.reader is not None for one in stubborn.all))
+
+    stubborn.lose_all()
+
+    wait_until(lambda: logs.closing == 11)
+
+
+def test_whoever_is_being_asked_is_neither_read_nor_let_go_of(stubborn: Attachments) -> None:
+    """Its question may end with moving the cursor to where it is, which would cut off the next owner."""
+    [one] = stubborn.all
+    goes_on = threading.Event()
+    one.rung.set()
+
+    stubborn.ask(one, lambda: goes_on.wait(20))
+    stubborn.adopt(owned(release=True))
+    assert stubborn.to_release() == []
+    stubborn.adopt(owned())
+    assert [*stubborn.with_something_new()] == []
+
+    goes_on.set()
+    wait_until(lambda: not one.is_being_asked)
+    assert [held for held, _ in stubborn.with_something_new()] == [one]
+    assert one.take_answer() is True
+    stubborn.adopt(owned(release=True))
+    assert stubborn.to_release() == [one]
+
+
+def test_an_answer_is_news_and_comes_to_whoever_takes_it_as_it_was_raised(stubborn: Attachments) -> None:
+    [one] = stubborn.all
+    one.rung.clear()
+
+    def question() -> None:
+        raise LostRace("moved on", 0.0)
+
+    stubborn.ask(one, question)
+    wait_until(lambda: one.has_news)
+    assert stubborn._wakeup.is_set()
+    with pytest.raises(LostRace):
+        one.take_answer()
+    assert not one.has_news

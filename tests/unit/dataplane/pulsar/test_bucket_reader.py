@@ -164,6 +164,8 @@ def test_what_comes_again_or_too_late_ends_the_reading(
 
     _give(consumer, place)
 
+    assert _read(reader, 1) == []
+    assert reader.may_wait()
     with pytest.raises(LostRace):
         reader.read(1)
 
