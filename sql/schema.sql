@@ -1191,13 +1191,14 @@ CREATE FUNCTION embedded.divide_part(of_log_id bigint, of_subscription text, at 
     LANGUAGE sql
     AS $$
     WITH whole AS (
-        SELECT last_hash, position FROM embedded.cursor
+        SELECT last_hash, position, owned_origin, owned_generation FROM embedded.cursor
          WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash < at AND at <= last_hash
     ), lower AS (
         UPDATE embedded.cursor SET last_hash = at - 1
          WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash < at AND at <= last_hash)
-    INSERT INTO embedded.cursor (log_id, subscription, first_hash, last_hash, position, generation)
-    SELECT of_log_id, of_subscription, at, last_hash, position, nextval('embedded.generation') FROM whole;
+    INSERT INTO embedded.cursor (log_id, subscription, first_hash, last_hash, position, generation, owned_origin, owned_generation)
+    SELECT of_log_id, of_subscription, at, last_hash, position, nextval('embedded.generation'), owned_origin, owned_generation
+      FROM whole;
 $$;
 
 CREATE FUNCTION embedded.end_queue() RETURNS trigger
@@ -1214,7 +1215,8 @@ CREATE FUNCTION embedded.join_parts(of_log_id bigint, of_subscription text, of_g
     LANGUAGE plpgsql
     AS $$
 DECLARE
-    parts record;
+    parts  record;
+    newest record;
 BEGIN
     SELECT min(first_hash) AS first_hash, max(last_hash) AS last_hash, sum(msg_out) AS msg_out, sum(byte_out) AS byte_out
       INTO parts
@@ -1222,11 +1224,16 @@ BEGIN
      WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation
     HAVING count(*) > 1 AND min(position) = max(position);
     IF FOUND THEN
+        SELECT owned_origin, owned_generation INTO newest
+          FROM embedded.cursor
+         WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation
+         ORDER BY owned_origin DESC NULLS LAST, owned_generation DESC LIMIT 1;
         DELETE FROM embedded.cursor
          WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation
            AND first_hash > parts.first_hash;
         UPDATE embedded.cursor
-           SET last_hash = parts.last_hash, msg_out = parts.msg_out, byte_out = parts.byte_out
+           SET last_hash = parts.last_hash, msg_out = parts.msg_out, byte_out = parts.byte_out,
+               owned_origin = newest.owned_origin, owned_generation = newest.owned_generation
          WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash = parts.first_hash;
     END IF;
 END $$;
@@ -1648,7 +1655,7 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION embedded.take(log_name text, of_subscription text, new_owner text, live_owners text[], low integer, high integer, OUT outcome text, OUT log_id bigint, OUT generation bigint, OUT start bigint, OUT holder text) RETURNS record
+CREATE FUNCTION embedded.take(log_name text, of_subscription text, new_owner text, live_owners text[], low integer, high integer, of_origin bigint DEFAULT NULL::bigint, of_generation bigint DEFAULT NULL::bigint, OUT outcome text, OUT log_id bigint, OUT generation bigint, OUT start bigint, OUT holder text) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1664,6 +1671,14 @@ BEGIN
         RETURN;
     ELSIF NOT embedded.lock_parts(of_log_id, of_subscription) THEN
         outcome := 'unsubscribed';
+        RETURN;
+    END IF;
+    SELECT c.owner INTO holder FROM embedded.cursor c
+     WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.first_hash <= high AND c.last_hash >= low
+       AND (c.owned_origin, c.owned_generation) > (of_origin, of_generation)
+     ORDER BY c.first_hash LIMIT 1;
+    IF FOUND THEN
+        outcome := 'stale';
         RETURN;
     END IF;
     SELECT c.owner INTO holder FROM embedded.cursor c
@@ -1685,7 +1700,9 @@ BEGIN
     PERFORM embedded.divide_part(of_log_id, of_subscription, low);
     PERFORM embedded.divide_part(of_log_id, of_subscription, high + 1);
     generation := nextval('embedded.generation');
-    UPDATE embedded.cursor c SET owner = new_owner, generation = take.generation
+    UPDATE embedded.cursor c
+       SET owner = new_owner, generation = take.generation,
+           owned_origin = coalesce(of_origin, c.owned_origin), owned_generation = coalesce(of_generation, c.owned_generation)
      WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.first_hash BETWEEN low AND high;
     PERFORM embedded.join_parts(of_log_id, of_subscription, take.generation);
     SELECT min(c.position) INTO start FROM embedded.cursor c
@@ -3104,15 +3121,22 @@ CREATE TABLE embedded.cursor (
     first_hash integer DEFAULT 0 NOT NULL,
     last_hash integer DEFAULT 65535 NOT NULL,
     frontier bigint,
+    owned_origin bigint,
+    owned_generation bigint,
     CONSTRAINT cursor_frontier_ahead CHECK (((frontier IS NULL) OR ((frontier >= "position") AND (first_hash = 0) AND (last_hash = 65535) AND (owner IS NULL)))),
     CONSTRAINT cursor_not_negative CHECK ((("position" >= 0) AND (msg_out >= 0) AND (byte_out >= 0))),
+    CONSTRAINT cursor_ownership_whole CHECK (((owned_origin IS NULL) = (owned_generation IS NULL))),
     CONSTRAINT cursor_part_on_ring CHECK (((0 <= first_hash) AND (first_hash <= last_hash) AND (last_hash <= 65535)))
 )
 WITH (fillfactor='50');
 
 COMMENT ON TABLE embedded.cursor IS 'Parts of cursors. position is the first offset that is not acknowledged; what lies above it in other parts is not the part''s.';
 
+COMMENT ON COLUMN embedded.cursor.owned_origin IS 'Of the newest ownership under which it was taken; NULL where none was ever named.';
+
 COMMENT ON CONSTRAINT cursor_frontier_ahead ON embedded.cursor IS 'A queue is one part without an owner, and what it has given out lies at its position and above.';
+
+COMMENT ON CONSTRAINT cursor_ownership_whole ON embedded.cursor IS 'An ownership is an origin and a generation.';
 
 COMMENT ON CONSTRAINT cursor_part_on_ring ON embedded.cursor IS 'A part of a cursor is a range of bucket hashes, 0 to 65535.';
 
@@ -5569,9 +5593,9 @@ REVOKE ALL ON FUNCTION embedded.release(of_log_id bigint, of_subscription text, 
 GRANT ALL ON FUNCTION embedded.release(of_log_id bigint, of_subscription text, of_generation bigint) TO cleave_controller;
 GRANT ALL ON FUNCTION embedded.release(of_log_id bigint, of_subscription text, of_generation bigint) TO cleave_client;
 
-REVOKE ALL ON FUNCTION embedded.take(log_name text, of_subscription text, new_owner text, live_owners text[], low integer, high integer, OUT outcome text, OUT log_id bigint, OUT generation bigint, OUT start bigint, OUT holder text) FROM PUBLIC;
-GRANT ALL ON FUNCTION embedded.take(log_name text, of_subscription text, new_owner text, live_owners text[], low integer, high integer, OUT outcome text, OUT log_id bigint, OUT generation bigint, OUT start bigint, OUT holder text) TO cleave_controller;
-GRANT ALL ON FUNCTION embedded.take(log_name text, of_subscription text, new_owner text, live_owners text[], low integer, high integer, OUT outcome text, OUT log_id bigint, OUT generation bigint, OUT start bigint, OUT holder text) TO cleave_client;
+REVOKE ALL ON FUNCTION embedded.take(log_name text, of_subscription text, new_owner text, live_owners text[], low integer, high integer, of_origin bigint, of_generation bigint, OUT outcome text, OUT log_id bigint, OUT generation bigint, OUT start bigint, OUT holder text) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.take(log_name text, of_subscription text, new_owner text, live_owners text[], low integer, high integer, of_origin bigint, of_generation bigint, OUT outcome text, OUT log_id bigint, OUT generation bigint, OUT start bigint, OUT holder text) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.take(log_name text, of_subscription text, new_owner text, live_owners text[], low integer, high integer, of_origin bigint, of_generation bigint, OUT outcome text, OUT log_id bigint, OUT generation bigint, OUT start bigint, OUT holder text) TO cleave_client;
 
 REVOKE ALL ON FUNCTION embedded.trim_log(of_log_id bigint, before timestamp with time zone, most bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.trim_log(of_log_id bigint, before timestamp with time zone, most bigint) TO cleave_controller;

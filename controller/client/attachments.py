@@ -25,7 +25,7 @@ from controller.client.opening import (
 from controller.client.patience import Backoff
 from controller.client.session import Assignment, OwnedBucket
 from controller.clock import boot_seconds
-from controller.dataplane.base import LogClient, LogReader, Position
+from controller.dataplane.base import LogClient, LogReader, Ownership, Position
 from controller.domain.errors import (
     DataPlaneUnavailable,
     FencedOut,
@@ -119,6 +119,7 @@ class Attachment(Opening[LogReader]):
             live_owners=(),
             on_arrival=self.ring,
             bucket=owned.bucket if owned.buckets > 1 else None,
+            ownership=Ownership(self.origin, owned.generation),
         )
         try:
             self.stored = claim(self)

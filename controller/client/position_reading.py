@@ -12,10 +12,11 @@ from controller.domain.errors import DataPlaneUnavailable
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read just now, and whether nothing can come after it."""
+    """What was read just now, and whether nothing can come after it. `unanswered`: why that could not be asked for."""
 
     messages: Sequence[LogMessage]
     is_end: bool
+    unanswered: DataPlaneUnavailable | None = None
 
 
 def read_on(
@@ -39,7 +40,10 @@ def read_on(
     except DataPlaneUnavailable as error:
         readers.reopen(one, error)
         return None
-    if found is not None:
+    if found is not None and found.unanswered is not None:  # what is open goes on
+        one.rung.set()
+        one.fail(found.unanswered)
+    elif found is not None:
         one.succeed()
         readers.settled(one.segment_id)
         if found.messages:
@@ -63,7 +67,10 @@ def _read_or_ask(
 
     def ask() -> Reading:
         found = reader.read(most_messages) if is_far else ()
-        return Reading(found, not found and is_sealed and reader.is_at_end())
+        try:
+            return Reading(found, not found and is_sealed and reader.is_at_end())
+        except DataPlaneUnavailable as error:
+            return Reading(found, is_end=False, unanswered=error)
 
     readers.ask(one, ask)
     return None

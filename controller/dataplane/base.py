@@ -234,6 +234,15 @@ class LogMessage(NamedTuple):
     deliveries: int = 1
 
 
+class Ownership(NamedTuple):
+    """Under which assignment a bucket is somebody's: of two the greater is the newer. Each change of hands has a generation of its own
+    within one origin, and each origin of a subscription is greater than those before it.
+    """
+
+    origin: int
+    generation: int
+
+
 class LogReader(Protocol):
     """The one reader of a log for a subscription, from the first unacknowledged message on.
 
@@ -361,12 +370,16 @@ class LogClient(Protocol):
         live_owners: Collection[str],
         on_arrival: Callable[[], None],
         bucket: HashRange | None = None,
+        ownership: Ownership | None = None,
     ) -> LogReader:
         """Take the cursor and read from it. Raises LostRace while another of `live_owners` holds it.
 
         With `bucket` (bucket hashes) only that part of the cursor is taken, and only messages that belong there are read
         and acknowledged; the other parts may have readers of their own. Each part keeps its own position, whoever reads it
         next, with other bounds or the whole. A range that somebody live holds a part of is LostRace.
+
+        With an `ownership` nothing is taken from whoever has, or had, a part of it under a newer one: FencedOut, since this process was
+        stopped on its way. (A broker knows of those only that are connected.)
 
         A holder that is not among them counts as gone and is cut off. `on_arrival` is called from another thread
         whenever there may be something new (messages, the end of the log, a cursor let go, a lost connection); it may

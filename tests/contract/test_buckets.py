@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from controller.dataplane.base import LogMessage, LogReader, OutgoingMessage
+from controller.dataplane.base import LogMessage, LogReader, OutgoingMessage, Ownership
 from controller.domain.errors import CleaveError, FencedOut, InvalidInput, LostRace
 from controller.domain.hash_range import FULL_RANGE, HashRange
 from controller.domain.key_hash import key_hash
@@ -347,6 +347,25 @@ class TestOwnership:
         assert payloads(planes.read(heir, 1)) == [b"h1"]
         rest = planes.reader(log, "s", owner="c", live_owners=["b", "c"], bucket=LOW)
         assert payloads(planes.read(rest, 1)) == [b"l1"]
+
+    def test_who_comes_by_an_older_assignment_takes_nothing_from_the_newer_owner(
+        self, planes: Planes
+    ) -> None:
+        """It was stopped on its way: the newer owner is not disturbed, whatever part of its range the older one wants."""
+        log = planes.log("s")
+        planes.send_to(log, LOW, b"l1", b"l2")
+        newer = planes.reader(log, "s", owner="b", bucket=LOW, ownership=Ownership(2, 5))
+        (first,) = planes.read(newer, 1)
+
+        for wanted, older in ((LOW, Ownership(2, 4)), (QUARTERS[1], Ownership(1, 9))):
+            with pytest.raises(FencedOut, match=r"b took a part of 's'.* under a newer assignment"):
+                planes.reader(log, "s", owner="a", bucket=wanted, ownership=older)
+
+        newer.acknowledge(first.position)
+        assert payloads(planes.read(newer, 1)) == [b"l2"]
+        planes.reader(log, "s", owner="a", bucket=HIGH, ownership=Ownership(2, 4))  # is another's concern
+        heir = planes.reader(log, "s", owner="a", bucket=LOW, ownership=Ownership(3, 0))
+        assert payloads(planes.read(heir, 1)) == [b"l2"]
 
     def test_moving_the_cursor_moves_all_parts_and_cuts_all_readers_off(self, planes: Planes) -> None:
         log = planes.log("s")

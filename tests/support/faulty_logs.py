@@ -12,6 +12,7 @@ from controller.dataplane.base import (
     LogMessage,
     LogReader,
     OutgoingMessage,
+    Ownership,
     Position,
     PositionReader,
     QueueReader,
@@ -76,6 +77,7 @@ class FaultyLogs:
         live_owners: Collection[str],
         on_arrival: Callable[[], None],
         bucket: HashRange | None = None,
+        ownership: Ownership | None = None,
     ) -> LogReader:
         """The wrapped one's, or none."""
         self._demand_reach(backing_topic)
@@ -88,6 +90,7 @@ class FaultyLogs:
             live_owners=live_owners,
             on_arrival=on_arrival,
             bucket=bucket,
+            ownership=ownership,
         )
         return self._at_times_deaf(
             backing_topic, _SlowReader(reader, self.slow_reads) if self.slow_reads else reader

@@ -13,6 +13,7 @@ from controller.dataplane.base import (
     LogMessage,
     LogReader,
     OutgoingMessage,
+    Ownership,
     Position,
     PositionReader,
     QueueReader,
@@ -62,6 +63,7 @@ class Planes:
         owner: str = "reader",
         live_owners: Collection[str] = (),
         bucket: HashRange | None = None,
+        ownership: Ownership | None = None,
     ) -> LogReader:
         """Open a reader that the fixture closes at the end of the test; once more where a log first had to be loaded
         anew, as every client does.
@@ -75,6 +77,7 @@ class Planes:
                 live_owners=live_owners,
                 on_arrival=lambda: None,
                 bucket=bucket,
+                ownership=ownership,
             )
 
         try:

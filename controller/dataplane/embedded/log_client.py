@@ -19,14 +19,14 @@ from typing import Protocol
 from sqlalchemy import URL
 
 from controller.clock import boot_seconds
-from controller.dataplane.base import OutgoingMessage, Position
+from controller.dataplane.base import OutgoingMessage, Ownership, Position
 from controller.dataplane.embedded.names import ARRIVALS, checked, no_cursor, no_log
 from controller.dataplane.embedded.position_reader import EmbeddedPositionReader, gone
 from controller.dataplane.embedded.queue_reader import LIFE_SECONDS, EmbeddedQueueReader, QueueKeeper
 from controller.dataplane.embedded.reader import EmbeddedReader
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.dataplane.postgres_listener import PostgresListener
-from controller.domain.errors import CleaveError, InvalidInput, LostRace, SegmentTerminated
+from controller.domain.errors import CleaveError, FencedOut, InvalidInput, LostRace, SegmentTerminated
 from controller.domain.hash_range import FULL_RANGE, HashRange, hexadecimal
 from controller.domain.key_hash import key_hash
 
@@ -37,7 +37,7 @@ _APPEND = """
 SELECT outcome, log_id FROM embedded.append(%s, %s, %s, %s, %s::bytea[], %s::bytea[], %s::integer[])
 """
 _TAKE = """
-SELECT outcome, log_id, generation, start, holder FROM embedded.take(%s, %s, %s, %s::text[], %s, %s)
+SELECT outcome, log_id, generation, start, holder FROM embedded.take(%s, %s, %s, %s::text[], %s, %s, %s, %s)
 """
 _BOUNDS = """
 SELECT log_id, first_offset, next_offset, at_instant FROM embedded.bounds(%s, to_timestamp(%s / 1000.0))
@@ -113,6 +113,7 @@ class EmbeddedLogClient:
         live_owners: Collection[str],
         on_arrival: Callable[[], None],
         bucket: HashRange | None = None,
+        ownership: Ownership | None = None,
     ) -> EmbeddedReader:
         """Take the cursor, or a part of it, and read from its position; see `LogClient.open_reader`.
 
@@ -122,7 +123,7 @@ class EmbeddedLogClient:
         bucket = FULL_RANGE if bucket is None else bucket
         names = (backing_topic, subscription, checked("owner", owner), list(live_owners))
         with self._calls.statement(f"read {backing_topic} as {owner!r}") as cursor:
-            cursor.execute(_TAKE, (*names, bucket.start, bucket.end))
+            cursor.execute(_TAKE, (*names, bucket.start, bucket.end, *(ownership or (None, None))))
             ((outcome, log_id, generation, position, holder),) = cursor.fetchall()
         if outcome != "taken":
             raise _refusal(backing_topic, subscription, outcome, holder)
@@ -276,6 +277,11 @@ def _refusal(backing_topic: str, subscription: str, outcome: str, holder: str | 
         return no_log(backing_topic)
     if outcome == "unsubscribed":
         return no_cursor(backing_topic, subscription)
+    if outcome == "stale":
+        return FencedOut(
+            f"{backing_topic}: {holder or 'somebody'} took a part of {subscription!r} under a newer assignment; this process is the "
+            "stale one and must follow its leader"
+        )
     return LostRace(
         f"{backing_topic}: {holder!r} still reads for {subscription!r}; try again when it lets go",
         delay_seconds=0.2,

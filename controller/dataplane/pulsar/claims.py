@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from controller.dataplane.base import Ownership
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.cursors import Cursors, Holder
 from controller.dataplane.pulsar.reader import PulsarReader
@@ -33,6 +34,7 @@ class Claim:
     owner: str
     live_owners: Collection[str]
     bucket: HashRange | None
+    ownership: Ownership | None = None
 
     @property
     def _what(self) -> str:
@@ -41,12 +43,19 @@ class Claim:
         )
 
     def demand_gone(self, holder: Holder) -> None:
-        """Demand that the holder may be cut off. Raises LostRace where it is alive, or is not Cleave's."""
+        """Demand that the holder may be cut off. Raises LostRace where it is alive, or is not Cleave's, FencedOut where it is the newer
+        owner.
+        """
         if holder.owner is None:
             raise LostRace(
                 f"{self.backing_topic}: a consumer at {holder.address} that is not Cleave's reads for "
                 f"{self._what}; close it or use another subscription",
                 delay_seconds=FOREIGN_DELAY_SECONDS,
+            )
+        if self.ownership is not None and holder.ownership is not None and holder.ownership > self.ownership:
+            raise FencedOut(
+                f"{self.backing_topic}: {holder.owner} took a part of {self._what} under a newer assignment; this process is the "
+                "stale one and must follow its leader"
             )
         if holder.owner != self.owner and holder.owner in self.live_owners:
             raise LostRace(

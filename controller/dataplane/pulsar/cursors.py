@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controller.dataplane.base import Position
+from controller.dataplane.base import Ownership, Position
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
 from controller.dataplane.pulsar.asks import FAILED
 from controller.dataplane.pulsar.names import cursor_name, subscription_path, topic_path
@@ -33,8 +33,8 @@ from controller.domain.errors import (
 )
 from controller.domain.hash_range import FULL_RANGE, MAX_HASH, HashRange
 
-OWNER, READER = "cleave.owner", "cleave.reader"
-"""Properties of a consumer: the owner's name, and a mark that no other reader has."""
+OWNER, READER, OWNERSHIP = "cleave.owner", "cleave.reader", "cleave.ownership"
+"""Properties of a consumer: the owner's name, a mark that no other reader has, and what it was assigned by: `origin.generation`."""
 _GONE = frozenset({404})
 
 
@@ -51,6 +51,8 @@ class Holder:
     """Messages that it was given and has not acknowledged."""
     permits: int = 1
     """How many more messages the broker may give to it now."""
+    ownership: Ownership | None = None
+    """None where it named none."""
 
     def holds_some_of(self, bucket: HashRange | None) -> bool:
         """Whether it is in the way of whoever wants that bucket, or everything."""
@@ -293,7 +295,19 @@ def _holder(consumer: Mapping[str, Any], *, is_shared: bool) -> Holder:
         _slots(consumer) if is_shared else (FULL_RANGE,),
         int(consumer.get("unackedMessages", 0)),
         int(consumer.get("availablePermits", 1)),
+        ownership_told(marks.get(OWNERSHIP)),
     )
+
+
+def ownership_text(ownership: Ownership) -> str:
+    """As a consumer's property has it."""
+    return f"{ownership.origin}.{ownership.generation}"
+
+
+def ownership_told(written: str | None) -> Ownership | None:
+    """What `ownership_text` wrote; None for anything else, since anybody may write a property."""
+    found = re.fullmatch(r"(\d{1,19})\.(\d{1,19})", written or "")
+    return None if found is None else Ownership(int(found[1]), int(found[2]))
 
 
 def _slots(consumer: Mapping[str, Any]) -> tuple[HashRange, ...]:

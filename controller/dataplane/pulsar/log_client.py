@@ -23,7 +23,7 @@ from weakref import WeakSet
 import pulsar
 
 from controller import telemetry
-from controller.dataplane.base import OutgoingMessage, Position
+from controller.dataplane.base import OutgoingMessage, Ownership, Position
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Deadline
 from controller.dataplane.pulsar.batch_sender import MAX_BATCH_MESSAGES, BatchSender
@@ -31,7 +31,7 @@ from controller.dataplane.pulsar.binary import Connections, mapped
 from controller.dataplane.pulsar.bucket_reader import BUCKET_PREFETCH_MESSAGES, BucketReader
 from controller.dataplane.pulsar.buckets import demand_on_ring
 from controller.dataplane.pulsar.claims import Claim, make_way
-from controller.dataplane.pulsar.cursors import OWNER, READER, Cursors, Holder
+from controller.dataplane.pulsar.cursors import OWNER, OWNERSHIP, READER, Cursors, Holder, ownership_text
 from controller.dataplane.pulsar.names import full_name
 from controller.dataplane.pulsar.position_reader import WHOLE_ENTRY, PulsarPositionReader
 from controller.dataplane.pulsar.queue_reader import AGAIN_MS, QUEUE_PREFETCH_MESSAGES, PulsarQueueReader
@@ -136,6 +136,7 @@ class PulsarLogClient:
         live_owners: Collection[str],
         on_arrival: Callable[[], None],
         bucket: HashRange | None = None,
+        ownership: Ownership | None = None,
     ) -> PulsarReader:
         """Take the cursor by being the subscription's one consumer, or one bucket of it by being the one with its slots;
         see `LogClient.open_reader`.
@@ -148,7 +149,7 @@ class PulsarLogClient:
         """
         deadline = self._admin.deadline()
         topic = full_name(backing_topic)
-        claim = Claim(topic, subscription, owner, live_owners, bucket)
+        claim = Claim(topic, subscription, owner, live_owners, bucket, ownership)
         if bucket is not None and bucket.width == 1:
             demand_readable(bucket, self._cursors.version(deadline))
         while True:
@@ -331,7 +332,7 @@ class PulsarLogClient:
                 claim.subscription,
                 **_kind(claim.bucket),
                 consumer_name=claim.owner,
-                properties={OWNER: claim.owner, READER: reader.mark},
+                properties=_marks(claim, reader.mark),
                 initial_position=pulsar.InitialPosition.Earliest,
                 receiver_queue_size=reader.prefetch_messages,
                 batch_index_ack_enabled=True,
@@ -467,6 +468,14 @@ def _end_all() -> None:
     """Before the interpreter ends: the library's threads must not find it ended."""
     for client in list(_open):
         client.end()
+
+
+def _marks(claim: Claim, mark: str) -> dict[str, str]:
+    """What tells others whose consumer this is."""
+    marks = {OWNER: claim.owner, READER: mark}
+    if claim.ownership is not None:
+        marks[OWNERSHIP] = ownership_text(claim.ownership)
+    return marks
 
 
 def _kind(bucket: HashRange | None) -> dict[str, Any]:

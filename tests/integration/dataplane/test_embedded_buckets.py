@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from controller.dataplane.base import LogReader, OutgoingMessage
+from controller.dataplane.base import LogReader, OutgoingMessage, Ownership
 from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient, reader
 from controller.dataplane.postgres_calls import libpq_url
 from controller.domain.errors import FencedOut, LostRace
@@ -129,6 +129,32 @@ def test_parts_at_one_position_become_one_again(database: str, planes: Planes) -
     planes.reader(log, "s", owner="c", bucket=LOW)
     planes.reader(log, "s", owner="c")
     assert parts(database) == [(0, 0xFFFF, 2)], "taking them is enough where no position differs"
+
+
+def test_the_newest_ownership_is_remembered_of_each_part_however_it_is_cut(
+    database: str, planes: Planes
+) -> None:
+    """Also when its reader has gone, and of what was divided from it, or joined with it."""
+    log = planes.log("s")
+
+    def take(bucket: HashRange, ownership: Ownership | None) -> None:
+        planes.reader(log, "s", owner=str(ownership), bucket=bucket, ownership=ownership).close()
+
+    def stale(bucket: HashRange, ownership: Ownership) -> None:
+        with pytest.raises(FencedOut, match="somebody took a part"):
+            take(bucket, ownership)
+
+    take(LOW, Ownership(1, 7))
+    stale(FULL_RANGE, Ownership(1, 6))
+    take(HIGH, Ownership(1, 3))
+    lower, upper = LOW.halves()
+    take(lower, Ownership(1, 8))
+    stale(upper, Ownership(1, 6))  # divided from what was taken under 7
+    take(upper, Ownership(1, 7))
+    take(FULL_RANGE, None)  # whoever names none is not asked, and changes nothing
+    assert parts(database) == [(0, 0xFFFF, 0)]
+    stale(HIGH, Ownership(1, 7))  # one with what was taken under 8
+    take(HIGH, Ownership(2, 1))
 
 
 def test_a_generation_is_never_given_out_again(database: str, planes: Planes) -> None:

@@ -11,9 +11,12 @@ import pytest
 
 from controller.client.attachments import Attachments
 from controller.client.session import Assignment, OwnedBucket
-from controller.dataplane.base import LogMessage, Position
+from controller.dataplane.base import LogMessage, Ownership, Position
 from controller.domain.errors import LostRace
 from tests.support.waiting import wait_until
+
+
+ORIGIN = 40
 
 
 class SlowLogs:
@@ -22,11 +25,13 @@ class SlowLogs:
     def __init__(self) -> None:
         self.may_open = threading.Event()
         self.opening = self.open = 0
+        self.ownerships: list[object] = []
 
     def append(self, *_: Any, **__: Any) -> int:
         raise NotImplementedError
 
-    def open_reader(self, *_: Any, **__: Any) -> SlowLogs:
+    def open_reader(self, *_: Any, ownership: object, **__: Any) -> SlowLogs:
+        self.ownerships.append(ownership)
         self.opening += 1
         assert self.may_open.wait(20)
         self.open += 1
@@ -64,7 +69,19 @@ def attachments(logs: SlowLogs) -> Iterator[Attachments]:
 def owned(generation: int = 1, *, release: bool = False) -> Assignment:
     """One bucket."""
     bucket = OwnedBucket(0, 0, 65535, 1, False, "log", generation, release)
-    return Assignment(1, generation, 0, 0, "embedded", (bucket,))
+    return Assignment(1, generation, 0, ORIGIN, "embedded", (bucket,))
+
+
+def test_each_is_opened_under_its_own_assignment(attachments: Attachments, logs: SlowLogs) -> None:
+    """A log refuses whoever comes by an older one than somebody came by before."""
+    logs.may_open.set()
+    for generation in (1, 3):
+        attachments.adopt(owned(generation))
+        wait_until(lambda: attachments.next_try_at < float("inf"))  # the last reader is closed
+        attachments.open_due()
+        wait_until(lambda: attachments.all[0].reader is not None)
+
+    assert logs.ownerships == [Ownership(ORIGIN, 1), Ownership(ORIGIN, 3)]
 
 
 def test_what_is_being_opened_is_not_let_go_of_before(attachments: Attachments, logs: SlowLogs) -> None:
@@ -212,7 +229,7 @@ def test_a_place_is_opened_anew_when_its_last_reader_is_closed(stubborn: Attachm
 def test_many_are_closed_side_by_side(stubborn: Attachments) -> None:
     logs = logs_of(stubborn)
     buckets = tuple(OwnedBucket(0, at, at, 10, False, "log", 3, False) for at in range(1, 11))
-    stubborn.adopt(Assignment(1, 3, 0, 0, "embedded", buckets))
+    stubborn.adopt(Assignment(1, 3, 0, ORIGIN, "embedded", buckets))
     stubborn.open_due()
     wait_until(lambda: all(one.reader is not None for one in stubborn.all))
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from controller.dataplane.pulsar.cursors import Attachments, Holder, _holder
+from controller.dataplane.base import Ownership
+from controller.dataplane.pulsar.cursors import Attachments, Holder, _holder, ownership_text
 from controller.domain.hash_range import FULL_RANGE, HashRange
 
 LOW, HIGH = FULL_RANGE.halves()
@@ -24,6 +25,25 @@ A, B = Holder("a", "1", "x", (LOW,)), Holder("b", "2", "y", (HIGH,))
 )
 def test_ranges_of_a_consumer(said: dict[str, Any], expected: tuple[HashRange, ...]) -> None:
     assert _holder(said, is_shared=True).slots == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (ownership_text(Ownership(1_732_000_000_000_000, 12)), Ownership(1_732_000_000_000_000, 12)),
+        (None, None),
+        ("", None),
+        ("12", None),
+        ("1.2.3", None),
+        ("1.x", None),
+        ("-1.2", None),
+    ],
+)
+def test_what_a_consumer_was_assigned_by(written: str | None, expected: Ownership | None) -> None:
+    """Anybody may write a property."""
+    marks = {} if written is None else {"cleave.ownership": written}
+
+    assert _holder({"metadata": marks}, is_shared=True).ownership == expected
 
 
 def test_sharers_are_in_the_way_where_they_overlap() -> None:
