@@ -15,7 +15,6 @@ from controller.dataplane.base import LogMessage, Ownership, Position
 from controller.domain.errors import LostRace
 from tests.support.waiting import wait_until
 
-
 ORIGIN = 40
 
 
