@@ -144,16 +144,17 @@ class Attachments:
         wakeup: threading.Event,
         claim: StoredPosition = lambda _attachment: None,
         on_opened: Callable[[], None] = lambda: None,
+        on_closed: Callable[[], None] = lambda: None,
     ) -> None:
         """`claim` is called with each that was opened, in the opening thread, before anything of it is read; `on_opened` there too,
-        when an opening has ended, and in a closing thread, when a closing has.
+        when an opening has ended. `on_closed` is called in a closing thread, when a closing has: it is time to `adopt`.
         """
         self._logs, self._subscription, self._owner, self._wakeup = logs, subscription, owner, wakeup
         self._claim, self._on_opened = claim, on_opened
         self._held: dict[tuple[int, int, int], Attachment] = {}
         self._released: set[tuple[int, int, int]] = set()
         self._losses: dict[tuple[int, int], Backoff] = {}
-        self._threads = ReaderThreads(self._closed)
+        self._threads = ReaderThreads(on_closed)
         self._turn = 0
 
     @property
@@ -168,7 +169,7 @@ class Attachments:
 
     def adopt(self, assignment: Assignment | None) -> list[OwnedBucket]:
         """Follow an assignment. What is no longer owned is closed: its owner is another by now. The buckets to release that nothing is
-        held of any more are given back, to be said so again.
+        held of any more are given back, to be said so, and said again. What is still being closed is among them once it is.
         """
         owned = {one.identity: one for one in assignment.buckets} if assignment else {}
         origin = assignment.origin if assignment else 0
@@ -184,13 +185,14 @@ class Attachments:
                 if bucket.sealed and not held.owned.sealed:
                     held.rung.set()  # its end may have come
                 held.owned = bucket
-            elif bucket.release or identity in self._released:
+                continue
+            after = self._threads.leaving(identity[:2])
+            if bucket.release or identity in self._released:
                 # What was released once is not taken up again: the word of it may be under way.
-                gone.append(bucket)
+                gone += [bucket] if after is None else []
             else:
                 loss = self._losses.get(identity[:2])
                 delay_seconds = 0.0 if loss is None else loss.next_seconds()
-                after = self._threads.leaving(identity[:2])
                 self._held[identity] = Attachment(
                     bucket, origin, self._wakeup, delay_seconds, self._on_opened, after
                 )
@@ -243,10 +245,10 @@ class Attachments:
         """Whether this very ownership still goes on."""
         return isinstance(attachment, Attachment) and self._held.get(attachment.owned.identity) is attachment
 
-    def release(self, attachment: Attachment, then: Callable[[], None] = lambda: None) -> None:
-        """Let go of it for good: this ownership is not taken up again. `then` is called in a thread aside when that is done."""
+    def release(self, attachment: Attachment) -> None:
+        """Let go of it for good: this ownership is not taken up again. `adopt` tells when that is done."""
         self._released.add(attachment.owned.identity)
-        self._stop(attachment, then)
+        self._stop(attachment)
 
     def lose(self, attachment: Attachment) -> None:
         """Stop reading it. While it is owned it is opened anew, later each time until something of it is acknowledged."""
@@ -268,14 +270,10 @@ class Attachments:
         for one in [*self._held.values()]:
             self._threads.stop(one.owned.identity[:2], one)
 
-    def _stop(self, attachment: Attachment, then: Callable[[], None] = lambda: None) -> None:
+    def _stop(self, attachment: Attachment) -> None:
         if self.holds(attachment):
             del self._held[attachment.owned.identity]
-        self._threads.stop(attachment.owned.identity[:2], attachment, then)
-
-    def _closed(self) -> None:
-        self._wakeup.set()
-        self._on_opened()
+        self._threads.stop(attachment.owned.identity[:2], attachment)
 
     def demand_reached(self) -> None:
         """Raises why a log was out of reach when it was last tried, or can never be read. A cursor that is still held, or still

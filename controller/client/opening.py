@@ -203,11 +203,10 @@ class ReaderThreads:
         """Have it asked; others are read meanwhile. The answer is for `take_answer`."""
         self._asking.run(partial(one.ask, question, one.will_ask()))
 
-    def stop(self, place: Hashable, one: Opening[Reader], then: Callable[[], None] = lambda: None) -> None:
-        """Read it no further from now on, and close it aside; `then` is called there, when that is done, and raises nothing."""
+    def stop(self, place: Hashable, one: Opening[Reader]) -> None:
+        """Read it no further from now on, and close it aside; see `leaving`."""
         reader = one.stop()
         if reader is None:
-            then()
             return
         closed = threading.Event()
         with self._lock:
@@ -216,7 +215,6 @@ class ReaderThreads:
         def close() -> None:
             try:
                 reader.close()
-                then()
             finally:
                 self._left(place, closed)
 

@@ -126,8 +126,6 @@ class Session:
         self._feed: EventFeed | None = None
         # One is left for what is said while the other waits for the answer to a pulse: somebody waits for a release.
         self._calls = AsideCalls(2, "cleave-session-calls")
-        self._let_go: list[OwnedBucket] = []
-        """What the leader is still to be told of."""
         patiently(self._register, seconds=patience_seconds)
         self._is_registered = True
         self._thread = threading.Thread(target=self._run, name="cleave-session", daemon=True)
@@ -177,14 +175,12 @@ class Session:
         return self._servers.ask("POST", f"{self._path}/{what}", document=said)
 
     def say_released(self, buckets: Sequence[OwnedBucket]) -> None:
-        """Let the leader know that these are let go of, with all others that are by the time it is said. For any thread. Said again at
-        the next assignment if it does not arrive.
-        """
-        with self._lock:
-            is_under_way = bool(self._let_go)
-            self._let_go.extend(buckets)
-        if not is_under_way:
-            self._calls.submit(self._say_let_go)
+        """Let the leader know that these are let go of. Said again at the next assignment if it does not arrive."""
+        let_go = [
+            {"segment_id": one.segment_id, "bucket_start": one.bucket.start, "generation": one.generation}
+            for one in buckets
+        ]
+        self._say("released", {"buckets": let_go})
 
     def say_drained(self, buckets: Sequence[OwnedBucket]) -> None:
         """Let the leader know that the sealed segments of these are read to their end. The caller looks again until it is told so."""
@@ -229,16 +225,6 @@ class Session:
         _log.warning(
             "%s: no worker heard the goodbye; others wait for the grace period: %s", self._path, unheard
         )
-
-    def _say_let_go(self) -> None:
-        with self._lock:
-            let_go, self._let_go = self._let_go, []
-        found = [
-            {"segment_id": one.segment_id, "bucket_start": one.bucket.start, "generation": one.generation}
-            for one in let_go
-        ]
-        with suppress(CleaveError):
-            self.ask("released", {"buckets": found})
 
     def _say(self, what: str, document: dict[str, object]) -> None:
         said = {"incarnation": self._incarnation, **document}

@@ -115,7 +115,7 @@ class StreamConsumer(ClosedByWith):
         self._still_working: list[Callable[[], bool]] = []
         self._stand_in = StandIn(self._act_aside)
         self._attachments = Attachments(
-            logs, subscription, name, self._wakeup, self._stored, self._stand_in.ring
+            logs, subscription, name, self._wakeup, self._stored, self._stand_in.ring, self._changed
         )
         self._look_at = 0.0
         self._rounds = Rounds(self._wakeup, patience_seconds, DataPlaneUnavailable, StoreUnavailable)
@@ -426,14 +426,14 @@ class StreamConsumer(ClosedByWith):
             self._session.say_released(gone)
 
     def _release(self) -> None:
-        """Let go of what others wait for and the application has finished."""
+        """Let go of what others wait for and the application has finished. The leader is told when it is closed (`_adopt`)."""
 
         def release(one: Attachment) -> None:
             try:
                 if self._on_release is not None:
                     self._on_release(one.owned.segment_id, one.owned.bucket)
             finally:
-                self._attachments.release(one, lambda: self._session.say_released([one.owned]))
+                self._attachments.release(one)
 
         settle_each(self._attachments.to_release(), release)
 

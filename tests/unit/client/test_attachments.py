@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from controller.client.attachments import Attachments
+from controller.client.attachments import Attachment, Attachments
 from controller.client.session import Assignment, OwnedBucket
 from controller.dataplane.base import LogMessage, Ownership, Position
 from controller.domain.errors import LostRace
@@ -122,7 +122,7 @@ def test_what_was_released_once_is_not_taken_up_again(attachments: Attachments, 
     [one] = attachments.to_release()
     attachments.release(one)
 
-    said_again = attachments.adopt(owned())
+    said_again = wait_until(lambda: attachments.adopt(owned()))
 
     assert [bucket.identity for bucket in said_again] == [(0, 0, 1)]
     assert attachments.all == ()
@@ -180,9 +180,15 @@ class Stubborn(SlowLogs):
 
 
 @pytest.fixture
-def stubborn() -> Iterator[Attachments]:
+def closed() -> threading.Event:
+    """Set when a reader is closed."""
+    return threading.Event()
+
+
+@pytest.fixture
+def stubborn(closed: threading.Event) -> Iterator[Attachments]:
     logs = Stubborn()
-    attachments = Attachments(logs, "s", "me", threading.Event())
+    attachments = Attachments(logs, "s", "me", threading.Event(), on_closed=closed.set)
     attachments.adopt(owned())
     attachments.open_due()
     wait_until(lambda: attachments.all[0].reader is not None)
@@ -197,17 +203,23 @@ def logs_of(attachments: Attachments) -> Stubborn:
     return attachments._logs
 
 
-def test_whoever_lets_go_does_not_wait_and_says_so_when_it_is_closed(stubborn: Attachments) -> None:
-    said = threading.Event()
-    stubborn.adopt(owned(release=True))
+@pytest.mark.parametrize("let_go", [Attachments.release, Attachments.lose], ids=["released", "lost"])
+def test_whoever_lets_go_does_not_wait_and_the_leader_is_told_when_it_is_closed(
+    stubborn: Attachments, closed: threading.Event, let_go: Callable[[Attachments, Attachment], None]
+) -> None:
+    """Trap 22: the next owner is let in after that. Whatever the leader says meanwhile."""
+    asked = owned(release=True)
+    stubborn.adopt(asked)
     [one] = stubborn.to_release()
 
-    stubborn.release(one, said.set)
+    let_go(stubborn, one)
 
     wait_until(lambda: logs_of(stubborn).closing == 1)
-    assert not said.is_set()
+    assert stubborn.adopt(asked) == []
+    assert not closed.is_set()
     logs_of(stubborn).goes_on.set()
-    assert said.wait(20)
+    assert closed.wait(20)
+    assert stubborn.adopt(asked) == [*asked.buckets]
 
 
 def test_a_place_is_opened_anew_when_its_last_reader_is_closed(stubborn: Attachments) -> None:
