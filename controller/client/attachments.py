@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
 from operator import itemgetter
@@ -48,11 +49,14 @@ class Attachment(Opening[LogReader]):
         wakeup: threading.Event,
         delay_seconds: float = 0.0,
         on_opened: Callable[[], None] = lambda: None,
+        on_free: Callable[[], None] = lambda: None,
         after: threading.Event | None = None,
     ) -> None:
-        """`on_opened` is called in the opening thread when an opening has ended, well or not. See `Opening`."""
+        """`on_opened` is called in the opening thread when an opening has ended, well or not, `on_free` in the asking thread when it may
+        be let go of, and is to be. See `Opening`.
+        """
         super().__init__(owned.backing_topic, wakeup, delay_seconds, after)
-        self.owned, self.origin, self._on_opened = owned, origin, on_opened
+        self.owned, self.origin, self._on_opened, self._on_free = owned, origin, on_opened, on_free
         self.delivered: Position | None = None
         self.acknowledged: Position | None = None
         self.stored: Position | None = None
@@ -109,6 +113,12 @@ class Attachment(Opening[LogReader]):
         self.since(self.reason)
         self._on_opened()
 
+    def ask(self, question: Callable[[], Any], asked: Future[Any]) -> None:
+        """See `Opening`."""
+        super().ask(question, asked)
+        if self.owned.release:
+            self._on_free()
+
     def take(self, logs: LogClient, subscription: str, owner: str, claim: StoredPosition) -> LogReader:
         """The bucket's part of the cursor, and its row beside the results; for `open`."""
         owned = self.owned
@@ -144,17 +154,18 @@ class Attachments:
         wakeup: threading.Event,
         claim: StoredPosition = lambda _attachment: None,
         on_opened: Callable[[], None] = lambda: None,
-        on_closed: Callable[[], None] = lambda: None,
+        on_free: Callable[[], None] = lambda: None,
     ) -> None:
         """`claim` is called with each that was opened, in the opening thread, before anything of it is read; `on_opened` there too,
-        when an opening has ended. `on_closed` is called in a closing thread, when a closing has: it is time to `adopt`.
+        when an opening has ended. `on_free` is called in a thread aside when something is closed, or may be let go of: it is time to
+        `adopt`, and to look at what is `to_release`.
         """
         self._logs, self._subscription, self._owner, self._wakeup = logs, subscription, owner, wakeup
-        self._claim, self._on_opened = claim, on_opened
+        self._claim, self._on_opened, self._on_free = claim, on_opened, on_free
         self._held: dict[tuple[int, int, int], Attachment] = {}
         self._released: set[tuple[int, int, int]] = set()
         self._losses: dict[tuple[int, int], Backoff] = {}
-        self._threads = ReaderThreads(on_closed)
+        self._threads = ReaderThreads(on_free)
         self._turn = 0
 
     @property
@@ -194,7 +205,7 @@ class Attachments:
                 loss = self._losses.get(identity[:2])
                 delay_seconds = 0.0 if loss is None else loss.next_seconds()
                 self._held[identity] = Attachment(
-                    bucket, origin, self._wakeup, delay_seconds, self._on_opened, after
+                    bucket, origin, self._wakeup, delay_seconds, self._on_opened, self._on_free, after
                 )
         return gone
 

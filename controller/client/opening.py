@@ -50,6 +50,9 @@ class Opening(Generic[Reader]):
         self.rung = threading.Event()
         self.is_being_opened = self.is_closed = False
         self._asked: Future[Any] | None = None
+        self._at_rest = threading.Event()
+        """No other thread is at it."""
+        self._at_rest.set()
 
     @property
     def is_being_asked(self) -> bool:
@@ -76,13 +79,19 @@ class Opening(Generic[Reader]):
         """Whether it is time to open it; then it is being opened."""
         with self._lock:
             is_due = self.is_waiting and self.next_try_at <= time.monotonic()
-            self.is_being_opened = self.is_being_opened or is_due
+            if is_due:
+                self.is_being_opened = True
+                self._at_rest.clear()
             return is_due
 
     def open(self, act: Callable[[], Reader]) -> None:
         """Runs in a thread aside, after `take_turn`."""
-        if self.is_closed:  # while it waited for a thread
-            return
+        if not self.is_closed:  # while it waited for a thread
+            self._open(act)
+        self.rest()
+        self.ring()
+
+    def _open(self, act: Callable[[], Reader]) -> None:
         try:
             reader = act()
         except CleaveError as error:
@@ -97,8 +106,6 @@ class Opening(Generic[Reader]):
                     self.succeed()
             if is_late:
                 reader.close()
-        self.is_being_opened = False
-        self.ring()
 
     def fail(self, error: CleaveError) -> None:
         """Not to be opened or read just now: again after a while that doubles."""
@@ -113,20 +120,43 @@ class Opening(Generic[Reader]):
     def ask(self, question: Callable[[], Any], asked: Future[Any]) -> None:
         """Runs in a thread aside, after `will_ask`: `question` may wait for the data plane as long as a call may take."""
         try:
-            asked.set_result(question())
+            answer = question()
         except Exception as error:  # noqa: BLE001 - raised where the answer is taken
+            self._at_rest.set()  # before the answer, upon which the next question may follow
             asked.set_exception(error)
+        else:
+            self._at_rest.set()
+            asked.set_result(answer)
         self._wakeup.set()
 
     def will_ask(self) -> Future[Any]:
         """Its reader is for the thread aside until there is an answer."""
+        self._at_rest.clear()
         self._asked = Future()
         return self._asked
 
     def take_answer(self) -> Any:
-        """What was asked last came to this; None where nothing was. Raises what the question raised."""
+        """What was asked last came to this; None where nothing was. Raises what the question raised. What has arrived meanwhile is to be
+        looked at.
+        """
         asked, self._asked = self._asked, None
+        if self.rung.is_set():
+            self._wakeup.set()
         return None if asked is None else asked.result()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether it is neither being opened nor asked."""
+        return self._at_rest.is_set()
+
+    def come_to_rest(self) -> None:
+        """Returns when it is so."""
+        self._at_rest.wait()
+
+    def rest(self) -> None:
+        """What was begun has ended, or is not done: there are no threads any more."""
+        self._at_rest.set()
+        self.is_being_opened = False
 
     def stop(self) -> Reader | None:
         """Read no further, for good; what is to be closed, if anything is. What is unacknowledged is read again by the next reader."""
@@ -156,14 +186,10 @@ class _Threads:
                 thread.start()
             return True
 
-    def close(self, *, drops_waiting: bool) -> None:
-        """Take no more. Returns when what was begun has ended, since threads end before the process does, and what waits unless it is
-        dropped.
-        """
+    def close(self) -> None:
+        """Take no more. Returns when all that was taken has ended, since threads end before the process does."""
         with self._lock:
             self._is_closed = True
-            if drops_waiting:
-                self._waiting.clear()
             running = [*self._running]
         for thread in running:
             thread.join()
@@ -190,31 +216,36 @@ class ReaderThreads:
         self._leaving: dict[Hashable, threading.Event] = {}
 
     def leaving(self, place: Hashable) -> threading.Event | None:
-        """Set when the last reader of this place is closed; None where there is none, or it is."""
+        """Set when the last reader of this place is closed, and no call of it is under way; None where that is so."""
         with self._lock:
             return self._leaving.get(place)
 
     def open(self, one: Opening[Reader], act: Callable[[], Reader]) -> None:
         """Open it if its time has come."""
-        if one.take_turn():
-            self._opening.run(partial(one.open, act))
+        if one.take_turn() and not self._opening.run(partial(one.open, act)):
+            one.rest()
 
     def ask(self, one: Opening[Reader], question: Callable[[], Any]) -> None:
         """Have it asked; others are read meanwhile. The answer is for `take_answer`."""
-        self._asking.run(partial(one.ask, question, one.will_ask()))
+        if not self._asking.run(partial(one.ask, question, one.will_ask())):
+            one.rest()
 
     def stop(self, place: Hashable, one: Opening[Reader]) -> None:
         """Read it no further from now on, and close it aside; see `leaving`."""
-        reader = one.stop()
-        if reader is None:
-            return
         closed = threading.Event()
         with self._lock:
-            self._leaving[place] = closed
+            reader = one.stop()
+            if reader is None and one.is_at_rest:
+                return
+            before, self._leaving[place] = self._leaving.get(place), closed
 
         def close() -> None:
             try:
-                reader.close()
+                if reader is not None:
+                    reader.close()
+                one.come_to_rest()  # what is opened late is closed, and no question moves the cursor of the next owner
+                if before is not None:
+                    before.wait()
             finally:
                 self._left(place, closed)
 
@@ -223,9 +254,8 @@ class ReaderThreads:
 
     def close(self) -> None:
         """Returns when everything that was stopped is closed, and what is being opened or asked has ended."""
-        self._closing.close(drops_waiting=False)
-        self._opening.close(drops_waiting=True)
-        self._asking.close(drops_waiting=True)
+        for threads in (self._closing, self._opening, self._asking):
+            threads.close()
 
     def _left(self, place: Hashable, closed: threading.Event) -> None:
         closed.set()

@@ -192,12 +192,16 @@ class PulsarReader:
         return self._lost
 
     def acknowledge(self, position: Position) -> None:
-        """Acknowledge everything up to and including `position`; the broker knows it within 100 ms."""
+        """Acknowledge everything up to and including `position`; the broker knows it within 100 ms. It asks nobody: why it is lost, a read
+        says.
+        """
         if position > self._read and position > self._acknowledged:
             raise InvalidInput(
                 f"{self._backing_topic}: {position} was not read yet; acknowledge what was read"
             )
-        self._demand_held()
+        self.look()
+        if self._interrupted.is_set() and position > self._acknowledged:
+            raise self._lost or self._cut_off()
         settled = self._unacknowledged.take_upto(position)
         opened = self._opened
         if not settled:
@@ -211,7 +215,7 @@ class PulsarReader:
             self._drain.acknowledged(sum(map(len, settled)))
         except pulsar.PulsarException as error:
             self.interrupt()
-            raise self._why_lost(mapped(error, f"acknowledge {self._backing_topic}")) from error
+            raise self._lost or mapped(error, f"acknowledge {self._backing_topic}") from error
 
     def _settle(self, consumer: pulsar.Consumer, settled: Sequence[Run]) -> None:
         """Tell the broker that these are acknowledged, which follow upon those that were before."""
@@ -297,7 +301,10 @@ class PulsarReader:
         """
         if self._lost is None:
             self._lost = self._ask_why() or otherwise
-        return self._lost or LostRace(
+        return self._lost or self._cut_off()
+
+    def _cut_off(self) -> LostRace:
+        return LostRace(
             f"{self._backing_topic}: the connection of {self._subscription!r} ended, or its cursor was moved; open a "
             "new reader",
             delay_seconds=0.0,

@@ -221,11 +221,14 @@ def test_whatever_the_order_one_reader_is_open_or_none_and_the_last_word_of_the_
         run.hear()
         while run.logs.let_go_on(0, fails=False):
             pass
+        [one] = run.attachments.all
+        wait_until(
+            lambda: one.is_waiting or run.opening() or one.reader, message="whoever was there has gone"
+        )
         run.open_due()
         while run.logs.let_go_on(0, fails=False):
             pass
         wait_until(lambda: not run.opening(), message="nothing is being opened any more")
-        [one] = run.attachments.all
         assert one.owned.generation == run.generation
         assert one.reader is not None
         wait_until(lambda: run.logs.open == 1, timeout_seconds=10, message="no other reader is open")

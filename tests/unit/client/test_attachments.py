@@ -180,15 +180,15 @@ class Stubborn(SlowLogs):
 
 
 @pytest.fixture
-def closed() -> threading.Event:
-    """Set when a reader is closed."""
+def free() -> threading.Event:
+    """Set when something is closed, or may be let go of."""
     return threading.Event()
 
 
 @pytest.fixture
-def stubborn(closed: threading.Event) -> Iterator[Attachments]:
+def stubborn(free: threading.Event) -> Iterator[Attachments]:
     logs = Stubborn()
-    attachments = Attachments(logs, "s", "me", threading.Event(), on_closed=closed.set)
+    attachments = Attachments(logs, "s", "me", threading.Event(), on_free=free.set)
     attachments.adopt(owned())
     attachments.open_due()
     wait_until(lambda: attachments.all[0].reader is not None)
@@ -205,7 +205,7 @@ def logs_of(attachments: Attachments) -> Stubborn:
 
 @pytest.mark.parametrize("let_go", [Attachments.release, Attachments.lose], ids=["released", "lost"])
 def test_whoever_lets_go_does_not_wait_and_the_leader_is_told_when_it_is_closed(
-    stubborn: Attachments, closed: threading.Event, let_go: Callable[[Attachments, Attachment], None]
+    stubborn: Attachments, free: threading.Event, let_go: Callable[[Attachments, Attachment], None]
 ) -> None:
     """Trap 22: the next owner is let in after that. Whatever the leader says meanwhile."""
     asked = owned(release=True)
@@ -216,9 +216,9 @@ def test_whoever_lets_go_does_not_wait_and_the_leader_is_told_when_it_is_closed(
 
     wait_until(lambda: logs_of(stubborn).closing == 1)
     assert stubborn.adopt(asked) == []
-    assert not closed.is_set()
+    assert not free.is_set()
     logs_of(stubborn).goes_on.set()
-    assert closed.wait(20)
+    assert free.wait(20)
     assert stubborn.adopt(asked) == [*asked.buckets]
 
 
@@ -267,6 +267,75 @@ def test_whoever_is_being_asked_is_neither_read_nor_let_go_of(stubborn: Attachme
     assert one.take_answer() is True
     stubborn.adopt(owned(release=True))
     assert stubborn.to_release() == [one]
+
+
+def test_what_arrives_during_a_question_is_looked_at_after_the_answer(stubborn: Attachments) -> None:
+    [one] = stubborn.all
+    one.rung.clear()
+    goes_on = threading.Event()
+    stubborn.ask(one, lambda: goes_on.wait(20))
+    one.ring()
+    stubborn._wakeup.clear()  # a round in which it is passed over
+    assert [*stubborn.with_something_new()] == []
+
+    goes_on.set()
+    wait_until(lambda: one.has_news)
+    stubborn._wakeup.clear()
+    one.take_answer()
+
+    assert stubborn._wakeup.is_set()
+    assert [held for held, _ in stubborn.with_something_new()] == [one]
+
+
+def test_what_is_to_be_let_go_of_after_a_question_is_told_of(
+    stubborn: Attachments, free: threading.Event
+) -> None:
+    """The application may be busy for long."""
+    [one] = stubborn.all
+    goes_on = threading.Event()
+    stubborn.ask(one, lambda: goes_on.wait(20))
+    stubborn.adopt(owned(release=True))
+    assert not free.is_set()
+
+    goes_on.set()
+
+    assert free.wait(20)
+    wait_until(lambda: stubborn.to_release() == [one])
+
+
+@pytest.mark.parametrize("let_go", [Attachments.lose_all, Attachments.let_go_aside], ids=["lost", "aside"])
+def test_a_place_is_free_when_no_call_of_its_last_reader_is_under_way(
+    stubborn: Attachments, free: threading.Event, let_go: Callable[[Attachments], None]
+) -> None:
+    """A question may end with moving the cursor, and an opening with a reader."""
+    [one] = stubborn.all
+    logs_of(stubborn).goes_on.set()
+    goes_on = threading.Event()
+    stubborn.ask(one, lambda: goes_on.wait(20))
+
+    let_go(stubborn)
+
+    wait_until(lambda: logs_of(stubborn).open == 0)
+    assert stubborn.adopt(owned(release=True)) == []
+    assert not free.is_set()
+    goes_on.set()
+    assert free.wait(20)
+    assert stubborn.adopt(owned(release=True)) == [*owned(release=True).buckets]
+
+
+def test_what_is_stopped_while_it_is_opened_is_gone_when_that_has_ended(
+    attachments: Attachments, logs: SlowLogs
+) -> None:
+    attachments.adopt(owned())
+    attachments.open_due()
+    wait_until(lambda: logs.opening == 1)
+    attachments.lose_all()
+    assert attachments.adopt(owned(release=True)) == []
+
+    logs.may_open.set()
+
+    assert wait_until(lambda: attachments.adopt(owned(release=True)))
+    assert logs.open == 0
 
 
 def test_an_answer_is_news_and_comes_to_whoever_takes_it_as_it_was_raised(stubborn: Attachments) -> None:
