@@ -268,11 +268,11 @@ def test_a_goodbye_that_cannot_be_written_ends_the_session_when_grace_is_over(
     wait_until(lambda: owned(session) == EVERYTHING, message="all is a's")
     life, settle, failed = session._incarnation, leader.settle, threading.Event()
 
-    def failing(tx: Any, key: Any, requests: Any, timing: Any) -> Settlement:
+    def failing(tx: Any, key: Any, requests: Any, *rest: Any) -> Settlement:
         if not failed.is_set() and any(isinstance(one, Goodbye) for one in requests):
             failed.set()
             raise LostRace("injected: the write fails", 0.1)
-        return settle(tx, key, requests, timing)
+        return settle(tx, key, requests, *rest)
 
     monkeypatch.setattr(leader, "settle", failing)
     with pytest.raises(LostRace, match="the write fails"):
@@ -428,9 +428,9 @@ def test_what_the_leader_writes_itself_is_settled_once(
     asked: list[list[str]] = []
     settle = leader.settle
 
-    def noted(tx: Any, key: Any, requests: Any, timing: Any) -> Settlement:
+    def noted(tx: Any, key: Any, requests: Any, *rest: Any) -> Settlement:
         asked.append([type(request).__name__ for request in requests])
-        return settle(tx, key, requests, timing)
+        return settle(tx, key, requests, *rest)
 
     monkeypatch.setattr(leader, "settle", noted)
     session.say_drained([one for one in held(session) if one.sealed])
