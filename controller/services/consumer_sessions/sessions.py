@@ -139,11 +139,12 @@ class SubscriptionSessions:
         self.sessions.clear()
 
     def hang_up_silent(self, now: float) -> None:
-        """Close the streams of those who have not been heard for so long: the other end may be gone unnoticed."""
+        """Close the streams of those who have not been heard for so long: the other end may be gone unnoticed, and as long as that."""
         for consumer, session in self.sessions.items():
             if session.stream is not None and now - session.heard_at > self.timing.silent_seconds:
                 stream = session.stream
                 self.detach(consumer, stream, now)
+                session.away_since = session.heard_at
                 stream.end("silent")
 
     def expired(self, now: float) -> list[tuple[str, str]]:
