@@ -106,8 +106,8 @@ class SubscriptionSessions:
         """Its stream has ended: it has the grace period to come back."""
         session = self.sessions.get(consumer)
         if session is not None and session.stream is stream:
-            session.stream, session.away_since = None, now
-            session.expires_at = now + self.timing.grace_seconds
+            session.stream, session.expires_at = None, now + self.timing.grace_seconds
+            session.away_since = now
 
     def arm(self, consumer: str, incarnation: str, now: float) -> None:
         """Have the session end by itself, whatever becomes of what is tried now."""
