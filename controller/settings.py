@@ -102,8 +102,10 @@ class Settings(BaseSettings):
     """A consumer that does not let go of a bucket for so long loses it, and what it has in hand is delivered again; 0: it is
     waited for.
     """
-    bucket_gap_seconds: float = Field(60.0, gt=0.0, le=86_400.0)
-    """A bucket that nobody reads for so long is an alarm: in the log, the metrics, `inspect.bucket_gaps` and `cleave doctor`."""
+    bucket_gap_seconds: float = Field(20.0, gt=0.0, le=86_400.0)
+    """A bucket that nobody reads for so long is an alarm, in the log, the metrics, `inspect.bucket_gaps` and `cleave doctor`: one that
+    its owner does not let go of, and one whose owner is not connected. Shorter than the grace period, or the latter never is.
+    """
 
     worker_lease_seconds: float = Field(15.0, gt=1.0, le=600.0)
     """A dead worker's shards move after this long."""

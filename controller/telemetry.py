@@ -78,8 +78,12 @@ BUCKETS_OWNED = Gauge(
 BUCKETS_WITHHELD = Gauge(
     "cleave_buckets_withheld", "Of these, buckets whose owner is to let go of them and has not yet."
 )
+BUCKETS_AWAY = Gauge(
+    "cleave_buckets_away", "Of these, buckets whose owner is not connected and may come back."
+)
 BUCKETS_OVERDUE = Gauge(
-    "cleave_buckets_overdue", "Of these, buckets that are not let go of for longer than the alarm's time."
+    "cleave_buckets_overdue",
+    "Of these, buckets that are not let go of, or whose owner is away, for longer than the alarm's time.",
 )
 BUCKET_ALARMS = Counter("cleave_bucket_alarms_total", "Buckets that became overdue.")
 SEGMENTS_SHARED = Gauge("cleave_shared_segments", "Segments that several consumers of a subscription read.")

@@ -2324,12 +2324,15 @@ CREATE TABLE cleave.consumer (
     connected boolean DEFAULT true NOT NULL,
     registered_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     incarnation text DEFAULT ''::text NOT NULL,
+    disconnected_at timestamp with time zone,
     CONSTRAINT consumer_name_form CHECK ((name ~ '^[^[:space:]]+$'::text))
 );
 
 COMMENT ON COLUMN cleave.consumer.connected IS 'Read by nobody. Programs from before register_consumer still set it, so a later migration drops it.';
 
 COMMENT ON COLUMN cleave.consumer.incarnation IS 'Which process of that name registered; empty where nobody said.';
+
+COMMENT ON COLUMN cleave.consumer.disconnected_at IS 'Since when its topic''s leader has been without its stream, noted once that is longer than a moment; NULL while it is connected.';
 
 COMMENT ON CONSTRAINT consumer_name_form ON cleave.consumer IS 'A consumer name is not empty and has no spaces.';
 
@@ -3424,7 +3427,9 @@ CREATE VIEW inspect.buckets AS
             WHEN ((seek.asked_at IS NOT NULL) AND (o.consumer IS NOT NULL)) THEN 'to be let go of for a seek'::text
             WHEN (seek.asked_at IS NOT NULL) THEN 'stopped for a seek'::text
             WHEN (a.barrier = 'withheld'::text) THEN 'withheld until its parents are read'::text
+            WHEN ((o.release_asked_at IS NOT NULL) AND (holder.disconnected_at IS NOT NULL)) THEN 'being handed over: owner is not connected'::text
             WHEN (o.release_asked_at IS NOT NULL) THEN 'being handed over'::text
+            WHEN (holder.disconnected_at IS NOT NULL) THEN 'owner is not connected: it may come back until its grace period is over'::text
             WHEN (o.consumer IS NOT NULL) THEN COALESCE(o.said, 'owned'::text)
             WHEN (cardinality(a.consumers) = 0) THEN 'no consumer is registered'::text
             ELSE 'not handed out yet'::text
@@ -3433,6 +3438,7 @@ CREATE VIEW inspect.buckets AS
             WHEN (seek.asked_at IS NOT NULL) THEN seek.asked_at
             WHEN (a.barrier = 'withheld'::text) THEN s.created_at
             WHEN (o.release_asked_at IS NOT NULL) THEN o.release_asked_at
+            WHEN (holder.disconnected_at IS NOT NULL) THEN holder.disconnected_at
             WHEN (o.consumer IS NOT NULL) THEN COALESCE(o.said_since, o.owned_since)
             WHEN (cardinality(a.consumers) > 0) THEN GREATEST(s.created_at, free.parents_read_at, free.first_registered_at)
             ELSE NULL::timestamp with time zone
@@ -3444,13 +3450,16 @@ CREATE VIEW inspect.buckets AS
               WHERE ((h.topic_id = a.topic_id) AND (h.subscription = a.subscription) AND (h.segment_id = ANY (a.waits_for)))
               ORDER BY h.consumer)
             ELSE '{}'::text[]
-        END AS held_by
-   FROM (((((inspect.assignments a
+        END AS held_by,
+    unread.backlog,
+    unread.backlog_counted_at
+   FROM (((((((inspect.assignments a
      JOIN cleave.segment s ON (((s.topic_id = a.topic_id) AND (s.segment_id = a.segment_id))))
      CROSS JOIN LATERAL ( SELECT bucket_start.bucket_start,
             COALESCE((lead(bucket_start.bucket_start) OVER (ORDER BY bucket_start.bucket_start) - 1), 65535) AS bucket_end
            FROM unnest((0 || s.bucket_splits)) bucket_start(bucket_start)) b)
      LEFT JOIN cleave.bucket_owner o ON (((o.topic_id = a.topic_id) AND (o.subscription = a.subscription) AND (o.segment_id = a.segment_id) AND (o.bucket_start = b.bucket_start))))
+     LEFT JOIN cleave.consumer holder ON (((holder.topic_id = o.topic_id) AND (holder.subscription = o.subscription) AND (holder.name = o.consumer))))
      CROSS JOIN LATERAL ( SELECT min(k.intended_at) AS asked_at
            FROM cleave.operation k
           WHERE ((k.topic_id = a.topic_id) AND (k.kind = 'seek'::text) AND ((k.parameters ->> 'subscription'::text) = a.subscription) AND (k.state <> ALL (ARRAY['done'::text, 'aborted'::text])) AND (k.state <> 'committed'::text))) seek)
@@ -3461,9 +3470,13 @@ CREATE VIEW inspect.buckets AS
             ( SELECT min(c.registered_at) AS min
                    FROM cleave.consumer c
                   WHERE ((c.topic_id = a.topic_id) AND (c.subscription = a.subscription))) AS first_registered_at) free)
+     CROSS JOIN LATERAL ( SELECT (sum(left_over.messages))::bigint AS backlog,
+            min(left_over.counted_at) AS backlog_counted_at
+           FROM cleave.drain_backlog left_over
+          WHERE ((left_over.topic_id = a.topic_id) AND (left_over.subscription = a.subscription) AND (left_over.segment_id = ANY (a.waits_for)))) unread)
   WHERE ((NOT a.is_drained) AND (a.kind <> 'QUEUE'::text));
 
-COMMENT ON VIEW inspect.buckets IS 'Per entry bucket that a subscription has to read: its owner, why nothing comes of it, since when, and who holds what it waits for.';
+COMMENT ON VIEW inspect.buckets IS 'Per entry bucket that a subscription has to read: its owner, why nothing comes of it, since when, who holds what it waits for, and how many messages are unread in that (backlog), as last counted: the first time within two minutes of a seal, then once a minute; empty where nothing was counted, or cannot be.';
 
 CREATE VIEW inspect.bucket_gaps AS
  SELECT topic,
@@ -3478,9 +3491,9 @@ CREATE VIEW inspect.bucket_gaps AS
     since,
     round(EXTRACT(epoch FROM (clock_timestamp() - since)), 1) AS gap_seconds
    FROM inspect.buckets b
-  WHERE ((reason = ANY (ARRAY['being handed over'::text, 'to be let go of for a seek'::text, 'stopped for a seek'::text, 'not handed out yet'::text, 'being opened'::text])) OR (split_part(reason, ':'::text, 1) = ANY (ARRAY['out of reach'::text, 'held by another reader'::text])));
+  WHERE (split_part(reason, ':'::text, 1) = ANY (ARRAY['being handed over'::text, 'to be let go of for a seek'::text, 'stopped for a seek'::text, 'not handed out yet'::text, 'being opened'::text, 'out of reach'::text, 'held by another reader'::text, 'owner is not connected'::text]));
 
-COMMENT ON VIEW inspect.bucket_gaps IS 'Entry buckets that nobody reads: not handed out, not let go of by their holder, or not to be had by it, since when and for how long.';
+COMMENT ON VIEW inspect.bucket_gaps IS 'Entry buckets that nobody reads: not handed out, not let go of by their holder, not to be had by it, or of a holder that is not connected, since when and for how long.';
 
 CREATE VIEW inspect.bundles_brokers AS
  SELECT b.cluster,
@@ -4124,8 +4137,10 @@ CREATE VIEW inspect.health AS
     undrained.oldest_seconds AS oldest_undrained_seconds,
     undrained.still_seconds AS still_drain_seconds,
     withheld.buckets AS buckets_withheld,
-    withheld.oldest_seconds AS oldest_withheld_seconds
-   FROM ((((((((((( SELECT ( SELECT count(*) AS count
+    withheld.oldest_seconds AS oldest_withheld_seconds,
+    away.buckets AS buckets_away,
+    away.oldest_seconds AS oldest_away_seconds
+   FROM (((((((((((( SELECT ( SELECT count(*) AS count
                    FROM cleave.topic
                   WHERE (topic.state = 'live'::text)) AS topics,
             ( SELECT count(*) AS count
@@ -4162,7 +4177,12 @@ CREATE VIEW inspect.health AS
      CROSS JOIN ( SELECT count(*) AS buckets,
             EXTRACT(epoch FROM (clock_timestamp() - min(bucket_owner.release_asked_at))) AS oldest_seconds
            FROM cleave.bucket_owner
-          WHERE (bucket_owner.release_asked_at IS NOT NULL)) withheld);
+          WHERE (bucket_owner.release_asked_at IS NOT NULL)) withheld)
+     CROSS JOIN ( SELECT count(*) AS buckets,
+            EXTRACT(epoch FROM (clock_timestamp() - min(c.disconnected_at))) AS oldest_seconds
+           FROM (cleave.consumer c
+             JOIN cleave.bucket_owner o ON (((o.topic_id = c.topic_id) AND (o.subscription = c.subscription) AND (o.consumer = c.name))))
+          WHERE (c.disconnected_at IS NOT NULL)) away);
 
 COMMENT ON VIEW inspect.health IS 'One row: how everything is. Ages are empty where there is nothing to be old; shards are those that had a worker within the hour; lease_changes only rises, by one for each time that a worker began to have a shard.';
 
@@ -4511,20 +4531,25 @@ CREATE VIEW inspect.readers AS
     count(*) FILTER (WHERE (s.readers > 1)) AS shared_segments,
     (sum(s.owned))::bigint AS buckets_owned,
     (sum(s.withheld))::bigint AS buckets_withheld,
-    round(EXTRACT(epoch FROM (clock_timestamp() - min(s.asked_at))), 1) AS oldest_withheld_seconds
-   FROM (( SELECT bucket_owner.topic_id,
-            bucket_owner.subscription,
-            bucket_owner.segment_id,
-            count(DISTINCT bucket_owner.consumer) AS readers,
+    round(EXTRACT(epoch FROM (clock_timestamp() - min(s.asked_at))), 1) AS oldest_withheld_seconds,
+    (sum(s.away))::bigint AS buckets_away,
+    round(EXTRACT(epoch FROM (clock_timestamp() - min(s.disconnected_at))), 1) AS oldest_away_seconds
+   FROM (( SELECT o.topic_id,
+            o.subscription,
+            o.segment_id,
+            count(DISTINCT o.consumer) AS readers,
             count(*) AS owned,
-            count(bucket_owner.release_asked_at) AS withheld,
-            min(bucket_owner.release_asked_at) AS asked_at
-           FROM cleave.bucket_owner
-          GROUP BY bucket_owner.topic_id, bucket_owner.subscription, bucket_owner.segment_id) s
+            count(o.release_asked_at) AS withheld,
+            min(o.release_asked_at) AS asked_at,
+            count(c.disconnected_at) AS away,
+            min(c.disconnected_at) AS disconnected_at
+           FROM (cleave.bucket_owner o
+             LEFT JOIN cleave.consumer c ON (((c.topic_id = o.topic_id) AND (c.subscription = o.subscription) AND (c.name = o.consumer))))
+          GROUP BY o.topic_id, o.subscription, o.segment_id) s
      JOIN cleave.topic t USING (topic_id))
   GROUP BY t.name, t.topic_id;
 
-COMMENT ON VIEW inspect.readers IS 'How each topic is read by its consumers: segments that several of them share, entry buckets with an owner, and those that their owner is to let go of and has not yet.';
+COMMENT ON VIEW inspect.readers IS 'How each topic is read by its consumers: segments that several of them share, entry buckets with an owner, those that their owner is to let go of and has not yet, and those whose owner is not connected (away).';
 
 CREATE VIEW inspect.segments AS
  SELECT t.name AS topic,

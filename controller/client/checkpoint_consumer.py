@@ -62,10 +62,13 @@ class CheckpointBatch:
 
 @dataclass(frozen=True, slots=True)
 class SegmentStatus:
-    """Why nothing comes of a segment just now."""
+    """Why nothing comes of a segment just now. `holder` is the member of the group that it waits for."""
 
     segment_id: int
     reason: str
+    holder: str | None = None
+    since: str | None = None
+    """When that began, in ISO 8601, where another member has it or nobody."""
 
 
 class CheckpointConsumer(ClosedByWith):

@@ -177,16 +177,15 @@ class CheckpointGroupConsumer(ClosedByWith):
 
     def why(self) -> tuple[SegmentStatus, ...]:
         """Of each segment that the group has to read why nothing of it comes here. Raises StoreUnavailable while no worker answers."""
-        found: dict[int, str] = {}
+        found: dict[int, SegmentStatus] = {}
         for row in self._session.why():
             segment_id, owner = row["segment_id"], row["owner"]
             if segment_id in self._held:
-                found[segment_id] = self._reason(segment_id)
-            elif owner is None or row["reason"] != "owned":
-                found[segment_id] = row["reason"]
+                found[segment_id] = SegmentStatus(segment_id, self._reason(segment_id))
             else:
-                found[segment_id] = f"owned by {owner}"
-        return tuple(SegmentStatus(segment_id, reason) for segment_id, reason in sorted(found.items()))
+                reason = f"owned by {owner}" if row["reason"] == "owned" else row["reason"]
+                found[segment_id] = SegmentStatus(segment_id, reason, owner, row["since"])
+        return tuple(found[segment_id] for segment_id in sorted(found))
 
     def pause(self) -> None:
         """Hand out nothing until `resume`, and stay. Go on calling `receive`. May be called from any thread."""

@@ -47,6 +47,8 @@ HEALTH: Final = {
     "still_drain_seconds": "The longest time that one of them has stood still, of those that wait for no other.",
     "buckets_withheld": "Entry buckets whose owner is to let go of them and has not yet, of all topics.",
     "oldest_withheld_seconds": "For how long the first of them has been waited for.",
+    "buckets_away": "Entry buckets whose owner is not connected and may come back, of all topics.",
+    "oldest_away_seconds": "For how long the first of these owners has not been connected.",
 }
 """Column of `inspect.health` to what it tells; the metric is `cleave_fleet_` and the column."""
 _COUNTED_HEALTH = {"lease_changes"}
@@ -109,6 +111,8 @@ TOPIC_GAUGES: Final = {
     "pulsar_scalable_topic_shared_segments": "Segments that several consumers of a subscription read (PIP-486).",
     "pulsar_scalable_topic_buckets_withheld": "Entry buckets whose owner is to let go of them and has not yet (PIP-486).",
     "cleave_topic_oldest_withheld_seconds": "For how long the first of them has been waited for.",
+    "cleave_topic_buckets_away": "Entry buckets whose owner is not connected and may come back.",
+    "cleave_topic_oldest_away_seconds": "For how long the first of these owners has not been connected.",
     "pulsar_scalable_topic_draining_segments": "Sealed segments, once for each ordered subscription, that are not read to the end (PIP-486).",
     "cleave_topic_still_drain_seconds": "The longest time that one of them has stood still, of those that wait for no other.",
     "cleave_topic_hottest_ratio": "Its largest rate over the split threshold of that rate; above 1 is hot. Nothing without fresh load.",
@@ -234,6 +238,8 @@ def _of_topics(topics: Sequence[TopicFigures]) -> Iterator[Metric]:
             one.shared_segments,
             one.buckets_withheld,
             one.oldest_withheld_seconds,
+            one.buckets_away,
+            one.oldest_away_seconds,
             one.draining_segments,
             one.still_drain_seconds,
             one.hottest_ratio,

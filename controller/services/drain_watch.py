@@ -1,7 +1,8 @@
 """Drain watch: counts what is left of sealed segments that are read slowly, so that one that does not move is told from a large one.
 
-A worker counts for the shards it holds, beside its loop. It changes nothing but these counts: what is drained, the readers
-themselves say. Where a data plane gives no count, `inspect.undrained` goes by the age of the seal.
+A worker counts for the shards it holds, beside its loop. It changes nothing but these counts, which `inspect.buckets` has of what
+waits for such segments, too: what is drained, the readers themselves say. Where a data plane gives no count, `inspect.undrained`
+goes by the age of the seal.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from controller.store.topics.drain_backlogs import SlowDrain
 log = telemetry.get_logger(__name__)
 
 INTERVAL_SECONDS = 60.0
-SEALED_FOR_SECONDS = 120.0
-"""Most segments are drained by then, and are never counted."""
+SEALED_FOR_SECONDS = 30.0
+"""Many segments are drained by then, and are never counted."""
+FRESH_FOR_SECONDS = 120.0
+"""Most are drained by then: until so long after its seal a segment is counted only where a round has room."""
 DRAINS_A_ROUND = 100
 ROUND_SECONDS = 20.0
 """No count begins later in a round."""
@@ -67,7 +70,12 @@ class DrainWatch:
             return 0
         with self._store.transaction() as tx:
             slow = drain_backlogs.slow_drains(
-                tx, self._planes, shards, sealed_for_seconds=self._sealed_for_seconds, limit=DRAINS_A_ROUND
+                tx,
+                self._planes,
+                shards,
+                sealed_for_seconds=self._sealed_for_seconds,
+                fresh_for_seconds=FRESH_FOR_SECONDS,
+                limit=DRAINS_A_ROUND,
             )
         give_up_at = self._clock.monotonic_seconds() + ROUND_SECONDS
         with ThreadPoolExecutor(PARALLEL_CALLS, thread_name_prefix="drain-watch") as calls:

@@ -37,7 +37,7 @@ _BUCKETS = """
     SELECT topic_id, sum(buckets) AS buckets FROM inspect.layout_now WHERE topic_id = ANY (:topic_ids) GROUP BY topic_id
 """
 _READERS = """
-    SELECT topic_id, shared_segments, buckets_withheld, oldest_withheld_seconds FROM inspect.readers
+    SELECT topic_id, shared_segments, buckets_withheld, oldest_withheld_seconds, buckets_away, oldest_away_seconds FROM inspect.readers
      WHERE topic_id = ANY (:topic_ids)
 """
 _DRAINS = """
@@ -75,6 +75,8 @@ class TopicFigures:
     shared_segments: int
     buckets_withheld: int
     oldest_withheld_seconds: float | None
+    buckets_away: int
+    oldest_away_seconds: float | None
     draining_segments: int
     still_drain_seconds: float | None
     totals: Mapping[str, int]
@@ -147,6 +149,8 @@ def _topics(tx: Connection, listed: Sequence[Mapping[str, Any]]) -> Iterator[Top
             shared_segments=int(read.get("shared_segments", 0)),
             buckets_withheld=int(read.get("buckets_withheld", 0)),
             oldest_withheld_seconds=_number(read.get("oldest_withheld_seconds")),
+            buckets_away=int(read.get("buckets_away", 0)),
+            oldest_away_seconds=_number(read.get("oldest_away_seconds")),
             draining_segments=int(drain.get("draining_segments", 0)),
             still_drain_seconds=_number(drain.get("still_seconds")),
             totals=totals[topic_id],

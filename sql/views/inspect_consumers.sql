@@ -53,13 +53,16 @@ SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state,
        CASE WHEN seek.asked_at IS NOT NULL AND o.consumer IS NOT NULL THEN 'to be let go of for a seek'
             WHEN seek.asked_at IS NOT NULL THEN 'stopped for a seek'
             WHEN a.barrier = 'withheld' THEN 'withheld until its parents are read'
+            WHEN o.release_asked_at IS NOT NULL AND holder.disconnected_at IS NOT NULL THEN 'being handed over: owner is not connected'
             WHEN o.release_asked_at IS NOT NULL THEN 'being handed over'
+            WHEN holder.disconnected_at IS NOT NULL THEN 'owner is not connected: it may come back until its grace period is over'
             WHEN o.consumer IS NOT NULL THEN coalesce(o.said, 'owned')
             WHEN cardinality(a.consumers) = 0 THEN 'no consumer is registered'
             ELSE 'not handed out yet' END AS reason,
        CASE WHEN seek.asked_at IS NOT NULL THEN seek.asked_at
             WHEN a.barrier = 'withheld' THEN s.created_at
             WHEN o.release_asked_at IS NOT NULL THEN o.release_asked_at
+            WHEN holder.disconnected_at IS NOT NULL THEN holder.disconnected_at
             WHEN o.consumer IS NOT NULL THEN coalesce(o.said_since, o.owned_since)
             WHEN cardinality(a.consumers) > 0 THEN greatest(s.created_at, free.parents_read_at, free.first_registered_at)
             END AS since,
@@ -68,7 +71,8 @@ SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state,
             SELECT DISTINCT h.consumer FROM cleave.bucket_owner h
              WHERE h.topic_id = a.topic_id AND h.subscription = a.subscription AND h.segment_id = ANY (a.waits_for)
              ORDER BY 1)
-            ELSE '{}' END AS held_by
+            ELSE '{}' END AS held_by,
+       unread.backlog, unread.backlog_counted_at
   FROM inspect.assignments a
   JOIN cleave.segment s ON s.topic_id = a.topic_id AND s.segment_id = a.segment_id
  CROSS JOIN LATERAL (
@@ -77,6 +81,8 @@ SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state,
   LEFT JOIN cleave.bucket_owner o
     ON o.topic_id = a.topic_id AND o.subscription = a.subscription AND o.segment_id = a.segment_id
    AND o.bucket_start = b.bucket_start
+  LEFT JOIN cleave.consumer holder
+    ON holder.topic_id = o.topic_id AND holder.subscription = o.subscription AND holder.name = o.consumer
  CROSS JOIN LATERAL (
        SELECT min(k.intended_at) AS asked_at FROM cleave.operation k
         WHERE k.topic_id = a.topic_id AND k.kind = 'seek' AND k.parameters ->> 'subscription' = a.subscription
@@ -87,9 +93,14 @@ SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state,
                 WHERE p.topic_id = a.topic_id AND p.child_id = a.segment_id AND d.subscription = a.subscription) AS parents_read_at,
               (SELECT min(c.registered_at) FROM cleave.consumer c
                 WHERE c.topic_id = a.topic_id AND c.subscription = a.subscription) AS first_registered_at) free
+ CROSS JOIN LATERAL (
+       SELECT sum(left_over.messages)::bigint AS backlog, min(left_over.counted_at) AS backlog_counted_at
+         FROM cleave.drain_backlog left_over
+        WHERE left_over.topic_id = a.topic_id AND left_over.subscription = a.subscription
+          AND left_over.segment_id = ANY (a.waits_for)) unread
  WHERE NOT a.is_drained AND a.kind <> 'QUEUE';
 COMMENT ON VIEW inspect.buckets IS
-    'Per entry bucket that a subscription has to read: its owner, why nothing comes of it, since when, and who holds what it waits for.';
+    'Per entry bucket that a subscription has to read: its owner, why nothing comes of it, since when, who holds what it waits for, and how many messages are unread in that (backlog), as last counted: the first time within two minutes of a seal, then once a minute; empty where nothing was counted, or cannot be.';
 
 CREATE VIEW inspect.failing_messages AS
 SELECT t.name AS topic, d.topic_id, d.subscription, d.segment_id,
@@ -107,10 +118,11 @@ CREATE VIEW inspect.bucket_gaps AS
 SELECT b.topic, b.topic_id, b.subscription, b.segment_id, b.hash_range, b.bucket, b.owner AS holder, b.successor, b.reason, b.since,
        round(extract(epoch FROM clock_timestamp() - b.since), 1) AS gap_seconds
   FROM inspect.buckets b
- WHERE b.reason IN ('being handed over', 'to be let go of for a seek', 'stopped for a seek', 'not handed out yet', 'being opened')
-    OR split_part(b.reason, ':', 1) IN ('out of reach', 'held by another reader');
+ WHERE split_part(b.reason, ':', 1) IN (
+       'being handed over', 'to be let go of for a seek', 'stopped for a seek', 'not handed out yet', 'being opened', 'out of reach',
+       'held by another reader', 'owner is not connected');
 COMMENT ON VIEW inspect.bucket_gaps IS
-    'Entry buckets that nobody reads: not handed out, not let go of by their holder, or not to be had by it, since when and for how long.';
+    'Entry buckets that nobody reads: not handed out, not let go of by their holder, not to be had by it, or of a holder that is not connected, since when and for how long.';
 
 CREATE VIEW inspect.observed_consumers AS
 SELECT t.name AS topic, t.topic_id, o.name AS subscription, o.subscription_type, o.consumers, o.consumer_names, o.changed_at,

@@ -34,14 +34,19 @@ COMMENT ON VIEW inspect.undrained IS
 CREATE VIEW inspect.readers AS
 SELECT t.name AS topic, t.topic_id, count(*) FILTER (WHERE s.readers > 1) AS shared_segments, sum(s.owned)::bigint AS buckets_owned,
        sum(s.withheld)::bigint AS buckets_withheld,
-       round(extract(epoch FROM clock_timestamp() - min(s.asked_at)), 1) AS oldest_withheld_seconds
-  FROM (SELECT topic_id, subscription, segment_id, count(DISTINCT consumer) AS readers, count(*) AS owned,
-               count(release_asked_at) AS withheld, min(release_asked_at) AS asked_at
-          FROM cleave.bucket_owner GROUP BY topic_id, subscription, segment_id) s
+       round(extract(epoch FROM clock_timestamp() - min(s.asked_at)), 1) AS oldest_withheld_seconds,
+       sum(s.away)::bigint AS buckets_away,
+       round(extract(epoch FROM clock_timestamp() - min(s.disconnected_at)), 1) AS oldest_away_seconds
+  FROM (SELECT o.topic_id, o.subscription, o.segment_id, count(DISTINCT o.consumer) AS readers, count(*) AS owned,
+               count(o.release_asked_at) AS withheld, min(o.release_asked_at) AS asked_at,
+               count(c.disconnected_at) AS away, min(c.disconnected_at) AS disconnected_at
+          FROM cleave.bucket_owner o
+          LEFT JOIN cleave.consumer c ON c.topic_id = o.topic_id AND c.subscription = o.subscription AND c.name = o.consumer
+         GROUP BY o.topic_id, o.subscription, o.segment_id) s
   JOIN cleave.topic t USING (topic_id)
  GROUP BY t.name, t.topic_id;
 COMMENT ON VIEW inspect.readers IS
-    'How each topic is read by its consumers: segments that several of them share, entry buckets with an owner, and those that their owner is to let go of and has not yet.';
+    'How each topic is read by its consumers: segments that several of them share, entry buckets with an owner, those that their owner is to let go of and has not yet, and those whose owner is not connected (away).';
 
 CREATE VIEW inspect.health AS
 SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges,
@@ -51,7 +56,8 @@ SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges
        leases.workers, leases.shards, leases.shards_without_worker, leases.lease_changes,
        undrained.segments AS undrained_segments, undrained.oldest_seconds AS oldest_undrained_seconds,
        undrained.still_seconds AS still_drain_seconds,
-       withheld.buckets AS buckets_withheld, withheld.oldest_seconds AS oldest_withheld_seconds
+       withheld.buckets AS buckets_withheld, withheld.oldest_seconds AS oldest_withheld_seconds,
+       away.buckets AS buckets_away, away.oldest_seconds AS oldest_away_seconds
   FROM (SELECT (SELECT count(*) FROM cleave.topic WHERE state = 'live') AS topics,
                (SELECT count(*) FROM cleave.segment s JOIN cleave.topic t USING (topic_id)
                  WHERE s.state = 'ACTIVE' AND t.state = 'live') AS active_segments) fleet
@@ -76,6 +82,10 @@ SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges
                     max(still_seconds) FILTER (WHERE NOT waits_for_parents) AS still_seconds
                FROM inspect.undrained) undrained
  CROSS JOIN (SELECT count(*) AS buckets, extract(epoch FROM clock_timestamp() - min(release_asked_at)) AS oldest_seconds
-               FROM cleave.bucket_owner WHERE release_asked_at IS NOT NULL) withheld;
+               FROM cleave.bucket_owner WHERE release_asked_at IS NOT NULL) withheld
+ CROSS JOIN (SELECT count(*) AS buckets, extract(epoch FROM clock_timestamp() - min(c.disconnected_at)) AS oldest_seconds
+               FROM cleave.consumer c
+               JOIN cleave.bucket_owner o ON o.topic_id = c.topic_id AND o.subscription = c.subscription AND o.consumer = c.name
+              WHERE c.disconnected_at IS NOT NULL) away;
 COMMENT ON VIEW inspect.health IS
     'One row: how everything is. Ages are empty where there is nothing to be old; shards are those that had a worker within the hour; lease_changes only rises, by one for each time that a worker began to have a shard.';

@@ -222,25 +222,32 @@ class SessionLeader:
         owners = [owner for one in settled for owner in one.owners]
         telemetry.BUCKETS_OWNED.set(len(owners))
         telemetry.BUCKETS_WITHHELD.set(sum(owner.is_asked for owner in owners))
+        telemetry.BUCKETS_AWAY.set(sum(one.away for one in settled))
         telemetry.BUCKETS_OVERDUE.set(sum(len(known.alarmed) for known in self._known.values()))
         telemetry.SEGMENTS_SHARED.set(sum(one.shared_segments for one in settled))
         telemetry.SEGMENTS_DRAINING.set(sum(one.draining_segments for one in settled))
 
     def _alarm(self, key: SubscriptionKey, known: SubscriptionSessions, settled: Settlement) -> None:
-        """Say once of each bucket that nobody reads for too long who does not let go of it."""
+        """Say once of each bucket that nobody reads for too long who does not let go of it, or is away."""
         overdue = {(one.bucket, one.generation): one for one in settled.overdue(self.timing)}
         for identity, owner in overdue.items():
-            if identity not in known.alarmed:
-                telemetry.BUCKET_ALARMS.inc()
+            if identity in known.alarmed:
+                continue
+            telemetry.BUCKET_ALARMS.inc()
+            ids = {
+                "topic_id": key.topic_id,
+                "subscription": key.name,
+                "segment_id": owner.bucket.segment_id,
+                "bucket": str(owner.bucket.bucket),
+                "consumer": owner.consumer,
+            }
+            away = settled.away_seconds(owner)
+            if away is not None and away > self.timing.gap_seconds:
+                log.warning("a bucket's owner is away", **ids, away_seconds=round(away, 1))
+            else:
+                asked = round(owner.asked_seconds, 1)
                 log.warning(
-                    "a bucket is not let go of",
-                    topic_id=key.topic_id,
-                    subscription=key.name,
-                    segment_id=owner.bucket.segment_id,
-                    bucket=str(owner.bucket.bucket),
-                    consumer=owner.consumer,
-                    successor=owner.successor,
-                    asked_seconds=round(owner.asked_seconds, 1),
+                    "a bucket is not let go of", **ids, successor=owner.successor, asked_seconds=asked
                 )
         known.alarmed = frozenset(overdue)
 
@@ -252,7 +259,8 @@ class SessionLeader:
     def _settle_all(self) -> None:
         now = self._clock.monotonic_seconds()
         for key, known in list(self._known.items()):
-            if (not known.is_settled or known.look_at <= now) and known.retry_at <= now:
+            is_due = not known.is_settled or min(known.look_at, known.note_at) <= now
+            if is_due and known.retry_at <= now:
                 self._settle(key, ())
 
     def _settle(self, key: SubscriptionKey, requests: Sequence[Request]) -> None:
@@ -261,11 +269,12 @@ class SessionLeader:
         for request in requests:
             if isinstance(request, Goodbye):  # should the write fail, the grace period ends the session
                 known.arm(request.consumer, request.incarnation, self._clock.monotonic_seconds())
+        presence = known.presence(self._clock.monotonic_seconds())
         try:
             with self._store.transaction() as tx:
                 self._own_process = server_process(tx)
                 self._leases.fence(tx, Shards.of(self._shard_count, [self._shard(key)]), self._terms)
-                settled = settle(tx, key, requests, self.timing)
+                settled = settle(tx, key, requests, self.timing, presence)
         except NotFound as error:
             self._known.pop(key).end_all("gone")
             for request in requests:
@@ -340,7 +349,7 @@ class SessionLeader:
 
 
 def _next_due(known: SubscriptionSessions) -> float:
-    due = min((known.look_at, *(one.expires_at for one in known.sessions.values())))
+    due = min((known.look_at, known.note_at, *(one.expires_at for one in known.sessions.values())))
     return max(due, known.retry_at)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from controller.domain.assignment import SegmentBucket
 from controller.domain.errors import LostRace
+from controller.services.consumer_sessions.presence import AWAY_SECONDS, Presence
 from controller.services.consumer_sessions.requests import NO_SESSION, GrantedBucket, PushedAssignment, Stream
 from controller.services.consumer_sessions.settlement import Settlement
 from controller.services.consumer_sessions.timing import ConsumerTiming
@@ -19,11 +20,12 @@ from controller.services.consumer_sessions.timing import ConsumerTiming
 
 @dataclass(slots=True)
 class Session:
-    """One life of a consumer. `expires_at` (monotonic seconds) is infinite while it is connected."""
+    """One life of a consumer. `expires_at` (monotonic seconds) is infinite while it is connected; `away_since` counts while it is not."""
 
     incarnation: str
     expires_at: float
     heard_at: float
+    away_since: float
     stream: Stream | None = None
     told: PushedAssignment | None = None
 
@@ -47,9 +49,32 @@ class SubscriptionSessions:
         """Consumers that hold a stream open."""
         return sum(session.stream is not None for session in self.sessions.values())
 
+    @property
+    def note_at(self) -> float:
+        """When the rows begin to say something else than what is known here of who is connected (monotonic seconds)."""
+        due = math.inf
+        for name, row in (self.settled.rows if self.settled is not None else {}).items():
+            session = self.sessions.get(name)
+            if session is not None and row.away_seconds is None and session.stream is None:
+                due = min(due, session.away_since + AWAY_SECONDS)
+            elif session is not None and row.away_seconds is not None and session.stream is not None:
+                return -math.inf
+        return due
+
+    def presence(self, now: float) -> Presence:
+        """Who is connected, and who has not been for longer than a moment."""
+        return Presence(
+            {name for name, one in self.sessions.items() if one.stream is not None},
+            {
+                name: now - one.away_since
+                for name, one in self.sessions.items()
+                if one.stream is None and now >= one.away_since + AWAY_SECONDS
+            },
+        )
+
     def restore(self, consumer: str, incarnation: str, now: float) -> None:
         """A session from before: disconnected just now."""
-        self.sessions[consumer] = Session(incarnation, now + self.timing.grace_seconds, now)
+        self.sessions[consumer] = Session(incarnation, now + self.timing.grace_seconds, now, now)
 
     def begin(self, consumer: str, incarnation: str, now: float) -> bool:
         """A session that was just registered; False for one that goes on. Another life of that name is told that it was replaced."""
@@ -82,6 +107,7 @@ class SubscriptionSessions:
         session = self.sessions.get(consumer)
         if session is not None and session.stream is stream:
             session.stream, session.expires_at = None, now + self.timing.grace_seconds
+            session.away_since = now
 
     def arm(self, consumer: str, incarnation: str, now: float) -> None:
         """Have the session end by itself, whatever becomes of what is tried now."""
@@ -113,11 +139,12 @@ class SubscriptionSessions:
         self.sessions.clear()
 
     def hang_up_silent(self, now: float) -> None:
-        """Close the streams of those who have not been heard for so long: the other end may be gone unnoticed."""
+        """Close the streams of those who have not been heard for so long: the other end may be gone unnoticed, and as long as that."""
         for consumer, session in self.sessions.items():
             if session.stream is not None and now - session.heard_at > self.timing.silent_seconds:
                 stream = session.stream
                 self.detach(consumer, stream, now)
+                session.away_since = session.heard_at
                 stream.end("silent")
 
     def expired(self, now: float) -> list[tuple[str, str]]:

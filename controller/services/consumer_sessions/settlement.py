@@ -17,8 +17,10 @@ from sqlalchemy import Connection
 from controller.domain.assignment import Assignment, SegmentBucket, assign
 from controller.domain.bucket_ownership import BucketOwner, owner_changes
 from controller.domain.errors import CleaveError, Conflict, LostRace
+from controller.services.consumer_sessions.presence import Presence
 from controller.services.consumer_sessions.requests import (
     NO_SESSION,
+    Attach,
     Drained,
     Goodbye,
     Register,
@@ -58,6 +60,7 @@ class Settlement:
 
     def look_again_seconds(self, timing: ConsumerTiming) -> float:
         """When the time of who does not let go is over, or a gap becomes an alarm, if nothing happens before."""
+        away = [self.away_seconds(one) for one in self.owners]
         if self.seek is not None and self.owners:
             return STOPPING_LOOK_SECONDS
         waits = [
@@ -67,6 +70,7 @@ class Settlement:
             for limit in (timing.release_seconds, timing.gap_seconds)
             if limit > one.asked_seconds
         ]
+        waits += [timing.gap_seconds - one for one in away if one is not None and timing.gap_seconds > one]
         return min(waits, default=math.inf)
 
     @property
@@ -84,9 +88,23 @@ class Settlement:
         owned = {one.bucket.segment_id for one in self.owners}
         return sum(i in segments and not segments[i].is_active for i in owned)
 
+    def away_seconds(self, owner: BucketOwner) -> float | None:
+        """For how long the bucket's owner has not been connected; None where it is, or was a moment ago."""
+        row = self.rows.get(owner.consumer)
+        return None if row is None else row.away_seconds
+
+    @property
+    def away(self) -> int:
+        """Buckets whose owner is not connected."""
+        return sum(self.away_seconds(one) is not None for one in self.owners)
+
     def overdue(self, timing: ConsumerTiming) -> list[BucketOwner]:
-        """Buckets that have been on their way for too long: their owners do not let go of them."""
-        return [one for one in self.owners if one.is_asked and one.asked_seconds > timing.gap_seconds]
+        """Buckets that nobody reads for too long: their owners do not let go of them, or are away."""
+        return [
+            one
+            for one in self.owners
+            if max(one.asked_seconds, self.away_seconds(one) or 0.0) > timing.gap_seconds
+        ]
 
 
 @dataclass(slots=True)
@@ -106,7 +124,11 @@ class _Asked:
 
 
 def settle(
-    tx: Connection, key: SubscriptionKey, requests: Sequence[Request], timing: ConsumerTiming
+    tx: Connection,
+    key: SubscriptionKey,
+    requests: Sequence[Request],
+    timing: ConsumerTiming,
+    presence: Presence,
 ) -> Settlement:
     """Write what is asked for and what follows. Raises SubscriptionNotFound, TopicNotFound."""
     asked = _Asked(requests)
@@ -115,7 +137,10 @@ def settle(
     generation, origin = bucket_owners.lock(tx, key)
     kind = subscriptions.get_subscription(tx, key.topic_id, key.name).kind
     owners = bucket_owners.owners(tx, key)
-    lives = {row.name: row.incarnation for row in consumers.list_consumers(tx, key.topic_id, key.name)}
+    before = {row.name: row for row in consumers.list_consumers(tx, key.topic_id, key.name)}
+    lives = {name: row.incarnation for name, row in before.items()}
+    # First of what is written of consumers: their triggers take locks that come behind their rows'.
+    consumers.note_away(tx, key.topic_id, key.name, presence.to_note(before, _attached(lives, requests)))
     _mark_drained(tx, key, owners, lives, asked)
     seek = seeks.under_way(tx, key)
     released = _released(owners, lives, asked) | {
@@ -220,6 +245,15 @@ def _keep_what_is_said(tx: Connection, key: SubscriptionKey, lives: Mapping[str,
                 request.incarnation,
             ):
                 bucket_owners.say(tx, key, request.consumer, ())
+
+
+def _attached(lives: Mapping[str, str], requests: Sequence[Request]) -> set[str]:
+    """Consumers that are connected from now on."""
+    return {
+        one.consumer
+        for one in requests
+        if isinstance(one, Attach) and lives.get(one.consumer) == one.incarnation
+    }
 
 
 def _demand_session(lives: Mapping[str, str], request: Request) -> None:

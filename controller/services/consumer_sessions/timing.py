@@ -11,12 +11,13 @@ class ConsumerTiming:
     """As the settings say.
 
     `grace_seconds`: a consumer that lost its connection may come back for so long. `release_seconds`: one that does not let go of a
-    bucket for so long loses it; infinite where it is waited for. `gap_seconds`: a bucket that nobody reads for so long is an alarm.
+    bucket for so long loses it; infinite where it is waited for. `gap_seconds`: a bucket that its owner has not let go of for so long, or
+    whose owner has been away for so long, is an alarm.
     """
 
     grace_seconds: float
     release_seconds: float = math.inf
-    gap_seconds: float = 60.0
+    gap_seconds: float = 20.0
 
     @property
     def silent_seconds(self) -> float:

@@ -7,6 +7,7 @@ may arrive late.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -26,6 +27,8 @@ class ConsumerRow:
     name: str
     registered_at: datetime
     incarnation: str = ""
+    away_seconds: float | None = None
+    """For how long it has not been connected, where that was noted."""
 
 
 _REGISTER = """
@@ -36,7 +39,9 @@ _UNREGISTER = """
     DELETE FROM cleave.consumer WHERE topic_id = :topic_id AND subscription = :subscription AND name = :name
 """
 _LIST = """
-    SELECT topic_id, subscription, name, registered_at, incarnation FROM cleave.consumer
+    SELECT topic_id, subscription, name, registered_at, incarnation,
+           CAST(extract(epoch FROM clock_timestamp() - disconnected_at) AS float8) AS away_seconds
+      FROM cleave.consumer
      WHERE topic_id = :topic_id AND (CAST(:subscription AS text) IS NULL OR subscription = :subscription)
      ORDER BY subscription, name
 """
@@ -86,6 +91,11 @@ _FORGET_OLDEST = """
             WHERE topic_id = :topic_id AND subscription = :subscription
             ORDER BY departed_at DESC OFFSET :most - 1 LIMIT 1)
 """
+_NOTE_AWAY = """
+    UPDATE cleave.consumer c SET disconnected_at = clock_timestamp() - make_interval(secs => n.seconds)
+      FROM unnest(CAST(:names AS text[]), CAST(:seconds AS float8[])) AS n (name, seconds)
+     WHERE c.topic_id = :topic_id AND c.subscription = :subscription AND c.name = n.name
+"""
 _OF_SHARDS = """
     SELECT topic_id, subscription, name, registered_at, incarnation FROM cleave.consumer
      WHERE topic_id % :shard_count = ANY (:shards) ORDER BY topic_id, subscription, name
@@ -123,6 +133,13 @@ def depart(
     row = {**_key(topic_id, subscription, name), "incarnation": incarnation, "reason": reason}
     tx.execute(text(_DEPART), row)
     tx.execute(text(_FORGET_OLDEST), {**row, "most": MOST_DEPARTED})
+
+
+def note_away(tx: Connection, topic_id: int, subscription: str, seconds: Mapping[str, float | None]) -> None:
+    """Keep for how long each of these has not been connected; None: it is."""
+    if seconds:
+        row = {"topic_id": topic_id, "subscription": subscription}
+        tx.execute(text(_NOTE_AWAY), {**row, "names": list(seconds), "seconds": list(seconds.values())})
 
 
 def of_shards(tx: Connection, shards: Shards) -> list[ConsumerRow]:

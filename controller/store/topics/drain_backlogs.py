@@ -12,7 +12,8 @@ from sqlalchemy import Connection, text
 
 from controller.store.shards import Shards
 
-# What was counted longest ago comes first, so that a fleet with more than one round can count has each counted.
+# What was counted longest ago comes first, so that a fleet with more than one round can count has each counted. What was sealed
+# just now gets what the others leave of a round: most of it is drained before it tells anything.
 _SLOW = text("""
     SELECT u.topic_id, u.subscription, u.segment_id, t.data_plane, s.backing_topic
       FROM inspect.undrained u
@@ -20,7 +21,8 @@ _SLOW = text("""
       JOIN cleave.segment s ON s.topic_id = u.topic_id AND s.segment_id = u.segment_id
      WHERE u.topic_id % :shard_count = ANY (:shards) AND t.data_plane = ANY (:planes)
        AND s.sealed_at < clock_timestamp() - make_interval(secs => :sealed_for)
-     ORDER BY u.counted_at NULLS FIRST, u.topic_id, u.subscription, u.segment_id
+     ORDER BY s.sealed_at > clock_timestamp() - make_interval(secs => :fresh_for),
+              u.counted_at NULLS FIRST, u.topic_id, u.subscription, u.segment_id
      LIMIT :limit
 """)
 _NOTE = text("""
@@ -55,13 +57,19 @@ class SlowDrain:
 
 
 def slow_drains(
-    tx: Connection, planes: Collection[str], shards: Shards, *, sealed_for_seconds: float, limit: int
+    tx: Connection,
+    planes: Collection[str],
+    shards: Shards,
+    *,
+    sealed_for_seconds: float,
+    fresh_for_seconds: float,
+    limit: int,
 ) -> list[SlowDrain]:
-    """Up to `limit` of those sealed for so long, on these data planes: what was not counted for longest first."""
-    rows = tx.execute(
-        _SLOW,
-        {**shards.parameters, "planes": sorted(planes), "sealed_for": sealed_for_seconds, "limit": limit},
-    )
+    """Up to `limit` of those sealed for so long, on these data planes: what was not counted for longest first, and what is still
+    fresh last.
+    """
+    bounds = {"sealed_for": sealed_for_seconds, "fresh_for": fresh_for_seconds, "limit": limit}
+    rows = tx.execute(_SLOW, {**shards.parameters, "planes": sorted(planes), **bounds})
     return [SlowDrain(*row) for row in rows]
 
 

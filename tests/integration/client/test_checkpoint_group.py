@@ -223,6 +223,24 @@ def test_children_wait_until_it_is_kept_that_their_parent_is_read_to_its_end(
     work_until(lambda: bench.scalar(DRAINED) == [0], desk, b)
 
 
+def test_members_are_told_that_another_one_is_not_connected(
+    producer: Producer, join: Join, desk: Desk
+) -> None:
+    a, b = join("a"), join("b")
+    work_until(lambda: len(a.segment_ids) == len(b.segment_ids) == 1, desk, a, b)
+    [of_a] = a.segment_ids
+    assert [(one.segment_id, one.reason, one.holder) for one in b.why() if one.holder] == [
+        (of_a, "owned by a", "a")
+    ]
+    a.close(leave=False)
+
+    def told() -> list[tuple[int, str, str]]:
+        return [(one.segment_id, one.reason, one.holder) for one in b.why() if one.holder and one.since]
+
+    away = "owner is not connected: it may come back until its grace period is over"
+    work_until(lambda: told() == [(of_a, away, "a")], desk, b)
+
+
 def test_what_was_read_while_the_leader_was_not_heard_is_not_handed_out(
     producer: Producer, join: Join, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

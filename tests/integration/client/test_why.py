@@ -132,6 +132,25 @@ def test_what_a_life_before_said_is_not_said_of_the_next(bench: Bench, join: Joi
     reads(again, 4)
 
 
+def test_others_are_told_that_an_owner_is_not_connected(bench: Bench, join: Join) -> None:
+    """Whatever it said before it went: that is not why nothing comes of its buckets."""
+    a, b = join("a"), join("b")
+    wait_until(lambda: not (a.receive(0.02) or b.receive(0.02)) and len(a.buckets) == len(b.buckets) == 2)
+    a.pause()
+    wait_until(lambda: ("paused", ("a",)) in reasons(b))
+    began = bench.scalar("SELECT clock_timestamp()")
+    a.close(leave=False)
+
+    told = "owner is not connected: it may come back until its grace period is over"
+    wait_until(lambda: (told, ("a",)) in reasons(b), message="b is told")
+
+    [since] = {one.since for one in b.why() if one.reason == told}
+    assert datetime.fromisoformat(since or "") == bench.scalar(
+        "SELECT disconnected_at FROM cleave.consumer WHERE name = 'a'"
+    )
+    assert datetime.fromisoformat(since or "") >= began
+
+
 def test_children_name_what_they_wait_for(bench: Bench, join: Join) -> None:
     a = join("a")
     reads(a, 4)

@@ -98,7 +98,14 @@ def test_what_somebody_has_to_look_at_has_an_age(bench: Bench, registry: Collect
     """A withheld bucket, a segment that is not read to its end, an operation that nobody runs, a hole, and a lost shard."""
     bench.topic_with(segments=2)
     bench.reshape(splitting(0))
-    for gauge in ("oldest_undrained", "oldest_withheld", "oldest_operation", "load_age", "sample_age"):
+    for gauge in (
+        "oldest_undrained",
+        "oldest_withheld",
+        "oldest_away",
+        "oldest_operation",
+        "load_age",
+        "sample_age",
+    ):
         assert value(registry, f"cleave_fleet_{gauge}_seconds") is None, gauge
 
     bench.execute(
@@ -154,6 +161,8 @@ def test_who_lets_nothing_go_and_what_is_drained_is_told_by_topic(
         assert value(registry, f"pulsar_scalable_topic_{gauge}", **name) == 0, gauge
     assert value(registry, "cleave_topic_oldest_withheld_seconds", **name) is None
     assert value(registry, "cleave_topic_still_drain_seconds", **name) is None
+    assert value(registry, "cleave_topic_oldest_away_seconds", **name) is None
+    assert value(registry, "cleave_topic_buckets_away", **name) == 0
 
     bench.execute(
         "INSERT INTO cleave.consumer (topic_id, subscription, name, incarnation) SELECT topic_id, 'billing', 'c', 'life-1' FROM cleave.topic"
@@ -169,6 +178,13 @@ def test_who_lets_nothing_go_and_what_is_drained_is_told_by_topic(
         " (VALUES (1, 0, 'c', NULL), (1, 32768, 'd', clock_timestamp() - interval '4 minutes'), (0, 0, 'c', NULL), (0, 32768, 'c', NULL))"
         " AS v (segment_id, bucket_start, consumer, asked)"
     )
+
+    bench.execute(
+        "UPDATE cleave.consumer SET disconnected_at = clock_timestamp() - interval '40 seconds' WHERE name = 'c'"
+    )
+    for whose, labels in (("fleet", {}), ("topic", name)):
+        assert value(registry, f"cleave_{whose}_buckets_away", **labels) == 3
+        assert 40 <= (value(registry, f"cleave_{whose}_oldest_away_seconds", **labels) or 0) < 600
 
     assert value(registry, "pulsar_scalable_topic_shared_segments", **name) == 1
     assert value(registry, "pulsar_scalable_topic_buckets_withheld", **name) == 1

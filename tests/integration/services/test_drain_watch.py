@@ -19,6 +19,11 @@ from tests.support.waiting import wait_until
 ALL, NONE = Shards.of(1, [0]), Shards.of(1, [])
 _STILL = "SELECT segment_id, unread_messages, waits_for_parents, floor(still_seconds / 60)::int FROM inspect.undrained ORDER BY 1"
 _LONGEST = "SELECT floor(still_drain_seconds / 60)::int FROM inspect.health"
+_BEFORE = """
+    SELECT DISTINCT segment_id, waits_for, backlog, floor(extract(epoch FROM clock_timestamp() - backlog_counted_at) / 60)::int
+      FROM inspect.buckets WHERE waits_for <> '{}' ORDER BY 1
+"""
+_COUNTED = "SELECT segment_id FROM cleave.drain_backlog ORDER BY 1"
 _LATER = "UPDATE cleave.drain_backlog SET moved_at = moved_at - interval '10 minutes', counted_at = counted_at - interval '10 minutes'"
 
 
@@ -122,3 +127,40 @@ def test_it_counts_again_and_again_until_it_is_stopped(
     wait_until(lambda: drained.rows(_STILL)[0][1] == 3, message="another round")
     one.stop()
     thread.join()
+
+
+def test_what_waits_says_how_much_is_unread_before_it(drained: Bench) -> None:
+    """Of all ancestors together, as far as they were counted, and as of the count that is longest ago."""
+    drained.publish(1, 2)
+    drained.reshape(splitting(1))
+    waits = [(1, [0]), (2, [0]), (3, [0, 1]), (4, [0, 1])]
+    assert drained.rows(_BEFORE) == [(segment, before, None, None) for segment, before in waits]
+
+    watch(drained).round()
+    drained.execute(_LATER + " WHERE segment_id = 0")
+
+    assert drained.rows(_BEFORE) == [(1, [0], 5, 10), (2, [0], 5, 10), (3, [0, 1], 7, 10), (4, [0, 1], 7, 10)]
+    drained.execute("DELETE FROM cleave.drain_backlog WHERE segment_id = 0")
+    assert drained.rows(_BEFORE) == [
+        (1, [0], None, None),
+        (2, [0], None, None),
+        (3, [0, 1], 2, 0),
+        (4, [0, 1], 2, 0),
+    ]
+
+
+def test_what_was_sealed_just_now_is_counted_where_a_round_has_room(
+    drained: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drained.execute(
+        "UPDATE cleave.segment SET sealed_at = sealed_at - interval '10 minutes', created_at = created_at - interval '1 hour'"
+        " WHERE segment_id = 0"
+    )
+    drained.reshape(splitting(1))
+    monkeypatch.setattr(drain_watch, "DRAINS_A_ROUND", 1)
+    assert [watch(drained).round() for _ in range(2)] == [1, 1]
+    assert drained.rows(_COUNTED) == [(0,)]
+
+    monkeypatch.setattr(drain_watch, "DRAINS_A_ROUND", 2)
+    assert watch(drained).round() == 2
+    assert drained.rows(_COUNTED) == [(0,), (1,)]

@@ -229,7 +229,7 @@ def test_a_login_without_any_right_is_told_which_it_lacks_and_not_that_the_schem
 
 
 def test_a_bucket_that_nobody_reads_for_too_long_is_told_of(cleave: CommandLine) -> None:
-    assert findings(cleave)["entry buckets"] == ("ok", "none waits for longer than 60 s")
+    assert findings(cleave)["entry buckets"] == ("ok", "none waits for longer than 20 s")
     cleave.ok("topics", "create", "acme/shop/orders")
     cleave.ok("subscriptions", "create", "acme/shop/orders", "billing")
     cleave.execute("""

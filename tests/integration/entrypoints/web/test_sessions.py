@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from controller import telemetry
 from controller.client.servers import Servers
@@ -32,7 +33,7 @@ from controller.services.consumer_sessions import leader
 from controller.services.consumer_sessions.requests import Goodbye
 from controller.services.consumer_sessions.settlement import Settlement
 from controller.services.segment_admin import rebucketing, splitting
-from controller.store.topics import drains, subscriptions
+from controller.store.topics import consumers, drains, subscriptions
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
 from tests.support.relay import Relay
@@ -268,11 +269,11 @@ def test_a_goodbye_that_cannot_be_written_ends_the_session_when_grace_is_over(
     wait_until(lambda: owned(session) == EVERYTHING, message="all is a's")
     life, settle, failed = session._incarnation, leader.settle, threading.Event()
 
-    def failing(tx: Any, key: Any, requests: Any, timing: Any) -> Settlement:
+    def failing(tx: Any, key: Any, requests: Any, *rest: Any) -> Settlement:
         if not failed.is_set() and any(isinstance(one, Goodbye) for one in requests):
             failed.set()
             raise LostRace("injected: the write fails", 0.1)
-        return settle(tx, key, requests, timing)
+        return settle(tx, key, requests, *rest)
 
     monkeypatch.setattr(leader, "settle", failing)
     with pytest.raises(LostRace, match="the write fails"):
@@ -428,9 +429,9 @@ def test_what_the_leader_writes_itself_is_settled_once(
     asked: list[list[str]] = []
     settle = leader.settle
 
-    def noted(tx: Any, key: Any, requests: Any, timing: Any) -> Settlement:
+    def noted(tx: Any, key: Any, requests: Any, *rest: Any) -> Settlement:
         asked.append([type(request).__name__ for request in requests])
-        return settle(tx, key, requests, timing)
+        return settle(tx, key, requests, *rest)
 
     monkeypatch.setattr(leader, "settle", noted)
     session.say_drained([one for one in held(session) if one.sealed])
@@ -536,7 +537,7 @@ def test_who_does_not_let_go_of_a_bucket_is_told_of_and_loses_it_where_there_is_
         wait_until(lambda: len(second.owned) == 2, message="b has its share")
         wait_until(lambda: owned(holder) == EVERYTHING - second.owned, message="a is told")
         wait_until(
-            lambda: worker_gauges() == {"owned": 4.0, "withheld": 0.0, "overdue": 0.0},
+            lambda: worker_gauges() == ALL_IS_WELL,
             message="all is well again",
         )
         second.session.close()
@@ -549,8 +550,111 @@ def worker_gauges() -> dict[str, float]:
     return {
         "owned": telemetry.BUCKETS_OWNED._value.get(),
         "withheld": telemetry.BUCKETS_WITHHELD._value.get(),
+        "away": telemetry.BUCKETS_AWAY._value.get(),
         "overdue": telemetry.BUCKETS_OVERDUE._value.get(),
     }
+
+
+ALL_IS_WELL = {"owned": 4.0, "withheld": 0.0, "away": 0.0, "overdue": 0.0}
+AWAY = "owner is not connected: it may come back until its grace period is over"
+_AWAY_SINCE = "SELECT disconnected_at FROM cleave.consumer WHERE name = 'a'"
+_GAPS = "SELECT DISTINCT holder, reason, since = (SELECT disconnected_at FROM cleave.consumer WHERE name = holder) FROM inspect.bucket_gaps"
+
+
+def test_the_buckets_of_a_consumer_that_is_away_are_told_of_until_it_is_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row is written twice, however long it is away and however often everything is looked at."""
+    noted: list[dict[str, float | None]] = []
+    note = consumers.note_away
+    monkeypatch.setattr(
+        consumers, "note_away", lambda *given: (noted.append(given[-1]), note(*given)) if given[-1] else None
+    )
+    monkeypatch.setattr(leader, "SWEEP_SECONDS", 0.2)
+    with (
+        serving_worker(bench.url, bucket_gap_seconds=3.0, consumer_grace_seconds=60.0) as worker,
+        capture_logs() as lines,
+    ):
+        servers = client_of(worker.address)
+        alarms = telemetry.BUCKET_ALARMS._value.get()
+        first, second = Reader(servers, "a"), Reader(servers, "b")
+        share(first, second)
+        before = first.generations
+        first.session.close(leave=False)
+
+        wait_until(lambda: bench.rows(_GAPS) == [("a", AWAY, True)], message="all are told")
+        wait_until(lambda: worker_gauges()["away"] == 2.0, message="the worker counts them")
+        wait_until(
+            lambda: telemetry.BUCKET_ALARMS._value.get() == alarms + 2, message="an alarm for each bucket"
+        )
+        wait_until(lambda: worker_gauges()["overdue"] == 2.0, message="they are overdue")
+        settlements = len(noted)
+        again = Reader(servers, "a")
+        wait_until(lambda: worker_gauges() == ALL_IS_WELL, message="all is well again")
+        wait_until(lambda: again.generations == before, message="a has what it had")
+
+        assert bench.rows(_GAPS) == []
+        assert bench.scalar(_AWAY_SINCE) is None
+        assert telemetry.BUCKET_ALARMS._value.get() == alarms + 2, "once for each"
+        [away, back] = noted
+        assert settlements == 1
+        assert back == {"a": None}
+        assert [*away] == ["a"]
+        assert 2.0 <= (away["a"] or 0.0) < 30.0
+        told = [line for line in lines if line["event"] == "a bucket's owner is away"]
+        assert [(one["consumer"], one["subscription"], one["topic_id"]) for one in told] == [
+            ("a", "billing", bench.topic_id)
+        ] * 2
+        assert {(one["segment_id"], one["bucket"]) for one in told} == {
+            (segment, f"{start:04x}-{start + 32767:04x}") for segment, start in before
+        }
+        assert all(one["away_seconds"] >= 3.0 for one in told)
+        again.session.close()
+        second.session.close()
+        servers.close()
+
+
+def test_a_bucket_that_is_asked_for_while_its_owner_is_away_says_both(bench: Bench, servers: Servers) -> None:
+    holder = Session(servers, TOPIC, "billing", "a", on_change=lambda: None)
+    wait_until(lambda: owned(holder) == EVERYTHING, message="all is a's")
+    second = Session(servers, TOPIC, "billing", "b", on_change=lambda: None)
+    holder.close(leave=False)
+
+    wait_until(
+        lambda: (
+            bench.rows(
+                "SELECT holder, successor, reason FROM inspect.bucket_gaps WHERE successor IS NOT NULL"
+            )
+            == [("a", "b", "being handed over: owner is not connected")] * 2
+        ),
+        message="both are told",
+    )
+    wait_until(lambda: owned(second) == EVERYTHING, message="its grace period is as long as ever")
+    second.close()
+
+
+def test_a_new_leader_keeps_since_when_a_consumer_is_away(bench: Bench) -> None:
+    """To it everybody is just disconnected, and who is back is so at once."""
+    with serving_worker(bench.url, consumer_grace_seconds=60.0) as worker:
+        servers = client_of(worker.address)
+        first, second = Reader(servers, "a"), Reader(servers, "b")
+        share(first, second)
+        first.session.close(leave=False)
+        second.session.close(leave=False)
+        since = wait_until(lambda: bench.scalar(_AWAY_SINCE), message="it is noted")
+        servers.close()
+    with serving_worker(bench.url, consumer_grace_seconds=60.0) as worker:
+        servers = client_of(worker.address)
+        again = Reader(servers, "b")
+        wait_until(lambda: len(again.owned) == 2, message="b is back")
+        wait_until(
+            lambda: bench.rows("SELECT DISTINCT holder FROM inspect.bucket_gaps") == [("a",)],
+            message="b is here",
+        )
+
+        assert bench.scalar(_AWAY_SINCE) == since
+        again.session.close()
+        servers.close()
 
 
 def test_a_bucket_that_nobody_was_given_shows_since_when(bench: Bench) -> None:
