@@ -57,6 +57,8 @@ class Attachment(Opening[LogReader]):
         self.stored: Position | None = None
         """What the application's results held of it when it was taken."""
         self._standing = ("being opened", boot_seconds())
+        self.is_going = False
+        """It is being let go of: the application is told of it once."""
         self.is_full = False
         """So much of it is in hand that nothing more is to be read for now."""
         self.work: str | None = None
@@ -218,12 +220,17 @@ class Attachments:
                 yield one, reader
 
     def to_release(self) -> list[Attachment]:
-        """Those that are to be let go of and whose messages are all settled."""
-        return [
+        """Those that are to be let go of and whose messages are all settled, each once: what the application does when it is told of
+        one may bring the caller here again.
+        """
+        ready = [
             one
             for one in self._held.values()
-            if one.owned.release and one.is_idle and not one.is_being_opened
+            if one.owned.release and one.is_idle and not one.is_being_opened and not one.is_going
         ]
+        for one in ready:
+            one.is_going = True
+        return ready
 
     def ring_all(self) -> None:
         """Have each read once, whether its log notified or not."""

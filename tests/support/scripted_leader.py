@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from controller.domain.errors import CleaveError, StoreUnavailable
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 30.0
 """Nothing in a test takes so long."""
 Result = TypeVar("Result")
 

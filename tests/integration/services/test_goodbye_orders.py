@@ -34,6 +34,7 @@ from tests.support.orders import cuts, merges
 
 PATIENCE_SECONDS = 60.0
 """No step takes so long."""
+pytestmark = pytest.mark.timeout(300)  # thousands of transactions, beside whatever else the machine does
 
 
 class HandClock:
