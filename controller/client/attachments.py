@@ -62,6 +62,8 @@ class Attachment(Opening[LogReader]):
         self.stored: Position | None = None
         """What the application's results held of it when it was taken."""
         self._standing = ("being opened", boot_seconds())
+        self.is_going = False
+        """It is being let go of: the application is told of it once."""
         self.is_full = False
         """So much of it is in hand that nothing more is to be read for now."""
         self.work: str | None = None
@@ -238,14 +240,18 @@ class Attachments:
                 yield one, reader
 
     def to_release(self) -> list[Attachment]:
-        """Those that are to be let go of and whose messages are all settled. A question may end with moving the cursor to where it is,
-        which must not come after the next owner.
+        """Those that are to be let go of and whose messages are all settled, each once: what the application does when it is told of
+        one may bring the caller here again. What is being opened or asked is not at rest: an opening ends with a reader, and a question
+        may with moving the cursor to where it is, neither of which must come after the next owner.
         """
-        return [
+        ready = [
             one
             for one in self._held.values()
-            if one.owned.release and one.is_idle and not (one.is_being_opened or one.is_being_asked)
+            if one.owned.release and one.is_idle and one.is_at_rest and not one.is_going
         ]
+        for one in ready:
+            one.is_going = True
+        return ready
 
     def ring_all(self) -> None:
         """Have each read once, whether its log notified or not."""

@@ -123,6 +123,7 @@ class Session:
         self._assignment: Assignment | None = None
         self._failure: CleaveError | None = None
         self._closing = threading.Event()
+        self._is_closed = self._is_over = False
         self._feed: EventFeed | None = None
         # One is left for what is said while the other waits for the answer to a pulse: somebody waits for a release.
         self._calls = AsideCalls(2, "cleave-session-calls")
@@ -144,13 +145,14 @@ class Session:
         What the leader says by itself proves nothing: it may have been deposed, or the words may have waited in a socket while
         this process was stopped. So it counts from the sending of a request that was answered.
         """
-        return boot_seconds() < self._current_until
+        return not self._is_over and boot_seconds() < self._current_until
 
     @property
     def is_lost(self) -> bool:
         """Whether what this consumer has may be another's for good by now: it is to let go of everything."""
         return (
-            self.assignment is None
+            self._is_over
+            or self.assignment is None
             or boot_seconds() > self._current_until + self._grace_seconds - self._silent_seconds
         )
 
@@ -191,14 +193,15 @@ class Session:
         """End it. With `leave` what this consumer owned goes to others at once; without, it is kept for the grace period. The goodbye is
         said until a worker has heard it, or the time is over.
         """
-        if self._closing.is_set():
+        if self._is_closed:
             return
+        self._is_closed, has_left = True, self._closing.is_set()
         self._closing.set()
         until = time.monotonic() + timeout_seconds
         self._calls.close()
-        if leave and self._failure is None:
+        if leave and not has_left and self._failure is None:
             self._say_goodbye(until)
-        self._current_until = 0.0
+        self._is_over = True  # an answer that is still under way changes nothing any more
         if self._feed is not None:
             self._feed.hang_up()
         self._thread.join(max(0.0, until - time.monotonic()))
@@ -262,6 +265,8 @@ class Session:
         """Hold one stream open until the leader ends it. Raises as `_register` does, and StoreUnavailable when it breaks."""
         if not self._is_registered:
             self._register()
+        if self._closing.is_set():  # the goodbye is said for what was just registered, too
+            return
         self._is_registered = False  # for the next stream
         with self._servers.events(
             f"{self._path}/assignment",

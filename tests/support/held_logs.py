@@ -1,0 +1,110 @@
+"""Logs whose calls wait where the test has them wait, and a diary of what happened to their readers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from controller.dataplane.base import LogMessage, Position
+from tests.support.scripted_leader import PATIENCE_SECONDS
+
+
+class Diary:
+    """What happened, in order; written by any thread."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[object, ...]] = []
+        self._held: set[str] = set()
+        self._changed = threading.Condition()
+
+    def note(self, *entry: object) -> None:
+        with self._changed:
+            self.entries.append(entry)
+            self._changed.notify_all()
+
+    def wait_for(self, *entry: object) -> None:
+        """Until that was noted."""
+        with self._changed:
+            found = self._changed.wait_for(lambda: entry in self.entries, PATIENCE_SECONDS)
+            assert found, f"{entry} does not happen; what did: {self.entries}"
+
+    def hold(self, *places: str) -> None:
+        """Whoever comes to one of these waits."""
+        with self._changed:
+            self._held.update(places)
+
+    def let_go(self, *places: str) -> None:
+        """They wait no longer; all of them where none is named."""
+        with self._changed:
+            self._held.difference_update(places or tuple(self._held))
+            self._changed.notify_all()
+
+    def pass_by(self, place: str) -> None:
+        """Waits while the place is held."""
+        with self._changed:
+            found = self._changed.wait_for(lambda: place not in self._held, PATIENCE_SECONDS)
+            assert found, f"nobody lets go of {place}"
+
+
+class HeldReader:
+    """The so manieth that was opened. Its messages say so."""
+
+    def __init__(self, logs: HeldLogs, number: int, backing_topic: str) -> None:
+        self._logs, self._diary, self.number, self._log = logs, logs.diary, number, backing_topic
+        self._read = 0
+
+    def read(self, limit: int) -> Sequence[LogMessage]:
+        self._diary.note("read", self.number)
+        self._diary.pass_by("read")
+        first, last = self._read + 1, min(self._read + limit, self._logs.messages.get(self._log, 0))
+        self._read = max(self._read, last)
+        return [LogMessage((i,), 0, b"k", b"%d" % self.number) for i in range(first, last + 1)]
+
+    def may_wait(self) -> bool:
+        return False
+
+    def acknowledge(self, position: Position) -> None:
+        self._diary.note("ack", self.number)
+        self._diary.pass_by("ack")
+        self._diary.note("acked", self.number)
+
+    def is_drained(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self._diary.note("closing", self.number)
+        self._diary.pass_by("close")
+        self._diary.note("closed", self.number)
+
+
+class HeldLogs:
+    """A `LogClient`. Each reader begins with the first message: what others acknowledged was forgotten, as by a broker that crashed."""
+
+    def __init__(self, diary: Diary, **messages: int) -> None:
+        """So many messages are in each log."""
+        self.diary, self.messages = diary, dict(messages)
+        self.opened = 0
+        self.numbers: dict[str, int] = {}
+        """Of each log which was its last reader."""
+        self.arrivals: dict[str, Callable[[], None]] = {}
+        """Of each log what its last reader has rung when there is something new."""
+
+    def append(self, *_: Any, **__: Any) -> int:
+        raise NotImplementedError
+
+    def open_reader(
+        self, backing_topic: str, *_: Any, on_arrival: Callable[[], None], **__: Any
+    ) -> HeldReader:
+        self.opened += 1
+        number = self.numbers[backing_topic] = self.opened
+        self.diary.note("opening", number)
+        self.diary.pass_by("open")
+        self.arrivals[backing_topic] = on_arrival
+        self.diary.note("opened", number)
+        return HeldReader(self, number, backing_topic)
+
+    def arrive(self, backing_topic: str, messages: int) -> None:
+        """There are so many by now."""
+        self.messages[backing_topic] = messages
+        self.arrivals[backing_topic]()

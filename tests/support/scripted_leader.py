@@ -1,0 +1,166 @@
+"""A leader as a client's session asks it, without a server: each question waits for the answer that the test gives, or has one at once.
+
+Give it where `Servers` are asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, Generic, TypeVar
+
+from controller.domain.errors import CleaveError, StoreUnavailable
+
+PATIENCE_SECONDS = 30.0
+"""Nothing in a test takes so long."""
+Result = TypeVar("Result")
+
+
+class Aside(Generic[Result]):
+    """A call in a thread of its own, begun at once."""
+
+    def __init__(self, act: Callable[[], Result]) -> None:
+        self._results: list[Result] = []
+        self._errors: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                self._results.append(act())
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                self._errors.append(error)
+
+        self._thread = threading.Thread(target=run, name="aside", daemon=True)
+        self._thread.start()
+
+    def result(self) -> Result:
+        """What it returned or raised, once it has."""
+        self._thread.join(PATIENCE_SECONDS)
+        if self._errors:
+            raise self._errors[0]
+        assert self._results, "the call does not end"
+        return self._results[0]
+
+
+@dataclass
+class Call:
+    """One question. `what` is its last word: register, attach, pulse, released, goodbye."""
+
+    what: str
+    document: Mapping[str, Any]
+    thread: threading.Thread = field(default_factory=threading.current_thread)
+    """Who asks."""
+    _answered: threading.Event = field(default_factory=threading.Event)
+    _error: CleaveError | None = None
+
+    @property
+    def incarnation(self) -> str:
+        """Which life asks."""
+        return str(self.document["incarnation"])
+
+    def answer(self, error: CleaveError | None = None) -> None:
+        """It is heard, or refused with that."""
+        self._error = error
+        self._answered.set()
+
+    def wait(self) -> None:
+        """In the asking thread."""
+        assert self._answered.wait(PATIENCE_SECONDS), f"{self.what} is not answered"
+        if self._error is not None:
+            raise self._error
+
+
+class Feed:
+    """One stream of assignments."""
+
+    def __init__(self) -> None:
+        self._said: queue.SimpleQueue[SimpleNamespace | None] = queue.SimpleQueue()
+
+    def say(self, event: str, document: object) -> None:
+        """The next event."""
+        self._said.put(SimpleNamespace(event=event, data=json.dumps(document)))
+
+    def hang_up(self) -> None:
+        """From either side."""
+        self._said.put(None)
+
+    def __iter__(self) -> Iterator[SimpleNamespace]:
+        while (event := self._said.get(timeout=PATIENCE_SECONDS)) is not None:
+            yield event
+        raise StoreUnavailable("the stream broke", 0.0)
+
+
+class ScriptedLeader:
+    """`held` are the kinds of calls that wait for the test; others are heard at once."""
+
+    count = 1
+
+    def __init__(self, on_call: Callable[[Call], None] = lambda _call: None, *held: str) -> None:
+        """`on_call` sees each as it comes, in the asking thread."""
+        self.held = set(held)
+        self.calls: list[Call] = []
+        self.feeds: list[Feed] = []
+        self.open_feeds = 0
+        self._on_call = on_call
+        self._changed = threading.Condition()
+
+    # As `Servers`.
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        document: Mapping[str, Any] | None = None,
+        query: Mapping[str, Any] | None = None,
+        **_: object,
+    ) -> Any:
+        last = path.rpartition("/consumers/")[2].partition("/")[2]
+        what = "goodbye" if method == "DELETE" else last or "register"
+        self._called(what, document or query or {})
+        return {"topic_id": 1, "silent_seconds": 1e6, "grace_seconds": 2e6} if what == "register" else None
+
+    @contextmanager
+    def events(self, _path: str, *, query: Mapping[str, Any], **_: object) -> Iterator[Feed]:
+        self._called("attach", query)
+        feed = Feed()
+        with self._changed:
+            self.feeds.append(feed)
+            self.open_feeds += 1
+            self._changed.notify_all()
+        try:
+            yield feed
+        finally:
+            self.open_feeds -= 1
+
+    def _called(self, what: str, document: Mapping[str, Any]) -> None:
+        call = Call(what, document)
+        self._on_call(call)
+        if what not in self.held:
+            call.answer()
+        with self._changed:
+            self.calls.append(call)
+            self._changed.notify_all()
+        call.wait()
+
+    # For the test.
+
+    def call(self, what: str, number: int = 1) -> Call:
+        """The one of that kind that came as the so manieth, once it has."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.of(what)) >= number, PATIENCE_SECONDS), what
+            return self.of(what)[number - 1]
+
+    def of(self, what: str) -> list[Call]:
+        """All of that kind."""
+        return [one for one in self.calls if one.what == what]
+
+    def feed(self, number: int = 1) -> Feed:
+        """The stream that was opened as the so manieth, once it is."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.feeds) >= number, PATIENCE_SECONDS)
+            return self.feeds[number - 1]
