@@ -76,7 +76,7 @@ SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state,
          FROM unnest(0 || s.bucket_splits) AS bucket_start) b
   LEFT JOIN cleave.bucket_owner o
     ON o.topic_id = a.topic_id AND o.subscription = a.subscription AND o.segment_id = a.segment_id
-   AND o.bucket_start = b.bucket_start
+   AND b.bucket_start BETWEEN o.bucket_start AND o.bucket_end  -- what is owned may be a run of buckets
  CROSS JOIN LATERAL (
        SELECT min(k.intended_at) AS asked_at FROM cleave.operation k
         WHERE k.topic_id = a.topic_id AND k.kind = 'seek' AND k.parameters ->> 'subscription' = a.subscription
@@ -99,7 +99,7 @@ SELECT t.name AS topic, d.topic_id, d.subscription, d.segment_id,
   JOIN cleave.topic t USING (topic_id)
   LEFT JOIN cleave.bucket_owner o
     ON o.topic_id = d.topic_id AND o.subscription = d.subscription AND o.segment_id = d.segment_id
-   AND o.bucket_start = d.bucket_start;
+   AND d.bucket_start BETWEEN o.bucket_start AND o.bucket_end;
 COMMENT ON VIEW inspect.failing_messages IS
     'Messages whose handling failed or ended its process, how often, and who has them now; each holds its key.';
 
