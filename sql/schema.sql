@@ -3743,7 +3743,7 @@ CREATE VIEW inspect.failing_messages AS
     d.topic_id,
     d.subscription,
     d.segment_id,
-    inspect.hash_range_text(d.bucket_start, COALESCE(o.bucket_end, d.bucket_start)) AS bucket,
+    inspect.hash_range_text(COALESCE(o.bucket_start, d.bucket_start), COALESCE(o.bucket_end, d.bucket_start)) AS bucket,
     o.consumer AS owner,
     d."position",
     d.deliveries,

@@ -50,7 +50,9 @@ MOST_OF_A_REASON = 300
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages of one bucket of one segment, in order. Acknowledge it when all of it is done with, or as far as it is."""
+    """Messages of one bucket of one segment, or of a run of buckets where it has many, in order. Acknowledge it when all of it is done
+    with, or as far as it is.
+    """
 
     segment_id: int
     bucket: HashRange

@@ -93,7 +93,7 @@ COMMENT ON VIEW inspect.buckets IS
 
 CREATE VIEW inspect.failing_messages AS
 SELECT t.name AS topic, d.topic_id, d.subscription, d.segment_id,
-       inspect.hash_range_text(d.bucket_start, coalesce(o.bucket_end, d.bucket_start)) AS bucket, o.consumer AS owner,
+       inspect.hash_range_text(coalesce(o.bucket_start, d.bucket_start), coalesce(o.bucket_end, d.bucket_start)) AS bucket, o.consumer AS owner,
        d.position, d.deliveries, d.deaths, d.begun_by IS NOT NULL AS is_in_hand, d.error, d.first_at, d.last_at
   FROM cleave.message_delivery d
   JOIN cleave.topic t USING (topic_id)
