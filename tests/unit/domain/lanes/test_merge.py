@@ -252,6 +252,10 @@ def test_buckets_that_let_nobody_in_are_no_places() -> None:
     assert [(r.reason, r.value, r.needed) for r in ask(crowded).refusals] == [
         (RefusalReason.WOULD_IDLE_CONSUMER, 64, 65)
     ]
+    finer = topic(10, 10, 10, buckets=128, consumers=130, capabilities=SHARED, policy=policy)
+    assert {(r.reason, r.value, r.needed) for r in ask(finer).refusals} == {
+        (RefusalReason.WOULD_IDLE_CONSUMER, 128, 130)
+    }
     for easy in (
         topic(10, 10, buckets=64, consumers=64, capabilities=SHARED),
         replace(crowded, policy=replace(policy, strict_pulsar=True)),
