@@ -73,7 +73,8 @@ SESSIONS_ENDED = Counter(
     "cleave_sessions_ended_total", "Sessions of consumers that ended, by reason.", ["reason"]
 )
 BUCKETS_OWNED = Gauge(
-    "cleave_buckets_owned", "Entry buckets with an owner, of the topics that this worker leads."
+    "cleave_buckets_owned",
+    "Entry buckets, or runs of them, with an owner, of the topics that this worker leads.",
 )
 BUCKETS_WITHHELD = Gauge(
     "cleave_buckets_withheld", "Of these, buckets whose owner is to let go of them and has not yet."
@@ -92,7 +93,9 @@ PRODUCER_BATCHES = Counter(
     "cleave_producer_batches_total", "Batches that this process stored, each of one entry bucket."
 )
 PRODUCER_MESSAGES = Counter("cleave_producer_messages_total", "Messages in those batches.")
-BUCKETS_GRANTED = Counter("cleave_buckets_granted_total", "Entry buckets that got an owner, or another one.")
+BUCKETS_GRANTED = Counter(
+    "cleave_buckets_granted_total", "Entry buckets, or runs of them, that got an owner, or another one."
+)
 KEY_SAMPLES = Counter(
     "cleave_key_samples_total", "Logs looked into for where their load lies, by outcome.", ["outcome"]
 )

@@ -3458,7 +3458,7 @@ CREATE VIEW inspect.buckets AS
      CROSS JOIN LATERAL ( SELECT bucket_start.bucket_start,
             COALESCE((lead(bucket_start.bucket_start) OVER (ORDER BY bucket_start.bucket_start) - 1), 65535) AS bucket_end
            FROM unnest((0 || s.bucket_splits)) bucket_start(bucket_start)) b)
-     LEFT JOIN cleave.bucket_owner o ON (((o.topic_id = a.topic_id) AND (o.subscription = a.subscription) AND (o.segment_id = a.segment_id) AND (o.bucket_start = b.bucket_start))))
+     LEFT JOIN cleave.bucket_owner o ON (((o.topic_id = a.topic_id) AND (o.subscription = a.subscription) AND (o.segment_id = a.segment_id) AND ((b.bucket_start >= o.bucket_start) AND (b.bucket_start <= o.bucket_end)))))
      LEFT JOIN cleave.consumer holder ON (((holder.topic_id = o.topic_id) AND (holder.subscription = o.subscription) AND (holder.name = o.consumer))))
      CROSS JOIN LATERAL ( SELECT min(k.intended_at) AS asked_at
            FROM cleave.operation k
@@ -3780,7 +3780,7 @@ CREATE VIEW inspect.failing_messages AS
     d.topic_id,
     d.subscription,
     d.segment_id,
-    inspect.hash_range_text(d.bucket_start, COALESCE(o.bucket_end, d.bucket_start)) AS bucket,
+    inspect.hash_range_text(COALESCE(o.bucket_start, d.bucket_start), COALESCE(o.bucket_end, d.bucket_start)) AS bucket,
     o.consumer AS owner,
     d."position",
     d.deliveries,
@@ -3791,7 +3791,7 @@ CREATE VIEW inspect.failing_messages AS
     d.last_at
    FROM ((cleave.message_delivery d
      JOIN cleave.topic t USING (topic_id))
-     LEFT JOIN cleave.bucket_owner o ON (((o.topic_id = d.topic_id) AND (o.subscription = d.subscription) AND (o.segment_id = d.segment_id) AND (o.bucket_start = d.bucket_start))));
+     LEFT JOIN cleave.bucket_owner o ON (((o.topic_id = d.topic_id) AND (o.subscription = d.subscription) AND (o.segment_id = d.segment_id) AND ((d.bucket_start >= o.bucket_start) AND (d.bucket_start <= o.bucket_end)))));
 
 COMMENT ON VIEW inspect.failing_messages IS 'Messages whose handling failed or ended its process, how often, and who has them now; each holds its key.';
 

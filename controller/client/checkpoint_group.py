@@ -33,6 +33,7 @@ from controller.domain.errors import (
     SegmentNotFound,
     StoreUnavailable,
 )
+from controller.domain.hash_range import FULL_RANGE
 
 KeptValues = Callable[[], Iterable[Checkpoint | bytes]]
 """The newest checkpoint that was kept of each member, of those that are gone as well."""
@@ -407,7 +408,11 @@ def _whole_segments(assignment: Assignment | None) -> dict[int, tuple[OwnedBucke
     found: dict[int, list[OwnedBucket]] = {}
     for bucket in assignment.buckets if assignment else ():
         found.setdefault(bucket.segment_id, []).append(bucket)
-    return {i: tuple(buckets) for i, buckets in found.items() if len(buckets) == buckets[0].buckets}
+    return {
+        i: tuple(buckets)
+        for i, buckets in found.items()
+        if sum(one.bucket.width for one in buckets) == FULL_RANGE.width
+    }
 
 
 def _covers(checkpoint: Checkpoint, segment_id: int, held: _Segment) -> bool:

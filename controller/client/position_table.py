@@ -39,11 +39,18 @@ class Claim:
     segment_id: int
     bucket_start: int
     generation: int
+    bucket_end: int | None = None
+    """Its last hash, in a segment that has too many buckets to own each: what is owned there may be a run of them."""
 
     @property
     def place(self) -> tuple[int, str, int, int]:
-        """The row it is about."""
-        return self.topic_id, self.subscription, self.segment_id, self.bucket_start
+        """The row it is about, by the first hash, or by first and last, which make a number below zero: another one for each pair. So
+        whoever owns a run finds nothing that was stored of its first bucket alone, which may be far ahead of the others.
+        """
+        row, last = self.bucket_start, self.bucket_end
+        if last is not None and last > row:
+            row = -(last * (last - 1) // 2 + row + 1)
+        return self.topic_id, self.subscription, self.segment_id, row
 
 
 class PositionTable:

@@ -34,7 +34,9 @@ _log = logging.getLogger(__name__)
 
 
 class OwnedBucket(msgspec.Struct, frozen=True):
-    """A bucket that this consumer owns since `generation`. `release`: it is to let go of it."""
+    """A bucket, or a run of them where the segment has many `buckets`, that this consumer owns since `generation`. `release`: it is to
+    let go of it.
+    """
 
     segment_id: int
     bucket_start: int

@@ -29,6 +29,7 @@ from controller.client.session import Session, Standing
 from controller.client.stand_in import StandIn
 from controller.clock import boot_seconds
 from controller.dataplane.base import LogClient, LogMessage, LogReader, Position
+from controller.domain.entry_buckets import MOST_UNITS
 from controller.domain.errors import (
     DataPlaneUnavailable,
     FencedOut,
@@ -49,7 +50,9 @@ MOST_OF_A_REASON = 300
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages of one bucket of one segment, in order. Acknowledge it when all of it is done with, or as far as it is."""
+    """Messages of one bucket of one segment, or of a run of buckets where it has many, in order. Acknowledge it when all of it is done
+    with, or as far as it is.
+    """
 
     segment_id: int
     bucket: HashRange
@@ -157,11 +160,15 @@ class StreamConsumer(ClosedByWith):
         """Of every bucket that the subscription has to read why nothing of it comes here: an own one as this consumer knows it,
         any other as the leader does. Raises StoreUnavailable while no worker answers.
         """
-        own = {(one.owned.segment_id, str(one.owned.bucket)): one for one in self._attachments.all}
+        own: dict[int, list[Attachment]] = {}
+        for one in self._attachments.all:
+            own.setdefault(one.owned.segment_id, []).append(one)
         found = []
         for row in self._session.why():
-            mine = own.get((row["segment_id"], row["bucket"]))
-            found.append(_elsewhere(row) if mine is None else self._here(mine))
+            bucket = HashRange.parse(row["bucket"])
+            holding = (one for one in own.get(row["segment_id"], ()) if one.owned.bucket.overlaps(bucket))
+            mine = next(holding, None)
+            found.append(_elsewhere(row) if mine is None else self._here(mine, row["bucket"]))
         return tuple(found)
 
     def lag(self) -> tuple[BucketLag, ...]:
@@ -327,10 +334,11 @@ class StreamConsumer(ClosedByWith):
             return "the leader is not heard: it may be another's by now"
         return "paused" if self._is_paused and not one.owned.release else one.reason
 
-    def _here(self, one: Attachment) -> BucketStatus:
+    def _here(self, one: Attachment, bucket: str) -> BucketStatus:
+        """Of a bucket that it holds, alone or in a run."""
         reason = self._reason(one)
         began = datetime.now(UTC) - timedelta(seconds=boot_seconds() - one.since(reason))
-        return BucketStatus(one.owned.segment_id, str(one.owned.bucket), reason, (), began.isoformat())
+        return BucketStatus(one.owned.segment_id, bucket, reason, (), began.isoformat())
 
     def _standing(self) -> list[Standing]:
         """Why nothing comes of what is held, where that is not of a moment. For any thread."""
@@ -504,6 +512,7 @@ class StreamConsumer(ClosedByWith):
             owned.segment_id,
             owned.bucket_start,
             owned.generation,
+            owned.bucket_end if owned.buckets > MOST_UNITS else None,
         )
 
     def _lose(self, held: Attachment) -> None:

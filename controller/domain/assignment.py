@@ -6,7 +6,8 @@ others:
 1. Order. A segment is handed out only when everything it descends from is drained. Pulsar looks at the parents of ACTIVE
    segments only, so that a sealed parent and its sealed child may go to different consumers at once (apache/pulsar#26274).
 2. Fairness. Each of up to as many consumers as there are segments reads whole segments, as many as the others or one more.
-   More consumers than that share segments by entry buckets (PIP-486) where `share_buckets` allows it.
+   More consumers than that share segments by entry buckets (PIP-486) where `share_buckets` allows it; a segment of very many
+   buckets by runs of them (`entry_buckets.ownership_units`), which count as buckets here.
 3. Few moves. Among the fair assignments one that takes the fewest buckets from those who own them now. With whole
    segments it is the fewest; with shared ones nearly so, since which segments get another reader is chosen greedily.
 
@@ -30,7 +31,9 @@ from controller.domain.transport import heaviest
 
 
 class SegmentBucket(NamedTuple):
-    """The unit of ownership. `bucket` is a range of bucket hashes: the full one where the segment has one bucket."""
+    """The unit of ownership. `bucket` is a range of bucket hashes: of one entry bucket, or of a run of them where the segment has
+    too many to own each; the full one where the segment has one bucket.
+    """
 
     segment_id: int
     bucket: HashRange
@@ -102,7 +105,8 @@ def assign(
 
     def deal(held: Mapping[SegmentBucket, str]) -> Assignment:
         if strict_pulsar:
-            dealt = _runs(ready, names) if sharing else _in_turn(ready, len(names))
+            sizes = [len(buckets.of(segment)) for segment in ready]
+            dealt = _runs(sizes, names) if sharing else _in_turn(sizes, len(names))
         else:
             homes = _homes(ready, buckets, names, held)
             dealt = _shared(homes, len(names)) if sharing else _whole(homes, len(names))
@@ -136,7 +140,7 @@ def _settled(
 
 
 class _Buckets:
-    """The ranges of a segment's buckets, worked out once for all segments that are cut alike."""
+    """The units of a segment, worked out once for all segments that are cut alike."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, ...], tuple[HashRange, ...]] = {}
@@ -145,7 +149,7 @@ class _Buckets:
         splits = segment.bucket_splits
         found = self._known.get(splits)
         if found is None:
-            found = self._known[splits] = entry_buckets.bucket_ranges(splits)
+            found = self._known[splits] = entry_buckets.ownership_units(splits)
         return found
 
 
@@ -158,7 +162,9 @@ def _homes(
     names: Sequence[str],
     owners: Mapping[SegmentBucket, str],
 ) -> list[_Homes]:
-    """Of every candidate. A bucket that has an owner is at home with it and with nobody else, gone or not."""
+    """Of every candidate. A bucket that has an owner is at home with it and with nobody else, gone or not. Where the owners have
+    the segment in other pieces it is at home as if those were a parent's.
+    """
     places = {name: place for place, name in enumerate(names)}
     held: dict[int, dict[HashRange, int | None]] = {}
     for (segment_id, bucket), owner in owners.items():
@@ -168,11 +174,16 @@ def _homes(
     for segment in ready:
         ranges = buckets.of(segment)
         own = held.get(segment.segment_id, {})
+        is_cut_alike = len(own) == sum(unit in own for unit in ranges)
+        in_pieces: _Homes = [()] * len(ranges) if is_cut_alike else _inherited(ranges, [own])
         descent = (segment.parent_ids, segment.bucket_splits)
         if descent not in inherited:
             inherited[descent] = _inherited(ranges, [held[i] for i in segment.parent_ids if i in held])
         found.append(
-            [_only(own[b]) if b in own else home for b, home in zip(ranges, inherited[descent], strict=True)]
+            [
+                _only(own[b]) if b in own else here or home
+                for b, here, home in zip(ranges, in_pieces, inherited[descent], strict=True)
+            ]
         )
     return found
 
@@ -182,7 +193,7 @@ def _only(place: int | None) -> Sequence[int]:
 
 
 def _inherited(ranges: Sequence[HashRange], parents: Sequence[Mapping[HashRange, int | None]]) -> _Homes:
-    """For each range who owned most of its hashes in the parents; `ranges` tile the ring."""
+    """For each range who owned most of its hashes in the parents, however they were cut; `ranges` tile the ring."""
     starts = [bucket.start for bucket in ranges]
     widths: list[Counter[int]] = [Counter() for _ in ranges]
     for bucket, place in (item for parent in parents for item in parent.items()):
@@ -261,7 +272,7 @@ def _fanned_out(
     helping: Counter[int] = Counter()
     found = list(dealt)
     for index, segment in enumerate(ready):
-        number = min(most, segment.bucket_count, consumers)
+        number = min(most, len(homes[index]), consumers)
         if segment.is_active or number == 1:
             continue
         first = dealt[index][0]
@@ -407,14 +418,13 @@ def _divided(homes: _Homes, readers: Sequence[int]) -> Sequence[int]:
 # As Pulsar 5 does it
 
 
-def _in_turn(ready: Sequence[Segment], consumers: int) -> list[Sequence[int]]:
+def _in_turn(sizes: Sequence[int], consumers: int) -> list[Sequence[int]]:
     """Candidate i to consumer i mod K."""
-    return [[index % consumers] * segment.bucket_count for index, segment in enumerate(ready)]
+    return [[index % consumers] * size for index, size in enumerate(sizes)]
 
 
-def _runs(ready: Sequence[Segment], names: Sequence[str]) -> list[Sequence[int]]:
+def _runs(sizes: Sequence[int], names: Sequence[str]) -> list[Sequence[int]]:
     """Consecutive runs of consumers, one a segment, who share its buckets as the broker's dispatcher deals them."""
-    sizes = [segment.bucket_count for segment in ready]
     dealt: list[Sequence[int]] = []
     first = 0
     for size, number in zip(sizes, _numbers_of_readers(sizes, len(names), [{}] * len(sizes)), strict=True):

@@ -4,14 +4,19 @@
 order: its owner is asked to release it, stops handing out, lets the application finish, lets go of the log and says so; only
 then the next one is told. A consumer that is gone is not asked (trap 22). The leader of a topic calls this and writes what it
 says; nothing here knows of connections or of time.
+
+A bucket is a unit of ownership here, which may be a run of entry buckets. Owners may have a segment in other pieces than are wanted,
+since a leader of another version may have dealt it out: no unit is granted while somebody owns a piece of it.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from controller.domain.assignment import Assignment, SegmentBucket
+from controller.domain.hash_range import HashRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,7 @@ def owner_changes(
     asked: dict[SegmentBucket, str | None] = {}
     kept: set[SegmentBucket] = set()
     ended: set[SegmentBucket] = set()
+    owned: defaultdict[int, list[HashRange]] = defaultdict(list)
     for owner in owners:
         bucket = owner.bucket
         successor = wanted.pop(bucket, None)
@@ -74,7 +80,13 @@ def owner_changes(
             granted[bucket] = successor
         elif is_free:
             ended.add(bucket)
+            continue
         elif not owner.is_asked or owner.successor != successor:
             asked[bucket] = successor
-    granted.update(wanted)
+        owned[bucket.segment_id].append(bucket.bucket)
+    granted.update(
+        (unit, name)
+        for unit, name in wanted.items()
+        if not any(unit.bucket.overlaps(piece) for piece in owned[unit.segment_id])
+    )
     return OwnerChanges(granted, asked, frozenset(kept), frozenset(ended))

@@ -32,8 +32,8 @@ class RefusalReason(StrEnum):
     # Limits: waiting does not help.
     AT_MAX_SEGMENTS = "at-max-segments"  # segments, those in flight included; the cap
     AT_MIN_SEGMENTS = "at-min-segments"  # segments, those in flight included; what there must be more than
-    AT_MAX_BUCKETS = "at-max-buckets"  # buckets of the topic, consumers
-    ENOUGH_BUCKETS = "enough-buckets"  # buckets of the topic, consumers
+    AT_MAX_BUCKETS = "at-max-buckets"  # buckets of the topic, 64 a segment at most; consumers
+    ENOUGH_BUCKETS = "enough-buckets"  # buckets of the topic, 64 a segment at most; consumers
     MERGE_DEPTH = "merge-depth"  # merges in the side's ancestry; the cap it must be below
     WIDTH_ONE = "width-one"  # hashes covered; hashes a split needs
     WOULD_IDLE_CONSUMER = "would-idle-consumer"  # places for consumers after the merge; consumers served now

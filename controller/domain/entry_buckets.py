@@ -15,6 +15,10 @@ from controller.domain.hash_range import FULL_RANGE, MAX_HASH, RING_SIZE, HashRa
 
 DEFAULT_BUCKET_BUDGET = 4
 DEFAULT_MAX_BUCKETS = 1024
+MOST_UNITS = 64
+"""Of one segment. A reader has a connection, or a part of a cursor, for each unit that it owns, and no segment is worth a thousand.
+Owners that are stored, and positions that applications keep, go by the units: another number takes them all out of use.
+"""
 
 
 def equal_splits(bucket_count: int) -> tuple[int, ...]:
@@ -64,6 +68,16 @@ def forwardable_bucket(splits: Sequence[int], hashes: HashRange) -> int | None:
 def bucket_ranges(splits: Sequence[int]) -> tuple[HashRange, ...]:
     """The buckets as inclusive ranges, bucket 0 first; they tile 0..65535."""
     return FULL_RANGE.cut_many(splits)
+
+
+def ownership_units(splits: Sequence[int]) -> tuple[HashRange, ...]:
+    """What a consumer owns of a segment: single buckets, or `MOST_UNITS` runs of adjacent ones, of equally many or one more, where
+    it has more buckets than that. They tile 0..65535, and are the same for all of a segment's life, as its boundaries are.
+    """
+    buckets = len(splits) + 1
+    if buckets <= MOST_UNITS:
+        return bucket_ranges(splits)
+    return FULL_RANGE.cut_many([splits[unit * buckets // MOST_UNITS - 1] for unit in range(1, MOST_UNITS)])
 
 
 def owners(bucket_count: int, consumers: Collection[str]) -> dict[str, range]:

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 
 from controller.dataplane.base import BucketCountingDataPlane, DataPlane
 from controller.dataplane.registry import configured
+from controller.domain.bucket_ownership import BucketOwner
 from controller.domain.entry_buckets import bucket_ranges
 from controller.domain.errors import CleaveError
+from controller.domain.hash_range import HashRange
 from controller.domain.segment import Segment
 from controller.store.postgres.engine import Store
 from controller.store.topics import bucket_owners, subscriptions, to_read, topics
@@ -54,10 +56,9 @@ def lag(store: Store, planes: Mapping[str, DataPlane], topic: str, subscription:
         kind = subscriptions.get_subscription(tx, row.topic_id, subscription).kind
         owned = bucket_owners.owners(tx, SubscriptionKey(row.topic_id, subscription))
     plane = configured(planes, row.data_plane, topic)
-    owners: dict[int, dict[int, str]] = {}
+    owners: dict[int, list[BucketOwner]] = {}
     for one in owned:
-        if one.consumer is not None:
-            owners.setdefault(one.bucket.segment_id, {})[one.bucket.bucket.start] = one.consumer
+        owners.setdefault(one.bucket.segment_id, []).append(one)
     segments = [
         segment
         for segment in sorted(
@@ -70,7 +71,7 @@ def lag(store: Store, planes: Mapping[str, DataPlane], topic: str, subscription:
     counts_buckets = isinstance(plane, BucketCountingDataPlane) and kind is not SubscriptionKind.QUEUE
 
     def counted(segment: Segment) -> list[BucketLag]:
-        log, owned_by = found.backing_topics[segment.segment_id], owners.get(segment.segment_id, {})
+        log, owned_by = found.backing_topics[segment.segment_id], owners.get(segment.segment_id, ())
         return _of_segment(plane, log, subscription, segment, owned_by, counts_buckets=counts_buckets)
 
     with ThreadPoolExecutor(PARALLEL_CALLS, thread_name_prefix="cleave-lag") as calls:
@@ -99,12 +100,12 @@ def _of_segment(
     log: str,
     subscription: str,
     segment: Segment,
-    owners: Mapping[int, str],
+    owners: Sequence[BucketOwner],
     *,
     counts_buckets: bool,
 ) -> list[BucketLag]:
     where = (segment.segment_id, str(segment.hash_range), segment.state.value)
-    everybody = tuple(sorted(set(owners.values())))
+    everybody = tuple(sorted({one.consumer for one in owners}))
     ranges = bucket_ranges(segment.bucket_splits)
     try:
         if counts_buckets and isinstance(plane, BucketCountingDataPlane):
@@ -112,7 +113,7 @@ def _of_segment(
                 log, subscription, [one.start for one in ranges]
             )
             return [
-                BucketLag(*where, str(one), _owner(owners.get(one.start)), count)
+                BucketLag(*where, str(one), _owners_of(one, owners), count)
                 for one, count in zip(ranges, counts or [None] * len(ranges), strict=True)
             ]
         return [BucketLag(*where, None, everybody, plane.backlog(log, subscription))]
@@ -120,5 +121,6 @@ def _of_segment(
         return [BucketLag(*where, None, everybody, None, error.message)]
 
 
-def _owner(name: str | None) -> tuple[str, ...]:
-    return () if name is None else (name,)
+def _owners_of(bucket: HashRange, owners: Sequence[BucketOwner]) -> tuple[str, ...]:
+    """Whoever owns it, alone or in a run."""
+    return tuple(one.consumer for one in owners if one.bucket.bucket.contains(bucket.start))

@@ -80,7 +80,7 @@ SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state,
          FROM unnest(0 || s.bucket_splits) AS bucket_start) b
   LEFT JOIN cleave.bucket_owner o
     ON o.topic_id = a.topic_id AND o.subscription = a.subscription AND o.segment_id = a.segment_id
-   AND o.bucket_start = b.bucket_start
+   AND b.bucket_start BETWEEN o.bucket_start AND o.bucket_end  -- what is owned may be a run of buckets
   LEFT JOIN cleave.consumer holder
     ON holder.topic_id = o.topic_id AND holder.subscription = o.subscription AND holder.name = o.consumer
  CROSS JOIN LATERAL (
@@ -104,13 +104,13 @@ COMMENT ON VIEW inspect.buckets IS
 
 CREATE VIEW inspect.failing_messages AS
 SELECT t.name AS topic, d.topic_id, d.subscription, d.segment_id,
-       inspect.hash_range_text(d.bucket_start, coalesce(o.bucket_end, d.bucket_start)) AS bucket, o.consumer AS owner,
+       inspect.hash_range_text(coalesce(o.bucket_start, d.bucket_start), coalesce(o.bucket_end, d.bucket_start)) AS bucket, o.consumer AS owner,
        d.position, d.deliveries, d.deaths, d.begun_by IS NOT NULL AS is_in_hand, d.error, d.first_at, d.last_at
   FROM cleave.message_delivery d
   JOIN cleave.topic t USING (topic_id)
   LEFT JOIN cleave.bucket_owner o
     ON o.topic_id = d.topic_id AND o.subscription = d.subscription AND o.segment_id = d.segment_id
-   AND o.bucket_start = d.bucket_start;
+   AND d.bucket_start BETWEEN o.bucket_start AND o.bucket_end;
 COMMENT ON VIEW inspect.failing_messages IS
     'Messages whose handling failed or ended its process, how often, and who has them now; each holds its key.';
 

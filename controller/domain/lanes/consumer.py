@@ -2,7 +2,8 @@
 
 Consumers of different subscriptions do not compete, so the largest subscription counts. Where consumers
 can share a segment by buckets, buckets are preferred at the cap and for a topic whose busiest segment is
-slow (PIP-486); where they cannot, a consumer without a segment means a split, up to the cap.
+slow (PIP-486), as long as buckets help: a segment has no more readers than `ground.most_readers`. Where they cannot, a consumer
+without a segment means a split, up to the cap.
 
 Buckets that nobody needs are given up again, which Pulsar never does: lazily, since each time is a hand-over for everybody.
 """
@@ -37,7 +38,9 @@ def answer(ground: Ground) -> tuple[Decision, ...]:
     busiest = _busiest(ground, rates)
     if busiest is None:
         return ()
-    if ground.shared_buckets and rates[busiest] < policy.split_vs_rebucket_min_msg_rate_in:
+    buckets_suffice = ground.consumers <= ground.most_readers * ground.segments_net
+    is_slow = rates[busiest] < policy.split_vs_rebucket_min_msg_rate_in
+    if ground.shared_buckets and buckets_suffice and is_slow:
         return _rebucket(ground, "below-split-rate-floor")
     segment_id = ground.active[busiest].segment_id
     if ground.refuse_during(ground.cooldowns.split, Lane.CONSUMER, segment_id):
@@ -76,12 +79,13 @@ def _rebucket(ground: Ground, reason: str) -> tuple[Decision, ...]:
     Pulsar: so an uneven layout may be raised only in part.
     """
     consumers = ground.consumers
-    total = sum(segment.bucket_count for segment in ground.active)
+    total = sum(min(segment.bucket_count, ground.most_readers) for segment in ground.active)
     if consumers <= total:
         _refuse_topic(ground, RefusalReason.ENOUGH_BUCKETS, "buckets", total, consumers)
         return ()
     share = -(-consumers // max(1, ground.segments_net))
-    target = min(1 << (share - 1).bit_length(), ground.policy.entry_bucket_max_per_segment)
+    most = min(ground.policy.entry_bucket_max_per_segment, ground.most_readers)
+    target = min(1 << (share - 1).bit_length(), most)
     short = sorted(segment.segment_id for segment in ground.active if segment.bucket_count < target)
     if not short:
         _refuse_topic(ground, RefusalReason.AT_MAX_BUCKETS, "buckets", total, consumers)
@@ -107,7 +111,7 @@ def fewer_buckets(ground: Ground) -> tuple[Decision, ...]:
     policy, segments = ground.policy, max(1, ground.segments_net)
     share = -(-ground.consumers // segments)
     needed = max(
-        1 << max(0, share - 1).bit_length(),
+        min(1 << max(0, share - 1).bit_length(), ground.most_readers),
         min(-(-policy.entry_bucket_budget // segments), policy.entry_bucket_max_per_segment),
     )
     spare = sorted(s.segment_id for s in ground.active if s.bucket_count >= 2 * needed)

@@ -12,6 +12,8 @@ from types import MappingProxyType
 
 from controller.domain.approvals import HeldAct
 from controller.domain.decision import Lane, Refusal, RefusalReason, Split, lane_of
+from controller.domain.entry_buckets import MOST_UNITS
+from controller.domain.hash_range import RING_SIZE
 from controller.domain.lanes.cooldowns import Cooldowns, Pause
 from controller.domain.load import LoadRecord, LoadStats
 from controller.domain.situation import Situation
@@ -31,6 +33,8 @@ class Ground:
     `held` are acts that wait for a person, or that one refused, by the segments they would seal: those are in no other
     act. Nobody may count on such an act, so the segments are counted without it. `held_places`: segments that held splits
     would add for consumers; no other split is made in their stead.
+
+    `most_readers`: consumers that one segment can have at most, however many buckets it has.
     """
 
     __slots__ = (
@@ -40,6 +44,7 @@ class Ground:
         "cooldowns",
         "held",
         "held_places",
+        "most_readers",
         "now",
         "policy",
         "records",
@@ -65,6 +70,7 @@ class Ground:
         self.thresholds = policy.thresholds
         self.now = situation.now
         self.strict = policy.strict_pulsar
+        self.most_readers = RING_SIZE if self.strict else MOST_UNITS
         self.shared_buckets = situation.capabilities.shared_buckets
         self.active = situation.layout.active
         self.records = [_measured(situation.loads.get(s.segment_id)) for s in self.active]

@@ -20,13 +20,13 @@ class MergeGates:
     the pair.
     """
 
-    __slots__ = ("_all_buckets", "_buckets", "_busiest", "_depths", "_gates", "_ground", "_ids", "_window_ms")
+    __slots__ = ("_all_places", "_buckets", "_busiest", "_depths", "_gates", "_ground", "_ids", "_window_ms")
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._ids = [segment.segment_id for segment in ground.active]
         self._buckets = [segment.bucket_count for segment in ground.active]
-        self._all_buckets = sum(self._buckets)
+        self._all_places = sum(self._places(buckets) for buckets in self._buckets)
         if ground.strict:
             by_ancestry = ground.situation.layout.merge_depths_by_ancestry()
             self._depths = [by_ancestry[segment_id] for segment_id in self._ids]
@@ -120,6 +120,9 @@ class MergeGates:
         again = RefusalReason.WOULD_SPLIT_AGAIN
         if not ground.shared_buckets:
             return self._refuse(i, again, "consumers", ground.consumers, ground.segments_net - 1)
+        served = ground.most_readers * (ground.segments_net - 1)
+        if ground.consumers > served:
+            return self._refuse(i, again, "consumers", ground.consumers, served)
         floor = ground.policy.split_vs_rebucket_min_msg_rate_in
         # If one side is the busiest, the two together are busier still.
         busiest = max(self._busiest, self._msg_rate_in(i) + self._msg_rate_in(i + 1))
@@ -152,11 +155,19 @@ class MergeGates:
         return False
 
     def _merges_can_idle(self) -> bool:
-        """A segment serves as many consumers as it has buckets, or one where buckets cannot be shared."""
+        """A segment serves as many consumers as `_places` of its buckets, or one where buckets cannot be shared."""
         ground = self._ground
         if not self._counts_buckets:
             return ground.consumers >= ground.segments_net
-        return ground.consumers > 0 and 2 * max(self._buckets) > ground.policy.entry_bucket_max_per_segment
+        return ground.consumers > 0 and 2 * max(self._buckets) > self._most_places
+
+    @property
+    def _most_places(self) -> int:
+        return min(self._ground.policy.entry_bucket_max_per_segment, self._ground.most_readers)
+
+    def _places(self, buckets: int) -> int:
+        """How many consumers can share so many buckets of one segment."""
+        return min(buckets, self._ground.most_readers)
 
     @property
     def _counts_buckets(self) -> bool:
@@ -166,9 +177,9 @@ class MergeGates:
         """A merge may not idle a consumer that is served today; those idle already do not count."""
         ground = self._ground
         if self._counts_buckets:
-            before = self._all_buckets
-            joined = self._buckets[i] + self._buckets[i + 1]
-            after = before - joined + min(joined, ground.policy.entry_bucket_max_per_segment)
+            before = self._all_places
+            sides = self._buckets[i], self._buckets[i + 1]
+            after = before - sum(map(self._places, sides)) + min(sum(sides), self._most_places)
         else:
             before = ground.segments_net
             after = before - 1

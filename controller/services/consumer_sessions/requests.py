@@ -18,7 +18,9 @@ NO_SESSION = "consumer {} has no session under this incarnation; register again"
 
 @dataclass(frozen=True, slots=True)
 class GrantedBucket:
-    """A bucket as its owner is told of it. `generation` is that at which it last changed owner; `release`: let go of it."""
+    """A bucket, or a run of them, as its owner is told of it. `generation` is that at which it last changed owner; `release`: let go
+    of it.
+    """
 
     segment_id: int
     bucket_start: int

@@ -34,7 +34,7 @@ _GRANT = """
            (topic_id, subscription, segment_id, bucket_start, bucket_end, consumer, generation)
     VALUES (:topic_id, :subscription, :segment_id, :bucket_start, :bucket_end, :consumer, :generation)
     ON CONFLICT (topic_id, subscription, segment_id, bucket_start) DO UPDATE
-       SET consumer = excluded.consumer, generation = excluded.generation, owned_since = clock_timestamp(),
+       SET bucket_end = excluded.bucket_end, consumer = excluded.consumer, generation = excluded.generation, owned_since = clock_timestamp(),
            release_asked_at = NULL, successor = NULL, said = NULL, said_since = NULL
 """
 _SAY = """
@@ -137,6 +137,10 @@ def say(tx: Connection, key: SubscriptionKey, consumer: str, said: Sequence[Said
 
 def write(tx: Connection, key: SubscriptionKey, changes: OwnerChanges, generation: int) -> int:
     """Write the changes; the generation, raised by 1 if a bucket got an owner. `generation` is that of `lock`."""
+    # What ends comes first: what is granted may begin with the same hash as a piece of it that ends.
+    for statement, buckets in ((_END, changes.ended), (_KEEP, changes.kept)):
+        if buckets:
+            tx.execute(text(statement), [_row(key, bucket) for bucket in sorted(buckets)])
     if changes.granted:
         generation += 1
         tx.execute(text(_RAISE), {**key.parameters, "generation": generation})
@@ -158,9 +162,6 @@ def write(tx: Connection, key: SubscriptionKey, changes: OwnerChanges, generatio
             text(_ASK),
             [{**_row(key, bucket), "consumer": name} for bucket, name in sorted(changes.asked.items())],
         )
-    for statement, buckets in ((_KEEP, changes.kept), (_END, changes.ended)):
-        if buckets:
-            tx.execute(text(statement), [_row(key, bucket) for bucket in sorted(buckets)])
     return generation
 
 

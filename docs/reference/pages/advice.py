@@ -15,7 +15,7 @@ TOPICS: Mapping[str, str] = {
     "at-max-segments": "Raise `max_segments`, or add brokers or consumers first if they are what is short.",
     "at-min-segments": "Nothing, or lower `min_segments`.",
     "at-max-buckets": "More consumers than the topic can serve side by side: stop some, or raise `entry_bucket_max_per_segment` "
-    "(of the cluster) or `max_segments`.",
+    "(of the cluster; above 64 it lets nobody else in) or `max_segments`.",
     "enough-buckets": "Nothing: each consumer finds a bucket already.",
     "merge-depth": "Nothing. `max_dag_depth` bounds how often a range is merged; raise it if too many small segments stay.",
     "width-one": "One key has the whole load, and no split divides a key. Give that key's messages more keys, or make what "

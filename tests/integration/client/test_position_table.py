@@ -102,6 +102,31 @@ def test_nothing_is_stored_over_what_was_handed_out_before_it_and_is_not(
     assert table.claim(FIRST) == (9,)
 
 
+def test_what_was_stored_of_a_bucket_says_nothing_of_the_run_that_begins_with_it(
+    table: PositionTable, connect: Connect
+) -> None:
+    """Nor the other way round: the run's other buckets may be far behind."""
+    table.claim(FIRST)
+    stored(table, connect, FIRST, 7)
+    run, longer = (replace(NEXT, bucket_end=last) for last in (1023, 2047))
+
+    assert table.claim(run) is None
+    stored(table, connect, run, 3)
+    assert table.claim(replace(longer, generation=3)) is None
+    assert table.claim(replace(FIRST, generation=4)) == (7,)
+    assert table.claim(replace(run, generation=5)) == (3,)
+
+
+def test_each_range_has_a_row_of_its_own_that_the_table_can_hold() -> None:
+    ends = (1, 2, 3, 4, 100, 65_534, 65_535)
+    ranges = [(start, end) for end in ends for start in {0, 1, end // 2, end - 1} if start < end]
+    rows = [replace(FIRST, bucket_start=start, bucket_end=end).place[3] for start, end in ranges]
+
+    assert len(set(rows)) == len(rows)
+    assert all(-(2**31) <= row < 0 for row in rows)
+    assert replace(FIRST, bucket_start=9, bucket_end=9).place[3] == 9
+
+
 def test_what_is_rolled_back_is_not_stored(table: PositionTable, connect: Connect) -> None:
     table.claim(FIRST)
     with closing(connect()) as connection:

@@ -6,25 +6,37 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import requests
 
 from controller.client.http_source import HttpSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
+from controller.domain.entry_buckets import MOST_UNITS
 from controller.domain.errors import DataPlaneUnavailable
 from tests.integration.dataplane.pulsar_house import PulsarHouse
 from tests.support.judged_run import KEYS, JudgedRun
 
 
 @pytest.fixture
-def run(house: PulsarHouse, servers: Servers, tmp_path: Path) -> Iterator[JudgedRun]:
-    """On a topic of one segment with four buckets; its worker does what is asked for."""
-    house.create(1, "billing")
+def buckets() -> int | None:
+    """Of the segment; as many as a topic begins with where it is not said."""
+    return None
+
+
+@pytest.fixture
+def run(house: PulsarHouse, servers: Servers, buckets: int | None, tmp_path: Path) -> Iterator[JudgedRun]:
+    """On a topic of one segment with four buckets, or so many; its worker does what is asked for."""
+    house.create(1)
+    if buckets is not None:
+        house.cleave.ok("segments", "rebucket", house.topic, "0", str(buckets))
+    house.cleave.ok("subscriptions", "create", house.topic, "billing")
+    segment_id = house.layout.active[0].segment_id
     logs, directory = house.app.log_client("pulsar"), tmp_path / "histories"
     directory.mkdir()
 
     def unread() -> int:
         try:
-            return house.app.planes["pulsar"].backlog(house.log_of(0), "billing")
+            return house.app.planes["pulsar"].backlog(house.log_of(segment_id), "billing")
         except DataPlaneUnavailable:  # a broker may fail at counting while readers come and go
             return 1
 
@@ -58,6 +70,42 @@ def test_buckets_change_hands_under_load_and_none_is_left_unclaimed(run: JudgedR
 
     assert verdict.is_clean, verdict
     assert verdict.sent == 4 * len(KEYS)
+
+
+@pytest.mark.parametrize("buckets", [200])
+def test_a_segment_of_many_buckets_is_read_in_runs(house: PulsarHouse, run: JudgedRun) -> None:
+    """Each with one consumer of the broker, whose slots are those of its three or four buckets; half of them change hands."""
+    a = run.join("a")
+    run.send(0)
+    run.work_off(lambda: len(a.consumer.buckets) == MOST_UNITS)
+    run.send(1)
+    run.work_off()
+    assert consumers(house) == {MOST_UNITS}
+    run.send(2)
+    b = run.join("b")
+    seen: set[int] = set()
+
+    def shared() -> bool:
+        seen.update(consumers(house))
+        return len(a.consumer.buckets) == len(b.consumer.buckets) == MOST_UNITS // 2
+
+    run.work_off(shared)
+    run.send(3)
+    run.work_off()
+
+    verdict = run.judge()
+
+    assert verdict.is_clean, verdict
+    assert verdict.sent == 4 * len(KEYS)
+    assert verdict.redelivered == 0
+    assert max(seen | consumers(house)) <= MOST_UNITS
+
+
+def consumers(house: PulsarHouse) -> set[int]:
+    """How many the broker has for the subscription of the active segment."""
+    log = house.log_of(house.layout.active[0].segment_id).replace("://", "/")
+    answer = requests.get(f"{house.access.admin_urls[0]}/admin/v2/{log}/stats", timeout=30)
+    return {len(answer.json()["subscriptions"]["billing"]["consumers"])}
 
 
 def test_what_is_acknowledged_after_a_seek_is_acknowledged(house: PulsarHouse, run: JudgedRun) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.assignment import Assignment, SegmentBucket, assign, candidates
-from controller.domain.entry_buckets import bucket_ranges, owners
+from controller.domain.entry_buckets import bucket_ranges, owners, ownership_units
 from controller.domain.hash_range import FULL_RANGE, HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.segment import Segment
@@ -564,6 +564,48 @@ def test_a_segment_of_one_bucket_is_owned_by_its_full_range() -> None:
     layout = SegmentLayout.initial(1, bucket_budget=1, now=0)
 
     assert assign(layout, set(), ["a"]) == {"a": (SegmentBucket(0, FULL_RANGE),)}
+
+
+# A segment of very many buckets
+
+
+MANY = SegmentLayout.initial(1, now=0).rebucket(0, 1000, 1)
+"""Segment 1 has 1,000 buckets, 15 or 16 in each run."""
+RUNS = [SegmentBucket(1, run) for run in ownership_units(MANY.segments[1].bucket_splits)]
+
+
+@pytest.mark.parametrize("strict_pulsar", [True, False])
+@pytest.mark.parametrize(("consumers", "idle"), [(1, 0), (3, 0), (64, 0), (70, 6)])
+def test_a_segment_of_many_buckets_is_owned_in_runs_by_64_at_most(
+    consumers: int, idle: int, strict_pulsar: bool
+) -> None:
+    names = [f"c{i:02}" for i in range(consumers)]
+
+    shares = assign(MANY, {0}, names, share_buckets=True, strict_pulsar=strict_pulsar)
+
+    assert sorted(_owners(shares)) == RUNS
+    assert [name for name in names if not shares[name]] == names[consumers - idle :]
+    sizes = {len(share) for share in shares.values() if share}
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_run_is_at_home_with_whoever_owned_most_of_it_in_other_pieces() -> None:
+    """A leader of before gave out each of the 1,000 buckets by itself."""
+    buckets = [SegmentBucket(1, one) for one in bucket_ranges(MANY.segments[1].bucket_splits)]
+    held = {unit: "b" if at < 500 else "a" for at, unit in enumerate(buckets)} | {buckets[0]: "gone"}
+
+    shares = assign(MANY, {0}, ["a", "b"], held, share_buckets=True)
+
+    assert shares == {"a": tuple(RUNS[32:]), "b": tuple(RUNS[:32])}
+
+
+def test_many_buckets_of_a_sealed_segment_are_drained_in_runs() -> None:
+    layout = MANY.rebucket(1, 4, 2)
+
+    shares = assign(layout, {0}, ["a", "b", "c"], drain_consumers=8)
+
+    assert sorted(_owners(shares)) == RUNS
+    assert sorted(len(share) for share in shares.values()) == [21, 21, 22]
 
 
 # A sealed segment that several drain

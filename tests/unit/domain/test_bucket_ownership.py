@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.assignment import Assignment, SegmentBucket
 from controller.domain.bucket_ownership import BucketOwner, OwnerChanges, owner_changes
-from controller.domain.hash_range import HashRange
+from controller.domain.hash_range import FULL_RANGE, HashRange
 
 LOW, HIGH = SegmentBucket(0, HashRange(0, 32767)), SegmentBucket(0, HashRange(32768, 65535))
 NAMES = ("a", "b", "c")
@@ -60,6 +62,93 @@ def test_nobody_waits_for_the_gone_nor_for_what_is_read_to_its_end() -> None:
 def test_what_is_withheld_again_is_asked_back_for_nobody() -> None:
     found = owner_changes(target(a=()), (BucketOwner(LOW, "a", 3),), consumers="a")
     assert found.asked == {LOW: None}
+
+
+WHOLE = SegmentBucket(0, HashRange(0, 65535))
+
+
+def test_a_run_waits_for_whoever_owns_a_piece_of_it_the_same_consumer_included() -> None:
+    pieces = (BucketOwner(LOW, "a", 3), BucketOwner(HIGH, "gone", 3))
+
+    found = owner_changes(target(a=(WHOLE,)), pieces, consumers="a")
+    assert found == OwnerChanges({}, {LOW: None}, frozenset(), frozenset({HIGH}))
+
+    asked = BucketOwner(LOW, "a", 3, is_asked=True)
+    assert not owner_changes(target(a=(WHOLE,)), (asked,), consumers="a")
+    let_go = owner_changes(target(a=(WHOLE,)), (asked,), consumers="a", released={LOW})
+    assert let_go == OwnerChanges({WHOLE: "a"}, {}, frozenset(), frozenset({LOW}))
+
+
+def test_a_piece_waits_for_whoever_owns_the_run() -> None:
+    found = owner_changes(target(a=(LOW,), b=(HIGH,)), (BucketOwner(WHOLE, "a", 3),), consumers="ab")
+    assert found == OwnerChanges({}, {WHOLE: None}, frozenset(), frozenset())
+
+
+def test_a_run_of_another_segment_waits_for_nobody() -> None:
+    elsewhere = SegmentBucket(1, HashRange(0, 65535))
+    found = owner_changes(target(a=(LOW,), b=(elsewhere,)), (BucketOwner(LOW, "a", 3),), consumers="ab")
+    assert found.granted == {elsewhere: "b"}
+
+
+@st.composite
+def _cuts(draw: st.DrawFn) -> tuple[SegmentBucket, ...]:
+    """Units that tile the ring of segment 0 or 1."""
+    points = draw(st.sets(st.sampled_from([100, 200, 32768, 50_000]), max_size=4))
+    segment = draw(st.integers(0, 1))
+    return tuple(SegmentBucket(segment, one) for one in FULL_RANGE.cut_many(sorted(points)))
+
+
+@given(
+    lives=st.lists(
+        st.tuples(st.lists(_cuts(), max_size=3), st.sets(st.sampled_from(NAMES)), st.integers(0, 2**32)),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_over_any_history_of_cuts_no_hash_has_two_owners_and_in_the_end_all_is_owned_as_wanted(
+    lives: list[tuple[list[tuple[SegmentBucket, ...]], set[str], int]],
+) -> None:
+    """Each step wants another cut, as leaders of different versions would; some owners let go, and some are gone."""
+    owned: dict[SegmentBucket, BucketOwner] = {}
+    for generation, (cuts, alive, seed) in enumerate(lives, 1):
+        random = Random(seed)
+        units = {unit.segment_id: cut for cut in cuts for unit in cut}
+        _step(owned, units, alive, generation, {u for u in owned if random.random() < 0.5}, random)
+    wanted = {0: _tiles(0, 200), 1: _tiles(1)}
+    for generation in range(100, 103):
+        let_go = {unit for unit, owner in owned.items() if owner.is_asked}
+        _step(owned, wanted, {"a", "b"}, generation, let_go, Random(0))
+
+    assert sorted(owned) == sorted(unit for cut in wanted.values() for unit in cut)
+
+
+def _tiles(segment_id: int, *points: int) -> tuple[SegmentBucket, ...]:
+    return tuple(SegmentBucket(segment_id, one) for one in FULL_RANGE.cut_many(points))
+
+
+def _step(
+    owned: dict[SegmentBucket, BucketOwner],
+    units: Mapping[int, tuple[SegmentBucket, ...]],
+    alive: set[str],
+    generation: int,
+    released: set[SegmentBucket],
+    random: Random,
+) -> None:
+    """What a leader's transaction does to the rows; nobody living loses what it has not let go of."""
+    names = sorted(alive)
+    wanted = {unit: random.choice(names) for cut in units.values() for unit in cut} if names else {}
+    assignment = {name: tuple(u for u, n in wanted.items() if n == name) for name in names}
+    found = owner_changes(assignment, owned.values(), consumers=alive, released=released)
+    for unit in [*found.ended, *(found.granted.keys() & owned.keys())]:
+        assert owned[unit].consumer not in alive or unit in released
+        del owned[unit]
+    for unit, name in found.granted.items():
+        assert not [
+            one for one in owned if one.segment_id == unit.segment_id and one.bucket.overlaps(unit.bucket)
+        ]
+        owned[unit] = BucketOwner(unit, name, generation)
+    for unit, successor in found.asked.items():
+        owned[unit] = replace(owned[unit], is_asked=True, successor=successor)
 
 
 shares = st.dictionaries(st.sampled_from(BUCKETS), st.sampled_from(NAMES))

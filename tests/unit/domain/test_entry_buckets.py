@@ -55,6 +55,39 @@ def test_buckets_tile_the_ring(splits: list[int]) -> None:
     assert sum(bucket.width for bucket in ranges) == RING_SIZE
 
 
+@given(split_lists)
+def test_up_to_the_limit_each_bucket_is_owned_by_itself(splits: list[int]) -> None:
+    assert entry_buckets.ownership_units(splits) == entry_buckets.bucket_ranges(splits)
+
+
+@pytest.mark.parametrize(
+    ("buckets", "first", "last"),
+    [
+        (64, "0000-03ff", "fc00-ffff"),
+        (65, "0000-03ef", "f81f-ffff"),
+        (128, "0000-03ff", "fc00-ffff"),
+        (1024, "0000-03ff", "fc00-ffff"),
+        (65536, "0000-03ff", "fc00-ffff"),
+    ],
+)
+def test_known_units_of_equal_buckets(buckets: int, first: str, last: str) -> None:
+    units = entry_buckets.ownership_units(entry_buckets.equal_splits(buckets))
+    assert (len(units), str(units[0]), str(units[-1])) == (64, first, last)
+
+
+@given(st.sets(st.integers(1, MAX_HASH), min_size=60, max_size=300).map(sorted))
+def test_units_tile_the_ring_in_runs_of_equally_many_whole_buckets(splits: list[int]) -> None:
+    buckets, units = entry_buckets.bucket_ranges(splits), entry_buckets.ownership_units(splits)
+
+    assert (units[0].start, units[-1].end) == (0, MAX_HASH)
+    assert sum(unit.width for unit in units) == RING_SIZE
+    assert len(units) == min(len(buckets), entry_buckets.MOST_UNITS)
+    inside = [[b for b in buckets if unit.overlaps(b)] for unit in units]
+    assert [(held[0].start, held[-1].end) for held in inside] == [(unit.start, unit.end) for unit in units]
+    assert max(map(len, inside)) - min(map(len, inside)) <= 1
+    assert sum(map(len, inside)) == len(buckets)
+
+
 @pytest.mark.parametrize(
     ("budget", "segments", "max_buckets", "expected"),
     [

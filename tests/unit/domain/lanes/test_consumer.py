@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.domain.decision import Evaluation, Lane, Rebucket, Refusal, RefusalReason, Split
+from controller.domain.decision import Decision, Evaluation, Lane, Rebucket, Refusal, RefusalReason, Split
 from controller.domain.evaluator import decide
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
@@ -241,10 +241,46 @@ def test_a_split_is_no_reason_to_give_up_the_buckets_of_its_neighbour() -> None:
 
 
 def test_what_is_given_up_is_not_asked_for_again() -> None:
+    at_cap = AutoScalePolicy(max_segments=1)
     for buckets, consumers in ((64, 3), (64, 17), (1024, 200)):
-        [act] = ask(idle(10, buckets=buckets, consumers=consumers)).decisions
+        [act] = ask(idle(10, buckets=buckets, consumers=consumers, policy=at_cap)).decisions
         assert isinstance(act, Rebucket)
-        assert ask(idle(10, buckets=act.bucket_count, consumers=consumers)).decisions == ()
+        assert ask(idle(10, buckets=act.bucket_count, consumers=consumers, policy=at_cap)).decisions == ()
+
+
+# Buckets that would let nobody in
+
+
+@pytest.mark.parametrize(
+    ("buckets", "consumers", "expected"),
+    [
+        (4, 64, (Rebucket(0, 64, "below-split-rate-floor"),)),
+        (4, 65, (Split(0, (), "consumer-count"),)),  # a segment has 64 readers at most
+        (1024, 65, (Split(0, (), "consumer-count"),)),
+        (1024, 64, ()),
+    ],
+)
+def test_a_slow_segment_is_split_for_consumers_that_more_buckets_would_not_let_in(
+    buckets: int, consumers: int, expected: tuple[Decision, ...]
+) -> None:
+    asked = topic(10, buckets=buckets, consumers=consumers, capabilities=SHARED)
+    assert ask(asked).decisions == expected
+
+
+def test_at_the_cap_buckets_are_raised_as_far_as_they_let_consumers_in() -> None:
+    policy = AutoScalePolicy(max_segments=2)
+
+    def asked(buckets: int, **options: bool) -> Evaluation:
+        given = replace(policy, **options)
+        return ask(topic(10, 10, buckets=buckets, consumers=400, capabilities=SHARED, policy=given))
+
+    assert asked(4).decisions == tuple(Rebucket(i, 64, "at-max-segments") for i in (0, 1))
+    assert asked(256).refusals == (
+        Refusal(None, Lane.CONSUMER, RefusalReason.AT_MAX_BUCKETS, "buckets", 128, 400),
+    )
+    assert asked(4, strict_pulsar=True).decisions == tuple(
+        Rebucket(i, 256, "at-max-segments") for i in (0, 1)
+    )
 
 
 @pytest.mark.parametrize(("seconds", "gives_up"), [(3599.9, False), (3600, True)])

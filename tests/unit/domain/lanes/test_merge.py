@@ -245,6 +245,31 @@ def test_a_pair_that_loses_no_bucket_may_merge_though_consumers_are_idle() -> No
     ]
 
 
+def test_buckets_that_let_nobody_in_are_no_places() -> None:
+    """The child has 128 buckets, and 64 readers at most."""
+    policy = AutoScalePolicy(max_segments=1)
+    crowded = topic(10, 10, buckets=64, consumers=65, capabilities=SHARED, policy=policy)
+    assert [(r.reason, r.value, r.needed) for r in ask(crowded).refusals] == [
+        (RefusalReason.WOULD_IDLE_CONSUMER, 64, 65)
+    ]
+    finer = topic(10, 10, 10, buckets=128, consumers=130, capabilities=SHARED, policy=policy)
+    assert {(r.reason, r.value, r.needed) for r in ask(finer).refusals} == {
+        (RefusalReason.WOULD_IDLE_CONSUMER, 128, 130)
+    }
+    for easy in (
+        topic(10, 10, buckets=64, consumers=64, capabilities=SHARED),
+        replace(crowded, policy=replace(policy, strict_pulsar=True)),
+    ):
+        assert ask(easy).decisions == (Merge(0, 1, "cold"),)
+
+
+def test_a_merge_that_leaves_more_consumers_than_one_segment_can_have_is_refused() -> None:
+    for consumers, refused in ((64, False), (65, True)):
+        asked = ask(topic(10, 10, buckets=4, consumers=consumers, capabilities=SHARED))
+        assert (RefusalReason.WOULD_SPLIT_AGAIN in {r.reason for r in asked.refusals}) is refused
+        assert bool(asked.decisions) is not refused
+
+
 def test_above_a_lowered_cap_a_merge_that_idles_a_consumer_is_refused_without_buckets_too() -> None:
     evaluation = ask(topic(10, 10, 10, consumers=3, policy=AutoScalePolicy(max_segments=1)))
     assert {r.reason for r in evaluation.refusals} == {RefusalReason.WOULD_IDLE_CONSUMER}
