@@ -132,7 +132,7 @@ def test_a_segment_that_answers_nothing_keeps_nobody_waiting_for_the_others(
             key for key in KEYS if bench.layout.segment_for(key_hash(key).segment_hash).segment_id == healthy
         ]
         found = receive(a, len(mine))
-        wait_until(lambda: logs.hung > 0, message="the other is asked")
+        settle(a, until=lambda: logs.hung > 0)  # the other is asked
         assert sorted(one.key or b"" for one in found) == sorted(key.encode() for key in mine)
         assert a.acknowledge(*found)
         bench.reshape(splitting(healthy))  # its end is asked for beside it
