@@ -128,7 +128,10 @@ class FaultyLogs:
             self.hang(backing_topic)
 
     def hang(self, backing_topic: str) -> None:
-        """Until `goes_on`."""
+        """Until `goes_on`. The application's own thread is not to be kept."""
+        assert threading.current_thread() is not threading.main_thread(), (
+            f"{backing_topic} keeps the application"
+        )
         self.hung += 1
         self.goes_on.wait(60)
         raise DataPlaneTimeout(f"injected: {backing_topic} has not answered", delay_seconds=0.01)
