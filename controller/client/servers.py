@@ -21,6 +21,10 @@ from controller.domain import errors
 from controller.domain.errors import CleaveError, Retryable, StoreUnavailable, Terminal
 
 MOST_REDIRECTS = 3
+MOST_IDLE_CONNECTIONS = 16
+"""Kept for the next call. The library looks at every connection of a pool, and polls each idle one, at each call's begin and end under one
+lock: with hundreds in a pool, of as many consumers in one process, calls wait for seconds. So streams have pools of their own, too.
+"""
 _KINDS: Mapping[str, type[CleaveError]] = {
     name: kind
     for name, kind in vars(errors).items()
@@ -63,7 +67,10 @@ class Servers:
         self._urls = [url.rstrip("/") for url in urls]
         self._token = token
         self._timeout = httpx.Timeout(call_timeout_seconds)
-        self._http = httpx.Client(timeout=self._timeout, limits=httpx.Limits(max_connections=None))
+        self._tls = httpx.create_ssl_context()
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=MOST_IDLE_CONNECTIONS)
+        self._http = httpx.Client(verify=self._tls, timeout=self._timeout, limits=limits)
+        self._streams: set[httpx.Client] = set()
         self._lock = threading.Lock()
         self._first = 0
 
@@ -87,7 +94,7 @@ class Servers:
         Where none was reached, or none answered whole, the error's cause is the library's own: what was asked may have happened.
         """
         timeout = self._timeout if timeout_seconds is None else httpx.Timeout(timeout_seconds)
-        with self._answered(method, path, document, query, timeout, headers) as answer:
+        with self._answered(self._http, method, path, document, query, timeout, headers) as answer:
             try:
                 body = answer.read()
                 return json.loads(body) if body else None
@@ -98,16 +105,35 @@ class Servers:
     def events(self, path: str, *, query: Mapping[str, Any], silent_seconds: float) -> Iterator[EventFeed]:
         """A stream of events, as they come. StoreUnavailable when it breaks, or after `silent_seconds` without one."""
         timeout = httpx.Timeout(self._timeout.connect, read=silent_seconds)
-        with self._answered("GET", path, None, query, timeout) as answer:
+        with (
+            self._pool_of_its_own() as http,
+            self._answered(http, "GET", path, None, query, timeout) as answer,
+        ):
             yield EventFeed(answer)
 
     def close(self) -> None:
-        """Give back the connections."""
+        """Give back the connections. Streams break."""
         self._http.close()
+        with self._lock:
+            streams = [*self._streams]
+        for http in streams:
+            http.close()
+
+    @contextmanager
+    def _pool_of_its_own(self) -> Iterator[httpx.Client]:
+        with httpx.Client(verify=self._tls) as http:
+            with self._lock:
+                self._streams.add(http)
+            try:
+                yield http
+            finally:
+                with self._lock:
+                    self._streams.discard(http)
 
     @contextmanager
     def _answered(
         self,
+        http: httpx.Client,
         method: str,
         path: str,
         document: object,
@@ -123,7 +149,7 @@ class Servers:
         for index in range(len(self._urls)):
             url = self._urls[(self._first + index) % len(self._urls)]
             try:
-                answer = self._sent(method, f"{url}{path}", document, query, timeout, headers)
+                answer = self._sent(http, method, f"{url}{path}", document, query, timeout, headers)
             except (httpx.HTTPError, httpx.InvalidURL, KeyError) as error:
                 away = error
                 continue
@@ -148,6 +174,7 @@ class Servers:
 
     def _sent(
         self,
+        http: httpx.Client,
         method: str,
         url: str,
         document: object,
@@ -158,7 +185,7 @@ class Servers:
         """The answer, wherever the client is sent for it. (The library would leave out the token at another worker.)"""
         for _ in range(MOST_REDIRECTS + 1):
             token = self._token if isinstance(self._token, str) else self._token()
-            request = self._http.build_request(
+            request = http.build_request(
                 method,
                 url,
                 json=document,
@@ -166,7 +193,7 @@ class Servers:
                 headers={**(headers or {}), "Authorization": f"Bearer {token}"},
                 timeout=timeout,
             )
-            answer = self._http.send(request, stream=True)
+            answer = http.send(request, stream=True)
             if answer.status_code != 307:
                 return answer
             url, query = urljoin(url, answer.headers["Location"]), None
