@@ -366,7 +366,7 @@ class QueueConsumer(ClosedByWith):
         """Ask aside what may take long: what nothing is known of here, and whether a sealed segment is drained."""
         listed = self._watch.found.segments.get(one.segment_id)
         is_said = time.monotonic() < share.said_drained_at + SAY_AGAIN_SECONDS
-        may_be_drained = listed is not None and listed.is_sealed and not is_said and not share.in_hand
+        may_be_drained = listed is not None and listed.is_sealed and not is_said
         if may_be_drained or share.may_wait():
             share.asked_as_of = self._watch.found.as_of
             self._readers.ask(one, partial(share.ask, may_be_drained=may_be_drained))

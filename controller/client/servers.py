@@ -70,7 +70,7 @@ class Servers:
         self._tls = httpx.create_ssl_context()
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=MOST_IDLE_CONNECTIONS)
         self._http = httpx.Client(verify=self._tls, timeout=self._timeout, limits=limits)
-        self._streams: set[httpx.Client] = set()
+        self._feeds: set[EventFeed] = set()
         self._lock = threading.Lock()
         self._first = 0
 
@@ -106,29 +106,25 @@ class Servers:
         """A stream of events, as they come. StoreUnavailable when it breaks, or after `silent_seconds` without one."""
         timeout = httpx.Timeout(self._timeout.connect, read=silent_seconds)
         with (
-            self._pool_of_its_own() as http,
+            httpx.Client(verify=self._tls) as http,
             self._answered(http, "GET", path, None, query, timeout) as answer,
         ):
-            yield EventFeed(answer)
+            feed = EventFeed(answer)
+            with self._lock:
+                self._feeds.add(feed)
+            try:
+                yield feed
+            finally:
+                with self._lock:
+                    self._feeds.discard(feed)
 
     def close(self) -> None:
         """Give back the connections. Streams break."""
         self._http.close()
         with self._lock:
-            streams = [*self._streams]
-        for http in streams:
-            http.close()
-
-    @contextmanager
-    def _pool_of_its_own(self) -> Iterator[httpx.Client]:
-        with httpx.Client(verify=self._tls) as http:
-            with self._lock:
-                self._streams.add(http)
-            try:
-                yield http
-            finally:
-                with self._lock:
-                    self._streams.discard(http)
+            feeds = [*self._feeds]
+        for feed in feeds:
+            feed.hang_up()
 
     @contextmanager
     def _answered(

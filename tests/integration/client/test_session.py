@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import httpcore
 import pytest
 
 from controller.client.servers import Servers
@@ -256,3 +257,41 @@ def sick_server() -> Iterator[str]:
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+def test_what_a_call_costs_does_not_grow_with_the_streams_that_are_open(
+    script: tuple[Script, Servers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of consumers share one `Servers`, and the library looks at each connection of a pool at each call."""
+    says, servers = script
+    says.streams = [[("heartbeat", {})]]
+    looked_at: list[object] = []
+    has_expired = httpcore.HTTPConnection.has_expired
+    monkeypatch.setattr(
+        httpcore.HTTPConnection, "has_expired", lambda one: looked_at.append(one) or has_expired(one)
+    )
+    with ExitStack() as open_streams:
+        for _ in range(20):
+            feed = open_streams.enter_context(
+                servers.events("/api/v1/topics/a/b/c/events", query={}, silent_seconds=30.0)
+            )
+            assert next(iter(feed)).event == "heartbeat"
+        looked_at.clear()
+        for _ in range(3):
+            servers.ask("POST", "/api/v1/topics/a/b/c/pulse", document={})
+        assert len(set(looked_at)) <= 1
+        servers.close()
+
+
+def test_closing_the_servers_breaks_their_streams(script: tuple[Script, Servers]) -> None:
+    """Whoever waits for an event is told."""
+    says, servers = script
+    says.streams = [[("heartbeat", {})]]
+    with servers.events("/api/v1/topics/a/b/c/events", query={}, silent_seconds=60.0) as feed:
+        events = iter(feed)
+        assert next(events).event == "heartbeat"
+        closing = threading.Timer(0.05, servers.close)
+        closing.start()
+        with pytest.raises(StoreUnavailable):
+            next(events)
+        closing.join()
