@@ -103,23 +103,22 @@ def active_segments(app: Application, topic: str) -> list[int]:
 
 
 @contextmanager
-def sending(app: Application, servers: Servers, topic: str, rate: float) -> Iterator[None]:
-    """Messages of many keys at a steady rate meanwhile."""
-    ending = threading.Event()
+def sending(app: Application, servers: Servers, topic: str, rate: float) -> Iterator[Callable[[], int]]:
+    """Messages of many keys at a steady rate meanwhile, each stored before the next one; how many there are."""
+    ending, stored = threading.Event(), [0]
 
     def send() -> None:
         with closing(EmbeddedLogClient(app.settings.embedded_dsn)) as logs:
             producer = Producer(HttpSource(servers), logs, topic)
-            number = 0
             while not ending.wait(1 / rate):
-                producer.send(b"payload", f"key-{number % 5_000}")
+                producer.send(b"payload", f"key-{stored[0] % 5_000}")
                 producer.flush()
-                number += 1
+                stored[0] += 1
             producer.close()
 
     thread = threading.Thread(target=send, daemon=True)
     thread.start()
-    yield
+    yield lambda: stored[0]
     ending.set()
     thread.join()
 
@@ -183,14 +182,17 @@ def many_consumers(app: Application, servers: Servers, count: int) -> dict[str, 
     make_topic(app, topic, segments=64)
     group = Group(app, servers, topic, count)
     shared = until(lambda: all(group.owns))
-    with sending(app, servers, topic, 200):
+    with sending(app, servers, topic, 200) as stored:
         fed = until(lambda: all(group.handled))
+        messages, handled = stored(), sum(group.handled)
     group.finish()
     buckets = active_segments(app, topic)
     return {
         "consumers": count,
         "seconds_until_each_owns_a_bucket": round(shared, 1),
         "seconds_until_each_has_a_message": round(shared + fed, 1),
+        "messages_by_then": messages,  # a bucket's first message comes when one of its keys does
+        "of_which_handled": handled,
         "active_segments": len(buckets),
         "buckets": sum(buckets),
         "without_a_share": group.handled.count(0),  # a rebucket takes a bucket away for a moment
