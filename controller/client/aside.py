@@ -1,6 +1,6 @@
 """Calls to workers in threads aside, which the end of the process does not wait for: a worker that is stopped answers late or never.
 
-For what only talks HTTP. What a data plane's library does has threads that are waited for (`opening`).
+For what only talks HTTP. What a data plane's library does has threads that are waited for (`reader_threads`).
 """
 
 from __future__ import annotations

@@ -20,10 +20,10 @@ from controller.client.opening import (
     FIRST_RETRY_SECONDS,
     LONGEST_RETRY_SECONDS,
     Opening,
-    ReaderThreads,
     next_try_at,
 )
 from controller.client.patience import Backoff
+from controller.client.reader_threads import ReaderThreads
 from controller.client.session import Assignment, OwnedBucket
 from controller.clock import boot_seconds
 from controller.dataplane.base import LogClient, LogReader, Ownership, Position

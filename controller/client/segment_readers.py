@@ -14,10 +14,10 @@ from controller.client.opening import (
     LONGEST_RETRY_SECONDS,
     Opening,
     Reader,
-    ReaderThreads,
     next_try_at,
 )
 from controller.client.patience import Backoff
+from controller.client.reader_threads import ReaderThreads
 from controller.client.rounds import LOOK_SECONDS
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, Terminal
 
