@@ -207,7 +207,7 @@ def check(run: Run) -> None:
 
 
 @given(st.lists(st.sampled_from(STEPS), max_size=40))
-@settings(max_examples=cases(300, 2_000))
+@settings(max_examples=cases(100, 2_000))
 def test_whatever_the_order_one_reader_is_open_or_none_and_the_last_word_of_the_leader_holds(
     steps: list[Callable[[Run], None]],
 ) -> None:
