@@ -89,9 +89,13 @@ class ReaderThreads:
         closed = threading.Event()
         with self._lock:
             reader = one.stop()
-            if reader is None and one.is_at_rest:
-                return
-            before, self._leaving[place] = self._leaving.get(place), closed
+            is_nothing = reader is None and one.is_at_rest
+            before = self._leaving.get(place)
+            if not is_nothing:
+                self._leaving[place] = closed
+        if is_nothing:
+            self._on_closed()
+            return
 
         def close() -> None:
             try:

@@ -58,8 +58,8 @@ def logs() -> SlowLogs:
 
 
 @pytest.fixture
-def attachments(logs: SlowLogs) -> Iterator[Attachments]:
-    attachments = Attachments(logs, "s", "me", threading.Event())
+def attachments(logs: SlowLogs, free: threading.Event) -> Iterator[Attachments]:
+    attachments = Attachments(logs, "s", "me", threading.Event(), on_free=free.set)
     yield attachments
     logs.may_open.set()
     attachments.close()
@@ -235,6 +235,20 @@ def test_a_place_is_opened_anew_when_its_last_reader_is_closed(stubborn: Attachm
     wait_until(lambda: stubborn.next_try_at < float("inf"))
     stubborn.open_due()
     wait_until(lambda: logs.open == 1)
+
+
+def test_what_could_never_be_opened_is_let_go_of_as_well(
+    attachments: Attachments, free: threading.Event
+) -> None:
+    """The leader is to be told, though there is nothing to close."""
+    asked = owned(release=True)
+    attachments.adopt(owned())
+    attachments.adopt(asked)
+
+    attachments.release(attachments.to_release()[0])
+
+    assert free.is_set()
+    assert attachments.adopt(asked) == [*asked.buckets]
 
 
 def test_many_are_closed_side_by_side(stubborn: Attachments) -> None:
