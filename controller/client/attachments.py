@@ -159,7 +159,7 @@ class Attachments:
         on_free: Callable[[], None] = lambda: None,
     ) -> None:
         """`claim` is called with each that was opened, in the opening thread, before anything of it is read; `on_opened` there too,
-        when an opening has ended. `on_free` is called in a thread aside when something is closed, or may be let go of: it is time to
+        when an opening has ended. `on_free` is called, in any thread, when something is closed or may be let go of: it is time to
         `adopt`, and to look at what is `to_release`.
         """
         self._logs, self._subscription, self._owner, self._wakeup = logs, subscription, owner, wakeup

@@ -351,8 +351,8 @@ class QueueConsumer(ClosedByWith):
                 return message
             if answer is None:
                 self._ask(one, share)
-            else:
-                one.succeed()
+                return None
+            one.succeed()
             if answer:
                 self._say_drained(one.segment_id, share)
         except (LostRace, NotFound, FencedOut) as error:

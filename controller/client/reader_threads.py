@@ -62,7 +62,7 @@ class ReaderThreads:
     """Where the readers of one consumer are opened, asked and closed. For any thread."""
 
     def __init__(self, on_closed: Callable[[], None]) -> None:
-        """`on_closed` is called in a thread aside whenever a reader is closed."""
+        """`on_closed` is called when what was stopped is closed, in a thread aside; where there is nothing to close, by `stop`."""
         self._on_closed, self._lock = on_closed, threading.Lock()
         self._opening, self._asking, self._closing = map(
             _Threads, ("cleave-open", "cleave-ask", "cleave-close")
@@ -90,7 +90,6 @@ class ReaderThreads:
         with self._lock:
             reader = one.stop()
             is_nothing = reader is None and one.is_at_rest
-            before = self._leaving.get(place)
             if not is_nothing:
                 self._leaving[place] = closed
         if is_nothing:
@@ -102,8 +101,6 @@ class ReaderThreads:
                 if reader is not None:
                     reader.close()
                 one.come_to_rest()  # what is opened late is closed, and no question moves the cursor of the next owner
-                if before is not None:
-                    before.wait()
             finally:
                 self._left(place, closed)
 

@@ -243,7 +243,16 @@ class Ownership(NamedTuple):
     generation: int
 
 
-class LogReader(Protocol):
+class MayWait(Protocol):
+    """What readers of all kinds say before they are read."""
+
+    def may_wait(self) -> bool:
+        """Whether the next `read` may have to ask the data plane, and wait as long as a call may take, before it answers. Who reads several
+        logs has that done aside.
+        """
+
+
+class LogReader(MayWait, Protocol):
     """The one reader of a log for a subscription, from the first unacknowledged message on.
 
     Every call raises LostRace when the cursor is no longer this reader's (taken over, or moved by a seek): open a new
@@ -251,11 +260,6 @@ class LogReader(Protocol):
     signals both by breaking the connection. A call made at that moment may still succeed, but what it acknowledges has
     no effect.
     """
-
-    def may_wait(self) -> bool:
-        """Whether the next `read` may have to ask the data plane, and wait as long as a call may take, before it answers. Who reads several
-        logs has that done aside.
-        """
 
     def read(self, limit: int) -> Sequence[LogMessage]:
         """The next messages in order, at most `limit`; empty when there is none now. Does not wait."""
@@ -276,13 +280,8 @@ class LogReader(Protocol):
         """Let go of the cursor for the next owner; what is unacknowledged is read again. Raises nothing."""
 
 
-class PositionReader(Protocol):
+class PositionReader(MayWait, Protocol):
     """Reads a log from a position on, for an application that keeps positions itself. Any number may read a log at once."""
-
-    def may_wait(self) -> bool:
-        """Whether the next `read` may have to ask the data plane, and wait as long as a call may take, before it answers. Who reads several
-        logs has that done aside.
-        """
 
     def read(self, limit: int) -> Sequence[LogMessage]:
         """The next messages in order, at most `limit`; empty when there is none now. Does not wait.
@@ -298,7 +297,7 @@ class PositionReader(Protocol):
         """Read no further. Raises nothing."""
 
 
-class QueueReader(Protocol):
+class QueueReader(MayWait, Protocol):
     """One of any number of readers that share the messages of a log for a subscription, in no order.
 
     A message is with one reader until that acknowledges it, gives it back, closes, or is not heard of any more; but for the
@@ -310,11 +309,6 @@ class QueueReader(Protocol):
     def is_current(self) -> bool:
         """Whether what it holds is its own still, as far as can be known here without asking. To be looked at before a
         message is handed out.
-        """
-
-    def may_wait(self) -> bool:
-        """Whether the next `read` may have to ask the data plane, and wait as long as a call may take, before it answers. Who reads several
-        logs has that done aside.
         """
 
     def read(self, limit: int) -> Sequence[LogMessage]:

@@ -60,9 +60,9 @@ class Settlement:
 
     def look_again_seconds(self, timing: ConsumerTiming) -> float:
         """When the time of who does not let go is over, or a gap becomes an alarm, if nothing happens before."""
-        away = [self.away_seconds(one) for one in self.owners]
         if self.seek is not None and self.owners:
             return STOPPING_LOOK_SECONDS
+        away = [self.away_seconds(one) for one in self.owners]
         waits = [
             limit - one.asked_seconds
             for one in self.owners

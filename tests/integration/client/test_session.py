@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpcore
 import pytest
 
-from controller.client.servers import Servers
+from controller.client.servers import MOST_IDLE_CONNECTIONS, Servers, topic_path
 from controller.client.session import Session, boot_seconds
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.embedded import EmbeddedLogClient
-from controller.domain.errors import StoreUnavailable
+from controller.domain.errors import StoreUnavailable, TopicNotFound
 from tests.support.waiting import wait_until
 
 
@@ -270,17 +271,36 @@ def test_what_a_call_costs_does_not_grow_with_the_streams_that_are_open(
     monkeypatch.setattr(
         httpcore.HTTPConnection, "has_expired", lambda one: looked_at.append(one) or has_expired(one)
     )
+    being_read = []  # a stream whose reader is gone is closed
     with ExitStack() as open_streams:
         for _ in range(20):
             feed = open_streams.enter_context(
                 servers.events("/api/v1/topics/a/b/c/events", query={}, silent_seconds=30.0)
             )
-            assert next(iter(feed)).event == "heartbeat"
+            being_read.append(iter(feed))
+            assert next(being_read[-1]).event == "heartbeat"
         looked_at.clear()
         for _ in range(3):
             servers.ask("POST", "/api/v1/topics/a/b/c/pulse", document={})
         assert len(set(looked_at)) <= 1
         servers.close()
+
+
+def test_few_idle_connections_are_kept(servers: Servers) -> None:
+    """However many calls there were at once."""
+    begin = threading.Barrier(40)
+
+    def ask(_: int) -> None:
+        begin.wait(20)
+        with suppress(TopicNotFound):
+            servers.ask("GET", f"{topic_path('topic://a/b/c')}/segments")
+
+    with ThreadPoolExecutor(40) as calls:
+        list(calls.map(ask, range(40)))
+    with suppress(TopicNotFound):
+        servers.ask("GET", f"{topic_path('topic://a/b/c')}/segments")
+
+    assert 1 <= len(servers._http._transport._pool.connections) <= MOST_IDLE_CONNECTIONS
 
 
 def test_closing_the_servers_breaks_their_streams(script: tuple[Script, Servers]) -> None:

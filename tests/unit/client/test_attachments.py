@@ -251,6 +251,29 @@ def test_what_could_never_be_opened_is_let_go_of_as_well(
     assert attachments.adopt(asked) == [*asked.buckets]
 
 
+@pytest.mark.parametrize("is_open", [False, True], ids=["to_be_opened", "to_be_asked"])
+def test_what_is_begun_after_the_close_of_all_keeps_nobody(
+    attachments: Attachments, logs: SlowLogs, is_open: bool
+) -> None:
+    """Another thread of the application may be in the middle of a call: there are no threads any more, and nothing is waited for."""
+    logs.may_open.set()
+    attachments.adopt(owned())
+    if is_open:
+        attachments.open_due()
+        wait_until(lambda: attachments.all[0].reader is not None)
+    [one] = attachments.all
+    attachments._threads.close()
+
+    if is_open:
+        attachments.ask(one, lambda: True)
+    else:
+        attachments.open_due()
+
+    assert one.is_at_rest
+    attachments.close()
+    assert logs.open == 0
+
+
 def test_many_are_closed_side_by_side(stubborn: Attachments) -> None:
     logs = logs_of(stubborn)
     buckets = tuple(OwnedBucket(0, at, at, 10, False, "log", 3, False) for at in range(1, 11))

@@ -170,6 +170,26 @@ def test_what_comes_again_or_too_late_ends_the_reading(
         reader.read(1)
 
 
+def test_acknowledging_asks_nobody_why_the_reading_has_ended(
+    reader: BucketReader, consumer: _Consumer, cursors: _Cursors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker may be away, and whoever acknowledges has other buckets to see to."""
+
+    def ask(*_: object) -> Attachments:
+        raise AssertionError("the broker is asked")
+
+    monkeypatch.setattr(cursors, "attachments", ask)
+    monkeypatch.setattr(cursors, "is_drained", ask)
+    _give(consumer, (1, 0), (2, 0))
+    _read(reader)
+    reader.acknowledge((1, 1, 0))
+    reader.interrupt()
+
+    reader.acknowledge((1, 1, 0))  # which it is
+    with pytest.raises(LostRace):
+        reader.acknowledge((1, 2, 0))
+
+
 def test_entries_are_acknowledged_whole_once_something_follows(
     reader: BucketReader, consumer: _Consumer
 ) -> None:
