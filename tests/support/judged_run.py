@@ -168,3 +168,28 @@ class JudgedRun:
             consumer.leave()
         for history in (*self._histories, self._sent, self._seeks):
             history.close()
+
+
+def two_come_and_the_first_goes(
+    run: JudgedRun, first: JudgedConsumer, is_shared: Callable[[list[tuple[object, ...]]], bool]
+) -> None:
+    """Messages go on meanwhile, the first has everything of one round in hand when they come, and some when it goes; every key stays
+    in order. `is_shared` says of the three consumers' buckets whether they are shared out.
+    """
+    others = run.join("b"), run.join("c")
+    run.send(1)
+    run.look_around()
+    first.finish()
+    run.work_off(lambda: is_shared([one.consumer.buckets for one in (first, *others)]))
+    run.send(2)
+    run.take_until(lambda: first.messages_in_hand > 0)
+    run.leave(first)
+    run.send(3)
+    for one in others:
+        one.finish()
+    run.work_off()
+
+    verdict = run.judge()
+
+    assert verdict.is_clean, verdict
+    assert verdict.sent == 4 * len(KEYS)

@@ -19,7 +19,7 @@ from controller.services import topic_admin
 from controller.services.segment_admin import rebucketing
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
-from tests.support.judged_run import KEYS, JudgedRun
+from tests.support.judged_run import KEYS, JudgedRun, two_come_and_the_first_goes
 from tests.support.waiting import wait_until
 
 BUCKETS = 256
@@ -59,23 +59,7 @@ def test_runs_change_hands_with_each_key_in_order(bench: Bench, run: JudgedRun) 
     run.take_until(lambda: a.messages_in_hand >= len(KEYS))
     assert bench.scalar(OWNED) == RUNS
     assert len(a.consumer.buckets) == MOST_UNITS
-    b, c = run.join("b"), run.join("c")
-    run.send(1)
-    run.look_around()
-    a.finish()
-    run.work_off(lambda: sorted(len(one.consumer.buckets) for one in (a, b, c)) == [21, 21, 22])
-    run.send(2)
-    run.take_until(lambda: a.messages_in_hand > 0)
-    run.leave(a)
-    run.send(3)
-    b.finish()
-    c.finish()
-    run.work_off()
-
-    verdict = run.judge()
-
-    assert verdict.is_clean, verdict
-    assert verdict.sent == 4 * len(KEYS)
+    two_come_and_the_first_goes(run, a, lambda all_of_them: sorted(map(len, all_of_them)) == [21, 21, 22])
     assert bench.scalar(OWNED) == RUNS
 
 

@@ -14,7 +14,7 @@ from controller.client.servers import Servers
 from controller.domain.entry_buckets import MOST_UNITS
 from controller.domain.errors import DataPlaneUnavailable
 from tests.integration.dataplane.pulsar_house import PulsarHouse
-from tests.support.judged_run import KEYS, JudgedRun
+from tests.support.judged_run import KEYS, JudgedRun, two_come_and_the_first_goes
 
 
 @pytest.fixture
@@ -53,23 +53,7 @@ def test_buckets_change_hands_under_load_and_none_is_left_unclaimed(run: JudgedR
     a = run.join("a")
     run.send(0)
     run.take_until(lambda: a.messages_in_hand >= len(KEYS))
-    b, c = run.join("b"), run.join("c")
-    run.send(1)
-    run.look_around()
-    a.finish()
-    run.work_off(lambda: all(one.consumer.buckets for one in (a, b, c)))
-    run.send(2)
-    run.take_until(lambda: a.messages_in_hand > 0)
-    run.leave(a)
-    run.send(3)
-    b.finish()
-    c.finish()
-    run.work_off()
-
-    verdict = run.judge()
-
-    assert verdict.is_clean, verdict
-    assert verdict.sent == 4 * len(KEYS)
+    two_come_and_the_first_goes(run, a, all)
 
 
 @pytest.mark.parametrize("buckets", [200])
