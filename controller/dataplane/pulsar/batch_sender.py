@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain, count, repeat
 
 import pulsar
 
 from controller.dataplane.base import OutgoingMessage
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.binary import Connections, mapped, mapped_result
-from controller.dataplane.pulsar.buckets import marks, ordering_key
+from controller.dataplane.pulsar.buckets import marks
 from controller.dataplane.pulsar.cursors import Cursors
-from controller.dataplane.pulsar.messages import outgoing
+from controller.dataplane.pulsar.messages import EntryMarks, outgoing
 from controller.dataplane.pulsar.stored import NOWHERE, SentBatch
 from controller.domain.errors import CleaveError, DataPlaneTimeout, DataPlaneUnavailable, SegmentTerminated
 from controller.domain.hash_range import HashRange
@@ -112,8 +113,8 @@ class BatchSender:
 
         return answer
 
-    def _marks(self, messages: Sequence[OutgoingMessage]) -> Mapping[str, str]:
-        return {} if self._bucket is None else marks(self._bucket, messages)
+    def _marks(self, messages: Sequence[OutgoingMessage]) -> EntryMarks | None:
+        return None if self._bucket is None else marks(self._bucket, messages)
 
     def _concluded(
         self,
@@ -181,21 +182,21 @@ class BatchSender:
         self,
         producer: pulsar.Producer,
         messages: Sequence[OutgoingMessage],
-        shared: Mapping[str, str],
+        shared: EntryMarks | None,
         sequence: int,
     ) -> _Results:
         """Give them to the library, which sends them at once, and makes no entry with later ones of them. What is the entry's is told by
         its first message, which each may be where the library cuts them into several.
         """
-        results = _Results(len(messages), together=_one_entry(messages))
-        key = None if self._bucket is None else ordering_key(self._bucket)
+        is_one = _is_one_entry(messages)
+        results = _Results(len(messages), together=is_one)
+        numbers = count(_first_sequence_id(sequence))
+        carried = chain([shared], repeat(None)) if is_one else repeat(shared)
+        answers = chain(repeat(None, len(messages) - 1), [results]) if is_one else repeat(results)
         send = producer._producer.send_async
         try:
-            first = _first_sequence_id(sequence)
-            for index, message in enumerate(messages):
-                send(outgoing(message, first + index, shared, key), results.callback(index))
-                if results.together:
-                    shared, key = {}, None
+            for message, number, carries, answer in zip(messages, numbers, carried, answers, strict=False):
+                send(outgoing(message, number, carries), answer)
         except pulsar.PulsarException as error:
             results(error, None)
         producer._producer.flush_async(_ignore)  # whose outcome says less than the messages' results
@@ -280,7 +281,7 @@ def _ignore(_result: pulsar.Result) -> None:
     pass
 
 
-def _one_entry(messages: Sequence[OutgoingMessage]) -> bool:
+def _is_one_entry(messages: Sequence[OutgoingMessage]) -> bool:
     """Whether the library makes one entry of them for sure, all of which is stored or nothing."""
     return sum([len(message.payload) for message in messages]) <= ENTRY_BYTES // 2
 
@@ -292,18 +293,14 @@ class _Results:
 
     def __init__(self, expected: int, *, together: bool) -> None:
         """`together`: one answer stands for all of them."""
-        self._expected, self.together = expected, together
+        self._expected, self._together = expected, together
         self.found: list[tuple[object, pulsar.MessageId | None]] = []
         self.complete = threading.Event()
         self.last_place: tuple[int, int] | None = None
 
-    def callback(self, index: int) -> _Results | None:
-        """What is to be called with the answer to this message; None where that says nothing new."""
-        return self if not self.together or index == self._expected - 1 else None
-
     def __call__(self, result: object, message_id: pulsar.MessageId | None) -> None:
         self.found.append((result, message_id))
-        if self.together or len(self.found) >= self._expected:
+        if self._together or len(self.found) >= self._expected:
             self.complete.set()
 
     def outcome(self, act: str) -> tuple[int, CleaveError | None]:
@@ -314,7 +311,7 @@ class _Results:
                 return stored, mapped(result, act)
             if result != pulsar.Result.Ok:
                 return stored, mapped_result(result, act)
-            stored += self._expected if self.together else 1
+            stored += self._expected if self._together else 1
             if message_id is not None and message_id.ledger_id() >= 0:  # a repeat has no place of its own
                 self.last_place = (message_id.ledger_id(), message_id.entry_id())
         if stored < self._expected:

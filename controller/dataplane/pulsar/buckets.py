@@ -14,11 +14,12 @@ the partition key.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import count
 
 from controller.dataplane.base import OutgoingMessage
+from controller.dataplane.pulsar.messages import EntryMarks
 from controller.domain.errors import InvalidInput, InvalidRange, Unsupported
 from controller.domain.hash_range import MAX_HASH, HashRange, hexadecimal
 from controller.domain.key_hash import key_hash
@@ -42,8 +43,8 @@ def ordering_key(bucket: HashRange) -> str:
     return next(key for n in count() if slots.contains(key_hash(key := f"{bucket}.{n:x}").bucket_hash))
 
 
-def marks(bucket: HashRange, messages: Sequence[OutgoingMessage]) -> Mapping[str, str]:
-    """The property that tells of these messages. Raises InvalidInput where one lies outside the bucket."""
+def marks(bucket: HashRange, messages: Sequence[OutgoingMessage]) -> EntryMarks:
+    """What tells of these messages. Raises InvalidInput where one lies outside the bucket."""
     hashes = _bucket_hashes(messages)
     low, high = min(hashes), max(hashes)
     for found in (low, high):
@@ -51,7 +52,7 @@ def marks(bucket: HashRange, messages: Sequence[OutgoingMessage]) -> Mapping[str
             raise InvalidInput(
                 f"a message with bucket hash {hexadecimal(found)} does not belong to bucket {bucket}; append it to its own"
             )
-    return {HASHES: str(HashRange(low, high))}
+    return EntryMarks(ordering_key(bucket), {HASHES: str(HashRange(low, high))})
 
 
 def demand_on_ring(messages: Sequence[OutgoingMessage]) -> None:

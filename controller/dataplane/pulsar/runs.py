@@ -62,9 +62,20 @@ class Run:
 
     def decoded(self) -> Iterator[LogMessage]:
         """The messages as ours."""
-        ledger, entry = self.entry
+        (ledger, entry), published_at_ms = self.entry, self._published_at_ms
         for index, message in enumerate(self.messages, self.first_index):
-            yield incoming(message, (ledger, entry, index))
+            yield incoming(message, (ledger, entry, index), published_at_ms)
+
+    def decoded_at(self, inside: int) -> LogMessage:
+        """One of them as ours."""
+        place = (*self.entry, self.first_index + inside)
+        return incoming(self.messages[inside], place, self._published_at_ms)
+
+    @property
+    def _published_at_ms(self) -> int:
+        """Told once for an entry."""
+        told: int = self.messages[0].publish_timestamp()
+        return told
 
 
 def runs(messages: Sequence[Any]) -> Iterator[Run]:
@@ -185,7 +196,7 @@ class Messages(Sequence[LogMessage]):
         number = bisect_right(self._ends, index)
         run = self._runs[number]
         inside = index - (self._ends[number] - len(run))
-        return incoming(run.messages[inside], (*run.entry, run.first_index + inside))
+        return run.decoded_at(inside)
 
     def __repr__(self) -> str:
         return repr([*self])

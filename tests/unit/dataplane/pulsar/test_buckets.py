@@ -42,10 +42,10 @@ def test_a_bucket_that_no_entry_can_go_to_is_refused() -> None:
 def test_a_batch_says_the_smallest_and_the_largest_hash_that_it_holds() -> None:
     batch = [OutgoingMessage(b"", bucket_hash=one) for one in (0x700, 0x12, 0x6000)]
 
-    assert marks(LOW, batch) == {HASHES: "0012-6000"}
-    assert marks(LOW, [OutgoingMessage(b"")]) == {HASHES: "0000-0000"}
+    assert marks(LOW, batch) == (ordering_key(LOW), {HASHES: "0012-6000"})
+    assert marks(LOW, [OutgoingMessage(b"")]).properties == {HASHES: "0000-0000"}
     mine = key_hash(b"k").bucket_hash
-    assert marks(FULL_RANGE, [OutgoingMessage(b"", b"k")]) == {HASHES: f"{mine:04x}-{mine:04x}"}
+    assert marks(FULL_RANGE, [OutgoingMessage(b"", b"k")]).properties == {HASHES: f"{mine:04x}-{mine:04x}"}
 
 
 def test_a_message_outside_the_bucket_is_refused() -> None:
