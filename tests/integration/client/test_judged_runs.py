@@ -20,6 +20,7 @@ from controller.services.segment_admin import rebucketing, splitting
 from controller.store.topics import subscriptions
 from tests.support.bench import TOPIC, Bench
 from tests.support.judged_run import KEYS, JudgedConsumer, JudgedRun
+from tests.support.waiting import wait_until
 
 BUCKETS = 4
 OWNED = "SELECT jsonb_agg(jsonb_build_object('segment_id', segment_id, 'bucket_start', bucket_start, 'generation', generation)) FROM cleave.bucket_owner"
@@ -104,15 +105,18 @@ def test_a_sealed_backlog_is_drained_by_four_side_by_side(
     bench.reshape(splitting(0))
     bench.reshape(rebucketing(1, BUCKETS))
     bench.reshape(splitting(2, parts=3))
-    backlog = bench.layout.active[0].segment_id
+    backlog, *others = (segment.segment_id for segment in bench.layout.active)
+    with bench.store.transaction() as tx:
+        subscriptions.set_sharing(tx, bench.topic_id, "billing", parents_block=None, drain_consumers=4)
+    members = [run.join(name) for name in "abcd"]
+    run.work_off(lambda: {one.consumer.segment_ids for one in members} == {(n,) for n in (backlog, *others)})
     for number in range(5):
         run.send(number)
     bench.reshape(splitting(backlog))
     run.send(5)
-    with bench.store.transaction() as tx:
-        subscriptions.set_sharing(tx, bench.topic_id, "billing", parents_block=None, drain_consumers=4)
-    for name in "abcd":
-        run.join(name)
+    wait_until(  # nobody has read of it
+        lambda: all(backlog in one.consumer.segment_ids for one in members), message="each has a part of it"
+    )
     run.work_off()
 
     verdict = run.judge()
