@@ -224,6 +224,17 @@ def test_an_application_s_own_login_and_token_are_enough(
     servers.close()
 
 
+def test_where_there_are_none_that_is_said(
+    bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No consumer is there, whose rows would change meanwhile."""
+    monkeypatch.setenv("CLEAVE_DATABASE_URL", bench.url)
+    bench.topic_with(segments=1)
+    cleave = CommandLine(bench.url, capsys)
+
+    assert "has no dead letters" in cleave.refused("dead-letters", "list", TOPIC, "billing", code=2)
+
+
 def test_dead_letters_are_listed_and_put_back(
     bench: Bench,
     producer: Producer,
@@ -234,7 +245,6 @@ def test_dead_letters_are_listed_and_put_back(
 ) -> None:
     monkeypatch.setenv("CLEAVE_DATABASE_URL", bench.url)
     cleave = CommandLine(bench.url, capsys)
-    assert "has no dead letters" in cleave.refused("dead-letters", "list", TOPIC, "billing", code=2)
     send(producer, 1, 2)
     turn_until(lambda: bench.unread("billing") == 0, work)
     strangers = [OutgoingMessage(b"of another program", b"x")]
