@@ -58,7 +58,7 @@ _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.05, 2.0
 _new = tuple.__new__  # a third of what a NamedTuple's own costs
 _Waiting = tuple[bytes, bytes | None, int | None]
 """An `OutgoingMessage` until it is sent. Thousands wait at a time, and the garbage collector goes through each that is of a class of
-its own again and again, which was a sixth of what sending costs; plain tuples it leaves alone.
+its own again and again, which was a tenth of what sending costs; plain tuples it leaves alone.
 """
 
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from controller.clock import SystemClock
 from controller.dataplane.base import LogState, OutgoingMessage
 from controller.domain.errors import (
     DataPlaneTimeout,
@@ -29,6 +30,7 @@ class TestAppending:
             OutgoingMessage(b"", b""),
             OutgoingMessage(b"x"),
         ]
+        before_ms = SystemClock().now_ms()
 
         assert planes.logs.append(log, keyed, producer="p", sequence=1) == 3
 
@@ -36,6 +38,8 @@ class TestAppending:
         assert [(m.payload, m.key or None) for m in found] == [(m.payload, m.key or None) for m in keyed]
         assert [m.position for m in found] == sorted({m.position for m in found})
         assert all(a.published_at_ms <= b.published_at_ms for a, b in pairwise(found))
+        assert before_ms <= found[0].published_at_ms
+        assert found[-1].published_at_ms <= SystemClock().now_ms()
 
     def test_an_empty_batch_is_nothing(self, planes: Planes) -> None:
         log = planes.log("s")

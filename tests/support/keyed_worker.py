@@ -30,8 +30,8 @@ KILLER = b"killer"
 """Producer's name in the payload that kills."""
 FAILURES = 2
 MAX_DELIVERIES = 8
-"""More than a message has that fails so often, and is in hand whenever the killer kills before it is found out: three times at the
-same first message of its bucket, and once more for each time that others were done before it.
+"""More than a message has that fails so often, and is in hand whenever the killer kills before it is found out: that takes three
+deaths at the same first message of its bucket, and a death after which others were done before it counts for nothing.
 """
 _EXIT = 9
 
