@@ -248,6 +248,9 @@ def test_a_sealed_backlog_is_read_by_as_many_as_it_has_buckets_and_the_children_
     bench.reshape(splitting(0))
     send(producer, 1)
     consumers = [join(name) for name in "abcd"]
+    wait_until(  # nobody has read of it
+        lambda: all(0 in one.segment_ids for one in consumers), message="each has a part of it"
+    )
 
     found = take(*consumers, count=2 * len(KEYS))
 

@@ -7,7 +7,7 @@ primary, so that no broker stops being everybody's while other tests use the clu
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +32,7 @@ from controller.domain.errors import InvalidInput
 from tests.support import bundle_reports as rows
 from tests.support.brokers import SharedBroker
 from tests.support.store_driver import StoreDriver
+from tests.support.waiting import wait_until
 
 TENANT, TOPICS, CALL_SECONDS = "rules", 8, 60.0
 NOBODY = "host-that-nobody-has"
@@ -51,6 +52,8 @@ class Cluster:
     acts: BundleActs
     driver: StoreDriver
     area: ReportArea
+    admin_urls: Collection[str]
+    """Of each broker its own."""
 
     def put(self, path: str, document: object = None) -> None:
         answer = requests.put(f"{self.base}/admin/v2/{path}", json=document, timeout=CALL_SECONDS)
@@ -62,7 +65,7 @@ class Cluster:
         requests.delete(f"{self.base}/admin/v2/{path}", timeout=CALL_SECONDS)
 
     def bind(self, host: str) -> None:
-        """The bound namespace may be on this host alone."""
+        """The bound namespace may be on this host alone, and every broker knows it: who gives a bundle away goes by its own cache."""
         limits = {"min_limit": "1", "usage_threshold": "100"}
         document = {
             "namespaces": [self.bound],
@@ -70,7 +73,15 @@ class Cluster:
             "secondary": [host],
             "auto_failover_policy": {"policy_type": "min_available", "parameters": limits},
         }
-        self.put(f"clusters/{self.name}/namespaceIsolationPolicies/{self.policy}", document)
+        path = f"clusters/{self.name}/namespaceIsolationPolicies"
+        self.put(f"{path}/{self.policy}", document)
+        for url in self.admin_urls:
+            wait_until(
+                lambda url=url: (
+                    self.policy in requests.get(f"{url}/admin/v2/{path}", timeout=CALL_SECONDS).json()
+                ),
+                message=f"{url} knows the policy",
+            )
 
     @property
     def policy(self) -> str:
@@ -135,6 +146,7 @@ def cluster(pulsar_cluster: SharedBroker, database: str, tmp_path: Path) -> Iter
             acts,
             driver,
             ReportArea(str(tmp_path)),
+            pulsar_cluster.brokers.values(),
         )
         found.put(f"tenants/{TENANT}", {"allowedClusters": [name], "adminRoles": []})
         for namespace in (found.bound, found.free):
