@@ -8,7 +8,6 @@ fetched with Maven: without it their tests are skipped, and fail where ``CI=true
 
 from __future__ import annotations
 
-import gc
 import os
 import secrets
 from collections.abc import Iterator
@@ -71,12 +70,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not any(map(item.get_closest_marker, _ON_SERVERS)):
             # `--reruns` is for servers that share two cores with others: they may miss a deadline once, and the summary names them.
             item.add_marker(pytest.mark.flaky(reruns=0))
-
-
-def pytest_collection_finish() -> None:
-    """Thousands of tests stay as they are from here on: the collector need not look through them again and again."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ statement is one act and one round trip; `transaction` is for the acts that need
 
 from __future__ import annotations
 
-import select
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
 from controller.dataplane.watchdog import Guard, Watchdog
+from controller.descriptors import readable
 from controller.domain.errors import (
     CleaveError,
     DataPlaneTimeout,
@@ -142,8 +142,9 @@ class PostgresCalls:
     def _check_out(self, pool: QueuePool) -> PoolProxiedConnection:
         """A connection that the server has not closed while it was idle, as far as one can tell."""
         held = pool.connect()
-        readable, _, _ = select.select([_raw(held).fileno()], [], [], 0)
-        if readable:  # nothing was asked, so the server has closed it
+        if readable(
+            _raw(held).fileno(), timeout_seconds=0.0
+        ):  # nothing was asked, so the server has closed it
             held.invalidate()
             held = pool.connect()
         return held

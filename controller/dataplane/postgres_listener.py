@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import threading
 from collections.abc import Callable, Sequence
 
@@ -18,6 +17,7 @@ from psycopg2 import sql
 from sqlalchemy import URL
 
 from controller.dataplane.postgres_calls import libpq_url
+from controller.descriptors import readable
 
 _RETRY_SECONDS = 0.5
 _PROBE_SECONDS = 30.0
@@ -68,7 +68,7 @@ class PostgresListener:
                 finally:
                     listening.close()
             if not self._closing.is_set():
-                select.select([self._wake_read], [], [], _RETRY_SECONDS)
+                readable(self._wake_read, timeout_seconds=_RETRY_SECONDS)
 
     def _connect(self) -> psycopg2.extensions.connection:
         found = psycopg2.connect(
@@ -87,8 +87,7 @@ class PostgresListener:
 
     def _listen(self, listening: psycopg2.extensions.connection) -> None:
         while not self._closing.is_set():
-            ready, _, _ = select.select([listening.fileno(), self._wake_read], [], [], _PROBE_SECONDS)
-            if not ready:
+            if not readable(listening.fileno(), self._wake_read, timeout_seconds=_PROBE_SECONDS):
                 with listening.cursor() as cursor:
                     cursor.execute("SELECT 1")
             listening.poll()

@@ -7,7 +7,6 @@ transaction.
 
 from __future__ import annotations
 
-import select
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidatePoolError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from controller import telemetry
+from controller.descriptors import readable
 from controller.domain.errors import CleaveError, HeldUp, InvalidInput, LostRace, StoreUnavailable
 from controller.store.postgres.constraints import load_sentences, translate
 from controller.store.postgres.stored_json import read_json
@@ -173,11 +173,7 @@ def _has_word_from_server(connection: Any) -> bool:
     """Nothing was asked, so anything to read is the server's end, or a notice, and either calls for a new
     connection.
     """
-    if connection.closed:
-        return True
-    poll = select.poll()  # unlike select it takes any descriptor
-    poll.register(connection.fileno(), select.POLLIN)
-    return bool(poll.poll(0))
+    return connection.closed or bool(readable(connection.fileno(), timeout_seconds=0.0))
 
 
 def _answers(engine: Engine, connection: Any) -> bool:

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import threading
 import time
 from collections.abc import Sequence
@@ -41,6 +40,7 @@ from psycopg2 import sql
 from psycopg2.extensions import ISOLATION_LEVEL_AUTOCOMMIT, connection
 from sqlalchemy import URL
 
+from controller.descriptors import readable
 from controller.domain.errors import StoreUnavailable
 from controller.store.postgres.engine import store_url
 
@@ -135,7 +135,7 @@ class Listener:
         """Notifications, an empty list after an interrupt, None when nothing came."""
         if not live.notifies:
             socket, wake = live.fileno(), self._wake_read
-            ready, _, _ = select.select([socket, wake], [], [], timeout_seconds)
+            ready = readable(socket, wake, timeout_seconds=timeout_seconds)
             if socket in ready:
                 live.poll()
             if wake in ready:

@@ -1,0 +1,34 @@
+"""A process that has many descriptors open, as a worker with thousands of watches or an application with as many sockets."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+KNOWN_TO_SELECT = 1024
+"""The first number that `select.select` refuses."""
+_MORE = 400
+"""That are left for what a test opens."""
+
+
+@contextmanager
+def crowded() -> Iterator[None]:
+    """Whatever is opened meanwhile has a number that `select.select` refuses."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = KNOWN_TO_SELECT + _MORE
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        pytest.skip(f"a process may have {hard} descriptors here; the test needs {wanted}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        while taken[-1] < KNOWN_TO_SELECT:
+            taken.append(os.dup(taken[0]))
+        yield
+    finally:
+        for one in taken:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
