@@ -37,9 +37,9 @@ class Aside(Generic[Result]):
         self._thread = threading.Thread(target=run, name="aside", daemon=True)
         self._thread.start()
 
-    def result(self) -> Result:
+    def result(self, within_seconds: float = PATIENCE_SECONDS) -> Result:
         """What it returned or raised, once it has."""
-        self._thread.join(PATIENCE_SECONDS)
+        self._thread.join(within_seconds)
         if self._errors:
             raise self._errors[0]
         assert self._results, "the call does not end"

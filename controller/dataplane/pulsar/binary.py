@@ -214,3 +214,5 @@ def _close(*opened: Closable) -> None:
     for one in opened:
         with contextlib.suppress(pulsar.PulsarException):
             one.close()
+        if isinstance(one, pulsar.Client):
+            one._consumers.clear()  # it keeps those that could not be closed, and each of them keeps it

@@ -207,7 +207,6 @@ class PulsarLogClient:
                     lambda client: client.create_reader(
                         topic,
                         start,
-                        reader_listener=reader.on_message,
                         receiver_queue_size=self._position_prefetch_messages,
                         **self._connections.decrypting,
                     ),

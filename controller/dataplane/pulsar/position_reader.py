@@ -10,10 +10,12 @@ A connection that breaks ends the reader. What has arrived is read all the same,
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice, takewhile
+from typing import Any
 
 import pulsar
 
@@ -23,6 +25,7 @@ from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
+from controller.dataplane.pulsar.intake import Intake
 from controller.dataplane.pulsar.messages import incoming, position_of
 from controller.dataplane.pulsar.stall import LOOK_SECONDS, STALL_SECONDS, StallWatch, tell_of_stall
 from controller.domain.errors import (
@@ -58,29 +61,31 @@ class PulsarPositionReader:
         self._backing_topic, self._prefetch_messages = backing_topic, prefetch_messages
         self._on_arrival, self._on_close = on_arrival, on_close
         self._last_arrived = self._read = after or ()
-        self._arrived: deque[tuple[Position, pulsar.Message]] = deque()
-        self._room = threading.Condition()
+        self._arrived: deque[tuple[Position, Any]] = deque()
+        self._taking = threading.RLock()  # the owner may look when it is told that something is there
         self._stall = StallWatch(stall_seconds)
-        self._ended = False
         self._is_broken = False
-        self._opened: tuple[pulsar.Client, pulsar.Reader] | None = None
+        self._opened: tuple[pulsar.Client, pulsar.Reader, Intake] | None = None
+        self._intake: Intake | None = None
 
     def attach(self, client: pulsar.Client, reader: pulsar.Reader) -> None:
         """Set the connection it reads through. Without one there is nothing to read."""
-        self._opened = (client, reader)
+        self._intake = Intake(reader, self.ring)
+        self._opened = (client, reader, self._intake)
+        self._intake.begin()
 
-    def on_message(self, _reader: pulsar.Reader, message: pulsar.Message) -> None:
-        """The library's listener; it is held up while there is no room."""
-        position = position_of(message.message_id())
-        with self._room:
-            if position <= self._last_arrived or self._ended:
-                return  # of an entry that was read in part, or after another connection
-            while len(self._arrived) >= self._prefetch_messages and not self._ended:
-                self._room.wait()
-            self._last_arrived = position
-            self._arrived.append((position, message))
-            self._stall.heard()
-        self.ring()
+    def _take_in(self, limit: int) -> None:
+        """Have so many messages here, as far as they have arrived."""
+        with self._taking:
+            if self._intake is None:
+                return
+            while len(self._arrived) < limit and (found := self._intake.take(limit - len(self._arrived))):
+                self._stall.heard()
+                for message in found:
+                    position = position_of(message.message_id())
+                    if position > self._last_arrived:  # or it is of an entry that was read in part
+                        self._last_arrived = position
+                        self._arrived.append((position, message))
 
     def ring(self) -> None:
         """There may be something new. No error may reach the library's thread, since the process would end."""
@@ -90,9 +95,10 @@ class PulsarPositionReader:
             log.exception("the callback for arrivals failed", backing_topic=self._backing_topic)
 
     def look(self) -> None:
-        """Notice a broken connection, before the library restores it and messages may have been left out."""
+        """Notice a broken connection, before the library restores it and messages may have been left out. What has come is kept."""
         opened = self._opened
         if opened is not None and not opened[1].is_connected():
+            self._take_in(sys.maxsize)
             self._is_broken = True
             self._let_go()
             self.ring()
@@ -100,6 +106,7 @@ class PulsarPositionReader:
     def may_wait(self) -> bool:
         """Whether the next `read` would ask for the end of the topic, or whether the broker delivers no more."""
         self.look()
+        self._take_in(1)
         return not self._arrived and (self._is_broken or self._stall.is_due)
 
     def read(self, limit: int) -> Sequence[LogMessage]:
@@ -109,14 +116,16 @@ class PulsarPositionReader:
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
         self.look()
-        with self._room:
+        self._take_in(
+            max(limit, self._prefetch_messages)
+        )  # more than is asked for: who has all of it is told of the next
+        with self._taking:
             readable = takewhile(lambda one: not is_unreadable(one[1]), self._arrived)
             taken = [*islice(readable, limit)]
             if not taken and self._arrived:
                 raise unreadable(self._arrived[0][1], self._backing_topic)
             for _ in taken:
                 self._arrived.popleft()
-            self._room.notify_all()
         if taken:
             self._read = taken[-1][0]
         elif self._is_broken and not self.is_at_end():
@@ -135,6 +144,7 @@ class PulsarPositionReader:
 
     def is_at_end(self) -> bool:
         """Whether the topic is terminated and read to its end."""
+        self._take_in(1)
         if self._arrived:
             return False
         try:
@@ -157,11 +167,10 @@ class PulsarPositionReader:
         self._on_close(self)
 
     def _let_go(self) -> None:
-        with self._room:
-            self._ended = True
-            self._room.notify_all()
+        with self._taking:
+            self._intake = None
             opened, self._opened = self._opened, None
         if opened is not None:
-            client, reader = opened
+            client, reader, intake = opened
             with contextlib.suppress(RuntimeError):
-                self._connections.close_aside(reader, client)
+                self._connections.close_aside(reader, intake, client)

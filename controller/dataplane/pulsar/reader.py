@@ -82,15 +82,15 @@ class PulsarReader:
         self._unreadable: CleaveError | None = None
         self._is_attached = self._is_written_down = False
         self._closing = threading.Lock()
-        self._opened: tuple[pulsar.Client, pulsar.Consumer] | None = None
+        self._opened: tuple[pulsar.Client, pulsar.Consumer, Intake] | None = None
         self._intake: Intake | None = None
 
     def attach(self, client: pulsar.Client, consumer: pulsar.Consumer) -> None:
         """Set the connection it reads through, before the reader is handed out. Without one there is
         nothing to read.
         """
-        self._opened, self._is_attached = (client, consumer), True
         self._intake = Intake(consumer, self.ring)
+        self._opened, self._is_attached = (client, consumer, self._intake), True
         self._intake.begin()
 
     def _take_in(self, limit: int) -> None:
@@ -148,8 +148,8 @@ class PulsarReader:
             self._interrupted.set()
             opened = self._take_opened()
             if opened is not None:
-                client, consumer = opened
-                self._connections.close_aside(consumer, client)
+                client, consumer, intake = opened
+                self._connections.close_aside(consumer, intake, client)
             self.ring()
 
     def may_wait(self) -> bool:
@@ -267,12 +267,12 @@ class PulsarReader:
         self._interrupted.set()
         opened = self._take_opened()
         if opened is not None:
-            client, consumer = opened
+            client, consumer, intake = opened
             with contextlib.suppress(pulsar.PulsarException):
                 consumer.close()
-            self._connections.close_aside(client)
+            self._connections.close_aside(intake, client)
 
-    def _take_opened(self) -> tuple[pulsar.Client, pulsar.Consumer] | None:
+    def _take_opened(self) -> tuple[pulsar.Client, pulsar.Consumer, Intake] | None:
         """What is to be closed. Only one caller gets it."""
         with self._closing:
             opened, self._opened = self._opened, None

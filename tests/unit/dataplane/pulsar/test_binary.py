@@ -33,3 +33,15 @@ def test_what_found_no_thread_in_time_is_not_opened_later() -> None:
     connections.close()
 
     assert opened == []
+
+
+def test_a_closed_client_keeps_nothing_that_could_not_be_closed() -> None:
+    """Such a consumer keeps its client, and with it a thread and descriptors."""
+    access = PulsarAccess(admin_url="http://127.0.0.1:1", service_url="pulsar://127.0.0.1:1")
+    connections = Connections(access, call_timeout_seconds=5.0)
+    client, _ = connections.open_alone("open", Deadline(30), lambda client: client._consumers.append("one"))
+
+    connections.close_aside(client)
+    connections.close()
+
+    assert client._consumers == []

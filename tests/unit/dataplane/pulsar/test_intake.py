@@ -10,6 +10,7 @@ import pulsar
 import pytest
 
 from controller.dataplane.pulsar.intake import Intake
+from tests.support.scripted_leader import Aside
 
 
 class _Library:
@@ -82,3 +83,23 @@ def test_a_consumer_that_is_closed_gives_nothing_and_rings_for_nothing(
 
     assert intake.take(10) == []
     assert rings == []
+
+
+def test_a_close_waits_for_the_call_that_the_library_still_has(library: _Library, intake: Intake) -> None:
+    """A client that is closed before that keeps its thread and its descriptors."""
+    closing = Aside(intake.close)
+    with pytest.raises(AssertionError, match="does not end"):
+        closing.result(0.2)
+
+    library.awaiting.popleft()(pulsar.Result.AlreadyClosed, None)
+
+    closing.result()
+
+
+def test_after_its_close_it_has_nothing_of_the_library(library: _Library, intake: Intake) -> None:
+    library.arrive(1)
+    intake.close()
+    library.arrive(2)
+
+    assert intake.take(10) == [1]
+    assert intake.take(10) == []
