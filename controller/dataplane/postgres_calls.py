@@ -142,9 +142,8 @@ class PostgresCalls:
     def _check_out(self, pool: QueuePool) -> PoolProxiedConnection:
         """A connection that the server has not closed while it was idle, as far as one can tell."""
         held = pool.connect()
-        if readable(
-            _raw(held).fileno(), timeout_seconds=0.0
-        ):  # nothing was asked, so the server has closed it
+        if readable(_raw(held).fileno(), timeout_seconds=0.0):
+            # nothing was asked, so the server has closed it
             held.invalidate()
             held = pool.connect()
         return held
