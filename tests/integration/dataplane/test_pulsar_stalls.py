@@ -113,7 +113,7 @@ def test_of_a_position(logs: PulsarLogClient, log: str) -> None:
     send(logs, log, b"1")
     assert comes(reader.read).payload == b"1"
     misses_nothing(reader.read, reader._stall, "nothing is there, so nothing is missed")
-    reader._ended = True  # what comes from now on is dropped
+    reader._intake = None  # what comes from now on stays with the library
     send(logs, log, b"2")
 
     ends(reader.read, DataPlaneUnavailable)
