@@ -7,7 +7,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
+from tests.support.missing import skip_without
 
 KNOWN_TO_SELECT = 1024
 """The first number that `select.select` refuses."""
@@ -21,7 +21,7 @@ def crowded() -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = KNOWN_TO_SELECT + _MORE
     if hard != resource.RLIM_INFINITY and hard < wanted:
-        pytest.skip(f"a process may have {hard} descriptors here; the test needs {wanted}")
+        skip_without(f"a process may have {hard} descriptors here; the test needs {wanted}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
     taken = [os.open(os.devnull, os.O_RDONLY)]
     try:

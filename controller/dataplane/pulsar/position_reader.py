@@ -116,9 +116,8 @@ class PulsarPositionReader:
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
         self.look()
-        self._take_in(
-            max(limit, self._prefetch_messages)
-        )  # more than is asked for: who has all of it is told of the next
+        # More than is asked for: only who has all that came is told of the next.
+        self._take_in(max(limit, self._prefetch_messages))
         with self._taking:
             readable = takewhile(lambda one: not is_unreadable(one[1]), self._arrived)
             taken = [*islice(readable, limit)]
