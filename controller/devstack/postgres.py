@@ -159,8 +159,7 @@ class EmbeddedPostgres(PostgresServer):
         self._account = server_account()
         self.room = room_in(self._directory, self._account)
         binaries = self._reachable_binaries()
-        self._password = self._read_or_make_password()
-        if not (self.room / "data" / "PG_VERSION").exists():
+        if not self._has_data():
             self._initialise(binaries)
         self._port = self._fixed_port or self._port or free_port()
         options = [part for key, value in self._settings.items() for part in ("-c", f"{key}={value}")]
@@ -194,6 +193,8 @@ class EmbeddedPostgres(PostgresServer):
         """Stop and remove the data for good."""
         self.stop()
         release_port(self._port)
+        if self._directory.exists():  # another process may have started it
+            self.room = room_in(self._directory, server_account())
         shutil.rmtree(self.room, ignore_errors=True)
         shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -207,16 +208,22 @@ class EmbeddedPostgres(PostgresServer):
             database="postgres",
         )
 
-    def _read_or_make_password(self) -> str:
+    def _has_data(self) -> bool:
+        """Whether a first start was finished here; takes its password then.
+
+        Without a password the data is half made, or outlived the directory it was made for (see `room_in`).
+        """
         kept = self._directory / "password"
-        if not kept.exists():
-            kept.touch(mode=0o600)
-            kept.write_text(secrets.token_urlsafe(24))
-        return kept.read_text()
+        if not (kept.exists() and (self.room / "data" / "PG_VERSION").exists()):
+            return False
+        self._password = kept.read_text()
+        return True
 
     def _initialise(self, binaries: Path) -> None:
-        data = self.room / "data"
-        shutil.rmtree(data, ignore_errors=True)  # files that an interrupted first start left
+        data, kept = self.room / "data", self._directory / "password"
+        kept.unlink(missing_ok=True)
+        shutil.rmtree(data, ignore_errors=True)
+        self._password = secrets.token_urlsafe(24)
         with tempfile.TemporaryDirectory(prefix="cleave-pw-", dir=self.room) as private:
             password_file = Path(private) / "password"
             password_file.write_text(self._password)
@@ -231,6 +238,10 @@ class EmbeddedPostgres(PostgresServer):
                 cwd=self.room,
                 run_as=self._account,
             )
+        draft = kept.with_suffix(".new")
+        draft.touch(mode=0o600)
+        draft.write_text(self._password)
+        draft.replace(kept)
 
     def _reachable_binaries(self) -> Path:
         """Where the server's account can run `initdb` and `postgres`; copies the wheel's if it must."""

@@ -117,6 +117,40 @@ def test_destroy_leaves_no_file_behind(tmp_path: Path) -> None:
     assert not (tmp_path / "short-lived").exists()
 
 
+def test_a_directory_that_was_removed_starts_anew(tmp_path: Path) -> None:
+    """As root its data may lie elsewhere, under a password that went with the directory."""
+    for _ in range(2):
+        server = EmbeddedPostgres(tmp_path / "again")
+        server.start()
+        server.create_database("of_this_start")
+        server.stop()
+        shutil.rmtree(tmp_path / "again")
+    server.destroy()
+
+
+def test_a_first_start_that_was_cut_short_is_made_again(tmp_path: Path) -> None:
+    server = EmbeddedPostgres(tmp_path / "cut-short")
+    try:
+        with server:
+            server.create_database("never_told_of")
+        (tmp_path / "cut-short" / "password").unlink()  # which is written last
+
+        with server:
+            server.create_database("never_told_of")
+    finally:
+        server.destroy()
+
+
+def test_what_another_process_left_is_destroyed_too(tmp_path: Path) -> None:
+    with EmbeddedPostgres(tmp_path / "left") as server:
+        room = server.room
+
+    EmbeddedPostgres(tmp_path / "left").destroy()
+
+    assert not room.exists()
+    assert not (tmp_path / "left").exists()
+
+
 def test_it_ends_when_the_process_that_started_it_is_killed(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from controller.devstack.postgres import EmbeddedPostgres\n"

@@ -6,9 +6,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from controller.devstack.postgres import EmbeddedPostgres
 
 QUICKSTART = Path(__file__).parents[3] / "docs" / "quickstart.md"
 _BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -31,8 +34,16 @@ def squeezed(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Path]:
+    """Where the page keeps its PostgreSQL, whose data may lie elsewhere too."""
+    directory = tmp_path / ".cleave" / "quickstart"
+    yield directory
+    EmbeddedPostgres(directory).destroy()
+
+
 @pytest.mark.timeout(300)
-def test_the_quickstart_runs_and_prints_what_it_shows(tmp_path: Path) -> None:
+def test_the_quickstart_runs_and_prints_what_it_shows(tmp_path: Path, database: Path) -> None:
     script = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT"]
     for number, (body, _) in enumerate(blocks()):
         script += [f"echo '{_MARK.format(number)}'", body]
@@ -54,7 +65,7 @@ def test_the_quickstart_runs_and_prints_what_it_shows(tmp_path: Path) -> None:
         printed = done.stdout.partition(f"{_MARK.format(number)}\n")[2].partition("@@ block")[0]
         lines = squeezed(printed)
         assert [one for one in squeezed(shown) if not any(one in line for line in lines)] == [], printed
-    assert not (tmp_path / ".cleave" / "quickstart" / "env").exists()
+    assert not (database / "env").exists()
 
 
 def test_most_blocks_are_tried() -> None:
