@@ -42,7 +42,7 @@ def away(database: str, *applications: str) -> Iterator[None]:
         try:
             elsewhere.execute(
                 text(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
                     " WHERE datname = :name AND application_name = ANY (:applications)"
                 ),
                 {"name": name, "applications": list(applications)},
