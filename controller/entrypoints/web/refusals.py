@@ -52,8 +52,11 @@ class Refusal(BaseModel):
     kind: str = Field(examples=["TopicNotFound"])
 
 
+# FastAPI makes models anew for each answer that names its model, a quarter of a second at each start if all do. One does in
+# `REFUSALS`, and the others refer to what is described for it.
+_DOCUMENT = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}}
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Refusal, "description": said}
+    status: {"description": said, **({"model": Refusal} if status == 503 else _DOCUMENT)}
     for status, said in {
         400: "A name in the path is none.",
         401: "No token, or one that is not valid.",
@@ -70,7 +73,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 """What a route may answer instead of what was asked for."""
 LED: dict[int | str, dict[str, Any]] = {
     307: {"description": "Another worker leads the topic; `Location` is the same call there."},
-    410: {"model": Refusal, "description": "This life of the consumer is over."},
+    410: {"description": "This life of the consumer is over.", **_DOCUMENT},
 }
 """And what a route of the topic's leader may answer besides."""
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from jsonschema import Draft202012Validator, FormatChecker
 
 from controller.entrypoints.web.api.paging import Paging
-from controller.entrypoints.web.app import routed_app
+from controller.entrypoints.web.app import peoples_app, routed_app
+from controller.entrypoints.web.asked import ServesPeople
+from controller.entrypoints.web.demands import Who
 
 Schema = Mapping[str, Any]
 JSON = "application/json"
@@ -162,6 +164,26 @@ def test_each_stream_has_an_example() -> None:
     ]
 
     assert [set(one) for one in streams] == [{"example"}] * 3
+
+
+def test_each_refusal_has_the_same_document() -> None:
+    found = {
+        referred_to(answer["content"][JSON]["schema"])[0]
+        for _, call in calls()
+        for status, answer in call["responses"].items()
+        if status >= "4"
+    }
+
+    assert found == {"Refusal"}
+
+
+def test_whatever_is_referred_to_is_described_where_people_are_served_only_too() -> None:
+    people_only = peoples_app(cast(ServesPeople, None), cast(Who, None), most_at_once=1).openapi()
+
+    for said in (description(), people_only):
+        names = {part["$ref"].rpartition("/")[2] for part in parts(said) if "$ref" in part}
+        assert "Refusal" in names
+        assert names - said["components"]["schemas"].keys() == set()
 
 
 def test_no_example_is_wrong() -> None:
