@@ -68,6 +68,7 @@ class Run:
         """What it owns, over its first stream."""
         self.leader.feed().say(*NOTHING)
         wait_until(lambda: self.session.assignment is not None)
+        self.leader.call("pulse")  # what is counted later comes after it
 
     def demand_over(self, began: int) -> None:
         """Of all calls since the first `began` of them only goodbyes came, each of the life that was there, and nothing goes on."""
