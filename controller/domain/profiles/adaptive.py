@@ -49,7 +49,7 @@ from controller.domain.profiles.ring_plan import (
 from controller.domain.situation import TICKS_OF_MEMORY
 from controller.domain.split_points.fewest import fewest_cuts
 
-CODE_VERSION = "adaptive-2"
+CODE_VERSION = "adaptive-3"
 
 SETTLE_TICKS = 1
 """A segment made so recently that is above its capacity was made too large: it is relieved without tolerance."""
@@ -78,7 +78,7 @@ def answer(ground: Ground, lanes: Collection[Lane]) -> tuple[Decision, ...]:
     served = consumer.answer(ground) if Lane.CONSUMER in lanes else ()
     planned: tuple[Decision, ...] = ()
     if Lane.LOAD in lanes or Lane.MERGE in lanes:
-        planned = _Planner(ground, lanes, _touched(served)).answer()
+        planned = _Planner(ground, lanes, served).answer()
     if Lane.CONSUMER in lanes and not served and not planned:
         return consumer.fewer_buckets(ground)
     return (*served, *planned)
@@ -100,9 +100,11 @@ class _Act:
 class _Planner:
     """One plan of one topic. Lives for one call of `answer`."""
 
-    def __init__(self, ground: Ground, lanes: Collection[Lane], taken: frozenset[int]) -> None:
+    def __init__(self, ground: Ground, lanes: Collection[Lane], served: Sequence[Decision]) -> None:
+        """`served`: what consumers are given in this tick."""
         self._ground = ground
         self._lanes = lanes
+        self._segments_high = ground.segments_high + sum(isinstance(act, Split) for act in served)
         policy, situation = ground.policy, ground.situation
         self._scale = tuple(1 / limit for limit in ground.thresholds.split.rates)
         self._tick_seconds = max(policy.load_memory_seconds, TICKS_OF_MEMORY) / TICKS_OF_MEMORY
@@ -121,12 +123,13 @@ class _Planner:
             longest_run=MAX_RUN if whole_ring else 2,
         )
         self._told: set[int] = set()
+        taken = _touched(served)
         self._members = [self._member(i, taken) for i in range(len(ground.active))]
 
     def answer(self) -> tuple[Decision, ...]:
         """The acts of the lanes asked, the most urgent first, and a refusal for all that is hot or to spare beside."""
         plan = self._plan(self._prices)
-        room = self._ground.policy.max_segments - self._ground.segments_high
+        room = self._ground.policy.max_segments - self._segments_high
         if sum(max(0, run.parts - run.length) for run in plan.runs) > room:
             crowded = replace(self._prices, target=max(TARGET_AT_THE_CAP, self._prices.target))
             plan = self._plan(crowded)
@@ -314,7 +317,7 @@ class _Planner:
     def _fitting(self, acts: Sequence[_Act]) -> list[_Act]:
         """Within the cap and the floor, whichever of the acts under way and of these may fail."""
         ground = self._ground
-        room = ground.policy.max_segments - ground.segments_high
+        room = ground.policy.max_segments - self._segments_high
         spare = ground.segments_low - self._fewest()
         fitting = []
         for act in acts:
@@ -326,7 +329,7 @@ class _Planner:
                         run,
                         RefusalReason.AT_MAX_SEGMENTS,
                         "segments",
-                        ground.segments_high,
+                        self._segments_high,
                         ground.policy.max_segments,
                     )
                     continue

@@ -115,7 +115,7 @@ class Decision(Verdict):
     decided_by: str = Field(examples=["airflow cleave_split_pass scheduled__1"])
     acts: list[str] = Field(examples=[["split 0 (msgRateIn)"]])
     operations: list[int] = Field(examples=[[42]])
-    code_version: str = Field(examples=["adaptive-2"])
+    code_version: str = Field(examples=["adaptive-3"])
 
 
 class WholeDecision(Decision):
@@ -158,7 +158,7 @@ class DecisionInputs(BaseModel):
     topic_id: int
     decided_at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
     lanes: list[str] = Field(examples=[["load", "merge"]])
-    code_version: str = Field(examples=["adaptive-2"])
+    code_version: str = Field(examples=["adaptive-3"])
     decisions: list[dict[str, Any]]
     refusals: list[dict[str, Any]]
     valid_until: datetime | None
@@ -181,7 +181,7 @@ class LedgerRow(BaseModel):
     refusals: list[dict[str, Any]]
     valid_until: datetime | None
     input_version: int
-    code_version: str = Field(examples=["adaptive-2"])
+    code_version: str = Field(examples=["adaptive-3"])
     situation: dict[str, Any]
 
 

@@ -224,6 +224,16 @@ def test_consumers_are_served_first_and_their_segments_left_to_that() -> None:
     assert [(act.reason, sealed_by(act)) for act in acts] == [("consumer-count", (0,)), ("msgRateIn", (1,))]
 
 
+def test_what_consumers_are_given_counts_under_the_cap() -> None:
+    alone = replace(ANYTHING, shared_buckets=False)
+    tight = replace(POLICY, max_segments=3)
+    evaluation = decide(ring(1.5, 1.4, consumers=3, capabilities=alone, policy=tight))
+
+    assert [(act.reason, sealed_by(act)) for act in evaluation.decisions] == [("consumer-count", (0,))]
+    [refusal] = [one for one in evaluation.refusals if one.segment_id == 1]
+    assert (refusal.reason, refusal.value, refusal.needed) == (RefusalReason.AT_MAX_SEGMENTS, 3, 3)
+
+
 def test_one_hash_is_not_divided() -> None:
     layout = SegmentLayout.from_segments(3, 9, (Segment(6, HashRange(0, 0)), Segment(7, HashRange(1, 65535))))
     [refusal] = decide(topic(9 * CAPACITY, 0.8 * CAPACITY, layout=layout, policy=POLICY)).refusals
