@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
@@ -128,12 +129,14 @@ class FaultyLogs:
             self.hang(backing_topic)
 
     def hang(self, backing_topic: str) -> None:
-        """Until `goes_on`. The application's own thread is not to be kept."""
+        """Until `goes_on`, or as long as it is named. The application's own thread is not to be kept."""
         assert threading.current_thread() is not threading.main_thread(), (
             f"{backing_topic} keeps the application"
         )
         self.hung += 1
-        self.goes_on.wait(60)
+        deadline = time.monotonic() + 60
+        while not self.goes_on.wait(0.01) and (backing_topic in self.deaf or backing_topic in self.hanging):
+            assert time.monotonic() < deadline, f"nobody lets {backing_topic} go on"
         raise DataPlaneTimeout(f"injected: {backing_topic} has not answered", delay_seconds=0.01)
 
     def _at_times_deaf(self, backing_topic: str, reader: Any) -> Any:
