@@ -28,6 +28,7 @@ from controller.devstack.failure import DevstackFailed
 from controller.devstack.ports import LOOPBACK, free_port, release_port
 from controller.devstack.postgres import EmbeddedPostgres
 from controller.devstack.postgres_home import wheel_binaries
+from controller.devstack.private_file import write_private
 from controller.devstack.process import ChildProcess
 from controller.devstack.spark_connect import SparkConnectServer
 from controller.entrypoints.web import access
@@ -170,8 +171,7 @@ class Stack:
             "PSQL": str(wheel_binaries() / "psql"),
         }
         lines = [f"export {name}={shlex.quote(value)}\n" for name, value in sorted(settings.items())]
-        self.env_file.touch(mode=0o600)  # passwords are in it
-        self.env_file.write_text("".join(lines), encoding="utf-8")
+        write_private(self.env_file, "".join(lines))
 
     def watch_over(self) -> None:
         """Start again what has ended by itself, and say so.

@@ -7,7 +7,6 @@ time. Loopback only, with a password of its own. `make demo` starts more than th
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from sqlalchemy import make_url
 
 from controller.devstack.postgres import EmbeddedPostgres
+from controller.devstack.private_file import write_private
 from controller.domain.errors import CleaveError
 
 DATABASE = "cleave"
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (directory / "env").unlink(missing_ok=True)
     try:
         with EmbeddedPostgres(directory) as postgres:
-            _write_env(directory / "env", _database_url(postgres))
+            write_private(directory / "env", f"export CLEAVE_DATABASE_URL='{_database_url(postgres)}'\n")
             sys.stderr.write(
                 f"PostgreSQL is up on port {postgres.port}; its address is in {directory / 'env'}\n"
             )
@@ -55,15 +55,6 @@ def _database_url(postgres: EmbeddedPostgres) -> str:
     except psycopg2.OperationalError:
         postgres.create_database(DATABASE)
     return url
-
-
-def _write_env(path: Path, url: str) -> None:
-    """Write the file so that only this user can read it, and that it is complete as soon as it exists."""
-    draft = path.with_suffix(".new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(f"export CLEAVE_DATABASE_URL='{url}'\n")
-    draft.replace(path)
 
 
 if __name__ == "__main__":

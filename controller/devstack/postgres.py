@@ -23,6 +23,7 @@ from controller.devstack.accounts import reachable_by, server_account
 from controller.devstack.failure import DevstackFailed
 from controller.devstack.ports import LOOPBACK, free_port, release_port
 from controller.devstack.postgres_home import copy_wheel, room_in, wheel_binaries
+from controller.devstack.private_file import write_private
 from controller.devstack.process import ChildProcess, RunAs, run_checked
 
 SUPERUSER: Final = "postgres"
@@ -238,10 +239,7 @@ class EmbeddedPostgres(PostgresServer):
                 cwd=self.room,
                 run_as=self._account,
             )
-        draft = kept.with_suffix(".new")
-        draft.touch(mode=0o600)
-        draft.write_text(self._password)
-        draft.replace(kept)
+        write_private(kept, self._password)
 
     def _reachable_binaries(self) -> Path:
         """Where the server's account can run `initdb` and `postgres`; copies the wheel's if it must."""

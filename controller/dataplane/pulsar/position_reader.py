@@ -66,20 +66,20 @@ class PulsarPositionReader:
         self._stall = StallWatch(stall_seconds)
         self._is_broken = False
         self._opened: tuple[pulsar.Client, pulsar.Reader, Intake] | None = None
-        self._intake: Intake | None = None
 
     def attach(self, client: pulsar.Client, reader: pulsar.Reader) -> None:
         """Set the connection it reads through. Without one there is nothing to read."""
-        self._intake = Intake(reader, self.ring)
-        self._opened = (client, reader, self._intake)
-        self._intake.begin()
+        intake = Intake(reader, self.ring)
+        self._opened = (client, reader, intake)
+        intake.begin()
 
     def _take_in(self, limit: int) -> None:
         """Have so many messages here, as far as they have arrived."""
         with self._taking:
-            if self._intake is None:
+            if self._opened is None:
                 return
-            while len(self._arrived) < limit and (found := self._intake.take(limit - len(self._arrived))):
+            intake = self._opened[2]
+            while len(self._arrived) < limit and (found := intake.take(limit - len(self._arrived))):
                 self._stall.heard()
                 for message in found:
                     position = position_of(message.message_id())
@@ -167,7 +167,6 @@ class PulsarPositionReader:
 
     def _let_go(self) -> None:
         with self._taking:
-            self._intake = None
             opened, self._opened = self._opened, None
         if opened is not None:
             client, reader, intake = opened

@@ -15,6 +15,7 @@ import psutil
 
 from controller.devstack.failure import DevstackFailed
 from controller.devstack.ports import LOOPBACK, free_port, is_listening
+from controller.devstack.private_file import write_private
 
 BROKER: Final[Mapping[str, str]] = {
     "bindAddress": LOOPBACK,
@@ -59,8 +60,7 @@ def write_properties(path: Path, *layers: Mapping[str, str]) -> Path:
     """A Java properties file of all `layers`, later ones win; readable by this user alone."""
     merged = {key: value for layer in layers for key, value in layer.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch(mode=0o600)  # a token may be in it
-    path.write_text("".join(f"{key}={value}\n" for key, value in merged.items()))
+    write_private(path, "".join(f"{key}={value}\n" for key, value in merged.items()))  # a token may be in it
     return path
 
 

@@ -141,6 +141,30 @@ def test_a_first_start_that_was_cut_short_is_made_again(tmp_path: Path) -> None:
         server.destroy()
 
 
+def test_data_whose_making_failed_is_not_taken_for_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = EmbeddedPostgres(tmp_path / "failed")
+    try:
+        with server:
+            shutil.rmtree(server.room / "data", ignore_errors=True)  # and its password is there
+
+        def fails(*_: object, **__: object) -> str:
+            (server.room / "data").mkdir()
+            (server.room / "data" / "PG_VERSION").touch()
+            raise DevstackFailed("no space left")
+
+        monkeypatch.setattr("controller.devstack.postgres.run_checked", fails)
+        with pytest.raises(DevstackFailed, match="no space left"):
+            server.start()
+        monkeypatch.undo()
+
+        with server:
+            server.create_database("works")
+    finally:
+        server.destroy()
+
+
 def test_what_another_process_left_is_destroyed_too(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "left") as server:
         room = server.room

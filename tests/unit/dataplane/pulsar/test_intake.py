@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
 from typing import Any, cast
 
 import pulsar
@@ -11,34 +9,12 @@ import pytest
 
 from controller.dataplane.pulsar.intake import Intake
 from tests.support.scripted_leader import Aside
-
-
-class _Library:
-    """A consumer as the library has it, below its Python classes and as one of these."""
-
-    def __init__(self) -> None:
-        self._consumer = self
-        self.queue: deque[int] = deque()
-        self.awaiting: deque[Callable[[object, object], None]] = deque()
-
-    def arrive(self, *messages: int) -> None:
-        self.queue.extend(messages)
-        while self.awaiting and self.queue:
-            self.awaiting.popleft()(pulsar.Result.Ok, self.queue.popleft())
-
-    def receive(self, _timeout_ms: int) -> int:
-        if not self.queue:
-            raise pulsar.Timeout
-        return self.queue.popleft()
-
-    def receive_async(self, callback: Callable[[object, object], None]) -> None:
-        self.awaiting.append(callback)
-        self.arrive()
+from tests.support.scripted_library import ScriptedLibrary
 
 
 @pytest.fixture
-def library() -> _Library:
-    return _Library()
+def library() -> ScriptedLibrary[int]:
+    return ScriptedLibrary()
 
 
 @pytest.fixture
@@ -47,13 +23,15 @@ def rings() -> list[bool]:
 
 
 @pytest.fixture
-def intake(library: _Library, rings: list[bool]) -> Intake:
+def intake(library: ScriptedLibrary[int], rings: list[bool]) -> Intake:
     intake = Intake(cast(Any, library), lambda: rings.append(True))
     intake.begin()
     return intake
 
 
-def test_messages_are_taken_in_the_order_of_their_arrival(library: _Library, intake: Intake) -> None:
+def test_messages_are_taken_in_the_order_of_their_arrival(
+    library: ScriptedLibrary[int], intake: Intake
+) -> None:
     library.arrive(1, 2, 3)
     assert intake.take(2) == [1, 2]
     library.arrive(4, 5)
@@ -63,7 +41,7 @@ def test_messages_are_taken_in_the_order_of_their_arrival(library: _Library, int
 
 
 def test_one_is_told_of_the_next_arrival_once_all_is_taken(
-    library: _Library, intake: Intake, rings: list[bool]
+    library: ScriptedLibrary[int], intake: Intake, rings: list[bool]
 ) -> None:
     library.arrive(1, 2)
     assert len(rings) == 1
@@ -77,7 +55,7 @@ def test_one_is_told_of_the_next_arrival_once_all_is_taken(
 
 
 def test_a_consumer_that_is_closed_gives_nothing_and_rings_for_nothing(
-    library: _Library, intake: Intake, rings: list[bool]
+    library: ScriptedLibrary[int], intake: Intake, rings: list[bool]
 ) -> None:
     library.awaiting.popleft()(pulsar.Result.AlreadyClosed, None)
 
@@ -85,7 +63,9 @@ def test_a_consumer_that_is_closed_gives_nothing_and_rings_for_nothing(
     assert rings == []
 
 
-def test_a_close_waits_for_the_call_that_the_library_still_has(library: _Library, intake: Intake) -> None:
+def test_a_close_waits_for_the_call_that_the_library_still_has(
+    library: ScriptedLibrary[int], intake: Intake
+) -> None:
     """A client that is closed before that keeps its thread and its descriptors."""
     closing = Aside(intake.close)
     with pytest.raises(AssertionError, match="does not end"):
@@ -96,7 +76,7 @@ def test_a_close_waits_for_the_call_that_the_library_still_has(library: _Library
     closing.result()
 
 
-def test_after_its_close_it_has_nothing_of_the_library(library: _Library, intake: Intake) -> None:
+def test_after_its_close_it_has_nothing_of_the_library(library: ScriptedLibrary[int], intake: Intake) -> None:
     library.arrive(1)
     intake.close()
     library.arrive(2)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pulsar
 import pytest
 
 from controller.dataplane.pulsar.position_reader import PulsarPositionReader
+from tests.support.scripted_library import ScriptedLibrary
 
 
 def message(entry: int) -> Any:
@@ -25,36 +24,9 @@ def message(entry: int) -> Any:
     )
 
 
-class _Library:
-    """A reader, with what the library has for it."""
-
-    def __init__(self) -> None:
-        self._consumer = self
-        self.is_up = True
-        self.queue: deque[Any] = deque()
-        self.awaiting: deque[Callable[[object, object], None]] = deque()
-
-    def is_connected(self) -> bool:
-        return self.is_up
-
-    def arrive(self, *entries: int) -> None:
-        self.queue.extend(map(message, entries))
-        while self.awaiting and self.queue:
-            self.awaiting.popleft()(pulsar.Result.Ok, self.queue.popleft())
-
-    def receive(self, _timeout_ms: int) -> Any:
-        if not self.queue:
-            raise pulsar.Timeout
-        return self.queue.popleft()
-
-    def receive_async(self, callback: Callable[[object, object], None]) -> None:
-        self.awaiting.append(callback)
-        self.arrive()
-
-
 @pytest.fixture
-def library() -> _Library:
-    return _Library()
+def library() -> ScriptedLibrary[Any]:
+    return ScriptedLibrary()
 
 
 @pytest.fixture
@@ -63,7 +35,7 @@ def rings() -> list[bool]:
 
 
 @pytest.fixture
-def reader(library: _Library, rings: list[bool]) -> PulsarPositionReader:
+def reader(library: ScriptedLibrary[Any], rings: list[bool]) -> PulsarPositionReader:
     """At the beginning, attached."""
     reader = PulsarPositionReader(
         cast(Any, SimpleNamespace(is_at_end=lambda *_: False, deadline=lambda: None)),
@@ -83,23 +55,23 @@ def payloads(reader: PulsarPositionReader, limit: int) -> list[bytes]:
 
 
 def test_who_has_read_what_came_is_told_of_the_next(
-    library: _Library, reader: PulsarPositionReader, rings: list[bool]
+    library: ScriptedLibrary[Any], reader: PulsarPositionReader, rings: list[bool]
 ) -> None:
     """Also where no more was asked for than had come."""
-    library.arrive(1)
+    library.arrive(message(1))
     assert payloads(reader, 1) == [b"1"]
     rings.clear()
 
-    library.arrive(2)
+    library.arrive(message(2))
 
     assert rings == [True]
     assert payloads(reader, 1) == [b"2"]
 
 
 def test_what_came_before_the_connection_broke_is_read(
-    library: _Library, reader: PulsarPositionReader
+    library: ScriptedLibrary[Any], reader: PulsarPositionReader
 ) -> None:
-    library.arrive(*range(1, 31))
+    library.arrive(*map(message, range(1, 31)))
     library.is_up = False
 
     assert payloads(reader, 50) == [b"%d" % entry for entry in range(1, 31)]
@@ -107,22 +79,22 @@ def test_what_came_before_the_connection_broke_is_read(
 
 @pytest.mark.parametrize("asks", [PulsarPositionReader.is_at_end, PulsarPositionReader.may_wait])
 def test_what_has_come_is_no_end_and_nothing_to_ask_about(
-    library: _Library, reader: PulsarPositionReader, asks: Callable[[PulsarPositionReader], bool]
+    library: ScriptedLibrary[Any], reader: PulsarPositionReader, asks: Callable[[PulsarPositionReader], bool]
 ) -> None:
     """Though the library has it still."""
     reader._cursors = cast(Any, SimpleNamespace(is_at_end=lambda *_: True, deadline=lambda: None))
     reader._stall._look_at = 0.0
-    library.arrive(1)
+    library.arrive(message(1))
 
     assert not asks(reader)
     assert payloads(reader, 1) == [b"1"]
 
 
 def test_an_entry_that_was_read_in_part_does_not_come_again(
-    library: _Library, reader: PulsarPositionReader
+    library: ScriptedLibrary[Any], reader: PulsarPositionReader
 ) -> None:
-    library.arrive(1, 2)
+    library.arrive(message(1), message(2))
     assert payloads(reader, 5) == [b"1", b"2"]
-    library.arrive(2, 3)
+    library.arrive(message(2), message(3))
 
     assert payloads(reader, 5) == [b"3"]
