@@ -3173,12 +3173,18 @@ CREATE TABLE embedded.log (
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     terminated_at timestamp with time zone,
     first_offset bigint DEFAULT 0 NOT NULL,
+    origin jsonb,
     CONSTRAINT log_counters_not_negative CHECK (((next_offset >= 0) AND (byte_in >= 0) AND (msg_out >= 0) AND (byte_out >= 0))),
-    CONSTRAINT log_first_offset_within CHECK (((first_offset >= 0) AND (first_offset <= next_offset)))
+    CONSTRAINT log_first_offset_within CHECK (((first_offset >= 0) AND (first_offset <= next_offset))),
+    CONSTRAINT log_origin_is_object CHECK ((jsonb_typeof(origin) = 'object'::text))
 )
 WITH (fillfactor='50');
 
+COMMENT ON COLUMN embedded.log.origin IS 'Token, layout epoch, parents and bucket boundaries of the operation that created the log, written once; NULL for a log created by another program or before Cleave recorded origins.';
+
 COMMENT ON CONSTRAINT log_first_offset_within ON embedded.log IS 'Only messages that were stored can be trimmed.';
+
+COMMENT ON CONSTRAINT log_origin_is_object ON embedded.log IS 'The origin of a log is a JSON object.';
 
 ALTER TABLE embedded.log ALTER COLUMN log_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME embedded.log_log_id_seq

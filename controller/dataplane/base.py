@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from controller.domain.hash_range import HashRange
+from controller.domain.log_origin import LogOrigin
 from controller.domain.situation import Capabilities
 
 
@@ -68,8 +69,13 @@ class DataPlane(Protocol):
     def backing_topic(self, topic: str, descriptor: str) -> str:
         """Name of the log behind segment `descriptor` (`0000-7fff-12`) of `topic`."""
 
-    def create_segment(self, backing_topic: str, subscriptions: Sequence[str]) -> None:
-        """Create the log with each subscription at the earliest position; fills in those an existing log lacks."""
+    def create_segment(
+        self, backing_topic: str, subscriptions: Sequence[str], origin: LogOrigin | None = None
+    ) -> None:
+        """Create the log with each subscription at the earliest position; fills in those an existing log lacks.
+
+        The call stores `origin` with the log that it creates. An existing log keeps the origin it has.
+        """
 
     def terminate_segment(self, backing_topic: str) -> str:
         """Close the log for appends and return its last position. A missing log is SegmentNotFound."""
@@ -122,6 +128,8 @@ class Successor:
     predecessors: tuple[str, ...]
     subscriptions: tuple[str, ...]
     excepted: tuple[str, ...] = ()
+    origin: LogOrigin | None = None
+    """Origin to store with the log if the call creates the log. An existing log keeps the origin it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +138,45 @@ class Born:
 
     state: LogState
     subscriptions: tuple[str, ...]
+    origin: LogOrigin | None = None
+    """Origin that the log has after the call; another program may have created the log. None if the log has no origin."""
+
+
+@dataclass(frozen=True, slots=True)
+class CursorReport:
+    """The position of one durable subscription on a log."""
+
+    unread: int
+    """Unacknowledged messages; 0 only if no message is unread. A broker counts a batch as one."""
+    is_queue: bool | None = None
+    """True if unordered readers share the subscription, False if the subscription is read in order. None if unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogReport:
+    """Everything about one log that a decision to delete the log needs."""
+
+    state: LogState
+    origin: LogOrigin | None
+    """Origin stored with the log. None if the log has no readable origin, or is MISSING."""
+    has_carried_messages: bool
+    """False only if the data plane shows that the log never held a message. A MISSING log has the value False."""
+    cursors: Mapping[str, CursorReport]
+    """Durable subscriptions by name, subscriptions that applications created included."""
+
+    @property
+    def is_read_to_end(self) -> bool:
+        """True if the log is terminated and no subscription has unread messages."""
+        return self.state is LogState.TERMINATED and not any(one.unread for one in self.cursors.values())
+
+    @property
+    def is_unused(self) -> bool:
+        """True if the log exists and never held a message."""
+        return self.state is not LogState.MISSING and not self.has_carried_messages
+
+
+MISSING_LOG = LogReport(LogState.MISSING, None, False, {})
+"""Report on a log that does not exist."""
 
 
 @runtime_checkable
@@ -170,6 +217,9 @@ class SetWiseDataPlane(DataPlane, Protocol):
 
     def states_of(self, backing_topics: Sequence[str]) -> Mapping[str, LogState]:
         """What each log is now, MISSING included; one that did not answer is absent."""
+
+    def describe_logs(self, backing_topics: Sequence[str]) -> Mapping[str, LogReport]:
+        """Report on each log, MISSING logs included. A log that did not answer is absent."""
 
 
 @dataclass(frozen=True, slots=True)

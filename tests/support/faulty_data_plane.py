@@ -24,6 +24,7 @@ CALLS = frozenset(
         "subscriptions_of",
         "list_segments_of",
         "states_of",
+        "describe_logs",
         "terminate_segment",
         "delete_segment",
         "segment_state",

@@ -6,6 +6,7 @@ Locks are taken log first, then cursor, by every act that takes both. Producing 
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,13 +14,14 @@ from typing import Any
 import psycopg2.extensions
 from sqlalchemy import URL
 
-from controller.dataplane.base import Born, Counters, LogState, Successor, Trimmed
+from controller.dataplane.base import Born, Counters, LogReport, LogState, Successor, Trimmed
 from controller.dataplane.embedded import set_wise
 from controller.dataplane.embedded.names import ARRIVALS, checked, no_cursor, no_log
 from controller.dataplane.observation import LONGEST_KEY_BYTES, KeySample
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.domain.errors import InvalidInput, SegmentTerminated
 from controller.domain.key_hash import key_hash
+from controller.domain.log_origin import LogOrigin
 from controller.domain.situation import Capabilities
 
 DELETE_CHUNK = 20_000
@@ -34,7 +36,9 @@ _TOPIC = "topic://"
 
 # The statements of one message are one transaction, and each has its own view of what is committed: an act of several
 # steps in one round trip. The log is locked first, so it cannot be deleted meanwhile.
-_CREATE_LOG = "INSERT INTO embedded.log (name) VALUES (%(log)s) ON CONFLICT (name) DO NOTHING;"
+_CREATE_LOG = (
+    "INSERT INTO embedded.log (name, origin) VALUES (%(log)s, %(origin)s::jsonb) ON CONFLICT (name) DO NOTHING;"
+)
 _ADD_CURSORS = f"""
     SELECT FROM embedded.log WHERE name = %(log)s FOR KEY SHARE;
     INSERT INTO embedded.cursor (log_id, subscription, position)
@@ -82,13 +86,19 @@ class EmbeddedDataPlane:
             raise InvalidInput(f"{topic!r} is not a scalable topic; name it as topic://tenant/namespace/name")
         return checked("segment", f"segment://{topic.removeprefix(_TOPIC)}/{descriptor}")
 
-    def create_segment(self, backing_topic: str, subscriptions: Sequence[str]) -> None:
+    def create_segment(
+        self, backing_topic: str, subscriptions: Sequence[str], origin: LogOrigin | None = None
+    ) -> None:
         """Create the log with each subscription at earliest; fills in those an existing log lacks."""
         names = [checked("subscription", name) for name in subscriptions]
         with self._calls.statement(f"create {backing_topic}") as cursor:
             cursor.execute(
                 _CREATE_LOG + _ADD_CURSORS,
-                {"log": checked("segment", backing_topic), "names": sorted({*names})},
+                {
+                    "log": checked("segment", backing_topic),
+                    "names": sorted({*names}),
+                    "origin": json.dumps(origin.to_properties()) if origin else None,
+                },
             )
             if cursor.fetchone() is None:
                 raise no_log(backing_topic)
@@ -262,6 +272,11 @@ class EmbeddedDataPlane:
         """What each log is now."""
         with self._calls.statement(f"look at {len(backing_topics)} logs") as cursor:
             return set_wise.states(cursor, backing_topics)
+
+    def describe_logs(self, backing_topics: Sequence[str]) -> Mapping[str, LogReport]:
+        """Report on each log. The call takes longer for a subscription with unread messages, see `backlog`."""
+        with self._calls.statement(f"describe {len(backing_topics)} logs") as cursor:
+            return set_wise.describe(cursor, backing_topics)
 
     def trim(self, retention_seconds: float) -> Trimmed:
         """Delete what is older and acknowledged, in chunks, for half of a call's time; see `TrimmingDataPlane`. The next

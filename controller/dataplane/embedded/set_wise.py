@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 import psycopg2.errors
 import psycopg2.extensions
 
-from controller.dataplane.base import Born, LogState, Successor
+from controller.dataplane.base import MISSING_LOG, Born, CursorReport, LogReport, LogState, Successor
 from controller.dataplane.embedded.names import ARRIVALS, checked
+from controller.domain.log_origin import LogOrigin
 from controller.domain.segment import is_segment_descriptor
 
 _LATE = "SELECT set_config('synchronous_commit', 'off', true);"
@@ -22,7 +23,9 @@ _LATE = "SELECT set_config('synchronous_commit', 'off', true);"
 # has made, so only older logs are notified of. Rows are looked up one by one where a join would do too: the planner
 # does not know how few there are, and would read whole tables for a join.
 _CREATE = f"""
-    INSERT INTO embedded.log (name) SELECT unnest(%(logs)s::text[]) ORDER BY 1 ON CONFLICT (name) DO NOTHING;
+    INSERT INTO embedded.log (name, origin)
+    SELECT w.log, w.origin FROM jsonb_to_recordset(%(successors)s::jsonb) AS w (log text, origin jsonb)
+     ORDER BY 1 ON CONFLICT (name) DO NOTHING;
     SELECT FROM embedded.log WHERE name = ANY (%(logs)s) ORDER BY name FOR KEY SHARE;
     INSERT INTO embedded.cursor (log_id, subscription, position)
     SELECT DISTINCT (SELECT l.log_id FROM embedded.log l WHERE l.name = w.log), s.subscription,
@@ -40,6 +43,7 @@ _CREATE = f"""
      ORDER BY 1, 2 ON CONFLICT DO NOTHING;
     SELECT l.name, l.terminated_at IS NOT NULL,
            ARRAY(SELECT c.subscription FROM embedded.cursor c WHERE c.log_id = l.log_id AND c.first_hash = 0 ORDER BY 1),
+           l.origin,
            CASE WHEN l.created_at < transaction_timestamp() THEN pg_notify('{ARRIVALS}', l.log_id::text) END
       FROM embedded.log l WHERE l.name = ANY (%(logs)s)
 """  # noqa: S608 - a constant
@@ -65,6 +69,17 @@ _SUBSCRIPTIONS = """
 """
 _LISTED = "SELECT topic_path, name FROM embedded.log WHERE topic_path = ANY (%(paths)s) ORDER BY name"
 _STATES = "SELECT name, terminated_at IS NOT NULL FROM embedded.log WHERE name = ANY (%(logs)s)"
+# No part of a cursor lies behind a message that a subscription has not acknowledged. So messages are counted only for a
+# subscription with a part before the end of the log.
+_DESCRIBED = """
+    SELECT l.name, l.terminated_at IS NOT NULL, l.origin, l.next_offset > 0,
+           ARRAY(SELECT jsonb_build_array(
+                            c.subscription,
+                            CASE WHEN min(c.position) < l.next_offset THEN embedded.backlog(l.name, c.subscription) ELSE 0 END,
+                            CASE WHEN max(c.frontier) IS NOT NULL THEN true WHEN max(c.owner) IS NOT NULL THEN false END)
+                   FROM embedded.cursor c WHERE c.log_id = l.log_id GROUP BY c.subscription)
+      FROM embedded.log l WHERE l.name = ANY (%(logs)s)
+"""
 
 
 def create(
@@ -77,6 +92,7 @@ def create(
             "predecessors": one.predecessors,
             "subscriptions": [checked("subscription", name) for name in one.subscriptions],
             "excepted": one.excepted,
+            "origin": one.origin and one.origin.to_properties(),
         }
         for one in successors
     ]
@@ -84,8 +100,12 @@ def create(
     statement = ("" if waits_for_disk else _LATE) + _CREATE
     cursor.execute(statement, {"logs": logs, "successors": json.dumps(documents)})
     return {
-        name: Born(LogState.TERMINATED if is_terminated else LogState.OPEN, tuple(subscriptions))
-        for name, is_terminated, subscriptions, _ in cursor.fetchall()
+        name: Born(
+            LogState.TERMINATED if is_terminated else LogState.OPEN,
+            tuple(subscriptions),
+            LogOrigin.from_properties(properties or {}),
+        )
+        for name, is_terminated, subscriptions, properties, _ in cursor.fetchall()
     }
 
 
@@ -131,3 +151,18 @@ def states(cursor: psycopg2.extensions.cursor, backing_topics: Sequence[str]) ->
         else LogState.OPEN
         for name in backing_topics
     }
+
+
+def describe(cursor: psycopg2.extensions.cursor, backing_topics: Sequence[str]) -> dict[str, LogReport]:
+    """Return a report on each log, by name; MISSING_LOG for a log that does not exist."""
+    cursor.execute(_DESCRIBED, {"logs": list(backing_topics)})
+    found = {
+        name: LogReport(
+            LogState.TERMINATED if is_terminated else LogState.OPEN,
+            LogOrigin.from_properties(properties or {}),
+            has_carried,
+            {subscription: CursorReport(unread, is_queue) for subscription, unread, is_queue in cursors},
+        )
+        for name, is_terminated, properties, has_carried, cursors in cursor.fetchall()
+    }
+    return {name: found.get(name, MISSING_LOG) for name in backing_topics}

@@ -27,6 +27,7 @@ from controller.domain.errors import (
     Unsupported,
 )
 from controller.domain.layout import SegmentLayout
+from controller.domain.log_origin import LogOrigin
 from controller.domain.observed_consumers import ObservedConsumer
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import SegmentState
@@ -124,7 +125,12 @@ class PulsarScalableDataPlane(LayoutKeeper):
         """`segment://tenant/namespace/name/0000-7fff-12`."""
         return segment_log(topic, descriptor)
 
-    def create_segment(self, backing_topic: str, subscriptions: Sequence[str]) -> None:  # noqa: ARG002 - the protocol's
+    def create_segment(
+        self,
+        backing_topic: str,
+        subscriptions: Sequence[str],  # noqa: ARG002 - the protocol's
+        origin: LogOrigin | None = None,  # noqa: ARG002 - the protocol's
+    ) -> None:
         """Unsupported: the broker makes segments with the layout."""
         raise Unsupported(
             f"{backing_topic} is its broker's to make; ask it for a split or merge of the topic"
