@@ -124,6 +124,18 @@ CREATE FUNCTION cleave.close_bucket(of_topic bigint, of_subscription text, of_se
        AND opened_by = of_incarnation
 $$;
 
+CREATE FUNCTION cleave.database_identity() RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT concat_ws('/', c.system_identifier,
+                     CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END,
+                     (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()),
+                     (extract(epoch FROM pg_postmaster_start_time()) * 1000)::bigint)
+      FROM pg_control_system() c
+$$;
+
+COMMENT ON FUNCTION cleave.database_identity() IS 'System identifier, timeline, database and start of the server: differs after a restart, a promotion or a restore.';
+
 CREATE FUNCTION cleave.drop_decision_partitions(older_than timestamp with time zone) RETURNS SETOF text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -267,13 +279,13 @@ CREATE FUNCTION cleave.layout_change_before_insert() RETURNS trigger
 DECLARE previous cleave.layout_change;
 BEGIN
     SELECT * INTO previous FROM cleave.layout_change WHERE topic_id = NEW.topic_id ORDER BY epoch DESC LIMIT 1;
-    IF FOUND AND NEW.kind <> 'mirrored' AND NEW.epoch <> previous.epoch + 1 THEN
+    IF FOUND AND NEW.kind NOT IN ('mirrored', 'recover') AND NEW.epoch <> previous.epoch + 1 THEN
         RAISE EXCEPTION 'The epoch of topic % rises by exactly 1: % cannot follow %.', NEW.topic_id, NEW.epoch, previous.epoch
             USING ERRCODE = 'check_violation', CONSTRAINT = 'layout_change_epoch_by_one';
     ELSIF FOUND AND NEW.epoch <= previous.epoch THEN
         RAISE EXCEPTION 'The epoch of topic % only rises: % cannot follow %.', NEW.topic_id, NEW.epoch, previous.epoch
             USING ERRCODE = 'check_violation', CONSTRAINT = 'layout_change_epoch_by_one';
-    ELSIF NOT FOUND AND NEW.epoch <> 0 AND NEW.kind NOT IN ('mirrored', 'delete') THEN
+    ELSIF NOT FOUND AND NEW.epoch <> 0 AND NEW.kind NOT IN ('mirrored', 'delete', 'recover') THEN
         RAISE EXCEPTION 'The first epoch of topic % is 0, not %.', NEW.topic_id, NEW.epoch
             USING ERRCODE = 'check_violation', CONSTRAINT = 'layout_change_epoch_by_one';
     END IF;
@@ -2427,6 +2439,35 @@ COMMENT ON COLUMN cleave.evaluation.reconnections_left IS 'Clients of the topic 
 
 COMMENT ON CONSTRAINT evaluation_versions_known ON cleave.evaluation IS 'A lane has never looked at inputs that are not there yet.';
 
+CREATE TABLE cleave.foreign_log (
+    data_plane text NOT NULL,
+    backing_topic text NOT NULL,
+    topic_id bigint NOT NULL,
+    segment_id bigint,
+    reason text NOT NULL,
+    token text,
+    epoch bigint,
+    unread bigint,
+    found_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    seen_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+COMMENT ON TABLE cleave.foreign_log IS 'One row per log that has the name of a segment and that this journal must not delete.';
+
+COMMENT ON COLUMN cleave.foreign_log.segment_id IS 'Segment id in the name of the log; NULL: the name holds none.';
+
+COMMENT ON COLUMN cleave.foreign_log.reason IS 'Reason for which the log is kept.';
+
+COMMENT ON COLUMN cleave.foreign_log.token IS 'Token stored with the log by the operation that created it; NULL: none.';
+
+COMMENT ON COLUMN cleave.foreign_log.epoch IS 'Layout epoch stored with the log; NULL: none.';
+
+COMMENT ON COLUMN cleave.foreign_log.unread IS 'Unread messages of the subscription that has most of them; NULL: not known.';
+
+COMMENT ON COLUMN cleave.foreign_log.found_at IS 'Time at which the log was first found.';
+
+COMMENT ON COLUMN cleave.foreign_log.seen_at IS 'Time at which the log was last found.';
+
 CREATE TABLE cleave.layout_change (
     topic_id bigint NOT NULL,
     epoch bigint NOT NULL,
@@ -2437,11 +2478,11 @@ CREATE TABLE cleave.layout_change (
     reason text NOT NULL,
     mirrored_from bigint,
     committed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    CONSTRAINT layout_change_kind_known CHECK ((kind = ANY (ARRAY['create'::text, 'split'::text, 'merge'::text, 'rebucket'::text, 'recut'::text, 'heal'::text, 'prune'::text, 'adopt'::text, 'mirrored'::text, 'detach'::text, 'delete'::text]))),
+    CONSTRAINT layout_change_kind_known CHECK ((kind = ANY (ARRAY['create'::text, 'split'::text, 'merge'::text, 'rebucket'::text, 'recut'::text, 'heal'::text, 'prune'::text, 'adopt'::text, 'mirrored'::text, 'detach'::text, 'delete'::text, 'recover'::text]))),
     CONSTRAINT layout_change_mirrored_gap CHECK (((kind = 'mirrored'::text) = (mirrored_from IS NOT NULL)))
 );
 
-COMMENT ON CONSTRAINT layout_change_kind_known ON cleave.layout_change IS 'The kind of a layout change is one of the operation kinds.';
+COMMENT ON CONSTRAINT layout_change_kind_known ON cleave.layout_change IS 'Unknown kind of layout change: a newer version wrote it; upgrade this program.';
 
 COMMENT ON CONSTRAINT layout_change_mirrored_gap ON cleave.layout_change IS 'A change read from a broker says from which epoch on, and only such a change.';
 
@@ -2579,7 +2620,11 @@ CREATE TABLE cleave.topic (
     last_rebucket_at timestamp with time zone,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     deleted_at timestamp with time zone,
+    verified_under text DEFAULT cleave.database_identity(),
+    held_reason text,
+    held_at timestamp with time zone,
     CONSTRAINT topic_counters_not_negative CHECK (((epoch >= 0) AND (next_segment_id >= 0) AND (subscription_version >= 0))),
+    CONSTRAINT topic_hold_is_dated CHECK (((held_reason IS NULL) = (held_at IS NULL))),
     CONSTRAINT topic_id_fits_ring CHECK (((topic_id >= 1) AND (topic_id <= '140737488355327'::bigint))),
     CONSTRAINT topic_name_form CHECK ((name ~ '^topic://[^/[:space:]]+/[^/[:space:]]+/[^[:space:]]+$'::text)),
     CONSTRAINT topic_namespace_form CHECK ((name ~~ (('topic://'::text || replace(replace(namespace, '%'::text, '\%'::text), '_'::text, '\_'::text)) || '/%'::text))),
@@ -2587,7 +2632,15 @@ CREATE TABLE cleave.topic (
     CONSTRAINT topic_state_known CHECK ((state = ANY (ARRAY['creating'::text, 'live'::text, 'deleting'::text, 'deleted'::text])))
 );
 
+COMMENT ON COLUMN cleave.topic.verified_under IS 'Database identity under which the logs of the topic were last compared with the journal; NULL: a comparison was requested.';
+
+COMMENT ON COLUMN cleave.topic.held_reason IS 'Evidence that the logs are ahead of the journal; nothing acts on the topic until it is recovered. NULL: the topic is not held.';
+
+COMMENT ON COLUMN cleave.topic.held_at IS 'Time at which the topic was held; NULL: the topic is not held.';
+
 COMMENT ON CONSTRAINT topic_counters_not_negative ON cleave.topic IS 'Epoch, next segment id and subscription version never go below 0.';
+
+COMMENT ON CONSTRAINT topic_hold_is_dated ON cleave.topic IS 'A held topic has a reason and a time, any other topic neither.';
 
 COMMENT ON CONSTRAINT topic_id_fits_ring ON cleave.topic IS 'A topic id times 65536 fits a bigint.';
 
@@ -2750,6 +2803,7 @@ CREATE TABLE cleave.operation (
     finished_at timestamp with time zone,
     deadline timestamp with time zone NOT NULL,
     abort_reason text,
+    token uuid DEFAULT gen_random_uuid(),
     CONSTRAINT operation_claim_whole CHECK (((claimed_by IS NULL) = (claim_expires_at IS NULL))),
     CONSTRAINT operation_finished_dated CHECK (((state = ANY (ARRAY['done'::text, 'aborted'::text])) = (finished_at IS NOT NULL))),
     CONSTRAINT operation_given_up_by_hand CHECK (((abort_reason IS NULL) OR (kind = 'seek'::text))),
@@ -2760,6 +2814,8 @@ CREATE TABLE cleave.operation (
 WITH (fillfactor='50');
 
 COMMENT ON COLUMN cleave.operation.abort_reason IS 'Who wants it given up, and why; null where nobody does.';
+
+COMMENT ON COLUMN cleave.operation.token IS 'Stored with each log that the operation creates; NULL for operations from before tokens were recorded.';
 
 COMMENT ON CONSTRAINT operation_claim_whole ON cleave.operation IS 'A claim has a holder and an expiry, or neither.';
 
@@ -3075,8 +3131,17 @@ CREATE TABLE cleave.tombstone (
     not_before timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     last_error text,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    closed_at timestamp with time zone
+    closed_at timestamp with time zone,
+    discards_unread boolean DEFAULT false NOT NULL,
+    kept_because text,
+    CONSTRAINT tombstone_kept_is_closed CHECK (((kept_because IS NULL) OR (closed_at IS NOT NULL)))
 );
+
+COMMENT ON COLUMN cleave.tombstone.discards_unread IS 'A person requested the deletion of the topic with everything in it.';
+
+COMMENT ON COLUMN cleave.tombstone.kept_because IS 'Reason for which the log was kept; NULL: the log is deleted, or still to be deleted.';
+
+COMMENT ON CONSTRAINT tombstone_kept_is_closed ON cleave.tombstone IS 'A deletion entry whose log is kept is closed.';
 
 ALTER TABLE cleave.tombstone ALTER COLUMN tombstone_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME cleave.tombstone_tombstone_id_seq
@@ -4896,6 +4961,9 @@ ALTER TABLE ONLY cleave.drain_backlog
 ALTER TABLE ONLY cleave.evaluation
     ADD CONSTRAINT evaluation_pkey PRIMARY KEY (topic_id);
 
+ALTER TABLE ONLY cleave.foreign_log
+    ADD CONSTRAINT foreign_log_pkey PRIMARY KEY (data_plane, backing_topic);
+
 ALTER TABLE ONLY cleave.layout_change
     ADD CONSTRAINT layout_change_pkey PRIMARY KEY (topic_id, epoch);
 
@@ -5094,6 +5162,8 @@ CREATE INDEX evaluation_merge_due ON cleave.evaluation USING btree (merge_due) W
 
 CREATE INDEX evaluation_paused ON cleave.evaluation USING btree (not_before) WHERE (not_before > '-infinity'::timestamp with time zone);
 
+CREATE INDEX foreign_log_of_topic ON cleave.foreign_log USING btree (topic_id);
+
 CREATE INDEX layout_change_by_time ON cleave.layout_change USING btree (topic_id, committed_at);
 
 CREATE INDEX layout_change_since ON cleave.layout_change USING brin (committed_at) WITH (pages_per_range='32', autosummarize='on');
@@ -5159,6 +5229,8 @@ COMMENT ON INDEX cleave.tombstone_open_once IS 'A log waits for its deletion onc
 CREATE INDEX topic_by_name ON cleave.topic USING btree (name, topic_id);
 
 CREATE INDEX topic_by_namespace ON cleave.topic USING btree (namespace, name) WHERE (state <> 'deleted'::text);
+
+CREATE INDEX topic_by_verification ON cleave.topic USING btree (verified_under, topic_id) WHERE (state <> 'deleted'::text);
 
 CREATE UNIQUE INDEX topic_name_in_use ON cleave.topic USING btree (name) WHERE (state <> 'deleted'::text);
 
@@ -5382,6 +5454,9 @@ COMMENT ON CONSTRAINT drain_backlog_subscription ON cleave.drain_backlog IS 'A b
 ALTER TABLE ONLY cleave.evaluation
     ADD CONSTRAINT evaluation_topic_id_fkey FOREIGN KEY (topic_id) REFERENCES cleave.topic(topic_id);
 
+ALTER TABLE ONLY cleave.foreign_log
+    ADD CONSTRAINT foreign_log_topic_id_fkey FOREIGN KEY (topic_id) REFERENCES cleave.topic(topic_id);
+
 ALTER TABLE ONLY cleave.layout_change
     ADD CONSTRAINT layout_change_topic_id_fkey FOREIGN KEY (topic_id) REFERENCES cleave.topic(topic_id);
 
@@ -5497,6 +5572,10 @@ GRANT USAGE ON SCHEMA inspect TO cleave_inspector;
 
 GRANT USAGE ON SCHEMA staging TO cleave_controller;
 GRANT USAGE ON SCHEMA staging TO cleave_spark_loader;
+
+REVOKE ALL ON FUNCTION cleave.database_identity() FROM PUBLIC;
+GRANT ALL ON FUNCTION cleave.database_identity() TO cleave_controller;
+GRANT ALL ON FUNCTION cleave.database_identity() TO cleave_inspector;
 
 REVOKE ALL ON FUNCTION cleave.drop_decision_partitions(older_than timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION cleave.drop_decision_partitions(older_than timestamp with time zone) TO cleave_controller;
@@ -5708,6 +5787,8 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.departed_consumer TO cleave_co
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.drain_backlog TO cleave_controller;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.evaluation TO cleave_controller;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.foreign_log TO cleave_controller;
 
 GRANT SELECT,INSERT ON TABLE cleave.layout_change TO cleave_controller;
 

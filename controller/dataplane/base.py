@@ -170,6 +170,11 @@ class LogReport:
         return self.state is LogState.TERMINATED and not any(one.unread for one in self.cursors.values())
 
     @property
+    def most_unread(self) -> int:
+        """Unread messages of the subscription that has most of them."""
+        return max((one.unread for one in self.cursors.values()), default=0)
+
+    @property
     def is_unused(self) -> bool:
         """True if the log exists and never held a message."""
         return self.state is not LogState.MISSING and not self.has_carried_messages

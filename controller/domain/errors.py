@@ -10,6 +10,7 @@ Drawn::
     │   │   └── DataPlaneTimeout      no answer in time; the act may or may not have happened
     │   ├── StoreUnavailable          PostgreSQL is away
     │   │   └── StoreRefused          it refuses the login, or has no such database: a command ends with exit 2
+    │   ├── TopicHeld                 the topic's logs have to be compared with the journal, or are ahead of it
     │   ├── SegmentTerminated         (client side) the segment is fenced; look up the layout again
     │   └── SessionExpired            (client side) the consumer was away for too long; begin a new session
     └── Terminal                      repeating the same request gives the same answer
@@ -27,6 +28,7 @@ Drawn::
         │   ├── TopicExists
         │   ├── SegmentBusy           in a live operation
         │   ├── TopicNotLive
+        │   ├── ForeignLog            another journal, or another program, created a log of this name
         │   └── AlreadyStored         (client side) the results hold these messages already: roll back
         ├── AccessDenied              no token, or one that is not valid (REST 401)
         ├── AccessForbidden           a valid token that is not for this (REST 403)
@@ -86,6 +88,10 @@ class StoreRefused(StoreUnavailable):
     """PostgreSQL refuses the login or has no such database. A loop tries on, since that is put right elsewhere; a
     command says what to correct.
     """
+
+
+class TopicHeld(Retryable):
+    """Nothing acts on the topic: its logs have to be compared with the journal first, or are ahead of the journal."""
 
 
 class SegmentTerminated(Retryable):
@@ -154,6 +160,10 @@ class SegmentBusy(Conflict):
 
 class TopicNotLive(Conflict):
     """The topic is being created or deleted, or is gone."""
+
+
+class ForeignLog(Conflict):
+    """A log of this name exists that no operation of this journal created."""
 
 
 class AccessDenied(Terminal):

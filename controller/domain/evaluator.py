@@ -56,6 +56,8 @@ def decide(situation: Situation, lanes: Collection[Lane] = ALL_LANES) -> Evaluat
         return Evaluation(refusals=(Refusal(None, None, RefusalReason.DISABLED, "enabled"),))
     if situation.foreign_controller:  # two controllers would undo each other's acts
         return Evaluation(refusals=(Refusal(None, None, RefusalReason.FOREIGN_CONTROLLER),))
+    if situation.is_held:
+        return Evaluation(refusals=(Refusal(None, None, RefusalReason.TOPIC_HELD),))
     broken = _violations(_Same(policy))
     if broken:
         return Evaluation(refusals=tuple(map(_of_violation, broken)))

@@ -63,3 +63,23 @@ def _wholes(text: object) -> tuple[int, ...] | None:
     if not all(_WHOLE.fullmatch(part) for part in parts):
         return None
     return tuple(int(part) for part in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """The journal's record of a log's name. `token` None: the operation is from before tokens were recorded."""
+
+    is_reserved: bool = False
+    """True if an operation of this journal reserved the name."""
+    token: str | None = None
+    is_adopted: bool = False
+    """True if a person had Cleave adopt the log as it was."""
+
+    def created(self, origin: LogOrigin | None) -> bool:
+        """Return True if an operation of this journal created the log that has this origin, or adopted the log."""
+        stored = None if origin is None else origin.token
+        return self.is_adopted or (self.is_reserved and stored == self.token)
+
+
+NOT_RESERVED = Ownership()
+"""Ownership of a log whose name no operation of this journal reserved."""

@@ -16,7 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from controller.domain.log_origin import LogOrigin
 from controller.domain.reshape import ChildPlan, ReshapeKind
+from controller.domain.segment import segment_of_log
 
 
 class OperationKind(StrEnum):
@@ -244,12 +246,22 @@ class Operation:
     attempts: int = 0
     deadline_at_ms: int = 0
     epoch: int | None = None
+    token: str | None = None
+    """Stored with each log that the operation creates; None for an operation from before tokens were recorded."""
 
     @property
     def fenced_topics(self) -> tuple[str, ...]:
         """Logs to be closed: those of the parents, or the topics that are being adopted."""
         adopted = self.parameters.get(ADOPTED)
         return tuple(map(str, adopted)) if isinstance(adopted, list | tuple) else self.parent_topics
+
+    def origin_of(self, child: ReservedChild, topic_epoch: int) -> LogOrigin | None:
+        """Return the creation record to store with the child's log; None for an operation without a token."""
+        if self.token is None:
+            return None
+        parents = zip(self.parent_ids, map(segment_of_log, self.parent_topics), strict=True)
+        replaced = (i for i, known in parents if known is None or known[0].overlaps(child.plan.hash_range))
+        return LogOrigin(self.token, topic_epoch + 1, tuple(replaced), child.plan.bucket_splits)
 
     @property
     def is_mirrored(self) -> bool:
@@ -270,6 +282,8 @@ class Observed:
     subscription_version: int
     age_ms: int = 0
     """Since its intent."""
+    topic_epoch: int = 0
+    """Layout epoch of the topic. The operation commits a later one."""
     other_live_operations: int = 0
     """Live operations of the topic that are older (smaller id): an operation waits for these only, so no two ever wait
     for each other.

@@ -17,6 +17,7 @@ from controller.domain.shown import shown
 
 _TOPIC = re.compile(r"topic://([^/]+/[^/]+/.+)")
 _DESCRIPTOR = re.compile(r"([0-9a-f]{4}-[0-9a-f]{4})-([0-9]{1,19})")
+_DESCRIPTOR_AT_END = re.compile(_DESCRIPTOR.pattern + "$")
 
 
 class SegmentState(StrEnum):
@@ -76,6 +77,12 @@ def parse_segment_descriptor(text: str) -> tuple[HashRange, int]:
     if match is None:
         raise InvalidInput(f"{shown(text)} is not a segment descriptor; write range and id as 0000-7fff-12")
     return HashRange.parse(match[1]), int(match[2])
+
+
+def segment_of_log(name: str) -> tuple[HashRange, int] | None:
+    """Return the range and the id at the end of a log's name; None if the name ends in no segment descriptor."""
+    match = _DESCRIPTOR_AT_END.search(name)
+    return None if match is None else (HashRange.parse(match[1]), int(match[2]))
 
 
 def is_segment_descriptor(text: str) -> bool:

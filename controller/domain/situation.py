@@ -66,7 +66,8 @@ class Situation:
     `loads` and `recent_loads` (newest last) are keyed by segment id, `stream_consumers` maps each
     controller-managed subscription to its registered consumers. `policy` is resolved.
     `consumers_changed_at`: when one last came or went; None where nobody knows. `foreign_controller`: the broker's own
-    auto-scaler acts on the topic too, so nothing may be decided.
+    auto-scaler acts on the topic too, so nothing may be decided. `is_held`: the topic's logs have to be compared with the
+    journal, or are ahead of the journal.
 
     `clients`: consumers connected to each segment, and `producers` likewise, as far as anybody counts them.
     `reconnections_left`: how many of them may be made to reconnect now, None for no limit. `strikes`: how many cuts in a
@@ -83,6 +84,7 @@ class Situation:
     in_flight: tuple[LiveReshape, ...] = ()
     capabilities: Capabilities = Capabilities()
     foreign_controller: bool = False
+    is_held: bool = False
     consumers_changed_at: int | None = None
     clients: int = 0
     producers: int = 0
@@ -128,6 +130,8 @@ class Situation:
         }
         if self.foreign_controller:
             document["foreign_controller"] = True
+        if self.is_held:
+            document["is_held"] = True
         if self.consumers_changed_at is not None:
             document["consumers_changed_at"] = self.consumers_changed_at
         if self.clients:
@@ -175,6 +179,7 @@ class Situation:
             in_flight=tuple(_read_reshape(value) for value in document["in_flight"]),
             capabilities=_read_capabilities(document["capabilities"]),
             foreign_controller=_read_truth(document.get("foreign_controller", False), "foreign_controller"),
+            is_held=_read_truth(document.get("is_held", False), "is_held"),
             consumers_changed_at=_read_instant(document.get("consumers_changed_at"), "consumers_changed_at"),
             clients=whole(document.get("clients", 0), "clients"),
             producers=whole(document.get("producers", 0), "producers"),

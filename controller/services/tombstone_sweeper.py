@@ -1,26 +1,32 @@
 """Tombstone sweeper: deletes logs that nobody needs any more, and repeats it until they are gone for good.
 
-The only place that deletes a log. A tombstone closes after two absences more than the longest call apart, so that a
-create call held up on its way cannot bring a log back unseen. Prunes, deletions, aborts and the reconciler decide which
-logs are superfluous.
+The only place that deletes a log. Prunes, deletions, aborts and the reconciler decide which logs are superfluous; the
+sweeper demands proof immediately before it deletes: an operation of this journal created the log, and the log is closed
+and empty, or closed and read to its end by every subscription. A log without that proof is kept and listed as foreign. A
+tombstone closes after two absences more than the longest call apart, so that a create call held up on its way cannot
+bring a log back unseen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller import telemetry
-from controller.dataplane.base import DataPlane, LogState
-from controller.domain.errors import CleaveError, StoreUnavailable
+from controller.dataplane.base import DataPlane, LogReport, LogState, SetWiseDataPlane
+from controller.dataplane.deletion_proof import FOREIGN, reason_to_keep
+from controller.domain.errors import CleaveError, DataPlaneUnavailable, StoreUnavailable
+from controller.domain.log_origin import Ownership
 from controller.store.journal import tombstones
 from controller.store.journal.tombstones import Tombstone
 from controller.store.postgres.engine import Store
+from controller.store.topics import backing_logs, foreign_logs, holds
+from controller.store.topics.foreign_logs import ForeignLog
 
 log = telemetry.get_logger(__name__)
 
 BATCH = 16
-CALLS_EACH = 3
+CALLS_EACH = 5
 FIRST_DELAY_SECONDS = 1.0
 LONGEST_DELAY_SECONDS = 300.0
 
@@ -32,6 +38,8 @@ class SweepReport:
     absent: list[str] = field(default_factory=list)
     """Found gone, now or already; closed too when this was the second time."""
     closed: list[str] = field(default_factory=list)
+    kept: dict[str, str] = field(default_factory=dict)
+    """Logs that must not be deleted, with the reason; their tombstones are closed."""
     failed: dict[str, str] = field(default_factory=dict)
     """Still there or not looked at, with the error; tried again later, ever more rarely."""
 
@@ -53,50 +61,114 @@ def sweep(
             due = tombstones.claim_due(
                 tx, limit=batch, hold_seconds=(batch * CALLS_EACH + 1) * longest_call_seconds
             )
-        for tombstone in due:
-            _delete(store, planes, tombstone, longest_call_seconds, swept)
+        for plane_name in sorted({one.data_plane for one in due}):
+            some = [one for one in due if one.data_plane == plane_name]
+            _sweep(store, planes.get(plane_name), some, longest_call_seconds, swept)
         left = left - batch if len(due) == batch else 0
     return swept
 
 
-def _delete(
+def _sweep(
     store: Store,
-    planes: Mapping[str, DataPlane],
-    tombstone: Tombstone,
+    plane: DataPlane | None,
+    due: Sequence[Tombstone],
     apart_seconds: float,
     swept: SweepReport,
 ) -> None:
-    name = tombstone.backing_topic
+    """Delete those logs of one data plane that may be deleted, and record what became of each."""
     try:
-        was_there = _delete_log(planes, tombstone)
-        with store.transaction() as tx:
-            if was_there and tombstone.absences > 0:
-                tombstones.record_failure(tx, tombstone.tombstone_id, "it came back", delay_seconds=0.0)
-            closed = tombstones.record_absence(tx, tombstone.tombstone_id, apart_seconds=apart_seconds)
-        swept.absent.append(name)
-        if closed:
-            swept.closed.append(name)
+        reports = _reports(plane, due)
     except StoreUnavailable:
         raise
     except CleaveError as error:
-        log.warning("log not deleted", backing_topic=name, error=str(error))
-        swept.failed[name] = str(error)
-        delay_seconds = min(FIRST_DELAY_SECONDS * 2 ** min(tombstone.attempts, 10), LONGEST_DELAY_SECONDS)
-        with store.transaction() as tx:
-            tombstones.record_failure(tx, tombstone.tombstone_id, str(error), delay_seconds=delay_seconds)
+        for one in due:
+            _fail(store, one, str(error), swept)
+        return
+    with store.transaction() as tx:
+        owners = backing_logs.ownership(tx, [one.backing_topic for one in due])
+    for one in due:
+        report, owner = reports.get(one.backing_topic), owners[one.backing_topic]
+        try:
+            if plane is None or report is None:
+                raise DataPlaneUnavailable(f"{one.backing_topic} did not answer; trying again")
+            kept_because = _reason_to_keep(plane, one, report, owner)
+            if kept_because is not None:
+                _keep(store, one, report, kept_because, swept)
+                continue
+            was_there = report.state is not LogState.MISSING
+            plane.delete_segment(one.backing_topic)  # even if gone: a plane may still have parts of it to remove
+            if plane.segment_state(one.backing_topic) is not LogState.MISSING:
+                raise CleaveError(
+                    f"{one.backing_topic} is there again right after its deletion; trying again"
+                )
+            _note_absence(store, one, apart_seconds, was_there, swept)
+        except StoreUnavailable:
+            raise
+        except CleaveError as error:
+            _fail(store, one, str(error), swept)
 
 
-def _delete_log(planes: Mapping[str, DataPlane], tombstone: Tombstone) -> bool:
-    """Delete and make sure; returns whether there was something to delete."""
-    plane = planes.get(tombstone.data_plane)
+def _reports(plane: DataPlane | None, due: Sequence[Tombstone]) -> Mapping[str, LogReport]:
     if plane is None:
         raise CleaveError(
-            f"data plane {tombstone.data_plane!r} is not configured here; sweep where it is configured"
+            f"data plane {due[0].data_plane!r} is not configured here; sweep where it is configured"
         )
-    was_there = plane.segment_state(tombstone.backing_topic) is not LogState.MISSING
-    plane.delete_segment(
-        tombstone.backing_topic
-    )  # even if gone: a plane may still have parts of it to remove
-    if plane.segment_state(tombstone.backing_topic) is not LogState.MISSING:
-        raise CleaveError(f"{tombstone.backing_topic} is there again right after its deletion; trying again")
-    return was_there
+    if not isinstance(plane, SetWiseDataPlane):
+        raise CleaveError(f"data plane {plane.name!r} makes no logs for Cleave: its broker deletes them")
+    return plane.describe_logs([one.backing_topic for one in due])
+
+
+def _reason_to_keep(
+    plane: DataPlane, tombstone: Tombstone, report: LogReport, owner: Ownership
+) -> str | None:
+    """Return the reason for which the log must not be deleted; None if it is gone, or closed and superfluous.
+
+    An open log that was never used is terminated first, and described again: a message that came meanwhile keeps it.
+    """
+    name = tombstone.backing_topic
+    if report.state is LogState.MISSING:
+        return None
+    if tombstone.discards_unread:
+        return None if owner.created(report.origin) else FOREIGN
+    why = reason_to_keep(report, owner, was_active=tombstone.was_active)
+    if why is None and report.state is LogState.OPEN and isinstance(plane, SetWiseDataPlane):
+        plane.terminate_segment(name)
+        closed = plane.describe_logs([name]).get(name)
+        if closed is None or closed.state is LogState.OPEN:
+            raise DataPlaneUnavailable(f"{name} is not closed yet; trying again")
+        why = reason_to_keep(closed, owner, was_active=tombstone.was_active)
+    return why
+
+
+def _keep(store: Store, tombstone: Tombstone, report: LogReport, reason: str, swept: SweepReport) -> None:
+    """Close the tombstone and list the log. That it has to be kept is evidence that the journal is behind its logs."""
+    name = tombstone.backing_topic
+    log.warning("log kept", backing_topic=name, reason=reason)
+    swept.kept[name] = reason
+    kept = ForeignLog(
+        tombstone.topic_id, name, tombstone.segment_id, reason, report.origin, report.most_unread
+    )
+    with store.transaction() as tx:
+        tombstones.keep(tx, tombstone.tombstone_id, reason)
+        foreign_logs.note(tx, tombstone.data_plane, kept)
+        holds.doubt(tx, [tombstone.topic_id])
+
+
+def _note_absence(
+    store: Store, tombstone: Tombstone, apart_seconds: float, was_there: bool, swept: SweepReport
+) -> None:
+    with store.transaction() as tx:
+        if was_there and tombstone.absences > 0:
+            tombstones.record_failure(tx, tombstone.tombstone_id, "it came back", delay_seconds=0.0)
+        closed = tombstones.record_absence(tx, tombstone.tombstone_id, apart_seconds=apart_seconds)
+    swept.absent.append(tombstone.backing_topic)
+    if closed:
+        swept.closed.append(tombstone.backing_topic)
+
+
+def _fail(store: Store, tombstone: Tombstone, why: str, swept: SweepReport) -> None:
+    log.warning("log not deleted", backing_topic=tombstone.backing_topic, error=why)
+    swept.failed[tombstone.backing_topic] = why
+    delay_seconds = min(FIRST_DELAY_SECONDS * 2 ** min(tombstone.attempts, 10), LONGEST_DELAY_SECONDS)
+    with store.transaction() as tx:
+        tombstones.record_failure(tx, tombstone.tombstone_id, why, delay_seconds=delay_seconds)

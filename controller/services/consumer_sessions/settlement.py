@@ -31,7 +31,7 @@ from controller.services.consumer_sessions.requests import (
 from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.store.journal import seeks
 from controller.store.journal.seeks import SeekUnderWay
-from controller.store.topics import bucket_owners, consumers, drains, subscriptions, to_read, topics
+from controller.store.topics import bucket_owners, consumers, drains, holds, subscriptions, to_read, topics
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.consumers import ConsumerRow
 from controller.store.topics.subscriptions import SubscriptionKind
@@ -227,6 +227,8 @@ def _begin_and_end(tx: Connection, key: SubscriptionKey, asked: _Asked) -> None:
         with asked.each(index):
             if isinstance(request, Register):
                 _demand_kind(tx, key, request.reads)
+                if not consumers.has_session(tx, key.topic_id, key.name, request.consumer, request.incarnation):
+                    holds.demand_topic_may_act(tx, key.topic_id)
                 consumers.register_session(tx, key.topic_id, key.name, request.consumer, request.incarnation)
             elif isinstance(request, Goodbye):
                 reason = consumers.EXPIRED if request.has_expired else consumers.LEFT

@@ -15,7 +15,15 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from controller.dataplane.base import Born, DataPlane, LogState, SetWiseDataPlane, Successor
-from controller.domain.errors import CleaveError, Conflict, HeldUp, NotFound, SegmentNotFound, Unsupported
+from controller.domain.errors import (
+    CleaveError,
+    Conflict,
+    ForeignLog,
+    HeldUp,
+    NotFound,
+    SegmentNotFound,
+    Unsupported,
+)
 from controller.domain.operation import SOUGHT_MS, SUBSCRIPTION, Observed, Operation, Step
 from controller.store.journal import seeks
 from controller.store.journal.seeks import SoughtLog
@@ -67,7 +75,19 @@ class Subject:
                 self.operation.fenced_topics,
                 self.observed.live_subscriptions,
                 self.observed.ending_subscriptions,
+                self.operation.origin_of(child, self.observed.topic_epoch),
             )
+
+    def stranger(self, born: Mapping[str, Born]) -> str | None:
+        """Return a child's log that another operation created; None if there is none.
+
+        A log without an origin passes: a client may have created the log by opening a reserved child early.
+        """
+        for child in self.operation.children:
+            origin = born[child.backing_topic].origin
+            if origin is not None and origin.token != self.operation.token:
+                return child.backing_topic
+        return None
 
 
 @dataclass(slots=True)
@@ -124,6 +144,13 @@ class LogActs:
         acted = Acted()
         for one in subjects:
             born = {child.backing_topic: made[child.backing_topic] for child in one.operation.children}
+            stranger = one.stranger(born)
+            if stranger is not None:
+                acted.errors[one.operation_id] = ForeignLog(
+                    f"{stranger} was created by an operation that this journal does not have; "
+                    f"see `cleave topics recover {one.operation.topic_name} --dry-run`"
+                )
+                continue
             closed = sorted(log for log, found in born.items() if found.state is not LogState.OPEN)
             if demands_open and closed:
                 acted.errors[one.operation_id] = Conflict(

@@ -26,6 +26,7 @@ from controller.domain.errors import (
     CleaveError,
     DataPlaneUnavailable,
     FencedOut,
+    ForeignLog,
     HeldUp,
     LostRace,
     StoreUnavailable,
@@ -41,6 +42,7 @@ from controller.store.journal.claims import Claim
 from controller.store.journal.commits import Committed
 from controller.store.journal.steps import FORGETTABLE, StepRecord
 from controller.store.postgres.engine import count_race
+from controller.store.topics import holds
 
 log = telemetry.get_logger(__name__)
 
@@ -370,6 +372,9 @@ class OperationSet:
         member.observed = None
         if member.outcome is not None:
             return
+        if isinstance(error, ForeignLog):  # the journal may be older than its logs
+            with self._context.store.single_statement() as tx:
+                holds.doubt(tx, [member.operation.topic_id])
         if isinstance(error, FencedOut):
             self._lose(member, error)
         elif isinstance(error, LostRace) and member.lost_races + 1 < backoff.LOST_RACES_IN_A_ROW:

@@ -1,30 +1,31 @@
 """What can be wrong between the books and the data plane: kinds of findings, and the comparison itself.
 
 Pure: it is given what was listed, what was seen of single logs, and the books before and after. A log is judged only if
-the books before and after show it unchanged and idle.
+the books before and after show it unchanged and idle. That logs are ahead of the journal is found in `ahead`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from controller.dataplane.base import LogState
-from controller.domain.segment import SegmentState
+from controller.dataplane.base import MISSING_LOG, LogReport, LogState
+from controller.dataplane.deletion_proof import reason_to_keep
+from controller.domain.log_origin import NOT_RESERVED, Ownership
+from controller.domain.segment import SegmentState, segment_of_log
 from controller.store.topics.backing_logs import BackingLog, Books
-
-_DESCRIPTOR_AT_END = re.compile(r"([0-9a-f]{4}-[0-9a-f]{4}-([0-9]+))$")
 
 
 class FindingKind(StrEnum):
     """What can be wrong between the books and the data plane, and what is done about it."""
 
+    LOGS_AHEAD = "logs-ahead"
+    """The logs show reshapes that the journal lacks: the layout is rebuilt from the logs, or the topic is held."""
     ORPHAN_LOG = "orphan-log"
-    """No segment and no live operation has it: deleted through a tombstone."""
+    """An operation of this journal created the log, and no segment needs the log: deleted through a tombstone."""
     FOREIGN_LOG = "foreign-log"
-    """Cleave does not give such names, or never reserved its id: reported, left alone."""
+    """Another journal or program created the log, or its messages are unread: listed, kept."""
     ACTIVE_MISSING = "active-missing"
     """Created again with the recorded subscriptions and those found on its parents."""
     ACTIVE_TERMINATED = "active-terminated"
@@ -33,6 +34,8 @@ class FindingKind(StrEnum):
     """Terminated."""
     SEALED_MISSING = "sealed-missing"
     """Its data is gone: counted as drained, so that its children are handed out and it can be pruned."""
+    UNREAD_AGAIN = "unread-again"
+    """Recorded as read to its end, while the data plane has unread messages: the record is withdrawn."""
     CURSOR_MISSING = "cursor-missing"
     """Created at earliest."""
     CURSOR_UNRECORDED = "cursor-unrecorded"
@@ -55,6 +58,10 @@ class Finding:
     subscription: str | None = None
     operation_id: int | None = None
     error: str | None = None
+    reason: str | None = None
+    """Evidence for the finding, where the kind does not say it all."""
+    report: LogReport | None = field(default=None, repr=False, compare=False)
+    """The log itself, of a foreign log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,28 +69,37 @@ class PlaneView:
     """What the data plane showed before the books were locked."""
 
     listed: tuple[str, ...]
-    states: Mapping[int, LogState]
-    cursors: Mapping[int, frozenset[str]]
+    reports: Mapping[str, LogReport]
+    """By name, of every log that `books` account for as a segment, and of listed logs where they were asked for."""
     books: Books
     """As they were before the looks at single logs. What changed since is not judged."""
 
+    def state(self, log: BackingLog) -> LogState:
+        """Return the state of a segment's log."""
+        return self.reports.get(log.backing_topic, MISSING_LOG).state
+
+    @property
+    def unlisted(self) -> tuple[str, ...]:
+        """Logs on the data plane that the books do not account for."""
+        return tuple(name for name in self.listed if name not in self.books.names)
+
 
 def compare(
-    topic: str, backing_topic: Callable[[str, str], str], seen: PlaneView, books: Books
+    topic: str,
+    seen: PlaneView,
+    books: Books,
+    ownership: Mapping[str, Ownership],
 ) -> list[Finding]:
-    """Every difference. `books` were read under the topic's lock, after everything in `seen`.
-
-    `backing_topic` is the data plane's naming rule, which shows whether Cleave gave a log its name.
-    """
+    """Every difference. `books` were read under the topic's lock, after everything in `seen`."""
     differences = _differences(topic, seen, books)
     if _is_elsewhere(seen, differences):
-        count = len(seen.states)
+        count = len(seen.books.logs)
         why = (
             f"none of the {count} logs of {topic} is on its data plane, so nothing is concluded from that: does the "
             "address name the cluster they are on? If they are truly lost, delete the topic"
         )
         differences = [replace(one, error=why) for one in differences]
-    return [*_orphans(topic, backing_topic, seen, books), *differences]
+    return [*_strays(topic, seen, books, ownership), *differences]
 
 
 def _is_elsewhere(seen: PlaneView, differences: Sequence[Finding]) -> bool:
@@ -92,23 +108,24 @@ def _is_elsewhere(seen: PlaneView, differences: Sequence[Finding]) -> bool:
     Making the active ones anew would be the first step to counting the others as read to their end.
     """
     loses_data = any(one.kind is FindingKind.SEALED_MISSING for one in differences)
-    return loses_data and all(state is LogState.MISSING for state in seen.states.values())
+    return loses_data and all(seen.state(one) is LogState.MISSING for one in seen.books.logs)
 
 
-def _orphans(
-    topic: str, backing_topic: Callable[[str, str], str], seen: PlaneView, books: Books
+def _strays(
+    topic: str, seen: PlaneView, books: Books, ownership: Mapping[str, Ownership]
 ) -> list[Finding]:
-    known = {one.backing_topic for one in books.logs} | books.reserved | books.tombstoned
+    """Logs that the books do not account for: orphans if they may be deleted, otherwise foreign logs."""
     found = []
     for name in seen.listed:
-        if name in known:
+        if name in books.names:
             continue
-        match = _DESCRIPTOR_AT_END.search(name)
-        is_ours = match is not None and backing_topic(topic, match[1]) == name
-        segment_id = int(match[2]) if match is not None and is_ours else None
-        was_reserved = segment_id is not None and segment_id < books.next_segment_id
-        kind = FindingKind.ORPHAN_LOG if was_reserved else FindingKind.FOREIGN_LOG
-        found.append(Finding(kind, topic, name, segment_id))
+        segment = segment_of_log(name)
+        segment_id = None if segment is None else segment[1]
+        report = seen.reports.get(name, MISSING_LOG)
+        own = ownership.get(name, NOT_RESERVED)
+        why = reason_to_keep(report, own, was_active=False)
+        kind = FindingKind.ORPHAN_LOG if why is None else FindingKind.FOREIGN_LOG
+        found.append(Finding(kind, topic, name, segment_id, reason=why, report=report))
     return found
 
 
@@ -122,14 +139,26 @@ def _differences(topic: str, seen: PlaneView, books: Books) -> list[Finding]:
         if before.get(one.segment_id) != one or one.is_busy:
             continue
         finding = Finding(FindingKind.ACTIVE_MISSING, topic, one.backing_topic, one.segment_id)
-        kind = _kind_of_difference(one, seen.states[one.segment_id])
+        kind = _kind_of_difference(one, seen.state(one))
         if kind is not None:
             found.append(replace(finding, kind=kind))
+        elif one.state is SegmentState.SEALED:
+            found += [] if books.is_verified else _unread_again(finding, one, seen)
         elif one.state is SegmentState.ACTIVE and not (
             books.changes_subscriptions or seen.books.changes_subscriptions
         ):
-            found += _cursor_differences(finding, seen.cursors.get(one.segment_id), seen, books)
+            found += _cursor_differences(finding, seen, books)
     return found
+
+
+def _unread_again(of_log: Finding, log: BackingLog, seen: PlaneView) -> list[Finding]:
+    """Subscriptions that were moved back in a time that the journal lost."""
+    cursors = seen.reports.get(log.backing_topic, MISSING_LOG).cursors
+    return [
+        replace(of_log, kind=FindingKind.UNREAD_AGAIN, subscription=name)
+        for name in sorted(log.drained_by)
+        if name in cursors and cursors[name].unread > 0
+    ]
 
 
 def _kind_of_difference(one: BackingLog, state: LogState) -> FindingKind | None:
@@ -141,11 +170,11 @@ def _kind_of_difference(one: BackingLog, state: LogState) -> FindingKind | None:
     }.get((one.state, state))
 
 
-def _cursor_differences(
-    of_log: Finding, there: frozenset[str] | None, seen: PlaneView, books: Books
-) -> list[Finding]:
-    if there is None:
+def _cursor_differences(of_log: Finding, seen: PlaneView, books: Books) -> list[Finding]:
+    report = seen.reports.get(of_log.backing_topic)
+    if report is None or report.state is not LogState.OPEN:
         return []  # the log was missing at the first look
+    there = report.cursors.keys()
     wanted = books.subscriptions.keys() & seen.books.subscriptions.keys()
     recorded = books.subscriptions.keys() | seen.books.subscriptions.keys() | books.deleting_subscriptions
     return [

@@ -9,20 +9,24 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from controller import telemetry
-from controller.dataplane.base import DataPlane, LogState, SetWiseDataPlane
+from controller.clock import to_ms
+from controller.dataplane.base import DataPlane, LogReport, LogState, SetWiseDataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, StoreUnavailable, Unsupported
 from controller.domain.operation import Origin
 from controller.domain.reshape import plan_heal
-from controller.domain.segment import SegmentState
+from controller.services.reconciler import ahead
 from controller.services.reconciler.findings import Finding, FindingKind, PlaneView, compare
 from controller.store.journal import reshape_intents, tombstones
 from controller.store.journal.operations import Request
 from controller.store.journal.reshape_intents import ReshapeDraft
+from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
-from controller.store.topics import backing_logs, drains, topics
+from controller.store.topics import backing_logs, drains, foreign_logs, holds, layouts, recovery, topics
 from controller.store.topics.backing_logs import Books
+from controller.store.topics.foreign_logs import ForeignLog
+from controller.store.topics.recovery import RecoveredLayout
 
 log = telemetry.get_logger(__name__)
 
@@ -32,6 +36,8 @@ TOPICS_A_LOOK = 100
 """Looked at together. Where one of them cannot be, the others of its look are looked at one by one."""
 LOGS_A_CALL = 200
 """So many a data plane answers for within its time for one call."""
+ROUNDS = 4
+"""A recovery takes up to three: logs are terminated, the layout is rebuilt, the topic is compared once more."""
 
 
 def reconcile_topics(
@@ -50,32 +56,63 @@ def reconcile_topics(
     """
     with store.transaction() as tx:
         topic_ids = backing_logs.comparable_topics(tx, limit=limit, after=after, shards=shards)
+    findings = _compare_all(store, planes, topic_ids, dry_run=dry_run)
+    return findings, topic_ids[-1] if len(topic_ids) == limit else None
+
+
+def verify_topics(
+    store: Store, planes: Mapping[str, DataPlane], *, limit: int = TOPICS_A_LOOK, shards: Shards | None = None
+) -> int:
+    """Compare the logs of up to `limit` topics that are unverified: after a restart, a promotion or a restore of the
+    database. Return how many topics were compared. Raises StoreUnavailable only.
+    """
+    with store.transaction() as tx:
+        topic_ids = holds.unverified_topics(tx, limit=limit, shards=shards)
+    _compare_all(store, planes, topic_ids, dry_run=False)
+    return len(topic_ids)
+
+
+def _compare_all(
+    store: Store, planes: Mapping[str, DataPlane], topic_ids: Sequence[int], *, dry_run: bool
+) -> list[Finding]:
     findings: list[Finding] = []
-    for topic_id in _suspects(store, planes, topic_ids):
+    for topic_id in _suspects(store, planes, topic_ids, dry_run=dry_run):
         try:
             findings += reconcile(store, planes, topic_id, dry_run=dry_run)
         except StoreUnavailable:
             raise
         except CleaveError as error:
             log.warning("topic not reconciled", topic_id=topic_id, error=str(error))
-    return findings, topic_ids[-1] if len(topic_ids) == limit else None
+    return findings
 
 
-def _suspects(store: Store, planes: Mapping[str, DataPlane], topic_ids: Sequence[int]) -> list[int]:
-    """Those that differ, as far as one look at all of them tells; with them those that it could not see."""
+def _suspects(
+    store: Store, planes: Mapping[str, DataPlane], topic_ids: Sequence[int], *, dry_run: bool
+) -> list[int]:
+    """Those that differ, as far as one look at all of them tells; with them those that it could not see. The others are
+    recorded as verified.
+    """
     with store.transaction() as tx:
         rows = topics.get_topics(tx, topic_ids)
     suspects: list[int] = []
     for plane_name in sorted({row.data_plane for row in rows}):
-        plane = planes.get(plane_name)
-        if isinstance(plane, LayoutKeeper):
-            continue  # its broker keeps layout and logs together; `services.mirror` follows it
+        plane, agreeing = planes.get(plane_name), list[int]()
         here = [row for row in rows if row.data_plane == plane_name]
-        if not isinstance(plane, SetWiseDataPlane):
+        if isinstance(plane, LayoutKeeper):
+            # its broker keeps layout and logs together; `services.mirror` follows it
+            agreeing += [row.topic_id for row in here]
+        elif not isinstance(plane, SetWiseDataPlane):
             suspects += [row.topic_id for row in here]  # what is wrong with it is said for each
-            continue
-        for some in _chunks(here, TOPICS_A_LOOK):
-            suspects += _differing(store, plane, {row.topic_id: row.name for row in some})
+        else:
+            for some in _chunks(here, TOPICS_A_LOOK):
+                names = {row.topic_id: row.name for row in some}
+                differing = _differing(store, plane, names)
+                suspects += differing
+                agreeing += sorted(names.keys() - {*differing})
+        if agreeing and not dry_run:
+            with store.transaction() as tx:
+                foreign_logs.replace(tx, plane_name, agreeing, [])
+                holds.verify(tx, agreeing)
     return sorted(suspects)
 
 
@@ -94,16 +131,31 @@ def _differing(store: Store, plane: SetWiseDataPlane, names: Mapping[int, str]) 
         for topic_id in names
         if topic_id not in seen
         or topic_id not in books
-        or compare(names[topic_id], plane.backing_topic, seen[topic_id], books[topic_id])
+        or _must_be_looked_at(names[topic_id], seen[topic_id], books[topic_id])
     ]
 
 
+def _must_be_looked_at(topic: str, seen: PlaneView, books: Books) -> bool:
+    """Whether the look at many topics is not enough: it describes the logs of segments only."""
+    if books.held_reason is not None or compare(topic, seen, books, {}):
+        return True
+    expected = {one.backing_topic for one in books.logs}
+    return not books.is_verified and any(name not in expected for name in seen.listed)
+
+
 def reconcile(
-    store: Store, planes: Mapping[str, DataPlane], topic_id: int, *, dry_run: bool = False
+    store: Store,
+    planes: Mapping[str, DataPlane],
+    topic_id: int,
+    *,
+    actor: str = "reconciler",
+    dry_run: bool = False,
 ) -> tuple[Finding, ...]:
     """Compare one topic and put right what can be; a dry run only lists. Idempotent.
 
-    Raises TopicNotFound, Unsupported (its data plane is not configured here), DataPlaneUnavailable while looking.
+    Where the logs are ahead of the journal, the layout is rebuilt from the logs in the name of `actor`; a topic whose logs
+    do not tell enough is held. Raises TopicNotFound, Unsupported (its data plane is not configured here),
+    DataPlaneUnavailable while looking.
     """
     with store.transaction() as tx:
         topic = topics.get_topic(tx, topic_id)
@@ -114,24 +166,83 @@ def reconcile(
         return ()  # its broker keeps layout and logs together; `services.mirror` follows it
     if not isinstance(plane, SetWiseDataPlane):
         raise Unsupported(f"data plane {plane.name!r} of {topic.name} takes no calls about several logs")
-    seen = _look(store, plane, {topic_id: topic.name}).get(topic_id)
-    if seen is None:
-        raise DataPlaneUnavailable(f"not every log of {topic.name} answered; looking again in a later run")
+    findings: tuple[Finding, ...] = ()
+    for _ in range(ROUNDS):
+        seen = _look_at_every_log(store, plane, topic_id, topic.name)
+        found, to_terminate = _reconcile_seen(store, plane, topic_id, seen, actor=actor, dry_run=dry_run)
+        findings += found
+        if to_terminate:
+            plane.terminate_segments(to_terminate)
+        elif dry_run or not _is_recovered(found):
+            break
+    return findings
+
+
+def _is_recovered(found: Sequence[Finding]) -> bool:
+    """Return True if the layout was rebuilt in this round, so that another round has to compare it."""
+    return any(one.kind is FindingKind.LOGS_AHEAD and one.error is None for one in found)
+
+
+def _reconcile_seen(
+    store: Store, plane: SetWiseDataPlane, topic_id: int, seen: PlaneView, *, actor: str, dry_run: bool
+) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """Compare what was seen with the journal, and answer. Return the findings, and logs to terminate before the next round."""
     with store.transaction() as tx:
         # Under the lock nobody reserves ids or commits; a dry run has only the order of its looks, books last.
-        topics.get_topic(tx, topic_id, lock=not dry_run)
+        topic = topics.get_topic(tx, topic_id, lock=not dry_run)
         books = backing_logs.read_books(tx, [topic_id])[topic_id]
-        findings = compare(topic.name, plane.backing_topic, seen, books)
-        if not dry_run:
-            findings = [
-                finding if finding.error else _answer_in_books(tx, topic, plane, books, finding)
-                for finding in findings
-            ]
-    if dry_run:
-        return tuple(findings)
-    return tuple(
-        finding if finding.error else _answer_on_plane(plane, books, finding) for finding in findings
-    )
+        if ahead.may_be_ahead(seen, books):
+            layout = layouts.load_layout(tx, topic_id)
+            planned = ahead.plan(seen, books, layout, to_ms(database_now(tx)))
+            if planned.is_needed:
+                found = Finding(FindingKind.LOGS_AHEAD, topic.name, "", reason=ahead.describe(planned))
+                if dry_run:
+                    return (found,), ()
+                return _recover(tx, topic, plane, ahead.recovered(seen, books, planned), found, actor)
+        owners = backing_logs.ownership(tx, [name for name in seen.listed if name not in books.names])
+        findings = compare(topic.name, seen, books, owners)
+        if dry_run:
+            return tuple(findings), ()
+        if not any(one.error for one in findings):
+            holds.release(tx, topic_id)
+            holds.verify(tx, [topic_id])
+        findings = [one if one.error else _answer_in_books(tx, topic, plane, books, one) for one in findings]
+        foreign_logs.replace(tx, topic.data_plane, [topic_id], _foreign(topic_id, findings))
+    return tuple(one if one.error else _answer_on_plane(plane, books, one) for one in findings), ()
+
+
+def _recover(
+    tx: Connection,
+    topic: topics.TopicRow,
+    plane: DataPlane,
+    recovered: RecoveredLayout,
+    found: Finding,
+    actor: str,
+) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """Rebuild the layout, or hold the topic: until a person decides, logs are terminated, or no runner acts for it."""
+    planned, reason = recovered.plan, found.reason or ""
+    busy = recovery.why_not_idle(tx, topic, call_timeout_seconds=plane.call_timeout_seconds)
+    why = reason if planned.problems else busy
+    if why is not None:
+        if holds.hold(tx, topic.topic_id, reason):
+            log.warning("topic held", topic=topic.name, reason=reason)
+        return (replace(found, error=why),), ()
+    if planned.to_terminate:
+        holds.hold(tx, topic.topic_id, reason)
+        return (), planned.to_terminate
+    epoch = recovery.commit(tx, topic, recovered, actor=actor, reason=reason)
+    log.warning("layout recovered from the logs", topic=topic.name, epoch=epoch, reason=reason)
+    return (found,), ()
+
+
+def _look_at_every_log(store: Store, plane: SetWiseDataPlane, topic_id: int, name: str) -> PlaneView:
+    """One topic, with a report on every listed log. Raises DataPlaneUnavailable if a log did not answer."""
+    seen = _look(store, plane, {topic_id: name}).get(topic_id)
+    others = [] if seen is None else [one for one in seen.listed if one not in seen.reports]
+    reports = _describe(plane, others)
+    if seen is None or len(reports) < len(others):
+        raise DataPlaneUnavailable(f"not every log of {name} answered; looking again in a later run")
+    return replace(seen, reports={**seen.reports, **reports})
 
 
 def _look(store: Store, plane: SetWiseDataPlane, names: Mapping[int, str]) -> dict[int, PlaneView]:
@@ -142,38 +253,42 @@ def _look(store: Store, plane: SetWiseDataPlane, names: Mapping[int, str]) -> di
     listed = plane.list_segments_of(list(names.values()))
     with store.transaction() as tx:
         books = backing_logs.read_books(tx, names)
-    logs = [one for of_topic in books.values() for one in of_topic.logs]
-    states = _states(plane, [one.backing_topic for one in logs])
-    is_active = {one.backing_topic for one in logs if one.state is SegmentState.ACTIVE}
-    cursors: dict[str, frozenset[str]] = {
-        name: frozenset() for name, state in states.items() if state is LogState.OPEN and name in is_active
-    }
-    for some in _chunks(list(cursors), LOGS_A_CALL):
-        cursors |= {name: frozenset(found) for name, found in plane.subscriptions_of(some).items()}
+    logs = [one.backing_topic for of_topic in books.values() for one in of_topic.logs]
+    reports = _describe(plane, logs)
     # What is missing is looked at twice: a log may be on its way to another broker.
-    states |= _states(plane, [one for one, state in states.items() if state is LogState.MISSING])
+    reports |= _describe(plane, [one for one, seen in reports.items() if seen.state is LogState.MISSING])
     return {
         topic_id: PlaneView(
             listed=tuple(listed[names[topic_id]]),
-            states={one.segment_id: states[one.backing_topic] for one in of_topic.logs},
-            cursors={
-                one.segment_id: cursors[one.backing_topic]
-                for one in of_topic.logs
-                if one.backing_topic in cursors
-            },
+            reports={one.backing_topic: reports[one.backing_topic] for one in of_topic.logs},
             books=of_topic,
         )
         for topic_id, of_topic in books.items()
-        if all(one.backing_topic in states for one in of_topic.logs)
+        if all(one.backing_topic in reports for one in of_topic.logs)
     }
 
 
-def _states(plane: SetWiseDataPlane, backing_topics: Sequence[str]) -> dict[str, LogState]:
+def _describe(plane: SetWiseDataPlane, backing_topics: Sequence[str]) -> dict[str, LogReport]:
     return {
-        name: state
+        name: report
         for some in _chunks(backing_topics, LOGS_A_CALL)
-        for name, state in plane.states_of(some).items()
+        for name, report in plane.describe_logs(some).items()
     }
+
+
+def _foreign(topic_id: int, findings: Sequence[Finding]) -> list[ForeignLog]:
+    return [
+        ForeignLog(
+            topic_id,
+            one.backing_topic,
+            one.segment_id,
+            one.reason or "",
+            one.report.origin,
+            one.report.most_unread,
+        )
+        for one in findings
+        if one.kind is FindingKind.FOREIGN_LOG and one.report is not None
+    ]
 
 
 def _answer_in_books(
@@ -190,6 +305,8 @@ def _answer_in_books(
                 backing_topics={segment_id: finding.backing_topic},
                 reason="orphan found by the reconciler",
             )
+        case FindingKind.UNREAD_AGAIN if segment_id is not None:
+            drains.undrain(tx, topic.topic_id, finding.subscription or "", [segment_id])
         case FindingKind.SEALED_MISSING if segment_id is not None:
             for name in books.subscriptions:
                 drains.mark_drained(tx, topic.topic_id, name, [segment_id])

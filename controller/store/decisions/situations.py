@@ -30,15 +30,16 @@ from controller.domain.segment import Segment
 from controller.domain.situation import Capabilities, History, LiveReshape, Situation
 from controller.store.decisions import approvals
 from controller.store.postgres.prepared import Prepared
+from controller.store.topics.holds import MAY_ACT
 from controller.store.topics.layouts import load_layouts
 from controller.store.topics.policies import read_policy
 
 _TOPICS = Prepared(
     "situation_topics",
-    """
+    f"""
     SELECT t.topic_id, t.epoch, t.next_segment_id, t.data_plane, t.last_split_at, t.last_merge_at, t.last_rebucket_at,
            CAST(c.policy AS text) AS cluster, CAST(n.policy AS text) AS namespace, CAST(t.policy AS text) AS topic,
-           m.paused_reason IS NOT NULL AS foreign_controller, e.consumers_changed_at, clock_timestamp() AS now,
+           m.paused_reason IS NOT NULL AS foreign_controller, NOT ({MAY_ACT}) AS is_held, e.consumers_changed_at, clock_timestamp() AS now,
            e.reconnections_left, e.reconnections_at, r.reconnections_left AS cluster_left, r.reconnections_at AS cluster_at
       FROM cleave.topic t
       LEFT JOIN cleave.evaluation e ON e.topic_id = t.topic_id
@@ -255,6 +256,7 @@ def load_situations(
             in_flight=tuple(_reshape(o) for o in in_flight[row.topic_id]),
             capabilities=_with(capabilities[row.data_plane], consumers[row.topic_id]),
             foreign_controller=row.foreign_controller,
+            is_held=row.is_held,
             consumers_changed_at=_ms(row.consumers_changed_at),
             sketches={k.segment_id: tuple(k.bins) for k in sketches[row.topic_id]},
             strikes={m.segment_id: m.strikes for m in memories[row.topic_id] if m.strikes},

@@ -29,7 +29,9 @@ from controller.store.shards import Shards
 
 # Kinds of a newer program are left to it. The clock is asked once, in a sub-select, so that the index can be searched
 # by it.
-_DUE = "o.finished_at IS NULL AND o.not_before <= (SELECT clock_timestamp()) AND o.kind = ANY (:kinds)"
+# A topic that is held waits for its recovery, which ends or frees its operations.
+_DUE = """o.finished_at IS NULL AND o.not_before <= (SELECT clock_timestamp()) AND o.kind = ANY (:kinds)
+            AND (SELECT h.held_reason IS NULL FROM cleave.topic h WHERE h.topic_id = o.topic_id)"""
 _CLAIMABLE = """(o.claimed_by IS NULL
                 OR o.claim_expires_at <= (SELECT clock_timestamp()) - make_interval(secs => :call_timeout_seconds))"""
 _FENCED = "o.state IN ('fencing', 'fenced')"

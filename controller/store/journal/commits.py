@@ -382,4 +382,5 @@ def _bury(
         backing_topics=logs,
         reason=reason,
         operation_id=operation.operation_id,
+        discards_unread=operation.kind is OperationKind.DELETE,
     )

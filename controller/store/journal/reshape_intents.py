@@ -35,12 +35,13 @@ from controller.store.journal.operations import (
 )
 from controller.store.journal.request_keys import Intent, repeat
 from controller.store.postgres.prepared import Prepared
+from controller.store.topics.holds import MAY_ACT, WHY_NOT, demand_may_act
 from controller.store.topics.policies import read_policy
 from controller.store.topics.topics import TopicState, demand_live
 
-_LOOK = """
+_LOOK = f"""
     SELECT w.ordinal, t.topic_id, t.name, t.state, t.data_plane, t.epoch, t.next_segment_id, t.row_version,
-           e.input_version,
+           e.input_version, {WHY_NOT} AS why_not,
            (SELECT o.operation_id FROM cleave.operation o WHERE o.request_key = w.request_key) AS first_id,
            (SELECT CAST(c.policy AS text) FROM cleave.cluster_policy c) AS cluster_policy,
            (SELECT jsonb_agg(jsonb_build_array(s.segment_id, s.range_start, s.range_end, s.bucket_splits, s.merge_depth,
@@ -49,7 +50,7 @@ _LOOK = """
            (SELECT jsonb_agg(jsonb_build_array(p.segment_id, p.operation_id))
               FROM cleave.operation_parent p WHERE p.topic_id = t.topic_id AND p.live) AS busy
       FROM unnest(:topics, :request_keys) WITH ORDINALITY AS w (topic, request_key, ordinal)
-      JOIN cleave.topic t ON {which}
+      JOIN cleave.topic t ON {{which}}
       LEFT JOIN cleave.evaluation e USING (topic_id)
 """
 LOOK_BY_ID = Prepared(
@@ -65,7 +66,7 @@ LOOK_BY_NAME = Prepared(
 # What hangs on the row that passed the comparison is written with it or not at all.
 WRITE = Prepared(
     "write_reshapes",
-    """WITH given AS MATERIALIZED (
+    f"""WITH given AS MATERIALIZED (
         SELECT g.*
           FROM unnest(:topic_ids, :row_versions, :input_versions, :reserved, :kinds, :request_keys, :origins, :actors,
                       :reasons, :decision_ids, :deadline_seconds, :operation_parameters, :parents, :children)
@@ -77,7 +78,7 @@ WRITE = Prepared(
         UPDATE cleave.topic t
            SET next_segment_id = greatest(t.next_segment_id, g.reserved), row_version = t.row_version + 1
           FROM locked JOIN given g USING (topic_id)
-         WHERE t.topic_id = g.topic_id AND t.row_version = g.row_version AND t.state = 'live'
+         WHERE t.topic_id = g.topic_id AND t.row_version = g.row_version AND t.state = 'live' AND {MAY_ACT}
            AND (g.input_version IS NULL
                 OR g.input_version = (SELECT e.input_version FROM cleave.evaluation e WHERE e.topic_id = g.topic_id))
      RETURNING t.topic_id)
@@ -87,7 +88,7 @@ WRITE = Prepared(
         SELECT g.topic_id, g.kind, g.request_key, g.origin, g.actor, g.reason, g.decision_id, CAST(g.parameters AS jsonb),
                clock_timestamp() + make_interval(secs => g.deadline_seconds)
           FROM topic JOIN given g USING (topic_id) ORDER BY g.topic_id
-     RETURNING operation_id, topic_id, deadline)
+     RETURNING operation_id, topic_id, deadline, token)
     , parent AS (
         INSERT INTO cleave.operation_parent (operation_id, topic_id, segment_id, ordinal)
         SELECT o.operation_id, o.topic_id, CAST(p.segment_id AS bigint), p.ordinal - 1
@@ -103,7 +104,7 @@ WRITE = Prepared(
          CROSS JOIN LATERAL jsonb_to_recordset(CAST(g.children AS jsonb)) AS c (
                segment_id bigint, range_start integer, range_end integer, ordinal integer, bucket_splits integer[],
                merge_depth integer, backing_topic text))
-    SELECT operation_id, topic_id, deadline FROM operation
+    SELECT operation_id, topic_id, deadline, CAST(token AS text) AS token FROM operation
     """,
     {
         "topic_ids": "bigint[]",
@@ -167,10 +168,13 @@ class TopicView:
     """The live operation that each busy segment is in."""
     first_id: int | None
     """The operation that the request key was used for already."""
+    why_not: str | None = None
+    """Reason for which nothing acts on the topic; None if the topic may be acted on."""
 
     def demand_current(self, *, epoch: int | None = None, input_version: int | None = None) -> None:
-        """Raises TopicNotLive, or LostRace when the inputs are not those decided on; None: whatever they are."""
+        """Raises TopicNotLive, TopicHeld, or LostRace when the inputs are not those decided on; None: whatever they are."""
         demand_live(self.name, self.state)
+        demand_may_act(self.name, self.why_not)
         guards.demand_unchanged(self.name, "epoch", self.layout.epoch, epoch)
         guards.demand_unchanged(self.name, "input version", self.input_version, input_version)
 
@@ -360,6 +364,7 @@ def _operation(draft: ReshapeDraft, children: tuple[ReservedChild, ...], row: Ro
         children=children,
         parameters=_parameters(draft),
         deadline_at_ms=to_ms(row.deadline),
+        token=row.token,
     )
 
 
@@ -409,6 +414,7 @@ def _view(row: Row[Any]) -> TopicView:
         backing_topics={one[0]: one[-1] for one in segments},
         busy=dict(row.busy or ()),
         first_id=row.first_id,
+        why_not=row.why_not,
     )
 
 

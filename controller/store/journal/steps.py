@@ -36,7 +36,7 @@ a term that is forgotten would be given out twice, to two threads of one worker 
 LEADER_LATE_SECONDS = 5
 """A leader that has not ended the owners of a seek by so long after their time is not there."""
 OBSERVED_COLUMNS = f"""clock_timestamp() AS now, o.intended_at, t.subscription_version AS topic_subscription_version, t.state AS topic_state,
-           o.abort_reason, (SELECT count(*) FROM cleave.operation e WHERE e.topic_id = t.topic_id
+           t.epoch AS topic_epoch, o.abort_reason, (SELECT count(*) FROM cleave.operation e WHERE e.topic_id = t.topic_id
                AND e.operation_id < o.operation_id AND e.finished_at IS NULL
                AND (o.kind <> 'seek' OR e.parameters ->> 'subscription' = o.parameters ->> 'subscription')) AS older,
            CASE WHEN o.kind = 'seek' THEN (
@@ -206,6 +206,7 @@ def observed_of(row: Row[Any]) -> Observed:
         now_ms=to_ms(row.now),
         subscription_version=row.topic_subscription_version,
         age_ms=to_ms(row.now) - to_ms(row.intended_at),
+        topic_epoch=row.topic_epoch,
         other_live_operations=row.older,
         readers=row.readers,
         abort_requested=row.topic_state not in (TopicState.CREATING, TopicState.LIVE)

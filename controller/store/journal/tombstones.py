@@ -33,21 +33,28 @@ class Tombstone:
     attempts: int
     last_error: str | None
     created_at: datetime
+    discards_unread: bool
+    """A person requested the deletion of the topic with everything in it."""
+    was_active: bool
+    """The log belonged to a segment of a layout."""
 
 
 _COLUMNS = """t.tombstone_id, t.data_plane, t.backing_topic, t.topic_id, t.segment_id, t.operation_id, t.reason,
-              t.absences, t.attempts, t.last_error, t.created_at"""
+              t.absences, t.attempts, t.last_error, t.created_at, t.discards_unread,
+              EXISTS (SELECT FROM cleave.segment s
+                       WHERE s.backing_topic = t.backing_topic AND s.topic_id = t.topic_id) AS was_active"""
 _ADD = """
-    INSERT INTO cleave.tombstone (data_plane, backing_topic, topic_id, segment_id, operation_id, reason)
-    SELECT :data_plane, log.backing_topic, :topic_id, log.segment_id, CAST(:operation_id AS bigint), :reason
+    INSERT INTO cleave.tombstone (data_plane, backing_topic, topic_id, segment_id, operation_id, reason, discards_unread)
+    SELECT :data_plane, log.backing_topic, :topic_id, log.segment_id, CAST(:operation_id AS bigint), :reason, :discards_unread
       FROM unnest(CAST(:segment_ids AS bigint[]), CAST(:backing_topics AS text[])) AS log (segment_id, backing_topic)
     ON CONFLICT (data_plane, backing_topic) WHERE closed_at IS NULL DO NOTHING
 """
 _CLAIM_DUE = f"""
     WITH due AS MATERIALIZED (
-        SELECT tombstone_id FROM cleave.tombstone
-         WHERE closed_at IS NULL AND not_before <= (SELECT clock_timestamp())
-         ORDER BY not_before LIMIT :limit FOR UPDATE SKIP LOCKED)
+        SELECT d.tombstone_id FROM cleave.tombstone d
+         WHERE d.closed_at IS NULL AND d.not_before <= (SELECT clock_timestamp())
+           AND (SELECT w.held_reason IS NULL FROM cleave.topic w WHERE w.topic_id = d.topic_id)
+         ORDER BY d.not_before LIMIT :limit FOR UPDATE SKIP LOCKED)
     UPDATE cleave.tombstone t SET not_before = clock_timestamp() + make_interval(secs => :hold_seconds)
       FROM due WHERE t.tombstone_id = due.tombstone_id
  RETURNING {_COLUMNS}
@@ -70,6 +77,10 @@ _FAILED = """
            not_before = clock_timestamp() + make_interval(secs => :delay_seconds)
      WHERE tombstone_id = :tombstone_id AND closed_at IS NULL
 """
+_KEEP = """
+    UPDATE cleave.tombstone SET closed_at = clock_timestamp(), kept_because = :reason
+     WHERE tombstone_id = :tombstone_id AND closed_at IS NULL
+"""
 _OPEN = f"""
     SELECT {_COLUMNS} FROM cleave.tombstone t
      WHERE t.closed_at IS NULL AND (CAST(:topic_id AS bigint) IS NULL OR t.topic_id = :topic_id)
@@ -85,13 +96,18 @@ def add(
     backing_topics: Mapping[int, str],
     reason: str,
     operation_id: int | None = None,
+    discards_unread: bool = False,
 ) -> int:
-    """Queues logs, by segment id, for deletion; returns how many were not queued already."""
+    """Queues logs, by segment id, for deletion; returns how many were not queued already.
+
+    `discards_unread`: a person requested it, so unread messages do not keep the logs.
+    """
     parameters = {
         "data_plane": data_plane,
         "topic_id": topic_id,
         "operation_id": operation_id,
         "reason": reason,
+        "discards_unread": discards_unread,
         "segment_ids": list(backing_topics),
         "backing_topics": list(backing_topics.values()),
     }
@@ -121,6 +137,11 @@ def record_failure(tx: Connection, tombstone_id: int, error_text: str, *, delay_
     """The log is still there or could not be looked at: absences start again, the next try after the delay."""
     parameters = {"tombstone_id": tombstone_id, "error_text": error_text, "delay_seconds": delay_seconds}
     tx.execute(text(_FAILED), parameters)
+
+
+def keep(tx: Connection, tombstone_id: int, reason: str) -> None:
+    """Close the tombstone without a deletion: the log is kept for this reason."""
+    tx.execute(text(_KEEP), {"tombstone_id": tombstone_id, "reason": reason})
 
 
 def list_open(tx: Connection, topic_id: int | None = None, *, limit: int = 1000) -> list[Tombstone]:

@@ -22,7 +22,7 @@ from controller.store.journal.guards import busy_segments, demand_free
 from controller.store.journal.operations import BackingTopic, NewOperation, Request, write_operation
 from controller.store.journal.request_keys import Intent, is_same, once
 from controller.store.mirrors import mirrors
-from controller.store.topics import drains, subscriptions, topics
+from controller.store.topics import drains, holds, subscriptions, topics
 from controller.store.topics.subscriptions import SubscriptionKind, SubscriptionState
 from controller.store.topics.topics import TopicState
 
@@ -86,6 +86,7 @@ def intend_delete(tx: Connection, topic_id: int, request: Request) -> Intent:
         topic = topics.get_topic(tx, topic_id, lock=True)
         if topic.state not in (TopicState.LIVE, TopicState.CREATING):
             raise TopicNotLive(f"topic {topic.name} is {topic.state} already; nothing is left to ask for")
+        holds.demand_topic_may_act(tx, topic_id)
         topics.update_topic(tx, topic, state=TopicState.DELETING.value)
         mirrored = {MIRRORED: True} if mirrors.get_mirror(tx, topic_id) is not None else {}
         return write_operation(tx, topic, NewOperation(OperationKind.DELETE, parameters=mirrored), request)
@@ -150,6 +151,7 @@ def intend_prune(tx: Connection, topic_id: int, segment_ids: Collection[int], re
 
     def act() -> Operation:
         topic = topics.lock_live_topic(tx, topic_id)
+        holds.demand_topic_may_act(tx, topic_id)
         wanted = sorted(set(segment_ids))
         if not wanted:
             raise InvalidInput(f"no segment of topic {topic.name} was named to prune; give at least one")

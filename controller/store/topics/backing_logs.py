@@ -14,6 +14,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, TextClause, text
 
+from controller.domain.log_origin import Ownership
+from controller.domain.operation import OperationState
 from controller.domain.segment import SegmentState
 from controller.store.shards import Shards
 
@@ -32,6 +34,8 @@ class BackingLog:
     """Recorded as read to its end by every live subscription that began before it was sealed."""
     parent_topics: tuple[str, ...]
     """Logs of its parents that are not pruned."""
+    drained_by: frozenset[str] = frozenset()
+    """Subscriptions that are recorded to have read the log to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +50,21 @@ class Books:
     deleting_subscriptions: frozenset[str]
     has_checkpoints: bool
     logs: tuple[BackingLog, ...]
-    reserved: frozenset[str]
-    """Children of live operations: they may or may not exist yet."""
+    reserved: Mapping[str, OperationState]
+    """Children of live operations, with the state of the operation. The logs may or may not exist yet."""
     tombstoned: frozenset[str]
     """Being deleted."""
     changes_subscriptions: bool
     """A subscription is being created or deleted: which cursors should exist is not settled."""
+    is_verified: bool
+    """True if the logs were compared with the journal under the present database."""
+    held_reason: str | None
+    """Evidence that the logs are ahead of the journal; None if the topic is not held."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Logs that the journal accounts for: segments, children of live operations, and logs being deleted."""
+        return frozenset(one.backing_topic for one in self.logs) | self.reserved.keys() | self.tombstoned
 
     def expected_on(self, log: BackingLog) -> tuple[str, ...]:
         """Live subscriptions whose cursor the log must have: all but those made after it was sealed."""
@@ -69,6 +82,8 @@ _LOGS = text("""
            EXISTS (SELECT FROM cleave.operation_parent p
                     WHERE p.topic_id = s.topic_id AND p.segment_id = s.segment_id AND p.live) AS is_busy,
            NOT cleave.awaits_reader(s.topic_id, s.segment_id, s.sealed_epoch) AS is_drained,
+           ARRAY(SELECT d.subscription FROM cleave.segment_drain d
+                  WHERE d.topic_id = s.topic_id AND d.segment_id = s.segment_id) AS drained_by,
            ARRAY(SELECT q.backing_topic FROM cleave.segment_parent l
                    JOIN cleave.segment q ON q.topic_id = l.topic_id AND q.segment_id = l.parent_id
                   WHERE l.topic_id = s.topic_id AND l.child_id = s.segment_id AND q.pruned_epoch IS NULL
@@ -78,12 +93,13 @@ _LOGS = text("""
      ORDER BY s.range_start, s.segment_id""")
 
 _RESERVED = text("""
-    SELECT o.topic_id, c.backing_topic
+    SELECT o.topic_id, c.backing_topic, o.state
       FROM cleave.operation_child c JOIN cleave.operation o USING (operation_id)
      WHERE o.topic_id = ANY (:topic_ids) AND o.finished_at IS NULL""")
 
 _TOPICS = text("""
-    SELECT t.topic_id, t.state, t.epoch, t.next_segment_id,
+    SELECT t.topic_id, t.state, t.epoch, t.next_segment_id, t.held_reason,
+           t.verified_under IS NOT DISTINCT FROM cleave.database_identity() AS is_verified,
            EXISTS (SELECT FROM cleave.operation o
                     WHERE o.topic_id = t.topic_id AND o.finished_at IS NULL
                       AND o.kind IN ('subscription_create', 'subscription_delete')) AS changes_subscriptions
@@ -118,6 +134,20 @@ _CARRYING = text("""
      ORDER BY s.range_start, s.segment_id""")
 
 
+_OWNERSHIP = text("""
+    SELECT w.name, o.operation_id IS NOT NULL AS is_reserved, CAST(o.token AS text) AS token,
+           EXISTS (SELECT FROM cleave.segment s WHERE s.backing_topic = w.name AND s.legacy_topic_name = w.name) AS is_adopted
+      FROM unnest(CAST(:names AS text[])) AS w (name)
+      LEFT JOIN cleave.operation_child c ON c.backing_topic = w.name
+      LEFT JOIN cleave.operation o USING (operation_id)""")
+
+
+def ownership(tx: Connection, names: Collection[str]) -> dict[str, Ownership]:
+    """Return which operation of this journal reserved each log's name, and the token that it stored with the log."""
+    rows = tx.execute(_OWNERSHIP, {"names": sorted(names)}) if names else ()
+    return {row.name: Ownership(row.is_reserved, row.token, row.is_adopted) for row in rows}
+
+
 def backing_topics(tx: Connection, topic_id: int) -> list[str]:
     """Logs of every segment that is not pruned, sealed ones included, by range."""
     return [row.backing_topic for row in tx.execute(_LOGS, {"topic_ids": [topic_id]})]
@@ -145,7 +175,7 @@ def read_books(tx: Connection, topic_ids: Collection[int]) -> dict[int, Books]:
             row,
             subscriptions[row.topic_id],
             logs[row.topic_id],
-            reserved=frozenset(one.backing_topic for one in reserved[row.topic_id]),
+            reserved={one.backing_topic: OperationState(one.state) for one in reserved[row.topic_id]},
             tombstoned=frozenset(one.backing_topic for one in tombstoned[row.topic_id]),
         )
         for row in topics
@@ -180,7 +210,7 @@ def _books(
     subscriptions: Sequence[Row[Any]],
     logs: Sequence[Row[Any]],
     *,
-    reserved: frozenset[str],
+    reserved: Mapping[str, OperationState],
     tombstoned: frozenset[str],
 ) -> Books:
     return Books(
@@ -194,6 +224,8 @@ def _books(
         reserved=reserved,
         tombstoned=tombstoned,
         changes_subscriptions=topic.changes_subscriptions,
+        is_verified=topic.is_verified,
+        held_reason=topic.held_reason,
     )
 
 
@@ -206,4 +238,5 @@ def _log(row: Row[Any]) -> BackingLog:
         is_busy=row.is_busy,
         is_drained=row.is_drained,
         parent_topics=tuple(row.parent_topics),
+        drained_by=frozenset(row.drained_by),
     )

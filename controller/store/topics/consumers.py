@@ -71,6 +71,10 @@ register of a life that is forgotten leaves a session that ends with its grace p
 LEFT, EXPIRED = "left", "expired"
 """Why a life of a consumer is over; the third reason is that another one of its name has begun."""
 _DEPARTED = {LEFT: "has left", "replaced": "was replaced by a newer one"}
+_HAS_SESSION = """
+    SELECT EXISTS (SELECT FROM cleave.consumer WHERE topic_id = :topic_id AND subscription = :subscription
+                      AND name = :name AND incarnation = :incarnation)
+"""
 _REGISTER_SESSION = """
     SELECT topic_name, topic_state, subscription_state, is_new, departed
       FROM cleave.register_session(:topic_id, :subscription, :name, :incarnation)
@@ -103,6 +107,12 @@ _OF_SHARDS = """
 _FORGET = """
     DELETE FROM cleave.departed_consumer WHERE departed_at < clock_timestamp() - make_interval(secs => :age_seconds)
 """
+
+
+def has_session(tx: Connection, topic_id: int, subscription: str, name: str, incarnation: str) -> bool:
+    """Return True if this incarnation of the consumer is registered."""
+    row = {**_key(topic_id, subscription, name), "incarnation": incarnation}
+    return bool(tx.execute(text(_HAS_SESSION), row).scalar_one())
 
 
 def register_session(tx: Connection, topic_id: int, subscription: str, name: str, incarnation: str) -> bool:

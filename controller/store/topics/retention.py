@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, text
 
 from controller.store.shards import Shards
+from controller.store.topics.holds import MAY_ACT
 
 RETENTION_PROPERTY = "retention_minutes"
 """Topic property that overrides the setting; negative keeps for ever, and so does what is not a number."""
@@ -27,15 +28,15 @@ class ExpiredTopic:
     segment_ids: tuple[int, ...]
 
 
-_EXPIRED = text("""
+_EXPIRED = text(f"""
     WITH retention AS (
         SELECT t.topic_id, t.name, t.data_plane,
                CASE WHEN NOT t.properties ? :property THEN CAST(:default_minutes AS double precision)
-                    WHEN t.properties ->> :property ~ '^-?[0-9]{1,9}([.][0-9]{1,6})?$'
+                    WHEN t.properties ->> :property ~ '^-?[0-9]{{1,9}}([.][0-9]{{1,6}})?$'
                     THEN CAST(t.properties ->> :property AS double precision)
                     ELSE -1 END AS minutes
           FROM cleave.topic t
-         WHERE t.state = 'live' AND t.topic_id > :after
+         WHERE t.state = 'live' AND t.topic_id > :after AND {MAY_ACT}
            AND (CAST(:shards AS bigint[]) IS NULL
                 OR t.topic_id % CAST(:shard_count AS bigint) = ANY (CAST(:shards AS bigint[])))
     )

@@ -1,0 +1,67 @@
+"""Logs that have the name of a segment and that this journal must not delete, as the last comparison found them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+
+from controller.domain.log_origin import LogOrigin
+
+_REPLACE = text("""
+    WITH given AS (
+        SELECT * FROM jsonb_to_recordset(CAST(:logs AS jsonb)) AS g (
+            topic_id bigint, backing_topic text, segment_id bigint, reason text, token text, epoch bigint, unread bigint))
+    , gone AS (
+        DELETE FROM cleave.foreign_log f
+         WHERE f.data_plane = :data_plane AND f.topic_id = ANY (:topic_ids)
+           AND f.backing_topic NOT IN (SELECT backing_topic FROM given))
+    INSERT INTO cleave.foreign_log AS f (data_plane, backing_topic, topic_id, segment_id, reason, token, epoch, unread)
+    SELECT :data_plane, backing_topic, topic_id, segment_id, reason, token, epoch, unread FROM given
+    ON CONFLICT (data_plane, backing_topic) DO UPDATE
+       SET topic_id = excluded.topic_id, reason = excluded.reason, unread = excluded.unread, seen_at = clock_timestamp()""")
+_NOTE = text("""
+    INSERT INTO cleave.foreign_log AS f (data_plane, backing_topic, topic_id, segment_id, reason, token, epoch, unread)
+    VALUES (:data_plane, :backing_topic, :topic_id, :segment_id, :reason, :token, :epoch, :unread)
+    ON CONFLICT (data_plane, backing_topic) DO UPDATE
+       SET reason = excluded.reason, unread = excluded.unread, seen_at = clock_timestamp()""")
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignLog:
+    """A log that is kept, and why. `unread`: messages of the subscription that has most of them, None if not known."""
+
+    topic_id: int
+    backing_topic: str
+    segment_id: int | None
+    reason: str
+    origin: LogOrigin | None
+    unread: int | None
+
+    def to_document(self) -> dict[str, object]:
+        """Return the columns of its row."""
+        return {
+            "topic_id": self.topic_id,
+            "backing_topic": self.backing_topic,
+            "segment_id": self.segment_id,
+            "reason": self.reason,
+            "token": self.origin and self.origin.token,
+            "epoch": self.origin and self.origin.epoch,
+            "unread": self.unread,
+        }
+
+
+def replace(
+    tx: Connection, data_plane: str, topic_ids: Collection[int], logs: Sequence[ForeignLog]
+) -> None:
+    """Record the foreign logs of these topics, and forget those that are no longer there."""
+    documents = json.dumps([one.to_document() for one in logs])
+    parameters = {"data_plane": data_plane, "topic_ids": list(topic_ids), "logs": documents}
+    tx.execute(_REPLACE, parameters)
+
+
+def note(tx: Connection, data_plane: str, log: ForeignLog) -> None:
+    """Record one log that a deletion left alone."""
+    tx.execute(_NOTE, {"data_plane": data_plane, **log.to_document()})

@@ -1,0 +1,101 @@
+"""Topics that nothing may act on: their logs have to be compared with the journal first, or are ahead of the journal.
+
+A topic is *verified* under the database in which its logs were last compared. After a restart, a promotion or a restore the
+database's identity differs, and the topic is unverified until the reconciler has compared its logs again. A topic whose
+logs are ahead of the journal is *held* until it is recovered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sqlalchemy import Connection, text
+
+from controller.domain.errors import TopicHeld
+from controller.store.shards import Shards
+
+MAY_ACT = "t.held_reason IS NULL AND t.verified_under IS NOT DISTINCT FROM (SELECT cleave.database_identity())"
+"""SQL condition on `cleave.topic t`: the topic is verified and not held."""
+WHY_NOT = f"""CASE WHEN {MAY_ACT} THEN NULL
+                   ELSE coalesce(t.held_reason, 'its logs are being compared with the journal') END"""
+"""SQL expression on `cleave.topic t`: the reason for which nothing acts on the topic; NULL: it may be acted on."""
+RETRY_SECONDS = 1.0
+
+_WHY_NOT = text(f"SELECT t.name, {WHY_NOT} AS why_not FROM cleave.topic t WHERE t.topic_id = :topic_id")
+# Two ranges instead of one inequality, so that the index is searched. Topics with work under way come first.
+_UNVERIFIED = text("""
+    SELECT t.topic_id
+      FROM cleave.topic t CROSS JOIN (SELECT cleave.database_identity() AS identity) now
+     WHERE t.state <> 'deleted'
+       AND (t.verified_under < now.identity OR t.verified_under > now.identity OR t.verified_under IS NULL)
+       AND (CAST(:shards AS bigint[]) IS NULL
+            OR t.topic_id % CAST(:shard_count AS bigint) = ANY (CAST(:shards AS bigint[])))
+     ORDER BY t.held_reason IS NOT NULL, EXISTS (SELECT FROM cleave.operation o WHERE o.topic_id = t.topic_id AND o.finished_at IS NULL) DESC, t.topic_id
+     LIMIT :limit""")
+# Leaders of the lost time may have handed out generations that the journal does not know, so each subscription goes on above them.
+_VERIFY = text("""
+    WITH verified AS (
+        UPDATE cleave.topic t SET verified_under = cleave.database_identity(), row_version = row_version + 1
+         WHERE t.topic_id = ANY (:topic_ids) AND t.state <> 'deleted' AND t.held_reason IS NULL
+           AND t.verified_under IS DISTINCT FROM cleave.database_identity()
+     RETURNING t.topic_id)
+    , raised AS (
+        UPDATE cleave.subscription u
+           SET generation = greatest(u.generation + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+          FROM verified v WHERE u.topic_id = v.topic_id)
+    SELECT topic_id, cleave.raise_input(ARRAY[topic_id]), pg_notify('cleave_drains', topic_id::text) FROM verified""")
+_HOLD = text("""
+    UPDATE cleave.topic
+       SET held_reason = :reason, held_at = coalesce(held_at, clock_timestamp()), verified_under = NULL, row_version = row_version + 1
+     WHERE topic_id = :topic_id AND state <> 'deleted' AND held_reason IS DISTINCT FROM :reason
+ RETURNING topic_id, cleave.raise_input(ARRAY[topic_id])""")
+_RELEASE = text("""
+    UPDATE cleave.topic SET held_reason = NULL, held_at = NULL, row_version = row_version + 1
+     WHERE topic_id = :topic_id AND held_reason IS NOT NULL""")
+_DOUBT = text("""
+    UPDATE cleave.topic SET verified_under = NULL, row_version = row_version + 1
+     WHERE topic_id = ANY (:topic_ids) AND state <> 'deleted' AND verified_under IS NOT NULL""")
+
+
+def demand_may_act(topic: str, why_not: str | None) -> None:
+    """Raise TopicHeld if `why_not` (the value of `WHY_NOT`) is a reason."""
+    if why_not is not None:
+        raise TopicHeld(
+            f"nothing acts on topic {topic} at present: {why_not}; retry, or see `cleave topics recover {topic} --dry-run`",
+            RETRY_SECONDS,
+        )
+
+
+def demand_topic_may_act(tx: Connection, topic_id: int) -> None:
+    """Raise TopicHeld if the topic is held or has to be verified first."""
+    for row in tx.execute(_WHY_NOT, {"topic_id": topic_id}):
+        demand_may_act(row.name, row.why_not)
+
+
+def unverified_topics(tx: Connection, *, limit: int, shards: Shards | None = None) -> list[int]:
+    """Ids of up to `limit` topics whose logs were not compared with the journal under this database: those with live
+    operations first, held topics last.
+    """
+    parameters = {"shard_count": None, "shards": None} if shards is None else shards.parameters
+    return list(tx.execute(_UNVERIFIED, {"limit": limit, **parameters}).scalars())
+
+
+def verify(tx: Connection, topic_ids: Collection[int]) -> list[int]:
+    """Record that the logs of these topics agree with the journal. Return the ids of those that were unverified."""
+    return [row.topic_id for row in tx.execute(_VERIFY, {"topic_ids": sorted(topic_ids)})]
+
+
+def hold(tx: Connection, topic_id: int, reason: str) -> bool:
+    """Hold the topic for this reason. Return True if the topic was not held for the same reason before."""
+    return tx.execute(_HOLD, {"topic_id": topic_id, "reason": reason}).rowcount == 1
+
+
+def release(tx: Connection, topic_id: int) -> None:
+    """Stop holding the topic."""
+    tx.execute(_RELEASE, {"topic_id": topic_id})
+
+
+def doubt(tx: Connection, topic_ids: Collection[int]) -> None:
+    """Have the logs of these topics compared with the journal before anything else acts on them."""
+    if topic_ids:
+        tx.execute(_DOUBT, {"topic_ids": sorted(topic_ids)})

@@ -1,0 +1,160 @@
+"""Writes a recovered layout: the only change of a layout that no operation makes and whose epoch rises by more than one.
+
+The caller holds the topic's row lock and has compared the logs with the journal under it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, insert, text
+
+from controller.clock import to_datetime
+from controller.domain.recovery import RecoveryPlan
+from controller.store.load.forgetting import FORGET_LOADS
+from controller.store.postgres.tables import SEGMENT, SEGMENT_PARENT
+from controller.store.topics import holds, topics
+from controller.store.topics.subscriptions import SubscriptionKind, insert_subscription
+from controller.store.topics.topics import TopicRow, TopicState
+
+_CLAIMED = """
+    SELECT o.operation_id, o.claimed_by FROM cleave.operation o
+     WHERE o.topic_id = :topic_id AND o.finished_at IS NULL
+       AND o.claim_expires_at > clock_timestamp() - make_interval(secs => :call_timeout_seconds) LIMIT 1
+"""
+_SEAL = """
+    UPDATE cleave.segment SET state = 'SEALED', sealed_epoch = :epoch, sealed_at = :at
+     WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids) AND state = 'ACTIVE'
+"""
+# An operation whose children are in the recovered layout is done; one whose parents were replaced otherwise can never be done.
+_END_OPERATIONS = """
+    WITH ended AS (
+        UPDATE cleave.operation o
+           SET state = CASE WHEN is_done THEN 'done' ELSE 'aborted' END, epoch = CASE WHEN is_done THEN :epoch ELSE o.epoch END,
+               claimed_by = NULL, claim_expires_at = NULL, claim_term = o.claim_term + 1, row_version = o.row_version + 1,
+               committed_at = CASE WHEN is_done THEN coalesce(o.committed_at, clock_timestamp()) ELSE o.committed_at END,
+               finished_at = clock_timestamp(), last_error = 'ended when the layout was recovered from the logs'
+          FROM (SELECT operation_id, EXISTS (SELECT FROM cleave.operation_child c WHERE c.operation_id = l.operation_id
+                                                AND c.segment_id = ANY (:added)) AS is_done,
+                       EXISTS (SELECT FROM cleave.operation_parent p WHERE p.operation_id = l.operation_id
+                                  AND p.segment_id = ANY (:sealed)) AS is_impossible
+                  FROM cleave.operation l
+                 WHERE l.topic_id = :topic_id AND l.finished_at IS NULL
+                   AND l.kind IN ('create', 'adopt', 'split', 'merge', 'rebucket', 'recut', 'heal')) found
+         WHERE o.operation_id = found.operation_id AND (is_done OR is_impossible)
+     RETURNING o.operation_id)
+    UPDATE cleave.operation_parent p SET live = false FROM ended e WHERE p.operation_id = e.operation_id AND p.live
+"""
+_CHANGE = """
+    INSERT INTO cleave.layout_change (topic_id, epoch, kind, origin, actor, reason)
+    VALUES (:topic_id, :epoch, 'recover', :origin, :actor, :reason)
+"""
+_KEEP = """
+    UPDATE cleave.tombstone SET closed_at = clock_timestamp(), kept_because = 'the log is part of the recovered layout'
+     WHERE data_plane = :data_plane AND backing_topic = ANY (:backing_topics) AND closed_at IS NULL
+"""
+_REPLACE_MARKS = """
+    WITH given AS (
+        SELECT * FROM jsonb_to_recordset(CAST(:marks AS jsonb)) AS g (subscription text, segment_id bigint, is_drained boolean))
+    , unmarked AS (
+        DELETE FROM cleave.segment_drain d USING given g
+         WHERE d.topic_id = :topic_id AND d.subscription = g.subscription AND d.segment_id = g.segment_id AND NOT g.is_drained)
+    INSERT INTO cleave.segment_drain (topic_id, subscription, segment_id)
+    SELECT :topic_id, g.subscription, g.segment_id FROM given g
+      JOIN cleave.subscription u ON u.topic_id = :topic_id AND u.name = g.subscription
+      JOIN cleave.segment s ON s.topic_id = :topic_id AND s.segment_id = g.segment_id AND s.state = 'SEALED' AND s.pruned_epoch IS NULL
+     WHERE g.is_drained ON CONFLICT DO NOTHING
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredLayout:
+    """A plan, and the positions that the data plane has.
+
+    `subscriptions`: those to record, with their kind. `marks`: by subscription and sealed segment, True if it is read to its
+    end.
+    """
+
+    plan: RecoveryPlan
+    subscriptions: Mapping[str, SubscriptionKind]
+    marks: Mapping[tuple[str, int], bool]
+    reads_after_epoch: int
+    """Epoch after which a recorded subscription reads sealed segments."""
+
+
+def why_not_idle(tx: Connection, topic: TopicRow, *, call_timeout_seconds: float) -> str | None:
+    """Return the operation for which a runner may still act; None if there is none."""
+    of_topic = {"topic_id": topic.topic_id, "call_timeout_seconds": call_timeout_seconds}
+    claimed = tx.execute(text(_CLAIMED), of_topic).one_or_none()
+    if claimed is None:
+        return None
+    return (
+        f"operation {claimed.operation_id} is still claimed by {claimed.claimed_by}; "
+        "the layout is recovered once the claim has expired"
+    )
+
+
+def commit(tx: Connection, topic: TopicRow, recovered: RecoveredLayout, *, actor: str, reason: str) -> int:
+    """Make the plan true and return the new epoch. Raises InvariantViolated if a law of the layout would break."""
+    plan, layout = recovered.plan, recovered.plan.layout
+    of_topic = {"topic_id": topic.topic_id, "epoch": layout.epoch}
+    state = TopicState.LIVE if topic.state is TopicState.CREATING else topic.state
+    topics.update_topic(
+        tx, topic, epoch=layout.epoch, next_segment_id=layout.next_segment_id, state=state.value
+    )
+    by = {"origin": "reconciler", "actor": actor, "reason": reason}
+    tx.execute(text(_CHANGE), {**of_topic, **by})
+    added = sorted(plan.added)
+    at = to_datetime(max((s.created_at_ms for s in layout.segments.values()), default=0))
+    if plan.sealed:
+        tx.execute(text(_SEAL), {**of_topic, "segment_ids": list(plan.sealed), "at": at})
+    _insert(tx, topic, plan)
+    tx.execute(text(FORGET_LOADS), {**of_topic, "segment_ids": list(plan.sealed)})
+    tx.execute(text(_END_OPERATIONS), {**of_topic, "added": added, "sealed": list(plan.sealed)})
+    kept = {"data_plane": topic.data_plane, "backing_topics": [one.backing_topic for one in plan.added.values()]}
+    tx.execute(text(_KEEP), kept)
+    for name, kind in sorted(recovered.subscriptions.items()):
+        insert_subscription(tx, topic.topic_id, name, kind, recovered.reads_after_epoch)
+    marks = [
+        {"subscription": name, "segment_id": i, "is_drained": drained}
+        for (name, i), drained in recovered.marks.items()
+    ]
+    tx.execute(text(_REPLACE_MARKS), {**of_topic, "marks": json.dumps(marks)})
+    holds.release(tx, topic.topic_id)
+    return layout.epoch
+
+
+def _insert(tx: Connection, topic: TopicRow, plan: RecoveryPlan) -> None:
+    segments = [plan.layout.segments[i] for i in sorted(plan.added)]
+    if not segments:
+        return
+    rows: list[dict[str, Any]] = [
+        {
+            "topic_id": topic.topic_id,
+            "segment_id": one.segment_id,
+            "range_start": one.hash_range.start,
+            "range_end": one.hash_range.end,
+            "state": one.state.value,
+            "merge_depth": one.merge_depth,
+            "bucket_splits": list(one.bucket_splits),
+            "created_epoch": one.created_epoch,
+            "created_at": to_datetime(one.created_at_ms),
+            "sealed_epoch": one.sealed_epoch,
+            "sealed_at": None if one.sealed_at_ms is None else to_datetime(one.sealed_at_ms),
+            "backing_topic": plan.added[one.segment_id].backing_topic,
+        }
+        for one in segments
+    ]
+    tx.execute(insert(SEGMENT), rows)
+    links = [
+        {"topic_id": topic.topic_id, "child_id": one.segment_id, "parent_id": parent_id, "ordinal": ordinal}
+        for one in segments
+        for ordinal, parent_id in enumerate(one.parent_ids)
+    ]
+    if links:
+        tx.execute(insert(SEGMENT_PARENT), links)
+
+
