@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-_TOKEN: Final = "cleave.token"
+_OPERATION: Final = "cleave.token"
 _EPOCH: Final = "cleave.epoch"
 _PARENTS: Final = "cleave.parents"
 _SPLITS: Final = "cleave.bucket-splits"
@@ -34,7 +34,7 @@ class LogOrigin:
     def to_properties(self) -> dict[str, str]:
         """Return the properties that store the origin with the log. Their keys begin with `cleave.`."""
         return {
-            _TOKEN: self.token,
+            _OPERATION: self.token,
             _EPOCH: str(self.epoch),
             _PARENTS: ",".join(map(str, self.parent_ids)),
             _SPLITS: ",".join(map(str, self.bucket_splits)),
@@ -46,7 +46,7 @@ class LogOrigin:
 
         Other programs may set any property, so the method raises nothing and ignores keys that it does not know.
         """
-        token, epoch = properties.get(_TOKEN), _wholes(properties.get(_EPOCH))
+        token, epoch = properties.get(_OPERATION), _wholes(properties.get(_EPOCH))
         parents, splits = _wholes(properties.get(_PARENTS)), _wholes(properties.get(_SPLITS))
         if not isinstance(token, str) or not token or epoch is None or len(epoch) != 1:
             return None

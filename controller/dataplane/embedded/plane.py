@@ -36,9 +36,7 @@ _TOPIC = "topic://"
 
 # The statements of one message are one transaction, and each has its own view of what is committed: an act of several
 # steps in one round trip. The log is locked first, so it cannot be deleted meanwhile.
-_CREATE_LOG = (
-    "INSERT INTO embedded.log (name, origin) VALUES (%(log)s, %(origin)s::jsonb) ON CONFLICT (name) DO NOTHING;"
-)
+_CREATE_LOG = "INSERT INTO embedded.log (name, origin) VALUES (%(log)s, %(origin)s::jsonb) ON CONFLICT (name) DO NOTHING;"
 _ADD_CURSORS = f"""
     SELECT FROM embedded.log WHERE name = %(log)s FOR KEY SHARE;
     INSERT INTO embedded.cursor (log_id, subscription, position)

@@ -101,7 +101,7 @@ def create(
     cursor.execute(statement, {"logs": logs, "successors": json.dumps(documents)})
     return {
         name: Born(
-            LogState.TERMINATED if is_terminated else LogState.OPEN,
+            _state(is_terminated),
             tuple(subscriptions),
             LogOrigin.from_properties(properties or {}),
         )
@@ -144,12 +144,7 @@ def states(cursor: psycopg2.extensions.cursor, backing_topics: Sequence[str]) ->
     cursor.execute(_STATES, {"logs": list(backing_topics)})
     terminated = dict(cursor.fetchall())
     return {
-        name: LogState.MISSING
-        if name not in terminated
-        else LogState.TERMINATED
-        if terminated[name]
-        else LogState.OPEN
-        for name in backing_topics
+        name: _state(terminated[name]) if name in terminated else LogState.MISSING for name in backing_topics
     }
 
 
@@ -158,7 +153,7 @@ def describe(cursor: psycopg2.extensions.cursor, backing_topics: Sequence[str]) 
     cursor.execute(_DESCRIBED, {"logs": list(backing_topics)})
     found = {
         name: LogReport(
-            LogState.TERMINATED if is_terminated else LogState.OPEN,
+            _state(is_terminated),
             LogOrigin.from_properties(properties or {}),
             has_carried,
             {subscription: CursorReport(unread, is_queue) for subscription, unread, is_queue in cursors},
@@ -166,3 +161,7 @@ def describe(cursor: psycopg2.extensions.cursor, backing_topics: Sequence[str]) 
         for name, is_terminated, properties, has_carried, cursors in cursor.fetchall()
     }
     return {name: found.get(name, MISSING_LOG) for name in backing_topics}
+
+
+def _state(is_terminated: bool) -> LogState:
+    return LogState.TERMINATED if is_terminated else LogState.OPEN

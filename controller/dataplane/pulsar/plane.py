@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from controller.clock import SystemClock
 from controller.dataplane.adoptable import FoundTopic
-from controller.dataplane.base import Born, Counters, LogState, Successor
+from controller.dataplane.base import Born, Counters, LogReport, LogState, Successor
 from controller.dataplane.observation import KeySample
 from controller.dataplane.pulsar import asks, set_wise
 from controller.dataplane.pulsar.access import PulsarAccess
@@ -31,6 +31,7 @@ from controller.domain.errors import (
     SegmentNotFound,
     Unsupported,
 )
+from controller.domain.log_origin import LogOrigin
 from controller.domain.observed_consumers import ObservedConsumer
 from controller.domain.situation import Capabilities
 
@@ -69,10 +70,12 @@ class PulsarDataPlane:
         """`persistent://tenant/namespace/name-segment-0000-7fff-12`."""
         return segment_topic(topic, descriptor)
 
-    def create_segment(self, backing_topic: str, subscriptions: Sequence[str]) -> None:
+    def create_segment(
+        self, backing_topic: str, subscriptions: Sequence[str], origin: LogOrigin | None = None
+    ) -> None:
         """Create the topic, without partitions, with each subscription at earliest; several at a time."""
         deadline = self._admin.deadline()
-        self._admin.ask(asks.create_topic(backing_topic), deadline)
+        self._admin.ask(asks.create_topic(backing_topic, origin), deadline)
         cursors = [asks.create_cursor(backing_topic, name) for name in sorted({*subscriptions})]
         self._admin.demand_all(cursors, deadline)
 
@@ -127,7 +130,7 @@ class PulsarDataPlane:
         4.2.4 does for every terminated topic that was loaded anew, after a restart, they are counted here, in fewer entries.
         """
         deadline, act = self._admin.deadline(), f"backlog of {subscription!r} on {backing_topic}"
-        found = self._subscriptions(backing_topic, act, deadline, "?getPreciseBacklog=true")
+        found = self._subscriptions(backing_topic, act, deadline, asks.PRECISE_BACKLOG)
         cursor = (found or {}).get(subscription)
         if cursor is None:
             return None
@@ -231,6 +234,14 @@ class PulsarDataPlane:
     def states_of(self, backing_topics: Sequence[str]) -> Mapping[str, LogState]:
         """What each topic is now; one that does not answer is left out."""
         return set_wise.states(self._admin, backing_topics)
+
+    def describe_logs(self, backing_topics: Sequence[str]) -> Mapping[str, LogReport]:
+        """Report on each topic, with three requests a topic, side by side. Backlogs are in entries.
+
+        A topic without a trace of a message may have carried messages that were acknowledged and removed after their
+        retention before the broker loaded the topic.
+        """
+        return set_wise.describe(self._admin, backing_topics)
 
     def close(self) -> None:
         """Give back connections."""

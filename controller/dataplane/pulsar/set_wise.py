@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from controller.dataplane.base import Born, LogState, Successor
+from controller.dataplane.base import MISSING_LOG, Born, LogReport, LogState, Successor
 from controller.dataplane.pulsar import asks
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask
 from controller.dataplane.pulsar.names import namespace_of, namespace_path, segment_topic, segments_of
@@ -19,7 +19,7 @@ from controller.domain.errors import CleaveError, SegmentNotFound
 def create(admin: AdminCalls, successors: Sequence[Successor]) -> dict[str, Born]:
     """What each topic is afterwards, by name: made while its predecessors are asked for their subscriptions."""
     deadline = admin.deadline()
-    making = [asks.create_topic(one.backing_topic) for one in successors]
+    making = [asks.create_topic(one.backing_topic, one.origin) for one in successors]
     predecessors = sorted({name for one in successors for name in one.predecessors})
     listing = [asks.stats(name, f"list subscriptions of {name}") for name in predecessors]
     answers = admin.demand_all([*making, *listing], deadline)
@@ -34,10 +34,17 @@ def create(admin: AdminCalls, successors: Sequence[Successor]) -> dict[str, Born
         if answer.status in asks.EXISTS
     ]
     looking = [asks.internal_stats(name) for name in older]
+    # Of two simultaneous requests for one topic the broker answers both as if each had made the topic, and stores the
+    # properties of one. So only the stored properties tell who created the topic.
+    reading = [asks.properties(name) for name in wanted]
     subscribing = [asks.create_cursor(log, name) for log, names in wanted.items() for name in names]
-    seen = admin.demand_all([*looking, *subscribing], deadline)
+    seen = admin.demand_all([*looking, *reading, *subscribing], deadline)
     states = {name: asks.state(ask, answer) for name, ask, answer in zip(older, looking, seen, strict=False)}
-    return {log: Born(states.get(log, LogState.OPEN), names) for log, names in wanted.items()}
+    stored = zip(reading, seen[len(older) :], strict=False)
+    return {
+        log: Born(states.get(log, LogState.OPEN), names, asks.origin(ask, answer))
+        for (log, names), (ask, answer) in zip(wanted.items(), stored, strict=False)
+    }
 
 
 def _wanted(successor: Successor, found: Mapping[str, frozenset[str]]) -> tuple[str, ...]:
@@ -101,3 +108,40 @@ def states(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, LogSta
         for name, ask, answer in zip(backing_topics, looking, answers, strict=True)
         if isinstance(answer, Answer)
     }
+
+
+def describe(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, LogReport]:
+    """Return a report on each topic, by name, MISSING topics included; without those that did not answer in full."""
+    asking = [
+        (
+            asks.internal_stats(name),
+            asks.stats(name, f"describe {name}", asks.PRECISE_BACKLOG),
+            asks.properties(name),
+        )
+        for name in backing_topics
+    ]
+    answers = iter(admin.ask_all([ask for three in asking for ask in three], admin.deadline()))
+    found = {
+        name: _report(three, [next(answers) for _ in three])
+        for name, three in zip(backing_topics, asking, strict=True)
+    }
+    return {name: report for name, report in found.items() if report is not None}
+
+
+def _report(asking: Sequence[Ask], answers: Sequence[Answer | CleaveError]) -> LogReport | None:
+    """Return None if one of the answers is missing or cannot be read."""
+    looking, counting, reading = asking
+    looked, counted, read = answers
+    if not (isinstance(looked, Answer) and isinstance(counted, Answer) and isinstance(read, Answer)):
+        return None
+    if looked.status in asks.GONE or counted.status in asks.GONE:
+        return MISSING_LOG
+    try:
+        return LogReport(
+            asks.state(looking, looked),
+            asks.origin(reading, read),
+            asks.has_carried_messages(looking, looked),
+            asks.cursors(counting, counted),
+        )
+    except CleaveError:
+        return None

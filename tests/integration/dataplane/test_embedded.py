@@ -177,6 +177,8 @@ def test_the_controllers_rights_are_enough(postgres_server: PostgresServer, data
         planes.plane.seek(log, "s", 0)
         planes.plane.skip_all(log, "s")
         assert planes.plane.sample([log])[log].msg_in == 1
+        planes.send(log, b"2")
+        assert planes.plane.describe_logs([log])[log].cursors["s"].unread == 1  # type: ignore[attr-defined]
         planes.plane.delete_subscription(log, "s")
         planes.plane.terminate_segment(log)
         planes.plane.delete_segment(log)
