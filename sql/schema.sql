@@ -3133,11 +3133,14 @@ CREATE TABLE cleave.tombstone (
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     closed_at timestamp with time zone,
     discards_unread boolean DEFAULT false NOT NULL,
+    drained_for text[] DEFAULT '{}'::text[] NOT NULL,
     kept_because text,
     CONSTRAINT tombstone_kept_is_closed CHECK (((kept_because IS NULL) OR (closed_at IS NOT NULL)))
 );
 
 COMMENT ON COLUMN cleave.tombstone.discards_unread IS 'A person requested the deletion of the topic with everything in it.';
+
+COMMENT ON COLUMN cleave.tombstone.drained_for IS 'Subscriptions recorded to have read the segment to its end when the segment was pruned, whatever a broker lost of their acknowledgements.';
 
 COMMENT ON COLUMN cleave.tombstone.kept_because IS 'Reason for which the log was kept; NULL: the log is deleted, or still to be deleted.';
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from controller.dataplane.base import LogReport, LogState
 from controller.domain.log_origin import Ownership
 
-
 FOREIGN = "another journal, or another program, created this log"
 
 
-def reason_to_keep(report: LogReport, ownership: Ownership, *, was_active: bool) -> str | None:
+def reason_to_keep(report: LogReport, ownership: Ownership) -> str | None:
     """Return the reason for which the log must not be deleted; None if the deletion loses nothing.
 
-    `was_active` True: the log belonged to a segment of a layout, so without a subscription its messages were for nobody.
+    The messages of a segment that was part of a layout and has no subscription were for nobody.
     """
     if not ownership.created(report.origin):
         return FOREIGN
@@ -24,6 +23,6 @@ def reason_to_keep(report: LogReport, ownership: Ownership, *, was_active: bool)
         return f"subscription {name} has {count} unread message(s)"
     if report.state is LogState.OPEN:
         return "the log holds messages and still accepts appends"
-    if not report.cursors and not was_active:
+    if not report.cursors and not ownership.was_active:
         return "the log holds messages, and no subscription shows that they were read"
     return None

@@ -74,6 +74,8 @@ class Ownership:
     token: str | None = None
     is_adopted: bool = False
     """True if a person had Cleave adopt the log as it was."""
+    was_active: bool = False
+    """True if the log belonged to a segment of a layout that this journal committed, pruned segments included."""
 
     def created(self, origin: LogOrigin | None) -> bool:
         """Return True if an operation of this journal created the log that has this origin, or adopted the log."""

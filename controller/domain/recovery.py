@@ -73,9 +73,7 @@ def plan_recovery(
     for log in sorted(taken, key=lambda one: one.segment_id):
         segments[log.segment_id] = _segment(log, segments, epoch, now, is_sealed=log.segment_id in replaced)
     top = max((one.segment_id for one in found), default=-1)
-    layout = SegmentLayout.from_selection(
-        epoch, max(journal.next_segment_id, top + 1), segments.values()
-    )
+    layout = SegmentLayout.from_selection(epoch, max(journal.next_segment_id, top + 1), segments.values())
     if not problems and (taken or sealed):
         problems = _broken_laws(layout)
     return RecoveryPlan(
@@ -106,7 +104,9 @@ def _effective(
         if parent_ids & replaced:
             problems += [f"{name} holds messages, but other logs replaced its parents, too" for name in used]
         elif not _took_effect(journal, logs, children, parents):
-            problems += [f"{name} holds messages, but what it replaces still accepts appends" for name in used]
+            problems += [
+                f"{name} holds messages, but what it replaces still accepts appends" for name in used
+            ]
         else:
             replaced |= parent_ids
             taken += children

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from controller import telemetry
-from controller.dataplane.base import DataPlane, LogState
+from controller.dataplane.base import MISSING_LOG, DataPlane, LogReport, LogState, SetWiseDataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import CleaveError, Conflict, Retryable, StoreUnavailable, Unsupported
 from controller.domain.layout import SegmentLayout
@@ -29,8 +28,6 @@ from controller.store.topics.backing_logs import BackingLog, Books
 from controller.store.topics.retention import ExpiredTopic, expired_topics
 
 DEADLINE_SECONDS = 60.0
-
-log = telemetry.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,24 +145,28 @@ def collect_segment(
 
 
 def _look(store: Store, plane: DataPlane, topic: ExpiredTopic) -> _Looking:
-    """Raises Retryable for a topic that is read by checkpoints."""
+    """Raises Retryable for a topic that is read by checkpoints, Unsupported, and as the data plane does."""
+    if not isinstance(plane, SetWiseDataPlane):
+        raise Unsupported(f"data plane {plane.name!r} of {topic.name} takes no calls about several logs")
     with store.transaction() as tx:
         layout = layouts.load_layout(tx, topic.topic_id)
         books = backing_logs.read_books(tx, [topic.topic_id])[topic.topic_id]
         done = {name: drains.drained(tx, topic.topic_id, name) for name in books.subscriptions}
     if books.has_checkpoints:
         raise Retryable("a checkpoint subscription may still return to any position")
-    return _Looking(plane, layout, books, done)
+    reports = plane.describe_logs([one.backing_topic for one in books.logs])
+    return _Looking(plane, layout, books, done, reports)
 
 
 @dataclass(frozen=True, slots=True)
 class _Looking:
     """One topic as the collector sees it. `done` has the segments that are marked as drained, by subscription."""
 
-    plane: DataPlane
+    plane: SetWiseDataPlane
     layout: SegmentLayout
     books: Books
     done: Mapping[str, Collection[int]]
+    reports: Mapping[str, LogReport]
 
     def unmarked(self, one: BackingLog) -> list[str]:
         """Recorded subscriptions for which nobody had marked it as drained."""
@@ -176,21 +177,20 @@ class _Looking:
 
         Also empty where its log does not exist any more.
         """
-        found = self.plane.list_subscriptions(one.backing_topic)
+        report = self.reports.get(one.backing_topic)
+        if report is None:
+            return "its log did not answer"
+        if report.state is LogState.MISSING:  # asked twice: a log may be on its way to another broker
+            state = self.plane.segment_state(one.backing_topic)
+            return "" if state is LogState.MISSING else "its log was out of sight for a moment"
         recorded = self.books.expected_on(one)
-        names = sorted({*recorded, *found} - self.books.deleting_subscriptions)
+        names = sorted({*recorded, *report.cursors} - self.books.deleting_subscriptions)
         for name in names:
-            backlog = self.plane.backlog(one.backing_topic, name)
-            if backlog is not None and backlog > 0:
-                if one.segment_id not in self.done.get(name, ()):
-                    return f"subscription {name} has {backlog} unread message(s)"
-                log.warning(
-                    "acknowledgements forgotten by the broker", log=one.backing_topic, written_off=backlog
-                )
-            if backlog is None and self.plane.segment_state(one.backing_topic) is LogState.MISSING:
-                return ""  # asked twice: no cursor, then no log
-            if backlog is None and name in recorded:
+            cursor = report.cursors.get(name)
+            if cursor is None:
                 return f"the cursor of subscription {name} is missing, so what it has read is unknown"
+            if cursor.unread > 0 and one.segment_id not in self.done.get(name, ()):
+                return f"subscription {name} has {cursor.unread} unread message(s)"
         return self._without_position(one, names)
 
     def _without_position(self, one: BackingLog, names: Sequence[str]) -> str:
@@ -198,7 +198,8 @@ class _Looking:
         logs = {log.segment_id: log.backing_topic for log in self.books.logs}
         for child_id in self.layout.segment(one.segment_id).child_ids:
             if child_id in logs:
-                missing = sorted({*names} - {*self.plane.list_subscriptions(logs[child_id])})
+                there = self.reports.get(logs[child_id], MISSING_LOG).cursors
+                missing = sorted({*names} - {*there})
                 if missing:
                     return f"subscription {missing[0]} has no position in its child {child_id} yet"
         return ""
@@ -208,15 +209,17 @@ def _confirm(store: Store, topic: ExpiredTopic, chosen: Sequence[int], looking: 
     """Mark them drained, then look once more: a seek either shows in this look or takes the mark back. What was marked before is
     not marked again: a seek that has taken that mark back meanwhile keeps the segment.
     """
-    books = looking.books
-    logs = [one for one in books.logs if one.segment_id in chosen]
+    logs = sorted(
+        (one for one in looking.books.logs if one.segment_id in chosen), key=lambda one: one.segment_id
+    )
     with store.transaction() as tx:
         for one in logs:
             for name in looking.unmarked(one):
                 drains.mark_drained(tx, topic.topic_id, name, [one.segment_id])
+    again = replace(looking, reports=looking.plane.describe_logs(list(looking.reports)))
     confirmed: list[int] = []
-    for one in sorted(logs, key=lambda one: one.segment_id):
-        if looking.keeps(one):
+    for one in logs:
+        if again.keeps(one):
             with store.transaction() as tx:
                 for name in looking.unmarked(one):
                     drains.undrain(tx, topic.topic_id, name, [one.segment_id])

@@ -14,9 +14,10 @@ from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.dataplane.registry import configured
 from controller.domain.errors import Conflict, SegmentNotFound, SubscriptionNotFound, Unsupported
+from controller.domain.log_origin import LogOrigin
 from controller.domain.segment import Segment, SegmentState, parse_segment_descriptor
 from controller.store.postgres.engine import Store
-from controller.store.topics import subscriptions
+from controller.store.topics import backing_logs, subscriptions
 from controller.store.topics.published import published_segments
 from controller.store.topics.subscriptions import SubscriptionState
 
@@ -30,6 +31,8 @@ class SegmentLog:
     backing_topic: str
     plane: DataPlane
     subscriptions: frozenset[str]
+    origin: LogOrigin | None
+    """Creation record to store with the log if it has to be created once more."""
 
     @property
     def is_sealed(self) -> bool:
@@ -46,7 +49,7 @@ class SegmentLog:
             raise Conflict(
                 f"segment {self.segment.segment_id} of {self.topic} is sealed; nothing is made there any more"
             )
-        self.plane.create_segment(self.backing_topic, sorted(self.subscriptions))
+        self.plane.create_segment(self.backing_topic, sorted(self.subscriptions), self.origin)
 
     def demand_none(self, name: str) -> None:
         """Raises Conflict while the topic has the subscription: its segments have a cursor each."""
@@ -80,6 +83,7 @@ def find(store: Store, planes: Mapping[str, DataPlane], topic: str, descriptor: 
     with store.transaction() as tx:
         found = published_segments(tx, topic)
         listed = subscriptions.list_subscriptions(tx, found.topic_id)
+        origins = backing_logs.origins(tx, found.backing_topics.values())
     segment = found.layout.segments.get(segment_id)
     if segment is None or segment.hash_range != hash_range:
         raise SegmentNotFound(
@@ -89,4 +93,5 @@ def find(store: Store, planes: Mapping[str, DataPlane], topic: str, descriptor: 
     if isinstance(plane, LayoutKeeper):
         raise Unsupported(f"the broker keeps the segments of {topic}; ask there, with its own admin client")
     names = frozenset(one.name for one in listed if one.state is SubscriptionState.LIVE)
-    return SegmentLog(topic, segment, found.backing_topics[segment_id], plane, names)
+    log = found.backing_topics[segment_id]
+    return SegmentLog(topic, segment, log, plane, names, origins.get(log))

@@ -89,14 +89,16 @@ def _sweep(
     for one in due:
         report, owner = reports.get(one.backing_topic), owners[one.backing_topic]
         try:
-            if plane is None or report is None:
+            if report is None or not isinstance(plane, SetWiseDataPlane):
                 raise DataPlaneUnavailable(f"{one.backing_topic} did not answer; trying again")
             kept_because = _reason_to_keep(plane, one, report, owner)
             if kept_because is not None:
                 _keep(store, one, report, kept_because, swept)
                 continue
             was_there = report.state is not LogState.MISSING
-            plane.delete_segment(one.backing_topic)  # even if gone: a plane may still have parts of it to remove
+            plane.delete_segment(
+                one.backing_topic
+            )  # even if gone: a plane may still have parts of it to remove
             if plane.segment_state(one.backing_topic) is not LogState.MISSING:
                 raise CleaveError(
                     f"{one.backing_topic} is there again right after its deletion; trying again"
@@ -119,25 +121,35 @@ def _reports(plane: DataPlane | None, due: Sequence[Tombstone]) -> Mapping[str, 
 
 
 def _reason_to_keep(
-    plane: DataPlane, tombstone: Tombstone, report: LogReport, owner: Ownership
+    plane: SetWiseDataPlane, tombstone: Tombstone, report: LogReport, owner: Ownership
 ) -> str | None:
     """Return the reason for which the log must not be deleted; None if it is gone, or closed and superfluous.
 
-    An open log that was never used is terminated first, and described again: a message that came meanwhile keeps it.
+    An open log that was never used is terminated first, and described again: a message that came meanwhile keeps it. A broker
+    that lost acknowledgements of a pruned segment in a crash is given them once more.
     """
-    name = tombstone.backing_topic
     if report.state is LogState.MISSING:
         return None
     if tombstone.discards_unread:
         return None if owner.created(report.origin) else FOREIGN
-    why = reason_to_keep(report, owner, was_active=tombstone.was_active)
-    if why is None and report.state is LogState.OPEN and isinstance(plane, SetWiseDataPlane):
-        plane.terminate_segment(name)
-        closed = plane.describe_logs([name]).get(name)
-        if closed is None or closed.state is LogState.OPEN:
-            raise DataPlaneUnavailable(f"{name} is not closed yet; trying again")
-        why = reason_to_keep(closed, owner, was_active=tombstone.was_active)
-    return why
+    if owner.created(report.origin) and _complete(plane, tombstone, report):
+        described = plane.describe_logs([tombstone.backing_topic]).get(tombstone.backing_topic)
+        if described is None or described.state is LogState.OPEN:
+            raise DataPlaneUnavailable(f"{tombstone.backing_topic} is not closed yet; trying again")
+        report = described
+    return reason_to_keep(report, owner)
+
+
+def _complete(plane: DataPlane, tombstone: Tombstone, report: LogReport) -> bool:
+    """Terminate an unused log, or repeat lost acknowledgements. Return True if the log was changed."""
+    if report.state is LogState.OPEN and report.is_unused:
+        plane.terminate_segment(tombstone.backing_topic)
+        return True
+    lost = [name for name in tombstone.drained_for if name in report.cursors and report.cursors[name].unread]
+    for name in lost if report.state is LogState.TERMINATED else ():
+        log.warning("acknowledgements repeated", backing_topic=tombstone.backing_topic, subscription=name)
+        plane.skip_all(tombstone.backing_topic, name)
+    return bool(lost) and report.state is LogState.TERMINATED
 
 
 def _keep(store: Store, tombstone: Tombstone, report: LogReport, reason: str, swept: SweepReport) -> None:

@@ -59,9 +59,12 @@ END $$;
 
 ALTER TABLE cleave.tombstone
     ADD COLUMN discards_unread boolean NOT NULL DEFAULT false,
+    ADD COLUMN drained_for text[] NOT NULL DEFAULT '{}',
     ADD COLUMN kept_because text,
     ADD CONSTRAINT tombstone_kept_is_closed CHECK (kept_because IS NULL OR closed_at IS NOT NULL);
 COMMENT ON COLUMN cleave.tombstone.discards_unread IS 'A person requested the deletion of the topic with everything in it.';
+COMMENT ON COLUMN cleave.tombstone.drained_for IS
+    'Subscriptions recorded to have read the segment to its end when the segment was pruned, whatever a broker lost of their acknowledgements.';
 COMMENT ON COLUMN cleave.tombstone.kept_because IS 'Reason for which the log was kept; NULL: the log is deleted, or still to be deleted.';
 COMMENT ON CONSTRAINT tombstone_kept_is_closed ON cleave.tombstone IS 'A deletion entry whose log is kept is closed.';
 

@@ -7,7 +7,7 @@ what waits for them to run out waits seconds, not a minute.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -114,6 +114,12 @@ class Bench:
         batch = [OutgoingMessage(b"payload", b"key")] * count
         stored = self.logs.append(self.log_of(segment_id), batch, producer="tests", sequence=next(self._keys))
         assert stored == count
+
+    def create_again(self, log: str, subscriptions: Sequence[str] = ()) -> None:
+        """Create a log as the operation that reserved its name creates the log."""
+        with self.store.transaction() as tx:
+            origin = backing_logs.origins(tx, [log])[log]
+        self.plane.create_segment(log, subscriptions, origin)
 
     # Running.
 

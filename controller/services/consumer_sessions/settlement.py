@@ -227,7 +227,9 @@ def _begin_and_end(tx: Connection, key: SubscriptionKey, asked: _Asked) -> None:
         with asked.each(index):
             if isinstance(request, Register):
                 _demand_kind(tx, key, request.reads)
-                if not consumers.has_session(tx, key.topic_id, key.name, request.consumer, request.incarnation):
+                if not consumers.has_session(
+                    tx, key.topic_id, key.name, request.consumer, request.incarnation
+                ):
                     holds.demand_topic_may_act(tx, key.topic_id)
                 consumers.register_session(tx, key.topic_id, key.name, request.consumer, request.incarnation)
             elif isinstance(request, Goodbye):

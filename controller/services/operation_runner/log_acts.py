@@ -190,7 +190,9 @@ class LogActs:
             [state] = self._call_all([partial(self._plane.segment_state, log)])
             if state is not LogState.MISSING:  # at the latest it would be found unclosed below
                 raise HeldUp(f"somebody holds {log}; trying again", HELD_SECONDS)
-            self._create([Successor(log, (), subject.observed.live_subscriptions)])
+            with self._store.single_statement() as tx:
+                origin = backing_logs.origins(tx, [log]).get(log)
+            self._create([Successor(log, (), subject.observed.live_subscriptions, origin=origin)])
             positions |= self._terminate([log])
         unclosed = [log for log in left if log not in positions]
         if unclosed:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from controller.dataplane.base import MISSING_LOG, LogReport, LogState
 from controller.domain.layout import SegmentLayout
+from controller.domain.log_origin import Ownership
 from controller.domain.operation import ABORTABLE
 from controller.domain.recovery import RecoveryPlan, SegmentLog, plan_recovery
 from controller.domain.segment import SegmentState, segment_of_log
@@ -18,20 +19,23 @@ from controller.store.topics.backing_logs import BackingLog, Books
 from controller.store.topics.recovery import RecoveredLayout
 from controller.store.topics.subscriptions import SubscriptionKind
 
+Owners = Mapping[str, Ownership]
+"""The journal's records of the logs that no segment has, by name."""
 
-def may_be_ahead(seen: PlaneView, books: Books) -> bool:
+
+def may_be_ahead(seen: PlaneView, books: Books, owners: Owners) -> bool:
     """Return True if the logs have to be compared with the layout: the topic is unverified or held, or a log exists whose
     operation the journal does not have.
     """
     if books.topic_state not in ("creating", "live"):
         return False
-    return not books.is_verified or books.held_reason is not None or bool(_strangers(seen, books))
+    return not books.is_verified or books.held_reason is not None or bool(_strangers(seen, books, owners))
 
 
-def plan(seen: PlaneView, books: Books, layout: SegmentLayout, now: int) -> RecoveryPlan:
+def plan(seen: PlaneView, books: Books, owners: Owners, layout: SegmentLayout, now: int) -> RecoveryPlan:
     """Return the layout that the logs show. `books` and `layout` were read under the topic's lock."""
     logs = {one.segment_id: _log_of(one, layout, seen) for one in books.logs}
-    strangers = _strangers(seen, books)
+    strangers = _strangers(seen, books, owners)
     reserved = _recorded_logs(seen, books.reserved)
     if not strangers:
         # An operation before its fence has children that nobody has used; past the fence its runner goes forward.
@@ -43,10 +47,16 @@ def plan(seen: PlaneView, books: Books, layout: SegmentLayout, now: int) -> Reco
     return plan_recovery(layout, logs, [*strangers, *reserved], now)
 
 
-def _strangers(seen: PlaneView, books: Books) -> list[SegmentLog]:
-    """Logs with an origin that belong to no segment and no live operation. Logs being deleted count if they were used."""
-    expected = {one.backing_topic for one in books.logs} | books.reserved.keys()
-    found = _recorded_logs(seen, (name for name in seen.listed if name not in expected))
+def _strangers(seen: PlaneView, books: Books, owners: Owners) -> list[SegmentLog]:
+    """Logs with an origin that belong to no segment, past or present, and to no live operation. A log that is being deleted
+    counts if it was used.
+    """
+    names = (
+        name
+        for name, owner in owners.items()
+        if not owner.was_active and name not in books.reserved and name in seen.listed
+    )
+    found = _recorded_logs(seen, names)
     return [one for one in found if one.has_carried_messages or one.backing_topic not in books.tombstoned]
 
 

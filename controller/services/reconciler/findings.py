@@ -111,9 +111,7 @@ def _is_elsewhere(seen: PlaneView, differences: Sequence[Finding]) -> bool:
     return loses_data and all(seen.state(one) is LogState.MISSING for one in seen.books.logs)
 
 
-def _strays(
-    topic: str, seen: PlaneView, books: Books, ownership: Mapping[str, Ownership]
-) -> list[Finding]:
+def _strays(topic: str, seen: PlaneView, books: Books, ownership: Mapping[str, Ownership]) -> list[Finding]:
     """Logs that the books do not account for: orphans if they may be deleted, otherwise foreign logs."""
     found = []
     for name in seen.listed:
@@ -123,7 +121,7 @@ def _strays(
         segment_id = None if segment is None else segment[1]
         report = seen.reports.get(name, MISSING_LOG)
         own = ownership.get(name, NOT_RESERVED)
-        why = reason_to_keep(report, own, was_active=False)
+        why = reason_to_keep(report, own)
         kind = FindingKind.ORPHAN_LOG if why is None else FindingKind.FOREIGN_LOG
         found.append(Finding(kind, topic, name, segment_id, reason=why, report=report))
     return found
@@ -144,9 +142,7 @@ def _differences(topic: str, seen: PlaneView, books: Books) -> list[Finding]:
             found.append(replace(finding, kind=kind))
         elif one.state is SegmentState.SEALED:
             found += [] if books.is_verified else _unread_again(finding, one, seen)
-        elif one.state is SegmentState.ACTIVE and not (
-            books.changes_subscriptions or seen.books.changes_subscriptions
-        ):
+        elif not (books.changes_subscriptions or seen.books.changes_subscriptions):
             found += _cursor_differences(finding, seen, books)
     return found
 

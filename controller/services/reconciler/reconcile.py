@@ -13,6 +13,7 @@ from controller.clock import to_ms
 from controller.dataplane.base import DataPlane, LogReport, LogState, SetWiseDataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, StoreUnavailable, Unsupported
+from controller.domain.log_origin import LogOrigin
 from controller.domain.operation import Origin
 from controller.domain.reshape import plan_heal
 from controller.services.reconciler import ahead
@@ -191,15 +192,16 @@ def _reconcile_seen(
         # Under the lock nobody reserves ids or commits; a dry run has only the order of its looks, books last.
         topic = topics.get_topic(tx, topic_id, lock=not dry_run)
         books = backing_logs.read_books(tx, [topic_id])[topic_id]
-        if ahead.may_be_ahead(seen, books):
+        expected = {one.backing_topic for one in books.logs}
+        owners = backing_logs.ownership(tx, [name for name in seen.listed if name not in expected])
+        if ahead.may_be_ahead(seen, books, owners):
             layout = layouts.load_layout(tx, topic_id)
-            planned = ahead.plan(seen, books, layout, to_ms(database_now(tx)))
+            planned = ahead.plan(seen, books, owners, layout, to_ms(database_now(tx)))
             if planned.is_needed:
                 found = Finding(FindingKind.LOGS_AHEAD, topic.name, "", reason=ahead.describe(planned))
                 if dry_run:
                     return (found,), ()
                 return _recover(tx, topic, plane, ahead.recovered(seen, books, planned), found, actor)
-        owners = backing_logs.ownership(tx, [name for name in seen.listed if name not in books.names])
         findings = compare(topic.name, seen, books, owners)
         if dry_run:
             return tuple(findings), ()
@@ -208,7 +210,9 @@ def _reconcile_seen(
             holds.verify(tx, [topic_id])
         findings = [one if one.error else _answer_in_books(tx, topic, plane, books, one) for one in findings]
         foreign_logs.replace(tx, topic.data_plane, [topic_id], _foreign(topic_id, findings))
-    return tuple(one if one.error else _answer_on_plane(plane, books, one) for one in findings), ()
+        missing = [one.backing_topic for one in findings if one.kind is FindingKind.ACTIVE_MISSING]
+        origins = backing_logs.origins(tx, missing) if missing else {}
+    return tuple(one if one.error else _answer_on_plane(plane, books, origins, one) for one in findings), ()
 
 
 def _recover(
@@ -331,12 +335,16 @@ def _heal(tx: Connection, topic: topics.TopicRow, plane: DataPlane, books: Books
     return reshape_intents.intend(tx, draft).operation.operation_id
 
 
-def _answer_on_plane(plane: DataPlane, books: Books, finding: Finding) -> Finding:
+def _answer_on_plane(
+    plane: DataPlane, books: Books, origins: Mapping[str, LogOrigin], finding: Finding
+) -> Finding:
     """Put right what takes a call of the data plane. A failure is noted in the finding, and a later run
     finds it again.
     """
     remedies: Mapping[FindingKind, Callable[[], object]] = {
-        FindingKind.ACTIVE_MISSING: lambda: _create_again(plane, books, finding.backing_topic),
+        FindingKind.ACTIVE_MISSING: lambda: _create_again(
+            plane, books, finding.backing_topic, origins.get(finding.backing_topic)
+        ),
         FindingKind.SEALED_OPEN: lambda: plane.terminate_segment(finding.backing_topic),
         FindingKind.CURSOR_MISSING: lambda: plane.create_subscription(
             finding.backing_topic, finding.subscription or ""
@@ -349,12 +357,12 @@ def _answer_on_plane(plane: DataPlane, books: Books, finding: Finding) -> Findin
     return finding
 
 
-def _create_again(plane: DataPlane, books: Books, backing_topic: str) -> None:
+def _create_again(plane: DataPlane, books: Books, backing_topic: str, origin: LogOrigin | None) -> None:
     """With the cursors its first creation gave it: the recorded ones, and those applications made on its parents."""
     [parents] = [one.parent_topics for one in books.logs if one.backing_topic == backing_topic]
     found = {name for parent in parents for name in plane.list_subscriptions(parent)}
     wanted = books.subscriptions.keys() | found - books.deleting_subscriptions
-    plane.create_segment(backing_topic, sorted(wanted))
+    plane.create_segment(backing_topic, sorted(wanted), origin)
 
 
 def _chunks(many: Sequence[Some], size: int) -> Iterator[Sequence[Some]]:

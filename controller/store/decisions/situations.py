@@ -48,7 +48,7 @@ _TOPICS = Prepared(
      CROSS JOIN cleave.cluster_policy c
      CROSS JOIN cleave.cluster_reconnections r
      WHERE t.topic_id = ANY (:topic_ids) AND t.state = 'live'
-""",
+""",  # noqa: S608 - constants only
     {"topic_ids": "bigint[]"},
 )
 _SEGMENTS = Prepared(

@@ -383,4 +383,5 @@ def _bury(
         reason=reason,
         operation_id=operation.operation_id,
         discards_unread=operation.kind is OperationKind.DELETE,
+        was_pruned=operation.kind is OperationKind.PRUNE,
     )

@@ -8,7 +8,7 @@ so a late deletion cannot meet a new log.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -35,17 +35,18 @@ class Tombstone:
     created_at: datetime
     discards_unread: bool
     """A person requested the deletion of the topic with everything in it."""
-    was_active: bool
-    """The log belonged to a segment of a layout."""
+    drained_for: Sequence[str]
+    """Subscriptions recorded to have read the log to its end when its segment was pruned."""
 
 
 _COLUMNS = """t.tombstone_id, t.data_plane, t.backing_topic, t.topic_id, t.segment_id, t.operation_id, t.reason,
-              t.absences, t.attempts, t.last_error, t.created_at, t.discards_unread,
-              EXISTS (SELECT FROM cleave.segment s
-                       WHERE s.backing_topic = t.backing_topic AND s.topic_id = t.topic_id) AS was_active"""
+              t.absences, t.attempts, t.last_error, t.created_at, t.discards_unread, t.drained_for"""
 _ADD = """
-    INSERT INTO cleave.tombstone (data_plane, backing_topic, topic_id, segment_id, operation_id, reason, discards_unread)
-    SELECT :data_plane, log.backing_topic, :topic_id, log.segment_id, CAST(:operation_id AS bigint), :reason, :discards_unread
+    INSERT INTO cleave.tombstone (data_plane, backing_topic, topic_id, segment_id, operation_id, reason, discards_unread,
+                                  drained_for)
+    SELECT :data_plane, log.backing_topic, :topic_id, log.segment_id, CAST(:operation_id AS bigint), :reason, :discards_unread,
+           ARRAY(SELECT d.subscription FROM cleave.segment_drain d WHERE :was_pruned
+                    AND d.topic_id = CAST(:topic_id AS bigint) AND d.segment_id = log.segment_id ORDER BY 1)
       FROM unnest(CAST(:segment_ids AS bigint[]), CAST(:backing_topics AS text[])) AS log (segment_id, backing_topic)
     ON CONFLICT (data_plane, backing_topic) WHERE closed_at IS NULL DO NOTHING
 """
@@ -97,10 +98,12 @@ def add(
     reason: str,
     operation_id: int | None = None,
     discards_unread: bool = False,
+    was_pruned: bool = False,
 ) -> int:
     """Queues logs, by segment id, for deletion; returns how many were not queued already.
 
-    `discards_unread`: a person requested it, so unread messages do not keep the logs.
+    `discards_unread`: a person requested it, so unread messages do not keep the logs. `was_pruned`: the segments were recorded
+    as read to their end.
     """
     parameters = {
         "data_plane": data_plane,
@@ -108,6 +111,7 @@ def add(
         "operation_id": operation_id,
         "reason": reason,
         "discards_unread": discards_unread,
+        "was_pruned": was_pruned,
         "segment_ids": list(backing_topics),
         "backing_topics": list(backing_topics.values()),
     }

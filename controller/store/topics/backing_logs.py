@@ -8,13 +8,13 @@ reserved by then or belongs to nobody.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Row, TextClause, text
 
-from controller.domain.log_origin import Ownership
+from controller.domain.log_origin import LogOrigin, Ownership
 from controller.domain.operation import OperationState
 from controller.domain.segment import SegmentState
 from controller.store.shards import Shards
@@ -136,7 +136,8 @@ _CARRYING = text("""
 
 _OWNERSHIP = text("""
     SELECT w.name, o.operation_id IS NOT NULL AS is_reserved, CAST(o.token AS text) AS token,
-           EXISTS (SELECT FROM cleave.segment s WHERE s.backing_topic = w.name AND s.legacy_topic_name = w.name) AS is_adopted
+           EXISTS (SELECT FROM cleave.segment s WHERE s.backing_topic = w.name AND s.legacy_topic_name = w.name) AS is_adopted,
+           EXISTS (SELECT FROM cleave.segment s WHERE s.backing_topic = w.name) AS was_active
       FROM unnest(CAST(:names AS text[])) AS w (name)
       LEFT JOIN cleave.operation_child c ON c.backing_topic = w.name
       LEFT JOIN cleave.operation o USING (operation_id)""")
@@ -145,7 +146,29 @@ _OWNERSHIP = text("""
 def ownership(tx: Connection, names: Collection[str]) -> dict[str, Ownership]:
     """Return which operation of this journal reserved each log's name, and the token that it stored with the log."""
     rows = tx.execute(_OWNERSHIP, {"names": sorted(names)}) if names else ()
-    return {row.name: Ownership(row.is_reserved, row.token, row.is_adopted) for row in rows}
+    return {row.name: Ownership(row.is_reserved, row.token, row.is_adopted, row.was_active) for row in rows}
+
+
+_ORIGINS = text("""
+    SELECT c.backing_topic, CAST(o.token AS text) AS token, coalesce(s.created_epoch, t.epoch + 1) AS epoch, c.bucket_splits,
+           ARRAY(SELECT l.parent_id FROM cleave.segment_parent l
+                  WHERE l.topic_id = c.topic_id AND l.child_id = c.segment_id ORDER BY l.ordinal) AS parent_ids
+      FROM cleave.operation_child c
+      JOIN cleave.operation o USING (operation_id)
+      JOIN cleave.topic t ON t.topic_id = c.topic_id
+      LEFT JOIN cleave.segment s ON s.topic_id = c.topic_id AND s.segment_id = c.segment_id
+     WHERE c.backing_topic = ANY (CAST(:names AS text[])) AND o.token IS NOT NULL""")
+
+
+def origins(tx: Connection, names: Iterable[str]) -> dict[str, LogOrigin]:
+    """Return the creation records to store with these logs if they have to be created once more.
+
+    A log is absent if no operation of this journal reserved its name, or if the operation has no token.
+    """
+    return {
+        row.backing_topic: LogOrigin(row.token, row.epoch, tuple(row.parent_ids), tuple(row.bucket_splits))
+        for row in tx.execute(_ORIGINS, {"names": sorted(names)})
+    }
 
 
 def backing_topics(tx: Connection, topic_id: int) -> list[str]:

@@ -53,9 +53,7 @@ class ForeignLog:
         }
 
 
-def replace(
-    tx: Connection, data_plane: str, topic_ids: Collection[int], logs: Sequence[ForeignLog]
-) -> None:
+def replace(tx: Connection, data_plane: str, topic_ids: Collection[int], logs: Sequence[ForeignLog]) -> None:
     """Record the foreign logs of these topics, and forget those that are no longer there."""
     documents = json.dumps([one.to_document() for one in logs])
     parameters = {"data_plane": data_plane, "topic_ids": list(topic_ids), "logs": documents}

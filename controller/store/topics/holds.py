@@ -14,14 +14,18 @@ from sqlalchemy import Connection, text
 from controller.domain.errors import TopicHeld
 from controller.store.shards import Shards
 
-MAY_ACT = "t.held_reason IS NULL AND t.verified_under IS NOT DISTINCT FROM (SELECT cleave.database_identity())"
+MAY_ACT = (
+    "t.held_reason IS NULL AND t.verified_under IS NOT DISTINCT FROM (SELECT cleave.database_identity())"
+)
 """SQL condition on `cleave.topic t`: the topic is verified and not held."""
 WHY_NOT = f"""CASE WHEN {MAY_ACT} THEN NULL
                    ELSE coalesce(t.held_reason, 'its logs are being compared with the journal') END"""
 """SQL expression on `cleave.topic t`: the reason for which nothing acts on the topic; NULL: it may be acted on."""
 RETRY_SECONDS = 1.0
 
-_WHY_NOT = text(f"SELECT t.name, {WHY_NOT} AS why_not FROM cleave.topic t WHERE t.topic_id = :topic_id")
+_WHY_NOT = text(
+    f"SELECT t.name, {WHY_NOT} AS why_not FROM cleave.topic t WHERE t.topic_id = :topic_id"  # noqa: S608 - constants only
+)
 # Two ranges instead of one inequality, so that the index is searched. Topics with work under way come first.
 _UNVERIFIED = text("""
     SELECT t.topic_id

@@ -114,7 +114,10 @@ def commit(tx: Connection, topic: TopicRow, recovered: RecoveredLayout, *, actor
     _insert(tx, topic, plan)
     tx.execute(text(FORGET_LOADS), {**of_topic, "segment_ids": list(plan.sealed)})
     tx.execute(text(_END_OPERATIONS), {**of_topic, "added": added, "sealed": list(plan.sealed)})
-    kept = {"data_plane": topic.data_plane, "backing_topics": [one.backing_topic for one in plan.added.values()]}
+    kept = {
+        "data_plane": topic.data_plane,
+        "backing_topics": [one.backing_topic for one in plan.added.values()],
+    }
     tx.execute(text(_KEEP), kept)
     for name, kind in sorted(recovered.subscriptions.items()):
         insert_subscription(tx, topic.topic_id, name, kind, recovered.reads_after_epoch)
@@ -156,5 +159,3 @@ def _insert(tx: Connection, topic: TopicRow, plan: RecoveryPlan) -> None:
     ]
     if links:
         tx.execute(insert(SEGMENT_PARENT), links)
-
-

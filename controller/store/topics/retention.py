@@ -49,7 +49,7 @@ _EXPIRED = text(f"""
                         WHERE p.topic_id = s.topic_id AND p.segment_id = s.segment_id AND p.live)
      GROUP BY r.topic_id, r.name, r.data_plane
      ORDER BY r.topic_id
-     LIMIT :limit""")
+     LIMIT :limit""")  # noqa: S608 - constants only
 
 
 def expired_topics(

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import Connection
 
-from controller.dataplane.base import LogState
+from controller.dataplane.base import LogReport, LogState
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
 from controller.domain.errors import DataPlaneUnavailable, Unsupported
 from controller.domain.operation import OperationKind, OperationState, Origin
@@ -41,7 +41,7 @@ def orphan(bench: Bench) -> str:
     bench.drive(operation.operation_id)
     bench.settle()
     log = operation.children[0].backing_topic
-    bench.plane.create_segment(log, [])  # a call that was held up for long
+    bench.create_again(log)  # a call that was held up for long
     bench.execute("UPDATE cleave.tombstone SET closed_at = clock_timestamp() WHERE closed_at IS NULL")
     return log
 
@@ -60,7 +60,7 @@ def delete_sealed(bench: Bench) -> None:
 
 def reopen_sealed(bench: Bench) -> None:
     bench.plane.delete_segment(bench.log_of(0))
-    bench.plane.create_segment(bench.log_of(0), ["billing"])
+    bench.create_again(bench.log_of(0), ["billing"])
 
 
 def remove_cursor(bench: Bench) -> None:
@@ -215,7 +215,7 @@ def test_children_made_after_the_listing_are_no_orphans(bench: Bench) -> None:
     plane = FaultyDataPlane(bench.plane)
 
     def reshape_meanwhile(call: str, _number: int) -> None:
-        if call == "states_of":
+        if call == "describe_logs":
             plane.before_call = lambda _call, _number: None
             bench.drive(operation.operation_id)
 
@@ -231,7 +231,7 @@ def test_a_reshape_made_and_done_while_the_reconciler_looks_leaves_it_nothing_to
     plane = FaultyDataPlane(bench.plane)
 
     def reshape_meanwhile(call: str, _number: int) -> None:
-        if call == "states_of":
+        if call == "describe_logs":
             plane.before_call = lambda _call, _number: None
             bench.reshape(splitting(0))
 
@@ -246,11 +246,11 @@ def test_a_log_that_is_out_of_sight_for_a_moment_is_not_missing(split_topic: Ben
     plane, log = FaultyDataPlane(split_topic.plane), split_topic.log_of(1)
 
     def away_for_a_moment(call: str, _number: int) -> None:
-        looks = [name for name, _ in plane.log if name == "states_of"]
-        if call == "states_of" and len(looks) == 1:
+        looks = [name for name, _ in plane.log if name == "describe_logs"]
+        if call == "describe_logs" and len(looks) == 1:
             split_topic.plane.delete_segment(log)
-        elif call == "states_of" and len(looks) == 2:
-            split_topic.plane.create_segment(log, ["billing"])
+        elif call == "describe_logs" and len(looks) == 2:
+            split_topic.create_again(log, ["billing"])
 
     plane.before_call = away_for_a_moment
 
@@ -315,7 +315,7 @@ def test_a_deleted_topic_is_looked_after_for_a_while(bench: Bench) -> None:
     bench.finish(topic_admin.delete_topic(bench.store, TOPIC, bench.request()))
     bench.settle()
     bench.execute("UPDATE cleave.tombstone SET closed_at = clock_timestamp() WHERE closed_at IS NULL")
-    bench.plane.create_segment(log, [])  # a call that was held up for long
+    bench.create_again(log)  # a call that was held up for long
 
     findings, next_after = reconcile_topics(bench.store, bench.planes)
 
@@ -360,7 +360,7 @@ def test_topics_that_are_as_recorded_are_looked_at_together(bench: Bench) -> Non
 
     assert reconcile_topics(bench.store, {"embedded": plane.as_data_plane()}) == ([], None)
 
-    assert [call for call, _ in plane.log] == ["list_segments_of", "states_of", "subscriptions_of"]
+    assert [call for call, _ in plane.log] == ["list_segments_of", "describe_logs"]
 
 
 @pytest.mark.parametrize(("topics_a_look", "logs_a_call"), [(100, 200), (2, 3)], ids=["one look", "several"])
@@ -395,12 +395,12 @@ def test_a_log_that_does_not_answer_keeps_no_other_topic_from_being_looked_at(
 ) -> None:
     """Nor is it taken for one that is missing."""
     first, second = with_others(bench, 1)
-    silent, looking = logs_of(bench, first)[0], EmbeddedDataPlane.states_of
+    silent, describing = logs_of(bench, first)[0], EmbeddedDataPlane.describe_logs
 
-    def states_of(plane: EmbeddedDataPlane, logs: Sequence[str]) -> dict[str, LogState]:
-        return {name: state for name, state in looking(plane, logs).items() if name != silent}
+    def describe_logs(plane: EmbeddedDataPlane, logs: Sequence[str]) -> dict[str, LogReport]:
+        return {name: report for name, report in describing(plane, logs).items() if name != silent}
 
-    monkeypatch.setattr(EmbeddedDataPlane, "states_of", states_of)
+    monkeypatch.setattr(EmbeddedDataPlane, "describe_logs", describe_logs)
     for topic_id in (first, second):
         bench.plane.delete_segment(logs_of(bench, topic_id)[0])
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from controller.dataplane.base import LogState, OutgoingMessage
+from controller.dataplane.base import LogState
 from controller.dataplane.embedded import plane as embedded_plane
 from controller.domain.operation import OperationState
+from controller.services import topic_admin
 from controller.services.segment_admin import splitting
 from controller.services.tombstone_sweeper import sweep
 from controller.store.journal import tombstones
 from controller.store.journal.tombstones import Tombstone
-from tests.support.bench import CALL_TIMEOUT_SECONDS, Bench
+from tests.support.bench import CALL_TIMEOUT_SECONDS, TOPIC, Bench
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
 from tests.support.waiting import wait_until
 
@@ -69,7 +70,7 @@ def test_a_second_look_too_soon_closes_nothing(bench: Bench) -> None:
 def test_a_log_that_comes_back_is_deleted_again_and_its_absences_start_anew(bench: Bench) -> None:
     log = an_aborted_split(bench)[0]
     sweep(bench.store, bench.planes)
-    bench.plane.create_segment(log, ["billing"])  # a call held up on its way
+    bench.create_again(log, ["billing"])  # a call held up on its way
     bench.execute(
         "UPDATE cleave.tombstone SET not_before = '-infinity', absent_since = absent_since - interval '1 hour'"
     )
@@ -85,12 +86,13 @@ def test_a_log_that_comes_back_is_deleted_again_and_its_absences_start_anew(benc
 def test_a_log_that_is_there_again_right_after_its_deletion_is_not_absent(bench: Bench) -> None:
     """An act that says it was done is looked at: here a call held up makes the log anew in between."""
     logs = an_aborted_split(bench)
-    plane = FaultyDataPlane(bench.plane)
+    plane, made = FaultyDataPlane(bench.plane), list[int]()
 
     def make_it_again(call: str, number: int) -> None:
-        if call == "segment_state" and number == 3:  # after the first log's own look and deletion
-            bench.plane.create_segment(logs[0], [])
-            bench.plane.create_segment(logs[1], [])
+        if call == "segment_state" and not made:  # after the deletion of the first log
+            made.append(number)
+            bench.create_again(logs[0])
+            bench.create_again(logs[1])
 
     plane.before_call = make_it_again
 
@@ -106,8 +108,10 @@ def test_what_a_deletion_left_behind_goes_at_the_second_look(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log is gone, its messages are not: deletions have a time limit."""
-    log = an_aborted_split(bench)[0]
-    bench.logs.append(log, [OutgoingMessage(b"1")], producer="p", sequence=1)
+    bench.topic_with()
+    bench.publish(0, 1)
+    log = bench.log_of(0)
+    bench.finish(topic_admin.delete_topic(bench.store, TOPIC, bench.request()))
     messages = "SELECT count(*) FROM embedded.message"
     with monkeypatch.context() as hurried:
         hurried.setattr(embedded_plane, "_SWEEP_SHARE", 0.0)
