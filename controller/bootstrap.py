@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from controller.services.worker.worker import Beside, Worker
     from controller.store.postgres.notifications import Listener
 
-OTHER_CONNECTIONS = 12
-"""Besides its operations a process may at once evaluate, look for what is due, mirror, sample keys, watch drains, give defaults
-to proposals, hold its leases, lead consumers, feed layouts and be asked."""
+OTHER_CONNECTIONS = 13
+"""Besides its operations a process may at once evaluate, look for what is due, mirror, sample keys, watch drains, verify topics,
+give defaults to proposals, hold its leases, lead consumers, feed layouts and be asked."""
 API_TRANSACTIONS = 20
 """At once, for what people ask of a worker over HTTP and for the audit of it."""
 OPERATIONS_TOGETHER = 64
@@ -220,7 +220,7 @@ def build_worker(
             migrations.demand_current(tx)
 
     loop = _work_loop(app, worker_id, sensors, listener, leases)
-    beside = _beside(app, leases) + (() if served is None else _serving(app, leases, served))
+    beside = _beside(app, leases, loop.rescan) + (() if served is None else _serving(app, leases, served))
     return Worker(loop, leases, listener, beside, worker_id, demand_schema)
 
 
@@ -351,13 +351,14 @@ def _work_loop(
     return loop
 
 
-def _beside(app: Application, leases: ShardLeases) -> tuple[Beside, ...]:
+def _beside(app: Application, leases: ShardLeases, rescan: Callable[[], None]) -> tuple[Beside, ...]:
     """What goes on in threads of its own, where there is something for it to do."""
     from controller.services.approvals import ApprovalClock
     from controller.services.drain_watch import DrainWatch
     from controller.services.key_sampler import KeySampler, KeySampling
     from controller.services.log_trimmer import LogTrimmer
     from controller.services.mirror import MirrorLoop
+    from controller.services.reconciler import Verifier
 
     settings = app.settings
     mirror = MirrorLoop(
@@ -375,6 +376,7 @@ def _beside(app: Application, leases: ShardLeases) -> tuple[Beside, ...]:
     return (
         ApprovalClock(app.store, interval_seconds=settings.worker_sweep_seconds),
         DrainWatch(app.store, app.planes, lambda: leases.held, SystemClock()),
+        Verifier(app.store, app.planes, lambda: leases.held, rescan),
         *([mirror] if mirror.is_needed else []),
         *([trimmer] if trimmer.is_needed else []),
         *([sampler] if sampler.is_needed else []),

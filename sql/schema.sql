@@ -4162,6 +4162,23 @@ CREATE VIEW inspect.fleet AS
 
 COMMENT ON VIEW inspect.fleet IS 'One row a topic: its load against the split thresholds, what holds it back, and what it needs. urgency: 6 stuck or a gap in its ring, 5 policy cannot be followed, 4 waiting does not help, 3 no fresh load, or somebody has to approve, 2 hot and waiting, 1 under way, 0 nothing.';
 
+CREATE VIEW inspect.foreign_logs AS
+ SELECT t.name AS topic,
+    f.topic_id,
+    f.data_plane,
+    f.backing_topic,
+    f.segment_id,
+    f.reason,
+    f.unread,
+    f.token,
+    f.epoch,
+    f.found_at,
+    f.seen_at
+   FROM (cleave.foreign_log f
+     JOIN cleave.topic t USING (topic_id));
+
+COMMENT ON VIEW inspect.foreign_logs IS 'Logs that have the name of a segment and that Cleave must not delete: another journal created them, or they hold unread messages.';
+
 CREATE VIEW inspect.undrained AS
  SELECT t.name AS topic,
     t.topic_id,
@@ -4259,6 +4276,20 @@ CREATE VIEW inspect.health AS
           WHERE (c.disconnected_at IS NOT NULL)) away);
 
 COMMENT ON VIEW inspect.health IS 'One row: how everything is. Ages are empty where there is nothing to be old; shards are those that had a worker within the hour; lease_changes only rises, by one for each time that a worker began to have a shard.';
+
+CREATE VIEW inspect.held_topics AS
+ SELECT name AS topic,
+    topic_id,
+    data_plane,
+    epoch,
+    held_reason,
+    held_at,
+    round(EXTRACT(epoch FROM (clock_timestamp() - held_at)), 1) AS held_seconds,
+    (verified_under IS DISTINCT FROM cleave.database_identity()) AS unverified
+   FROM cleave.topic t
+  WHERE ((state <> 'deleted'::text) AND ((held_reason IS NOT NULL) OR (verified_under IS DISTINCT FROM cleave.database_identity())));
+
+COMMENT ON VIEW inspect.held_topics IS 'Topics that nothing acts on: their logs are ahead of the journal (held_reason), or are still to be compared with it (unverified).';
 
 CREATE VIEW inspect.key_sketches AS
  SELECT l.topic,
@@ -5967,11 +5998,17 @@ GRANT SELECT ON TABLE inspect.why_not TO cleave_controller;
 GRANT SELECT ON TABLE inspect.fleet TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.fleet TO cleave_controller;
 
+GRANT SELECT ON TABLE inspect.foreign_logs TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.foreign_logs TO cleave_controller;
+
 GRANT SELECT ON TABLE inspect.undrained TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.undrained TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.health TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.health TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.held_topics TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.held_topics TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.key_sketches TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.key_sketches TO cleave_controller;

@@ -65,6 +65,22 @@ SELECT d.tombstone_id, t.name AS topic, d.segment_id, d.data_plane, d.backing_to
  WHERE d.closed_at IS NULL;
 COMMENT ON VIEW inspect.tombstones_open IS 'Logs still to be deleted from a data plane; closed after two absences.';
 
+CREATE VIEW inspect.foreign_logs AS
+SELECT t.name AS topic, f.topic_id, f.data_plane, f.backing_topic, f.segment_id, f.reason, f.unread, f.token, f.epoch, f.found_at, f.seen_at
+  FROM cleave.foreign_log f
+  JOIN cleave.topic t USING (topic_id);
+COMMENT ON VIEW inspect.foreign_logs IS
+    'Logs that have the name of a segment and that Cleave must not delete: another journal created them, or they hold unread messages.';
+
+CREATE VIEW inspect.held_topics AS
+SELECT t.name AS topic, t.topic_id, t.data_plane, t.epoch, t.held_reason, t.held_at,
+       round(extract(epoch FROM clock_timestamp() - t.held_at), 1) AS held_seconds,
+       t.verified_under IS DISTINCT FROM cleave.database_identity() AS unverified
+  FROM cleave.topic t
+ WHERE t.state <> 'deleted' AND (t.held_reason IS NOT NULL OR t.verified_under IS DISTINCT FROM cleave.database_identity());
+COMMENT ON VIEW inspect.held_topics IS
+    'Topics that nothing acts on: their logs are ahead of the journal (held_reason), or are still to be compared with it (unverified).';
+
 CREATE VIEW inspect.leases AS
 SELECT l.name, l.holder, l.term, l.acquired_at, l.expires_at, l.expires_at > clock_timestamp() AS live, l.address
   FROM cleave.lease l;

@@ -111,8 +111,12 @@ class Bench:
 
     def publish(self, segment_id: int, count: int = 3) -> None:
         """Append messages to the segment's log."""
+        self.append(self.log_of(segment_id), count)
+
+    def append(self, log: str, count: int = 1) -> None:
+        """Append messages to a log, whoever has it."""
         batch = [OutgoingMessage(b"payload", b"key")] * count
-        stored = self.logs.append(self.log_of(segment_id), batch, producer="tests", sequence=next(self._keys))
+        stored = self.logs.append(log, batch, producer="tests", sequence=next(self._keys))
         assert stored == count
 
     def create_again(self, log: str, subscriptions: Sequence[str] = ()) -> None:

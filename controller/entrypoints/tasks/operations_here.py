@@ -11,6 +11,7 @@ import time
 from controller.bootstrap import OPERATIONS_TOGETHER, Application
 from controller.entrypoints.running import worker_is_up
 from controller.services.operation_runner import run_due
+from controller.services.reconciler import verify_topics
 from controller.store.journal import claims
 from controller.store.postgres.clock import database_now
 
@@ -20,13 +21,15 @@ SOON_SECONDS = 6.0
 
 
 def run_where_no_worker_is(app: Application, budget_seconds: float = BUDGET_SECONDS) -> int:
-    """Runs due operations, whoever asked for them, until none is due soon or the time is over; how many runs.
+    """Verifies topics, and runs due operations, whoever asked for them, until none is due soon or the time is over; how many runs.
 
     None at all while a worker is up. What is left stays in the journal for the next pass.
     """
     if worker_is_up(app):
         return 0
     context, runs, give_up_at = app.runner(), 0, time.monotonic() + budget_seconds
+    while time.monotonic() < give_up_at and verify_topics(app.store, app.planes):
+        pass
     while time.monotonic() < give_up_at:
         ran = run_due(context, limit=OPERATIONS_TOGETHER)
         if ran:

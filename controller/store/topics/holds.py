@@ -36,6 +36,10 @@ _UNVERIFIED = text("""
             OR t.topic_id % CAST(:shard_count AS bigint) = ANY (CAST(:shards AS bigint[])))
      ORDER BY t.held_reason IS NOT NULL, EXISTS (SELECT FROM cleave.operation o WHERE o.topic_id = t.topic_id AND o.finished_at IS NULL) DESC, t.topic_id
      LIMIT :limit""")
+_COUNT = text(
+    f"SELECT count(*) FROM cleave.topic t WHERE t.topic_id = ANY (:topic_ids) AND NOT ({MAY_ACT})"  # noqa: S608 - constants only
+)
+_HELD = text("SELECT held_reason FROM cleave.topic WHERE topic_id = :topic_id")
 # Leaders of the lost time may have handed out generations that the journal does not know, so each subscription goes on above them.
 _VERIFY = text("""
     WITH verified AS (
@@ -82,6 +86,17 @@ def unverified_topics(tx: Connection, *, limit: int, shards: Shards | None = Non
     """
     parameters = {"shard_count": None, "shards": None} if shards is None else shards.parameters
     return list(tx.execute(_UNVERIFIED, {"limit": limit, **parameters}).scalars())
+
+
+def count_unverified(tx: Connection, topic_ids: Collection[int]) -> int:
+    """Return how many of these topics may not be acted on."""
+    return int(tx.execute(_COUNT, {"topic_ids": sorted(topic_ids)}).scalar_one())
+
+
+def held_reason(tx: Connection, topic_id: int) -> str | None:
+    """Return the evidence for which the topic is held; None if the topic is not held."""
+    reason: str | None = tx.execute(_HELD, {"topic_id": topic_id}).scalar_one()
+    return reason
 
 
 def verify(tx: Connection, topic_ids: Collection[int]) -> list[int]:

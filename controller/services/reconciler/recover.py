@@ -1,0 +1,86 @@
+"""Recovers one topic on request: compares its logs with the journal and rebuilds the layout where the logs are ahead.
+
+The same happens without a request whenever the database came back differently (`verifier`). A request can also recover a topic
+that the journal has lost altogether.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controller.dataplane.base import DataPlane, SetWiseDataPlane
+from controller.dataplane.registry import configured
+from controller.domain.errors import TopicNotFound, Unsupported
+from controller.domain.segment import segment_of_log
+from controller.services.reconciler.findings import Finding
+from controller.services.reconciler.reconcile import reconcile
+from controller.store.postgres.engine import Store
+from controller.store.topics import holds, topics
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """A topic after its recovery, or as a dry run found it. `held_reason` None: the topic is not held.
+
+    `epoch` is -1 for a topic that the journal does not have yet.
+    """
+
+    topic: str
+    epoch: int
+    held_reason: str | None
+    findings: tuple[Finding, ...]
+
+
+def recover(
+    store: Store,
+    planes: Mapping[str, DataPlane],
+    topic: str,
+    *,
+    actor: str,
+    data_plane: str | None = None,
+    dry_run: bool = False,
+) -> Recovery:
+    """Compare the topic's logs with the journal, and rebuild the layout where the logs are ahead; a dry run only lists.
+
+    `data_plane` names where the logs are of a topic that the journal does not have. Raises TopicNotFound, Unsupported,
+    DataPlaneUnavailable.
+    """
+    topic_id = _topic_id(store, topic)
+    if topic_id is None:
+        topic_id = _restore_row(store, planes, topic, actor=actor, data_plane=data_plane)
+    elif not dry_run:
+        with store.transaction() as tx:
+            holds.doubt(tx, [topic_id])
+    findings = reconcile(store, planes, topic_id, actor=actor, dry_run=dry_run)
+    with store.transaction() as tx:
+        row = topics.get_topic(tx, topic_id)
+        return Recovery(row.name, row.epoch, holds.held_reason(tx, topic_id), findings)
+
+
+def _topic_id(store: Store, topic: str) -> int | None:
+    with store.transaction() as tx:
+        try:
+            return topics.find_topic(tx, topic).topic_id
+        except TopicNotFound:
+            return None
+
+
+def _restore_row(
+    store: Store, planes: Mapping[str, DataPlane], topic: str, *, actor: str, data_plane: str | None
+) -> int:
+    """Insert the row of a topic that only its logs tell of. Raises TopicNotFound if there is no log either."""
+    if data_plane is None:
+        raise TopicNotFound(f"topic {topic} is not in the journal; name the data plane that has its logs")
+    plane = configured(planes, data_plane, topic)
+    if not isinstance(plane, SetWiseDataPlane):
+        raise Unsupported(f"the broker keeps the layout of {topic}; attach the topic instead")
+    ids = [found[1] for name in plane.list_segments(topic) if (found := segment_of_log(name)) is not None]
+    if not ids:
+        raise TopicNotFound(f"data plane {data_plane!r} has no log of topic {topic}; create the topic")
+    with store.transaction() as tx:
+        first_free = topics.first_free_segment_id(tx, topic)
+        row = topics.insert_topic(
+            tx, topic, data_plane=data_plane, next_segment_id=max(first_free, max(ids) + 1), actor=actor
+        )
+        return row.topic_id

@@ -1,0 +1,62 @@
+"""Verifier: compares the logs of topics with the journal whenever the database came back as another one.
+
+Runs in a thread of the worker that holds the topics' shards. Until a topic is verified no reshape of it is intended, nothing of
+it is pruned and no consumer begins a session on it; operations that were intended before go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+from controller import telemetry
+from controller.dataplane.base import DataPlane
+from controller.domain.errors import CleaveError
+from controller.services.reconciler.reconcile import verify_topics
+from controller.store.postgres.engine import Store
+from controller.store.shards import Shards
+
+log = telemetry.get_logger(__name__)
+
+INTERVAL_SECONDS = 1.0
+"""An index answers whether a topic is unverified."""
+
+
+class Verifier:
+    """Looks for unverified topics again and again, until told to stop."""
+
+    def __init__(
+        self,
+        store: Store,
+        planes: Mapping[str, DataPlane],
+        shards: Callable[[], Shards],
+        on_verified: Callable[[], None],
+    ) -> None:
+        """`on_verified` is called, in the verifier's thread, when topics may be acted on again."""
+        self._store, self._planes, self._shards, self._on_verified = store, planes, shards, on_verified
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        """Rounds until `stop`. A round that verified topics is followed by the next one at once."""
+        while not self._stopping.is_set():
+            verified = 0
+            try:
+                verified = self.round()
+            except CleaveError as error:
+                log.warning("topics not verified", error=str(error))
+            except Exception:  # the thread would end unseen, and topics would wait for ever
+                log.exception("verifying topics failed")
+            if verified:
+                log.info("topics verified", topics=verified)
+                self._on_verified()
+            else:
+                self._stopping.wait(INTERVAL_SECONDS)
+
+    def stop(self) -> None:
+        """Leave after the topics in hand."""
+        self._stopping.set()
+
+    def round(self) -> int:
+        """Compare some unverified topics; return how many are verified now. Raises StoreUnavailable."""
+        shards = self._shards()
+        return verify_topics(self._store, self._planes, shards=shards) if shards.held else 0

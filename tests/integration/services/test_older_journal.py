@@ -1,0 +1,336 @@
+"""A journal that is older than its logs, on both data planes: nothing unread is deleted, and the layout comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from controller.devstack.postgres import PostgresServer
+from controller.domain.errors import TopicHeld
+from controller.domain.hash_range import HashRange
+from controller.domain.log_origin import LogOrigin
+from controller.domain.operation import OperationState
+from controller.domain.seek_target import EARLIEST
+from controller.domain.segment import segment_descriptor
+from controller.services import topic_admin
+from controller.services.reconciler import FindingKind, reconcile, recover, verify_topics
+from controller.services.segment_admin import merging, splitting
+from controller.store.topics import drains
+from tests.support.bench import Bench
+from tests.support.bench_planes import OnPulsar
+from tests.support.older_journal import Backups, maintain, open_logs, unread_by_log
+
+ON_BOTH_PLANES = [pytest.param("embedded"), pytest.param("pulsar", marks=pytest.mark.pulsar)]
+
+
+@pytest.fixture
+def bench(request: pytest.FixtureRequest, database: str) -> Iterator[Bench]:
+    """On the plane that the test names; embedded logs otherwise."""
+    pulsar = None
+    if getattr(request, "param", "embedded") == "pulsar":
+        broker = request.getfixturevalue("pulsar_broker")
+        pulsar = OnPulsar.fresh(broker.admin_url, broker.service_url, "acme/restored")
+    bench = Bench(database, pulsar)
+    yield bench
+    if pulsar is not None:
+        pulsar.remove(bench.plane)
+    bench.close()
+
+
+@pytest.fixture
+def backups(bench: Bench, postgres_server: PostgresServer) -> Iterator[Backups]:
+    """Copies of the bench's journal, dropped at the end."""
+    backups = Backups(postgres_server, bench, [])
+    yield backups
+    bench.store.dispose()
+    backups.remove()
+
+
+def shape(bench: Bench) -> list[tuple[int, str, tuple[int, ...]]]:
+    """Active segments with their parents."""
+    return [(one.segment_id, str(one.hash_range), one.parent_ids) for one in bench.layout.active]
+
+
+def grow(bench: Bench) -> None:
+    """Reshape the topic several times, with unread messages in every log."""
+    bench.publish(0, 4)
+    bench.reshape(splitting(0))
+    for segment_id in (1, 2):
+        bench.publish(segment_id, 5)
+    bench.reshape(splitting(1))
+    for segment_id in (3, 4):
+        bench.publish(segment_id, 3)
+    bench.reshape(merging(4, 2))
+    bench.publish(5, 2)
+
+
+@pytest.mark.parametrize("bench", ON_BOTH_PLANES, indirect=True)
+def test_a_restore_loses_no_unread_message_and_brings_the_layout_back(bench: Bench, backups: Backups) -> None:
+    bench.topic_with()
+    bench.publish(0, 2)
+    backup = backups.take()
+    grow(bench)
+    present, unread, epoch = shape(bench), unread_by_log(bench), bench.layout.epoch
+    assert sum(unread.values()) == 24
+
+    backups.restore(backup)
+    maintain(bench)
+
+    assert unread_by_log(bench) == unread
+    assert shape(bench) == present
+    assert bench.layout.epoch > epoch
+    assert bench.layout.next_segment_id == 6
+    bench.check_laws()
+    bench.reshape(splitting(5))  # goes on as if nothing had been
+
+
+@pytest.mark.parametrize("bench", ON_BOTH_PLANES, indirect=True)
+@pytest.mark.parametrize("state", [OperationState.INTENDED, OperationState.PREPARED, OperationState.FENCING])
+def test_an_operation_in_the_backup_is_not_given_up_when_it_took_effect_later(
+    bench: Bench, backups: Backups, state: OperationState
+) -> None:
+    """Its deadline has passed by the time of the restore. Its children are full of messages that nobody has read."""
+    bench.topic_with()
+    operation = bench.intend(splitting(0)).operation
+    bench.run_until(operation.operation_id, state)
+    backup = backups.take()
+    bench.drive(operation.operation_id)
+    bench.publish(1, 5)
+    bench.publish(2, 5)
+    present, unread = shape(bench), unread_by_log(bench)
+
+    backups.restore(backup)
+    bench.execute("UPDATE cleave.operation SET deadline = clock_timestamp(), row_version = row_version + 1")
+    maintain(bench)
+    bench.settle()
+
+    assert unread_by_log(bench) == unread
+    assert shape(bench) == present
+    assert bench.operation(operation.operation_id).state is OperationState.DONE
+    bench.check_laws()
+
+
+@pytest.mark.parametrize("bench", ON_BOTH_PLANES, indirect=True)
+def test_the_same_split_again_on_a_database_that_looks_the_same_deletes_nothing(
+    bench: Bench, backups: Backups
+) -> None:
+    """A copy of the disk has the identity of the original: what is found then is that another operation created the log."""
+    bench.topic_with()
+    backup = backups.take()
+    bench.reshape(splitting(0))
+    bench.publish(1, 9)
+    bench.publish(2, 8)
+    present, unread = shape(bench), unread_by_log(bench)
+
+    backups.restore(backup)
+    bench.execute(
+        "UPDATE cleave.topic SET verified_under = cleave.database_identity(), row_version = row_version + 1"
+    )
+    again = bench.reshape(splitting(0))
+    assert again.state is OperationState.ABORTED
+    with pytest.raises(TopicHeld, match="being compared"):
+        bench.intend(splitting(0))
+    maintain(bench)
+
+    assert unread_by_log(bench) == unread
+    assert shape(bench) == present
+    bench.check_laws()
+
+
+def test_nothing_acts_on_a_topic_before_its_logs_were_compared(bench: Bench, backups: Backups) -> None:
+    bench.topic_with()
+    backups.restore(backups.take())
+
+    for act in (
+        lambda: bench.intend(splitting(0)),
+        lambda: topic_admin.delete_topic(bench.store, bench.topic_name, bench.request()),
+    ):
+        with pytest.raises(TopicHeld, match="being compared"):
+            act()
+    assert verify_topics(bench.store, bench.planes) == 1
+    assert verify_topics(bench.store, bench.planes) == 0
+    bench.reshape(splitting(0))
+
+
+def lost_log(bench: Bench, segment_id: int, hash_range: HashRange, *, messages: int) -> str:
+    """A log of an operation that the journal does not have."""
+    log = bench.plane.backing_topic(bench.topic_name, segment_descriptor(hash_range, segment_id))
+    bench.plane.create_segment(log, ["billing"], LogOrigin("lost", 1, (0,), ()))
+    for _ in range(messages):
+        bench.append(log)
+    return log
+
+
+@pytest.mark.parametrize("bench", ON_BOTH_PLANES, indirect=True)
+def test_a_topic_whose_logs_contradict_each_other_is_held_until_a_person_decides(bench: Bench) -> None:
+    """A child holds messages while the parent, which it replaces, takes appends."""
+    bench.topic_with()
+    operation = bench.intend(splitting(0)).operation
+    log = lost_log(bench, 7, HashRange(0, 0x7FFF), messages=3)
+
+    [found] = reconcile(bench.store, bench.planes, bench.topic_id)
+
+    assert found.kind is FindingKind.LOGS_AHEAD
+    assert "still accepts appends" in (found.error or "")
+    with pytest.raises(TopicHeld, match="still accepts appends"):
+        bench.intend(splitting(0))
+    assert bench.run_once(operation.operation_id).value == "not-claimed"
+    maintain(bench)
+    assert unread_by_log(bench) == {log: 3}
+    found_again = recover(bench.store, bench.planes, bench.topic_name, actor="ann", dry_run=True)
+    assert found_again.held_reason is not None
+
+    bench.plane.delete_segment(log)  # the person decides
+    recovered = recover(bench.store, bench.planes, bench.topic_name, actor="ann")
+
+    assert (recovered.held_reason, recovered.findings) == (None, ())
+    bench.drive(operation.operation_id)
+    bench.check_laws()
+
+
+def test_a_log_without_a_record_of_its_creation_is_listed_and_kept(bench: Bench) -> None:
+    bench.topic_with()
+    log = bench.plane.backing_topic(bench.topic_name, "0000-ffff-0")
+    stranger = log.replace("0000-ffff-0", "0000-7fff-44")
+    bench.plane.create_segment(stranger, ["billing"])
+    bench.append(stranger)
+
+    maintain(bench)
+
+    assert bench.rows("SELECT backing_topic, segment_id, unread, token FROM inspect.foreign_logs") == [
+        (stranger, 44, 1, None)
+    ]
+    assert unread_by_log(bench) == {stranger: 1}
+    bench.plane.delete_segment(stranger)
+    maintain(bench, 1)
+    assert bench.rows("SELECT * FROM inspect.foreign_logs") == []
+
+
+def test_a_topic_that_the_backup_does_not_have_is_recovered_from_its_logs(
+    bench: Bench, backups: Backups
+) -> None:
+    backup = backups.take()
+    bench.topic_with()
+    grow(bench)
+    present, unread = shape(bench), unread_by_log(bench)
+
+    backups.restore(backup)
+    recovered = recover(bench.store, bench.planes, bench.topic_name, actor="ann", data_plane=bench.plane.name)
+
+    assert recovered.held_reason is None
+    assert [(i, where) for i, where, _ in shape(bench)] == [(i, where) for i, where, _ in present]
+    maintain(bench)
+    assert unread_by_log(bench) == unread
+    assert bench.rows("SELECT name, kind FROM cleave.subscription") == [("billing", "STREAM")]
+
+
+def test_a_name_that_only_logs_have_is_not_created_over_them(bench: Bench, backups: Backups) -> None:
+    backup = backups.take()
+    bench.topic_with()
+    bench.publish(0, 3)
+    unread = unread_by_log(bench)
+
+    backups.restore(backup)
+    assert bench.create().state is OperationState.ABORTED
+    maintain(bench)
+
+    assert unread_by_log(bench) == unread
+
+
+def drain(bench: Bench, segment_id: int, subscription: str = "billing") -> None:
+    bench.plane.skip_all(bench.log_of(segment_id), subscription)
+
+
+@pytest.mark.parametrize("bench", ON_BOTH_PLANES, indirect=True)
+def test_subscriptions_and_positions_are_those_of_the_data_plane(bench: Bench, backups: Backups) -> None:
+    bench.topic_with()
+    backup = backups.take()
+    bench.finish(topic_admin.create_subscription(bench.store, bench.topic_name, "audit", bench.request()))
+    bench.publish(0, 4)
+    bench.reshape(splitting(0))
+    bench.publish(1, 2)
+    bench.reshape(splitting(1))
+    drain(bench, 0)
+    drain(bench, 0, "audit")
+    drain(bench, 1)
+
+    backups.restore(backup)
+    maintain(bench, 1)
+
+    with bench.store.transaction() as tx:
+        read = {name: drains.drained(tx, bench.topic_id, name) for name in ("billing", "audit")}
+    assert read == {"billing": {0, 1}, "audit": {0}}
+    assert bench.plane.backlog(bench.log_of(1), "audit") == 2
+
+
+def test_what_was_moved_back_in_the_lost_time_is_unread_again(bench: Bench, backups: Backups) -> None:
+    bench.topic_with()
+    bench.publish(0, 4)
+    bench.reshape(splitting(0))
+    drain(bench, 0)
+    with bench.store.transaction() as tx:
+        drains.mark_drained(tx, bench.topic_id, "billing", [0])
+    backup = backups.take()
+    bench.finish(
+        topic_admin.seek_subscription(
+            bench.store, bench.topic_name, "billing", EARLIEST, bench.request(), release_seconds=1.0
+        )
+    )
+
+    backups.restore(backup)
+    maintain(bench)
+
+    assert unread_by_log(bench) == {bench.log_of(0): 4}
+    with bench.store.transaction() as tx:
+        assert drains.drained(tx, bench.topic_id, "billing") == set()
+
+
+def test_what_was_pruned_in_the_lost_time_is_not_missed(bench: Bench, backups: Backups) -> None:
+    bench.topic_with()
+    bench.publish(0, 2)
+    bench.reshape(splitting(0))
+    backup = backups.take()
+    bench.reshape(splitting(1))
+    drain(bench, 0)
+    drain(bench, 1)
+    maintain(bench)
+    assert bench.undeleted_logs() == []
+    present, epoch = shape(bench), bench.layout.epoch
+
+    backups.restore(backup)
+    maintain(bench)
+
+    assert [(i, where) for i, where, _ in shape(bench)] == [(i, where) for i, where, _ in present]
+    assert bench.layout.epoch > epoch
+    bench.check_laws()
+
+
+def test_generations_go_on_above_those_of_the_lost_time(bench: Bench, backups: Backups) -> None:
+    bench.topic_with()
+    backup = backups.take()
+    bench.execute("UPDATE cleave.subscription SET generation = generation + 50")
+    generation = bench.scalar("SELECT generation FROM cleave.subscription")
+
+    backups.restore(backup)
+    assert verify_topics(bench.store, bench.planes) == 1
+
+    assert bench.scalar("SELECT generation FROM cleave.subscription") > generation
+
+
+def test_a_merge_whose_fence_stopped_half_way_in_the_lost_time_is_completed(
+    bench: Bench, backups: Backups
+) -> None:
+    bench.topic_with(segments=2)
+    bench.publish(0)
+    bench.publish(1)
+    backup = backups.take()
+    operation = bench.intend(merging(0, 1)).operation
+    bench.run_until(operation.operation_id, OperationState.FENCING)
+    bench.plane.terminate_segment(bench.log_of(0))
+
+    backups.restore(backup)
+    verify_topics(bench.store, bench.planes)
+
+    assert shape(bench) == [(2, "0000-ffff", (0, 1))]
+    assert open_logs(bench) == [bench.log_of(2)]

@@ -1,0 +1,207 @@
+"""Layouts rebuilt from logs: after any history of reshapes, from a journal of any earlier time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.domain.hash_range import HashRange
+from controller.domain.layout import SegmentLayout
+from controller.domain.recovery import RecoveryPlan, SegmentLog, plan_recovery
+from tests.support.drawn import cases
+
+NOW = 1_700_000_000_000
+
+
+@dataclass(frozen=True)
+class History:
+    """Layouts of one topic, the oldest first, and the log of every segment that ever was."""
+
+    layouts: tuple[SegmentLayout, ...]
+    logs: dict[int, SegmentLog]
+
+    def seen(self, journal: SegmentLayout) -> RecoveryPlan:
+        """What the journal of an earlier time makes of the logs as they are at the end."""
+        known = {i: self.logs[i] for i in journal.segments}
+        found = [log for i, log in sorted(self.logs.items()) if i not in journal.segments]
+        return plan_recovery(journal, known, found, NOW)
+
+
+def log_of(layout: SegmentLayout, segment_id: int, token: str) -> SegmentLog:
+    """The log as its operation created it."""
+    segment = layout.segment(segment_id)
+    return SegmentLog(
+        segment_id,
+        segment.hash_range,
+        f"topic-segment-{segment.hash_range}-{segment_id}",
+        is_closed=False,
+        has_carried_messages=False,
+        token=token,
+        epoch=segment.created_epoch,
+        parent_ids=segment.parent_ids,
+        bucket_splits=segment.bucket_splits,
+    )
+
+
+def after(layout: SegmentLayout, logs: dict[int, SegmentLog], later: SegmentLayout) -> dict[int, SegmentLog]:
+    """The logs after one reshape: the parents closed, the children there and written to."""
+    made = {i: log_of(later, i, f"op-{later.epoch}") for i in later.segments.keys() - layout.segments.keys()}
+    closed = {i for i, one in later.segments.items() if not one.is_active}
+    return {
+        **{i: replace(one, is_closed=i in closed) for i, one in logs.items()},
+        **{i: replace(one, has_carried_messages=True) for i, one in made.items()},
+    }
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> History:
+    """Splits, merges and new buckets, in any order."""
+    layouts = [SegmentLayout.initial(draw(st.integers(1, 3)), now=NOW)]
+    logs = {i: log_of(layouts[0], i, "op-create") for i in layouts[0].segments}
+    for _ in range(draw(st.integers(0, 6))):
+        layout = layouts[-1]
+        at = draw(st.integers(0, len(layout.active) - 1))
+        segment = layout.active[at]
+        kind = draw(st.sampled_from(["split", "merge", "rebucket"]))
+        if kind == "merge" and at + 1 < len(layout.active):
+            later = layout.merge(segment.segment_id, layout.active[at + 1].segment_id, NOW)
+        elif kind == "rebucket" or segment.hash_range.width < 4:
+            later = layout.rebucket(segment.segment_id, segment.bucket_count + 1, NOW)
+        else:
+            later = layout.split(segment.segment_id, NOW)
+        logs = after(layout, logs, later)
+        layouts.append(later)
+    return History(tuple(layouts), logs)
+
+
+def shape(layout: SegmentLayout) -> list[tuple[int, HashRange]]:
+    """Who is active where."""
+    return [(one.segment_id, one.hash_range) for one in layout.active]
+
+
+@given(histories(), st.data())
+@settings(max_examples=cases(60, 600))
+def test_a_journal_of_any_earlier_time_finds_the_present_layout(
+    history: History, data: st.DataObject
+) -> None:
+    journal = data.draw(st.sampled_from(history.layouts))
+    present = history.layouts[-1]
+
+    plan = history.seen(journal)
+
+    assert plan.problems == ()
+    assert plan.is_needed == (journal is not present)
+    if plan.is_needed:
+        assert shape(plan.layout) == shape(present)
+        assert plan.layout.next_segment_id >= present.next_segment_id
+        assert plan.layout.epoch > present.epoch
+        for one in present.segments.values():
+            assert plan.layout.segment(one.segment_id).parent_ids == one.parent_ids
+
+
+@given(histories(), st.data())
+@settings(max_examples=cases(60, 600))
+def test_what_was_read_and_pruned_meanwhile_is_not_missed(history: History, data: st.DataObject) -> None:
+    """The oldest sealed segments are gone, as garbage collection takes them: ancestors first."""
+    journal = data.draw(st.sampled_from(history.layouts))
+    present = history.layouts[-1]
+    sealed = sorted(i for i, one in present.segments.items() if not one.is_active)
+    gone: set[int] = set()
+    for i in sealed[: data.draw(st.integers(0, len(sealed)))]:
+        if present.ancestors(i) <= gone:
+            gone.add(i)
+    pruned = History(history.layouts, without(history.logs, gone, journal))
+
+    plan = pruned.seen(journal)
+
+    assert plan.problems == ()
+    if plan.is_needed:
+        assert shape(plan.layout) == shape(present)
+
+
+def without(
+    logs: dict[int, SegmentLog], gone: Collection[int], journal: SegmentLayout
+) -> dict[int, SegmentLog]:
+    """The logs that are left: of the journal's segments a report says that the log is missing."""
+    return {
+        i: replace(one, is_closed=True) if i in gone else one
+        for i, one in logs.items()
+        if i not in gone or i in journal.segments
+    }
+
+
+def split_of(layout: SegmentLayout) -> dict[int, SegmentLog]:
+    """The children of a split of the first segment, which the journal does not have."""
+    later = layout.split(layout.active[0].segment_id, NOW)
+    return {i: log_of(later, i, "lost") for i in later.segments.keys() - layout.segments.keys()}
+
+
+ONE = SegmentLayout.initial(1, now=NOW)
+OPEN = {0: log_of(ONE, 0, "op-create")}
+CLOSED = {0: replace(OPEN[0], is_closed=True)}
+
+
+def test_children_that_nobody_used_and_whose_parent_is_open_are_left_alone() -> None:
+    assert not plan_recovery(ONE, OPEN, list(split_of(ONE).values()), NOW).is_needed
+
+
+def test_used_children_of_an_open_parent_contradict_themselves() -> None:
+    used = [replace(one, has_carried_messages=True) for one in split_of(ONE).values()]
+
+    plan = plan_recovery(ONE, OPEN, used, NOW)
+
+    assert len(plan.problems) == 2
+    assert "still accepts appends" in plan.problems[0]
+
+
+def test_two_operations_on_one_parent_the_one_that_was_used_counts() -> None:
+    """A split that was given up may have left logs, older or younger than those of the one that took effect."""
+    used = {i: replace(one, has_carried_messages=True) for i, one in split_of(ONE).items()}
+    left = {
+        i + 2: replace(one, segment_id=i + 2, token="left", backing_topic=f"left-{i}")
+        for i, one in used.items()
+    }
+    for unused in (left, {i: replace(one, has_carried_messages=False) for i, one in left.items()}):
+        plan = plan_recovery(ONE, CLOSED, [*used.values(), *unused.values()], NOW)
+        is_used = any(one.has_carried_messages for one in unused.values())
+        assert bool(plan.problems) == is_used
+        assert is_used or sorted(plan.added) == sorted(used)
+        assert plan.layout.next_segment_id == 5
+
+
+def test_a_fence_that_stopped_half_way_is_completed() -> None:
+    two = SegmentLayout.initial(2, now=NOW)
+    merged = two.merge(0, 1, NOW)
+    logs = {i: log_of(two, i, "op-create") for i in (0, 1)}
+    logs[0] = replace(logs[0], is_closed=True)
+
+    plan = plan_recovery(two, logs, [log_of(merged, 2, "lost")], NOW)
+
+    assert plan.to_terminate == (logs[1].backing_topic,)
+    assert plan.sealed == (0, 1)
+
+
+def test_two_logs_of_one_id_are_not_told_apart() -> None:
+    other = replace(OPEN[0], backing_topic="another", hash_range=HashRange(0, 9), token="lost")
+
+    assert "share segment id 0" in plan_recovery(ONE, OPEN, [other], NOW).problems[0]
+
+
+def test_a_gap_in_the_ring_is_a_problem() -> None:
+    child = split_of(ONE)[1]
+
+    plan = plan_recovery(ONE, CLOSED, [replace(child, has_carried_messages=True)], NOW)
+
+    assert "uncovered" in plan.problems[0]
+
+
+def test_a_topic_of_which_the_journal_knows_nothing() -> None:
+    two = SegmentLayout.initial(2, now=NOW)
+    logs = [log_of(two, i, "lost") for i in (0, 1)]
+
+    plan = plan_recovery(SegmentLayout.from_segments(0, 0, ()), {}, logs, NOW)
+
+    assert (shape(plan.layout), plan.problems) == (shape(two), ())
