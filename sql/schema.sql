@@ -129,12 +129,12 @@ CREATE FUNCTION cleave.database_identity() RETURNS text
     AS $$
     SELECT concat_ws('/', c.system_identifier,
                      CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END,
-                     (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()),
+                     (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()), pg_relation_filenode('cleave.topic'),
                      (extract(epoch FROM pg_postmaster_start_time()) * 1000)::bigint)
       FROM pg_control_system() c
 $$;
 
-COMMENT ON FUNCTION cleave.database_identity() IS 'System identifier, timeline, database and start of the server: differs after a restart, a promotion or a restore.';
+COMMENT ON FUNCTION cleave.database_identity() IS 'System identifier, timeline, database, file of the topics and start of the server: differs after a restart, a promotion or a restore.';
 
 CREATE FUNCTION cleave.drop_decision_partitions(older_than timestamp with time zone) RETURNS SETOF text
     LANGUAGE plpgsql SECURITY DEFINER
