@@ -27,6 +27,7 @@ Drawn::
         │   ├── TopicExists
         │   ├── SegmentBusy           in a live operation
         │   ├── TopicNotLive
+        │   ├── WorkerNameInUse       another process works under that name: a worker ends with exit 2
         │   └── AlreadyStored         (client side) the results hold these messages already: roll back
         ├── AccessDenied              no token, or one that is not valid (REST 401)
         ├── AccessForbidden           a valid token that is not for this (REST 403)
@@ -154,6 +155,10 @@ class SegmentBusy(Conflict):
 
 class TopicNotLive(Conflict):
     """The topic is being created or deleted, or is gone."""
+
+
+class WorkerNameInUse(Conflict):
+    """Another running worker process has the name; each worker needs a name of its own."""
 
 
 class AccessDenied(Terminal):
