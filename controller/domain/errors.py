@@ -9,6 +9,7 @@ Drawn::
     │   ├── DataPlaneUnavailable      a call failed or was refused for now
     │   │   └── DataPlaneTimeout      no answer in time; the act may or may not have happened
     │   ├── StoreUnavailable          PostgreSQL is away
+    │   │   ├── TokenOutOfTime        the token has run out or is not valid yet (REST 401): send a fresh one
     │   │   └── StoreRefused          it refuses the login, or has no such database: a command ends with exit 2
     │   ├── SegmentTerminated         (client side) the segment is fenced; look up the layout again
     │   └── SessionExpired            (client side) the consumer was away for too long; begin a new session
@@ -87,6 +88,10 @@ class StoreRefused(StoreUnavailable):
     """PostgreSQL refuses the login or has no such database. A loop tries on, since that is put right elsewhere; a
     command says what to correct.
     """
+
+
+class TokenOutOfTime(StoreUnavailable):
+    """The token has run out or is not valid yet. A client sends a fresh token for as long as it bears an outage."""
 
 
 class SegmentTerminated(Retryable):

@@ -28,8 +28,7 @@ class Lease:
     """None where the holder's program is too old to say which process it is."""
 
 
-_COLUMNS = "l.name, l.holder, l.term, l.expires_at, l.incarnation"
-_RETURNING = f"RETURNING {_COLUMNS}"
+_RETURNING = "RETURNING l.name, l.holder, l.term, l.expires_at, l.incarnation"
 _TAKE = """
     INSERT INTO cleave.lease AS l (name, holder, incarnation, expires_at)
     VALUES (:name, :holder, :incarnation, clock_timestamp() + make_interval(secs => :ttl_seconds))
@@ -46,10 +45,10 @@ _ACQUIRE = text(_TAKE.format(mine="false") + " WHERE l.expires_at <= clock_times
 _RENEW_OR_ACQUIRE = text(
     _TAKE.format(mine=_MINE) + f" WHERE l.expires_at <= clock_timestamp() OR ({_MINE}) " + _RETURNING
 )
-_RENEW = text(f"""
+_RENEW = text("""
     UPDATE cleave.lease l SET expires_at = clock_timestamp() + make_interval(secs => :ttl_seconds)
      WHERE l.name = :name AND l.holder = :holder AND l.term = :term AND l.expires_at > clock_timestamp()
-    {_RETURNING}
+    RETURNING l.name, l.holder, l.term, l.expires_at, l.incarnation
 """)
 
 
@@ -139,7 +138,8 @@ def announce(
 def read(tx: Connection, name: str) -> Lease | None:
     """Return the lease as its row stands, expired or not. None if no process ever took it."""
     row = tx.execute(
-        text(f"SELECT {_COLUMNS} FROM cleave.lease l WHERE l.name = :name"), {"name": name}
+        text("SELECT name, holder, term, expires_at, incarnation FROM cleave.lease WHERE name = :name"),
+        {"name": name},
     ).one_or_none()
     return None if row is None else Lease(*row)
 
@@ -172,9 +172,9 @@ def limit_pause(tx: Connection, seconds: float) -> None:
 def live_leases(tx: Connection, prefix: str) -> list[Lease]:
     """Leases in force whose name begins so, by name: `worker/` tells whether a worker is up."""
     rows = tx.execute(
-        text(f"""
-            SELECT {_COLUMNS} FROM cleave.lease l
-             WHERE starts_with(l.name, :prefix) AND l.expires_at > clock_timestamp() ORDER BY l.name
+        text("""
+            SELECT name, holder, term, expires_at, incarnation FROM cleave.lease
+             WHERE starts_with(name, :prefix) AND expires_at > clock_timestamp() ORDER BY name
         """),
         {"prefix": prefix},
     )

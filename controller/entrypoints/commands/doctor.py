@@ -185,10 +185,14 @@ def _worker_schemas(cleave: Application) -> str:
     if not old:
         return "no running worker is older than the schema"
     named = ", ".join(f"{one['holder']} (knows {one['schema_version'] or 'no version'})" for one in old)
-    raise Note(f"older than the schema, which is at {old[0]['newest']}: {named}; replace them by this program")
+    raise Note(
+        f"older than the schema, which is at {old[0]['newest']}: {named}; replace them by this program"
+    )
 
 
-_STUCK = "SELECT operation_id, topic, kind, stuck_because FROM inspect.stuck_operations ORDER BY age_seconds DESC"
+_STUCK = (
+    "SELECT operation_id, topic, kind, stuck_because FROM inspect.stuck_operations ORDER BY age_seconds DESC"
+)
 
 
 def _stuck_operations(cleave: Application) -> str:

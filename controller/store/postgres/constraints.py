@@ -113,20 +113,11 @@ def translate(error: DBAPIError, sentences: Mapping[str, str]) -> CleaveError:
         return Terminal(
             f"the database driver refuses what it was given ({said}); correct that, for it never will"
         )
-    if error.connection_invalidated or state is None or state.startswith(_AWAY_CLASSES):
+    if error.connection_invalidated or state is None:
         return StoreUnavailable(f"PostgreSQL is away: {said}")
-    if state == _DISK_FULL:
-        return StoreUnavailable(f"the disk of PostgreSQL is full: {said}; free space on it")
-    if state.startswith(_NO_RESOURCES_CLASS):
-        return StoreUnavailable(f"PostgreSQL lacks resources: {said}; free them on its server")
-    if state == _READ_ONLY:
-        return StoreUnavailable(
-            f"PostgreSQL takes no writes ({said}); connect to the primary, or wait until this server is one"
-        )
-    if state == _TOO_LATE:
-        return StoreUnavailable(
-            f"PostgreSQL had no answer in the time it was given ({said}); ask for less, or again when it has less to do"
-        )
+    unavailable = _unavailable(state, said)
+    if unavailable is not None:
+        return unavailable
     if state in _RACES:
         return LostRace(
             f"another transaction was in the way ({said}); read again and repeat", 0.1, what="lock"
@@ -140,6 +131,25 @@ def translate(error: DBAPIError, sentences: Mapping[str, str]) -> CleaveError:
     if state.startswith("22"):
         return InvalidInput(f"PostgreSQL refused a value: {said}")
     return Terminal(f"PostgreSQL refused the statement (SQLSTATE {state}): {said}")
+
+
+def _unavailable(state: str, said: str) -> StoreUnavailable | None:
+    """The error where the server cannot do it just now; None where that is not what is wrong."""
+    if state.startswith(_AWAY_CLASSES):
+        return StoreUnavailable(f"PostgreSQL is away: {said}")
+    if state == _DISK_FULL:
+        return StoreUnavailable(f"the disk of PostgreSQL is full: {said}; free space on it")
+    if state.startswith(_NO_RESOURCES_CLASS):
+        return StoreUnavailable(f"PostgreSQL lacks resources: {said}; free them on its server")
+    if state == _READ_ONLY:
+        return StoreUnavailable(
+            f"PostgreSQL takes no writes ({said}); connect to the primary, or wait until this server is one"
+        )
+    if state == _TOO_LATE:
+        return StoreUnavailable(
+            f"PostgreSQL had no answer in the time it was given ({said}); ask for less, or again when it has less to do"
+        )
+    return None
 
 
 def _refusal(state: str | None, said: str) -> str | None:

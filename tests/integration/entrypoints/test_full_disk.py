@@ -31,7 +31,9 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A small disk of its own, which PostgreSQL's account may write to."""
     where = scratch(tmp_path_factory, "small-disk")
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(where)], check=False, capture_output=True
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(where)],
+        check=False,
+        capture_output=True,
     )
     if mounted.returncode != 0:
         where.rmdir()
@@ -99,7 +101,7 @@ def test_a_full_disk_is_told_and_work_goes_on_when_there_is_room(
 def test_it_is_an_outage_and_no_refusal(bench: Bench, disk: Path) -> None:
     """Nothing is given up for it."""
     filled(disk)
-    with pytest.raises(StoreUnavailable, match="disk of PostgreSQL is full: .*; free space on it"):
+    with pytest.raises(StoreUnavailable, match=r"disk of PostgreSQL is full: .*; free space on it"):
         bench.execute("CREATE TABLE filler AS SELECT repeat('x', 1000) FROM generate_series(1, 10000)")
 
 

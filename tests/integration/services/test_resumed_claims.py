@@ -53,7 +53,9 @@ def forgetful(server: EmbeddedPostgres, request: pytest.FixtureRequest) -> Itera
 
 def keep(bench: Bench) -> None:
     """Have everything until now survive a crash."""
-    bench.execute("SELECT set_config('synchronous_commit', 'on', true), pg_logical_emit_message(true, 'keep', '')")
+    bench.execute(
+        "SELECT set_config('synchronous_commit', 'on', true), pg_logical_emit_message(true, 'keep', '')"
+    )
 
 
 def fails_over(server: EmbeddedPostgres, bench: Bench, keeps: str, at: str, *, tells: bool) -> RunnerContext:
@@ -235,7 +237,11 @@ def test_a_late_call_is_known_though_the_error_of_another_call_is_raised(bench: 
         PlannedFault(Fault.LOST_ANSWER, "create_subscription"),
     )
     both = threading.Barrier(2)
-    plane.before_call = lambda _call, _number: None if both.wait(10) < 0 else None
+
+    def meet(_call: str, _number: int) -> None:
+        both.wait(10)
+
+    plane.before_call = meet
     intent = topic_admin.create_subscription(bench.store, bench.topic_name, "billing", bench.request())
     operation_id = intent.operation.operation_id
     context = bench.context(planes={"embedded": plane.as_data_plane()}, parallel_calls=2)

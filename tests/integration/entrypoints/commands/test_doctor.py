@@ -160,14 +160,20 @@ def test_a_worker_older_than_the_schema_is_told(cleave: CommandLine) -> None:
     """One records an older version; the other is of a program that records none."""
     newest = migrations.newest_known()
     lease = "INSERT INTO cleave.lease (name, holder, expires_at, schema_version) VALUES (:name, :holder, :until, :knows)"
-    for holder, knows in (("current", newest), ("old", "0066_a_cursor_knows_its_ownership"), ("ancient", None)):
+    for holder, knows in (
+        ("current", newest),
+        ("old", "0066_a_cursor_knows_its_ownership"),
+        ("ancient", None),
+    ):
         until = "infinity"
         cleave.execute(lease, name=f"worker/{holder}", holder=holder, until=until, knows=knows)
 
     level, sentence = findings(cleave)["worker schemas"]
 
     assert level == "note"
-    assert f"at {newest}: ancient (knows no version), old (knows 0066_a_cursor_knows_its_ownership)" in sentence
+    assert (
+        f"at {newest}: ancient (knows no version), old (knows 0066_a_cursor_knows_its_ownership)" in sentence
+    )
 
 
 def test_an_operation_that_is_stuck_is_told(cleave: CommandLine) -> None:

@@ -123,7 +123,9 @@ def test_trust_is_counted_from_the_question_and_not_from_the_answer(
     """The database counts from when it was asked, at the latest: an answer that took long is worth so much less."""
     asking = shard_leases.leases.renew_or_acquire
 
-    def slowly(tx: Connection, name: str, holder: str, ttl_seconds: float, **named: str | None) -> Lease | None:
+    def slowly(
+        tx: Connection, name: str, holder: str, ttl_seconds: float, **named: str | None
+    ) -> Lease | None:
         clock.seconds += TTL_SECONDS - 1
         return asking(tx, name, holder, ttl_seconds, **named)
 
@@ -294,7 +296,12 @@ def test_a_failed_round_is_soon_repeated(bench: Bench, clock: HandClock) -> None
     mine.run(lambda: None)
     mine._store = store
 
-    assert asked == [1200.0, shard_leases.RETRY_SECONDS, shard_leases.RETRY_SECONDS, shard_leases.RETRY_SECONDS]
+    assert asked == [
+        1200.0,
+        shard_leases.RETRY_SECONDS,
+        shard_leases.RETRY_SECONDS,
+        shard_leases.RETRY_SECONDS,
+    ]
 
 
 def test_a_worker_says_once_that_it_is_older_than_the_schema(bench: Bench, clock: HandClock) -> None:

@@ -121,7 +121,10 @@ def test_a_range_closed_for_ten_seconds_is_listed_whatever_its_claim_says(
     )
 
     [stuck] = ask(driver, "SELECT stuck_because FROM inspect.stuck_operations")
-    assert stuck["stuck_because"] == "behind its fence for 11 s: 1 segment(s) take no writes until it is committed"
+    assert (
+        stuck["stuck_because"]
+        == "behind its fence for 11 s: 1 segment(s) take no writes until it is committed"
+    )
 
 
 def test_behind_the_fence_the_sentence_says_what_it_costs(driver: StoreDriver) -> None:
