@@ -30,7 +30,7 @@ def delay_seconds(
         LONGEST_DELAY_AFTER_RACES_SECONDS if isinstance(error, LostRace) else LONGEST_DELAY_SECONDS
     )
     if is_closed and asked_seconds < LONGEST_DELAY_SECONDS:
-        longest_seconds = LONGEST_DELAY_OF_CLOSED_SECONDS
+        asked_seconds, longest_seconds = 0.0, LONGEST_DELAY_OF_CLOSED_SECONDS
     delay = min(max(backoff_seconds, asked_seconds), longest_seconds)
     return max(delay, call_timeout_seconds) if isinstance(error, DataPlaneTimeout) else delay
 

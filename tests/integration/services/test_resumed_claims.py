@@ -126,13 +126,16 @@ def test_a_runner_whose_claim_is_lost_claims_again(
     forgetful.check_laws()
 
 
-def test_an_operation_whose_intent_is_lost_is_left(server: EmbeddedPostgres, forgetful: Bench) -> None:
+@pytest.mark.parametrize("at", [f"{Step.CREATE_CHILDREN}:before", f"{Step.COMMIT}:before"])
+def test_an_operation_whose_intent_is_lost_is_left(
+    server: EmbeddedPostgres, forgetful: Bench, at: str
+) -> None:
     """The others of its set go on."""
     forgetful.topic_with(segments=2)
     kept = forgetful.intend(splitting(0)).operation.operation_id
     keep(forgetful)
     lost = forgetful.intend(splitting(1)).operation.operation_id
-    ahead = [f"{Step.CREATE_CHILDREN}:before"]
+    ahead = [at]
 
     def checkpoint(name: str) -> None:
         if name in ahead:

@@ -29,7 +29,7 @@ def test_an_attempt_comes_after(error: CleaveError, attempts: int, expected_seco
 @pytest.mark.parametrize(
     ("error", "attempts", "expected_seconds"),
     [
-        (DataPlaneUnavailable("away", 1.0), 0, 0.5),
+        (DataPlaneUnavailable("away", 1.0), 0, 0.1),
         (DataPlaneUnavailable("away", 0.01), 1000, 0.5),
         (DataPlaneUnavailable("not configured here", 5.0), 0, 5.0),
         (Terminal("not allowed"), 0, 5.0),
