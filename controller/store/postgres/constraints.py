@@ -31,7 +31,10 @@ from controller.domain.errors import (
 _UNIQUE_VIOLATION = "23505"
 _FOREIGN_KEY_VIOLATION = "23503"
 _EXCLUSION_VIOLATION = "23P01"
-_AWAY_CLASSES = ("08", "57P", "53")  # connection trouble, shutdown, out of resources
+_AWAY_CLASSES = ("08", "57P")  # connection trouble, shutdown
+_NO_RESOURCES_CLASS = "53"
+_DISK_FULL = "53100"
+_READ_ONLY = "25006"  # a standby, or a primary that was demoted
 _RACES = frozenset({"40001", "40P01", "55P03"})  # serialization, deadlock, lock timeout
 _TOO_LATE = "57014"  # query_canceled: the statement's time is over
 _NOT_MIGRATED = frozenset({"3F000", "42P01", "42703", "42883"})
@@ -110,12 +113,11 @@ def translate(error: DBAPIError, sentences: Mapping[str, str]) -> CleaveError:
         return Terminal(
             f"the database driver refuses what it was given ({said}); correct that, for it never will"
         )
-    if error.connection_invalidated or state is None or state.startswith(_AWAY_CLASSES):
+    if error.connection_invalidated or state is None:
         return StoreUnavailable(f"PostgreSQL is away: {said}")
-    if state == _TOO_LATE:
-        return StoreUnavailable(
-            f"PostgreSQL had no answer in the time it was given ({said}); ask for less, or again when it has less to do"
-        )
+    unavailable = _unavailable(state, said)
+    if unavailable is not None:
+        return unavailable
     if state in _RACES:
         return LostRace(
             f"another transaction was in the way ({said}); read again and repeat", 0.1, what="lock"
@@ -129,6 +131,25 @@ def translate(error: DBAPIError, sentences: Mapping[str, str]) -> CleaveError:
     if state.startswith("22"):
         return InvalidInput(f"PostgreSQL refused a value: {said}")
     return Terminal(f"PostgreSQL refused the statement (SQLSTATE {state}): {said}")
+
+
+def _unavailable(state: str, said: str) -> StoreUnavailable | None:
+    """The error where the server cannot do it just now; None where that is not what is wrong."""
+    if state.startswith(_AWAY_CLASSES):
+        return StoreUnavailable(f"PostgreSQL is away: {said}")
+    if state == _DISK_FULL:
+        return StoreUnavailable(f"the disk of PostgreSQL is full: {said}; free space on it")
+    if state.startswith(_NO_RESOURCES_CLASS):
+        return StoreUnavailable(f"PostgreSQL lacks resources: {said}; free them on its server")
+    if state == _READ_ONLY:
+        return StoreUnavailable(
+            f"PostgreSQL takes no writes ({said}); connect to the primary, or wait until this server is one"
+        )
+    if state == _TOO_LATE:
+        return StoreUnavailable(
+            f"PostgreSQL had no answer in the time it was given ({said}); ask for less, or again when it has less to do"
+        )
+    return None
 
 
 def _refusal(state: str | None, said: str) -> str | None:

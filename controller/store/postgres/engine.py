@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidatePoolError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidatePoolError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from controller import telemetry
@@ -112,6 +112,8 @@ class Store:
         except LostRace as error:
             count_race(error)
             raise
+        except PendingRollbackError as error:  # the work went on after its first error, which was this
+            raise StoreUnavailable("PostgreSQL is away: the connection broke in a transaction") from error
         except PoolTimeout as error:
             raise StoreUnavailable(
                 "every connection of the pool is in use; raise pool_size or wait"

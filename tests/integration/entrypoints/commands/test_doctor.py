@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
+from controller.store.postgres import migrations
 from tests.support.command_line import CommandLine
 from tests.support.landing import land_rates
 
@@ -142,7 +143,10 @@ def test_what_is_away_is_wrong_and_the_rest_is_still_looked_at(
         "database",
         "schema",
         "role",
+        "writes",
         "workers",
+        "worker schemas",
+        "operations",
         "entry buckets",
         "load runs",
         "airflow",
@@ -150,6 +154,37 @@ def test_what_is_away_is_wrong_and_the_rest_is_still_looked_at(
         "airflow connection",
     }
     assert "PostgreSQL is away" in found["database"][1]
+
+
+def test_a_worker_older_than_the_schema_is_told(cleave: CommandLine) -> None:
+    """One records an older version; the other is of a program that records none."""
+    newest = migrations.newest_known()
+    lease = "INSERT INTO cleave.lease (name, holder, expires_at, schema_version) VALUES (:name, :holder, :until, :knows)"
+    for holder, knows in (
+        ("current", newest),
+        ("old", "0066_a_cursor_knows_its_ownership"),
+        ("ancient", None),
+    ):
+        until = "infinity"
+        cleave.execute(lease, name=f"worker/{holder}", holder=holder, until=until, knows=knows)
+
+    level, sentence = findings(cleave)["worker schemas"]
+
+    assert level == "note"
+    assert (
+        f"at {newest}: ancient (knows no version), old (knows 0066_a_cursor_knows_its_ownership)" in sentence
+    )
+
+
+def test_an_operation_that_is_stuck_is_told(cleave: CommandLine) -> None:
+    assert findings(cleave)["operations"] == ("ok", "none is stuck")
+    cleave("topics", "create", "topic://acme/shop/orders", "--no-wait")
+    cleave.execute("UPDATE cleave.operation SET deadline = clock_timestamp() - interval '1 second'")
+
+    level, sentence = findings(cleave)["operations"]
+
+    assert level == "wrong"
+    assert "create 1 of topic://acme/shop/orders: past its deadline" in sentence
 
 
 @pytest.mark.parametrize(
