@@ -21,6 +21,7 @@ from controller.dataplane.postgres_calls import PostgresCalls
 from controller.domain.errors import InvalidInput, SegmentTerminated
 from controller.domain.key_hash import key_hash
 from controller.domain.situation import Capabilities
+from controller.postgres.address import DatabaseAddress
 
 DELETE_CHUNK = 20_000
 """Messages removed in one transaction: some tens of milliseconds of work."""
@@ -51,7 +52,7 @@ class EmbeddedDataPlane:
 
     def __init__(
         self,
-        url: str | URL,
+        url: str | URL | DatabaseAddress,
         *,
         call_timeout_seconds: float = 5.0,
         pool_size: int = 5,

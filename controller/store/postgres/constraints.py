@@ -27,6 +27,7 @@ from controller.domain.errors import (
     Terminal,
     TopicExists,
 )
+from controller.postgres.connection import NoAnswer
 
 _UNIQUE_VIOLATION = "23505"
 _FOREIGN_KEY_VIOLATION = "23503"
@@ -36,6 +37,8 @@ _RACES = frozenset({"40001", "40P01", "55P03"})  # serialization, deadlock, lock
 _TOO_LATE = "57014"  # query_canceled: the statement's time is over
 _NOT_MIGRATED = frozenset({"3F000", "42P01", "42703", "42883"})
 _FORBIDDEN = "42501"
+READ_ONLY = "25006"
+"""SQLSTATE of a write in a read-only transaction: on a standby, every transaction is one."""
 
 _REFUSED_CLASSES = ("28", "3D000")  # the login, no such database
 _REFUSED = re.compile(
@@ -111,7 +114,7 @@ def translate(error: DBAPIError, sentences: Mapping[str, str]) -> CleaveError:
             f"the database driver refuses what it was given ({said}); correct that, for it never will"
         )
     if error.connection_invalidated or state is None or state.startswith(_AWAY_CLASSES):
-        return StoreUnavailable(f"PostgreSQL is away: {said}")
+        return _away(error, state, said)
     if state == _TOO_LATE:
         return StoreUnavailable(
             f"PostgreSQL had no answer in the time it was given ({said}); ask for less, or again when it has less to do"
@@ -129,6 +132,20 @@ def translate(error: DBAPIError, sentences: Mapping[str, str]) -> CleaveError:
     if state.startswith("22"):
         return InvalidInput(f"PostgreSQL refused a value: {said}")
     return Terminal(f"PostgreSQL refused the statement (SQLSTATE {state}): {said}")
+
+
+def _away(error: DBAPIError, state: str | None, said: str) -> StoreUnavailable:
+    if isinstance(error.orig, NoAnswer):
+        return StoreUnavailable(
+            f"{said}; the connection was closed and the transaction may or may not have been committed, so read the "
+            "state again and retry"
+        )
+    if state == READ_ONLY:
+        return StoreUnavailable(
+            f"the PostgreSQL server is a standby or read-only ({said}); add target_session_attrs=read-write to the "
+            "database URL, or retry after the fail-over"
+        )
+    return StoreUnavailable(f"PostgreSQL is away: {said}")
 
 
 def _refusal(state: str | None, said: str) -> str | None:
