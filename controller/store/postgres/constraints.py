@@ -7,7 +7,7 @@ and its explanation stand together in the migrations, and a rule added there nee
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -99,8 +99,8 @@ def load_sentences(tx: Connection) -> dict[str, str]:
     return {row.name: row.sentence for row in tx.execute(_COMMENTS)}
 
 
-def translate(error: DBAPIError, sentences: Mapping[str, str]) -> CleaveError:
-    """Cleave's error for the driver's; never raises."""
+def translate(error: DBAPIError, sentences: Callable[[], Mapping[str, str]]) -> CleaveError:
+    """Cleave's error for the driver's; never raises. `sentences` is called for a broken constraint only."""
     diagnostics = getattr(error.orig, "diag", None)
     state: str | None = getattr(diagnostics, "sqlstate", None)
     said = getattr(diagnostics, "message_primary", None) or str(error.orig)
@@ -128,7 +128,7 @@ def translate(error: DBAPIError, sentences: Mapping[str, str]) -> CleaveError:
     if state == _FORBIDDEN:
         return Terminal(f"the database user may not do this ({said}); connect as a user in the right role")
     if state.startswith("23"):
-        return _broken_constraint(state, diagnostics, said, sentences)
+        return _broken_constraint(state, diagnostics, said, sentences())
     if state.startswith("22"):
         return InvalidInput(f"PostgreSQL refused a value: {said}")
     return Terminal(f"PostgreSQL refused the statement (SQLSTATE {state}): {said}")

@@ -122,7 +122,7 @@ class Store:
         try:
             yield
         except DBAPIError as error:
-            translated = translate(error, self._sentence_book())
+            translated = translate(error, self._sentence_book)
             count_race(translated)
             raise translated from error
         except LostRace as error:
@@ -144,7 +144,7 @@ class Store:
         self._engine.dispose()
 
     def _sentence_book(self) -> dict[str, str]:
-        """Comments of constraints by name, read at the first error; empty while the server is away."""
+        """Comments of constraints by name, read at the first broken one; empty while the server is away."""
         if not self._sentences:
             try:
                 with self._engine.begin() as tx:
