@@ -100,8 +100,10 @@ class _Wait(Guard):
     __slots__ = ("began",)
 
     def __init__(self, connection: WatchedConnection) -> None:
+        self.connection, self.cut = connection, False
         self.began = time.monotonic()
-        super().__init__(connection, min(self.began + connection.statement_seconds, connection.due_at))
+        deadline, due_at = self.began + connection.statement_seconds, connection.due_at
+        self.deadline = min(due_at, deadline)
 
     def __enter__(self) -> None:
         WATCHDOG.add(self)
@@ -118,6 +120,8 @@ class _Wait(Guard):
 
 class _WatchedCursor(psycopg2.extensions.cursor):
     """A cursor whose statements are waits of its connection."""
+
+    __slots__ = ()
 
     def execute(self, query: Any, vars: Any = None) -> None:  # noqa: A002 - psycopg2's name
         with _Wait(cast(WatchedConnection, self.connection)):
