@@ -39,6 +39,8 @@ _VANISHED = {
     "keepalives_count": "3",
     "tcp_user_timeout": "10000",  # milliseconds without an acknowledgement; the kernel's own is a quarter of an hour
 }
+_DRIVERS = "-c datestyle=ISO"
+"""The driver demands it, and would set it by a statement that nothing watches."""
 _WRITABLE = ("read-write", "primary")
 _serving: dict[tuple[tuple[str, str], ...], tuple[str, str]] = {}
 """The server that accepted the last connection, by the servers to choose from. A host that is frozen costs each attempt
@@ -155,7 +157,7 @@ def connect(
     if several and address.parameters.get("target_session_attrs") in _WRITABLE:
         wanted = _last_serving_first(address)
     parameters = {"connect_timeout": str(limit), **_VANISHED, **wanted.parameters}
-    options = " ".join(filter(None, (parameters.pop("options", ""), session)))
+    options = " ".join(filter(None, (parameters.pop("options", ""), session, _DRIVERS)))
     made = psycopg2.connect(
         connection_factory=WatchedConnection,
         cursor_factory=_WatchedCursor,

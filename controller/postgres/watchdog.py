@@ -42,7 +42,9 @@ class Watchdog:
 
     def reset(self) -> None:
         """Forget every wait. For a process that was forked: the thread and the waits are its parent's."""
-        self._lock = threading.Lock()  # entered as it is: the condition's own methods cost a statement a microsecond
+        self._lock = (
+            threading.Lock()
+        )  # entered as it is: the condition's own methods cost a statement a microsecond
         self._changed = threading.Condition(self._lock)
         self._guards: set[Guard] = set()
         self._wakes_at = 0.0
