@@ -45,6 +45,12 @@ class CleaveHook(HookWithForm):
             access["extras"] = {**PulsarAdminHook(str(named)).settings(), **access["extras"]}
         return access
 
+    def url(self) -> str:
+        """URL of the database as libpq reads it, options and password included. Raises as `access` does."""
+        from controller.entrypoints import tasks
+
+        return tasks.url_with_options(**self.access())
+
     async def async_access(self) -> dict[str, Any]:
         """`access` for triggers. Their loop must not wait for a connection that is looked up."""
         from asgiref.sync import sync_to_async
@@ -79,10 +85,10 @@ class CleaveHook(HookWithForm):
 
 
 def _access(found: Connection) -> dict[str, Any]:
-    from sqlalchemy import URL
+    from controller.entrypoints import tasks
 
-    url = URL.create("postgresql", found.login, found.password, found.host, found.port, found.schema)
-    return {"dsn": url.render_as_string(hide_password=False), "extras": filled_in(found.extra_dejson)}
+    dsn = tasks.database_url(found.host or "", found.port, found.login, found.password, found.schema)
+    return {"dsn": dsn, "extras": filled_in(found.extra_dejson)}
 
 
 def filled_in(extras: Mapping[str, Any]) -> dict[str, Any]:

@@ -184,7 +184,7 @@ class ShardLeases:
                     on_change()
                 said = ""
             except Retryable as error:
-                pause = min(pause, RETRY_SECONDS)
+                pause = min(pause, RETRY_SECONDS, error.delay_seconds)
                 if str(error) != said:
                     said = str(error)
                     log.warning("lease round failed; trying again", worker=self._worker_id, error=said)

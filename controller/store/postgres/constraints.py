@@ -7,7 +7,7 @@ and its explanation stand together in the migrations, and a rule added there nee
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -27,6 +27,7 @@ from controller.domain.errors import (
     Terminal,
     TopicExists,
 )
+from controller.postgres.connection import NoAnswer
 
 _UNIQUE_VIOLATION = "23505"
 _FOREIGN_KEY_VIOLATION = "23503"
@@ -34,11 +35,12 @@ _EXCLUSION_VIOLATION = "23P01"
 _AWAY_CLASSES = ("08", "57P")  # connection trouble, shutdown
 _NO_RESOURCES_CLASS = "53"
 _DISK_FULL = "53100"
-_READ_ONLY = "25006"  # a standby, or a primary that was demoted
 _RACES = frozenset({"40001", "40P01", "55P03"})  # serialization, deadlock, lock timeout
 _TOO_LATE = "57014"  # query_canceled: the statement's time is over
 _NOT_MIGRATED = frozenset({"3F000", "42P01", "42703", "42883"})
 _FORBIDDEN = "42501"
+READ_ONLY = "25006"
+"""SQLSTATE of a write in a read-only transaction: on a standby, every transaction is one."""
 
 _REFUSED_CLASSES = ("28", "3D000")  # the login, no such database
 _REFUSED = re.compile(
@@ -99,8 +101,8 @@ def load_sentences(tx: Connection) -> dict[str, str]:
     return {row.name: row.sentence for row in tx.execute(_COMMENTS)}
 
 
-def translate(error: DBAPIError, sentences: Mapping[str, str]) -> CleaveError:
-    """Cleave's error for the driver's; never raises."""
+def translate(error: DBAPIError, sentences: Callable[[], Mapping[str, str]]) -> CleaveError:
+    """Cleave's error for the driver's; never raises. `sentences` is called for a broken constraint only."""
     diagnostics = getattr(error.orig, "diag", None)
     state: str | None = getattr(diagnostics, "sqlstate", None)
     said = getattr(diagnostics, "message_primary", None) or str(error.orig)
@@ -113,11 +115,11 @@ def translate(error: DBAPIError, sentences: Mapping[str, str]) -> CleaveError:
         return Terminal(
             f"the database driver refuses what it was given ({said}); correct that, for it never will"
         )
-    if error.connection_invalidated or state is None:
-        return StoreUnavailable(f"PostgreSQL is away: {said}")
-    unavailable = _unavailable(state, said)
-    if unavailable is not None:
-        return unavailable
+    if error.connection_invalidated or state is None or state.startswith(_AWAY_CLASSES) or state == READ_ONLY:
+        return _away(error, state, said)
+    lacking = _lacking(state, said)
+    if lacking is not None:
+        return lacking
     if state in _RACES:
         return LostRace(
             f"another transaction was in the way ({said}); read again and repeat", 0.1, what="lock"
@@ -127,24 +129,32 @@ def translate(error: DBAPIError, sentences: Mapping[str, str]) -> CleaveError:
     if state == _FORBIDDEN:
         return Terminal(f"the database user may not do this ({said}); connect as a user in the right role")
     if state.startswith("23"):
-        return _broken_constraint(state, diagnostics, said, sentences)
+        return _broken_constraint(state, diagnostics, said, sentences())
     if state.startswith("22"):
         return InvalidInput(f"PostgreSQL refused a value: {said}")
     return Terminal(f"PostgreSQL refused the statement (SQLSTATE {state}): {said}")
 
 
-def _unavailable(state: str, said: str) -> StoreUnavailable | None:
-    """The error where the server cannot do it just now; None where that is not what is wrong."""
-    if state.startswith(_AWAY_CLASSES):
-        return StoreUnavailable(f"PostgreSQL is away: {said}")
+def _away(error: DBAPIError, state: str | None, said: str) -> StoreUnavailable:
+    if isinstance(error.orig, NoAnswer):
+        return StoreUnavailable(
+            f"{said}; the connection was closed and the transaction may or may not have been committed, so read the "
+            "state again and retry"
+        )
+    if state == READ_ONLY:
+        return StoreUnavailable(
+            f"the PostgreSQL server is a standby or read-only ({said}); add target_session_attrs=read-write to the "
+            "database URL, or retry after the fail-over"
+        )
+    return StoreUnavailable(f"PostgreSQL is away: {said}")
+
+
+def _lacking(state: str, said: str) -> StoreUnavailable | None:
+    """The error where the server lacks what the statement needs; None where that is not what is wrong."""
     if state == _DISK_FULL:
         return StoreUnavailable(f"the disk of PostgreSQL is full: {said}; free space on it")
     if state.startswith(_NO_RESOURCES_CLASS):
         return StoreUnavailable(f"PostgreSQL lacks resources: {said}; free them on its server")
-    if state == _READ_ONLY:
-        return StoreUnavailable(
-            f"PostgreSQL takes no writes ({said}); connect to the primary, or wait until this server is one"
-        )
     if state == _TOO_LATE:
         return StoreUnavailable(
             f"PostgreSQL had no answer in the time it was given ({said}); ask for less, or again when it has less to do"
