@@ -4303,9 +4303,9 @@ CREATE VIEW inspect.held_topics AS
     held_reason,
     held_at,
     round(EXTRACT(epoch FROM (clock_timestamp() - held_at)), 1) AS held_seconds,
-    (verified_under IS DISTINCT FROM cleave.database_identity()) AS unverified
+    (verified_under IS DISTINCT FROM ( SELECT cleave.database_identity() AS database_identity)) AS unverified
    FROM cleave.topic t
-  WHERE ((state <> 'deleted'::text) AND ((held_reason IS NOT NULL) OR (verified_under IS DISTINCT FROM cleave.database_identity())));
+  WHERE ((state <> 'deleted'::text) AND ((held_reason IS NOT NULL) OR (verified_under IS DISTINCT FROM ( SELECT cleave.database_identity() AS database_identity))));
 
 COMMENT ON VIEW inspect.held_topics IS 'Topics that nothing acts on: their logs are ahead of the journal (held_reason), or are still to be compared with it (unverified).';
 

@@ -82,9 +82,9 @@ COMMENT ON VIEW inspect.foreign_logs IS
 CREATE VIEW inspect.held_topics AS
 SELECT t.name AS topic, t.topic_id, t.data_plane, t.epoch, t.held_reason, t.held_at,
        round(extract(epoch FROM clock_timestamp() - t.held_at), 1) AS held_seconds,
-       t.verified_under IS DISTINCT FROM cleave.database_identity() AS unverified
+       t.verified_under IS DISTINCT FROM (SELECT cleave.database_identity()) AS unverified
   FROM cleave.topic t
- WHERE t.state <> 'deleted' AND (t.held_reason IS NOT NULL OR t.verified_under IS DISTINCT FROM cleave.database_identity());
+ WHERE t.state <> 'deleted' AND (t.held_reason IS NOT NULL OR t.verified_under IS DISTINCT FROM (SELECT cleave.database_identity()));
 COMMENT ON VIEW inspect.held_topics IS
     'Topics that nothing acts on: their logs are ahead of the journal (held_reason), or are still to be compared with it (unverified).';
 
