@@ -105,7 +105,7 @@ def test_a_check_that_knows_no_deadline_is_reported_and_not_waited_for(
     cleave: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hanging = threading.Event()
-    monkeypatch.setitem(doctor.CHECKS, "landing area", lambda _cleave: str(hanging.wait(300)))
+    monkeypatch.setitem(doctor.CHECKS, "landing area", lambda _cleave: str(hanging.wait(30)))
     monkeypatch.setattr(doctor, "CHECK_SECONDS", 3.0)
 
     answer = cleave("doctor", "--json")
