@@ -105,8 +105,7 @@ def test_a_check_that_knows_no_deadline_is_reported_and_not_waited_for(
     cleave: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hanging = threading.Event()
-    monkeypatch.setitem(doctor.CHECKS, "landing area", lambda _cleave: str(hanging.wait(300)))
-    monkeypatch.setattr(doctor, "CHECK_SECONDS", 3.0)
+    monkeypatch.setitem(doctor.CHECKS, "landing area", lambda _cleave: str(hanging.wait(30)))
 
     answer = cleave("doctor", "--json")
     hanging.set()
@@ -114,7 +113,7 @@ def test_a_check_that_knows_no_deadline_is_reported_and_not_waited_for(
     found = {row["check"]: (row["level"], row["finding"]) for row in json.loads(answer.out)}
     assert answer.code == 1
     assert found["landing area"][0] == "wrong"
-    assert found["landing area"][1].startswith("no answer within 3 s")
+    assert found["landing area"][1].startswith("no answer within")
     assert found["schema"] == ("ok", "up to date")
 
 
