@@ -1615,8 +1615,8 @@ CREATE FUNCTION embedded.read(of_log_id bigint, of_subscription text, of_generat
 #variable_conflict use_column
 DECLARE
     held     record;
+    before   record;
     scanned  bigint := from_offset;
-    spans    bigint[];
     ended    bigint;
     stop     bigint;
     step     bigint;
@@ -1632,11 +1632,9 @@ BEGIN
         RETURN;
     END IF;
     stop := least(ended, from_offset + most_scanned);
-    SELECT array_agg(ARRAY[t.first_offset, t.timeline] ORDER BY t.first_offset) INTO spans FROM embedded.timeline t
-     WHERE t.log_id = of_log_id AND t.first_offset < stop
-       AND t.first_offset >= (SELECT max(x.first_offset) FROM embedded.timeline x
-                               WHERE x.log_id = of_log_id AND x.first_offset < greatest(from_offset, 1));
-    IF from_offset > 0 AND of_timeline <> coalesce(spans[1][2], 0) THEN
+    SELECT t.first_offset, t.timeline INTO before FROM embedded.timeline t
+     WHERE t.log_id = of_log_id AND t.first_offset < from_offset ORDER BY t.first_offset DESC LIMIT 1;
+    IF of_timeline <> coalesce(before.timeline, 0) THEN
         RETURN;
     END IF;
     step := greatest(most::bigint * 65536 / (held.high - held.low + 1), 1);
@@ -1673,7 +1671,10 @@ BEGIN
     published_at := NULL;
     key := NULL;
     payload := NULL;
-    timelines := spans;
+    IF scanned > from_offset THEN
+        SELECT array_agg(ARRAY[t.first_offset, t.timeline] ORDER BY t.first_offset) INTO timelines FROM embedded.timeline t
+         WHERE t.log_id = of_log_id AND t.first_offset >= coalesce(before.first_offset, 0) AND t.first_offset < scanned;
+    END IF;
     RETURN NEXT;
 END $$;
 
@@ -1684,7 +1685,7 @@ CREATE FUNCTION embedded.read_at(of_log_id bigint, from_offset bigint, most inte
 #variable_conflict use_column
 DECLARE
     target embedded.log;
-    spans  bigint[];
+    before record;
     bytes  bigint := 0;
     given  integer := 0;
     upto   bigint := from_offset;
@@ -1693,11 +1694,9 @@ BEGIN
     IF NOT FOUND OR (of_timeline IS NULL AND from_offset > target.next_offset) THEN
         RETURN;
     END IF;
-    SELECT array_agg(ARRAY[t.first_offset, t.timeline] ORDER BY t.first_offset) INTO spans FROM embedded.timeline t
-     WHERE t.log_id = of_log_id AND t.first_offset <= from_offset + most
-       AND t.first_offset >= (SELECT max(x.first_offset) FROM embedded.timeline x
-                               WHERE x.log_id = of_log_id AND x.first_offset < greatest(from_offset, 1));
-    IF from_offset > target.next_offset OR (from_offset > 0 AND of_timeline <> coalesce(spans[1][2], 0)) THEN
+    SELECT t.first_offset, t.timeline INTO before FROM embedded.timeline t
+     WHERE t.log_id = of_log_id AND t.first_offset < from_offset ORDER BY t.first_offset DESC LIMIT 1;
+    IF from_offset > target.next_offset OR of_timeline <> coalesce(before.timeline, 0) THEN
         RETURN NEXT;
         RETURN;
     END IF;
@@ -1718,7 +1717,10 @@ BEGIN
     payload := NULL;
     first_offset := target.first_offset;
     is_at_end := target.terminated_at IS NOT NULL AND upto >= target.next_offset;
-    timelines := spans;
+    IF upto > from_offset THEN
+        SELECT array_agg(ARRAY[t.first_offset, t.timeline] ORDER BY t.first_offset) INTO timelines FROM embedded.timeline t
+         WHERE t.log_id = of_log_id AND t.first_offset >= coalesce(before.first_offset, 0) AND t.first_offset < upto;
+    END IF;
     RETURN NEXT;
 END $$;
 

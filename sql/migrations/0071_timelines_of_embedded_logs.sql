@@ -163,8 +163,8 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
     held     record;
+    before   record;
     scanned  bigint := from_offset;
-    spans    bigint[];
     ended    bigint;
     stop     bigint;
     step     bigint;
@@ -180,11 +180,9 @@ BEGIN
         RETURN;
     END IF;
     stop := least(ended, from_offset + most_scanned);
-    SELECT array_agg(ARRAY[t.first_offset, t.timeline] ORDER BY t.first_offset) INTO spans FROM embedded.timeline t
-     WHERE t.log_id = of_log_id AND t.first_offset < stop
-       AND t.first_offset >= (SELECT max(x.first_offset) FROM embedded.timeline x
-                               WHERE x.log_id = of_log_id AND x.first_offset < greatest(from_offset, 1));
-    IF from_offset > 0 AND of_timeline <> coalesce(spans[1][2], 0) THEN
+    SELECT t.first_offset, t.timeline INTO before FROM embedded.timeline t
+     WHERE t.log_id = of_log_id AND t.first_offset < from_offset ORDER BY t.first_offset DESC LIMIT 1;
+    IF of_timeline <> coalesce(before.timeline, 0) THEN
         RETURN;
     END IF;
     step := greatest(most::bigint * 65536 / (held.high - held.low + 1), 1);
@@ -221,7 +219,10 @@ BEGIN
     published_at := NULL;
     key := NULL;
     payload := NULL;
-    timelines := spans;
+    IF scanned > from_offset THEN
+        SELECT array_agg(ARRAY[t.first_offset, t.timeline] ORDER BY t.first_offset) INTO timelines FROM embedded.timeline t
+         WHERE t.log_id = of_log_id AND t.first_offset >= coalesce(before.first_offset, 0) AND t.first_offset < scanned;
+    END IF;
     RETURN NEXT;
 END $$;
 REVOKE EXECUTE ON FUNCTION embedded.read(bigint, text, bigint, bigint, integer, bigint, bigint, bigint, bigint) FROM PUBLIC;
@@ -428,7 +429,7 @@ CREATE FUNCTION embedded.read_at(
 #variable_conflict use_column
 DECLARE
     target embedded.log;
-    spans  bigint[];
+    before record;
     bytes  bigint := 0;
     given  integer := 0;
     upto   bigint := from_offset;
@@ -437,11 +438,9 @@ BEGIN
     IF NOT FOUND OR (of_timeline IS NULL AND from_offset > target.next_offset) THEN
         RETURN;
     END IF;
-    SELECT array_agg(ARRAY[t.first_offset, t.timeline] ORDER BY t.first_offset) INTO spans FROM embedded.timeline t
-     WHERE t.log_id = of_log_id AND t.first_offset <= from_offset + most
-       AND t.first_offset >= (SELECT max(x.first_offset) FROM embedded.timeline x
-                               WHERE x.log_id = of_log_id AND x.first_offset < greatest(from_offset, 1));
-    IF from_offset > target.next_offset OR (from_offset > 0 AND of_timeline <> coalesce(spans[1][2], 0)) THEN
+    SELECT t.first_offset, t.timeline INTO before FROM embedded.timeline t
+     WHERE t.log_id = of_log_id AND t.first_offset < from_offset ORDER BY t.first_offset DESC LIMIT 1;
+    IF from_offset > target.next_offset OR of_timeline <> coalesce(before.timeline, 0) THEN
         RETURN NEXT;
         RETURN;
     END IF;
@@ -462,7 +461,10 @@ BEGIN
     payload := NULL;
     first_offset := target.first_offset;
     is_at_end := target.terminated_at IS NOT NULL AND upto >= target.next_offset;
-    timelines := spans;
+    IF upto > from_offset THEN
+        SELECT array_agg(ARRAY[t.first_offset, t.timeline] ORDER BY t.first_offset) INTO timelines FROM embedded.timeline t
+         WHERE t.log_id = of_log_id AND t.first_offset >= coalesce(before.first_offset, 0) AND t.first_offset < upto;
+    END IF;
     RETURN NEXT;
 END $$;
 REVOKE EXECUTE ON FUNCTION embedded.read_at(bigint, bigint, integer, bigint, bigint, text) FROM PUBLIC;

@@ -90,12 +90,12 @@ def shortened(
         server_position=again,
     )
     lack = (
-        f"position {place} is beyond its end {end}"
+        f"position {place} is beyond the end {end}"
         if place > end
         else f"other messages were written below position {place}"
     )
     error = LogShortened(
-        f"{backing_topic}: the log became shorter: {lack}; reading again from {again}", delay_seconds=0.0
+        f"the log became shorter: {lack} of {backing_topic}; reading again from {again}", delay_seconds=0.0
     )
     error.resume = resume
     return error
