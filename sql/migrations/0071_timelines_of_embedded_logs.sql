@@ -129,7 +129,8 @@ BEGIN
     END IF;
     PERFORM embedded.divide_part(of_log_id, of_subscription, low);
     PERFORM embedded.divide_part(of_log_id, of_subscription, high + 1);
-    generation := nextval('embedded.generation');
+    -- A restore turns the sequence back. By chance alone is a reader's generation one that another history has given out.
+    generation := ((random() * 2147483646)::bigint << 32) | (nextval('embedded.generation') & 4294967295);
     UPDATE embedded.cursor c
        SET owner = new_owner, generation = take.generation,
            owned_origin = coalesce(of_origin, c.owned_origin), owned_generation = coalesce(of_generation, c.owned_generation)

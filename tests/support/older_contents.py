@@ -12,6 +12,7 @@ import psycopg2.extensions
 import sqlalchemy
 
 _TABLES = ("log", "cursor", "message", "producer", "queue_reader", "unsettled", "timeline")
+_SEQUENCES = ("generation", "log_log_id_seq")
 _COLUMNS = """
     SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum) FROM pg_attribute
      WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
@@ -28,6 +29,10 @@ class OlderContents:
             cursor.execute("CREATE SCHEMA older")
             for table in _TABLES:
                 cursor.execute(f"CREATE TABLE older.{table} AS TABLE embedded.{table}")
+            for sequence in _SEQUENCES:
+                cursor.execute(
+                    f"CREATE TABLE older.{sequence} AS SELECT last_value, is_called FROM embedded.{sequence}"
+                )
 
     def restore(self) -> None:
         """Put these contents in the place of the present ones."""
@@ -38,5 +43,9 @@ class OlderContents:
                 cursor.execute(_COLUMNS, (f"embedded.{table}",))
                 ((columns,),) = cursor.fetchall()
                 cursor.execute(
-                    f"INSERT INTO embedded.{table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM older.{table}"  # noqa: S608
+                    f"INSERT INTO embedded.{table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM older.{table}"
+                )
+            for sequence in _SEQUENCES:
+                cursor.execute(
+                    f"SELECT setval('embedded.{sequence}', last_value, is_called) FROM older.{sequence}"
                 )

@@ -281,14 +281,15 @@ def test_draining_looks_at_a_bounded_number_of_messages_and_goes_on(
     assert [high.is_drained() for _ in range(3)] == [False, False, True]
 
 
-def test_an_acknowledgement_beyond_the_log_stops_at_its_end(database: str, planes: Planes) -> None:
+def test_an_acknowledgement_beyond_the_log_is_refused(database: str, planes: Planes) -> None:
     """Whatever an application says: what is not there yet will be delivered."""
     log = planes.log("s")
     planes.reader(log, "s")
-    query(
-        database,
-        "SELECT embedded.acknowledge(log_id, subscription, generation, 100, -5, -5) FROM embedded.cursor",
+    acknowledge = (
+        "SELECT embedded.acknowledge(log_id, subscription, generation, %s, -5, -5) FROM embedded.cursor"
     )
+    assert query(database, acknowledge, 100) == [(False,)]
+    assert query(database, acknowledge, 0) == [(True,)]
     planes.send(log, b"1")
 
     assert planes.plane.backlog(log, "s") == 1

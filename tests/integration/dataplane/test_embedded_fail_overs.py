@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from controller.client.patience import patiently
-from controller.dataplane.base import LogMessage, QueueReader
+from controller.dataplane.base import LogMessage, LogReader, QueueReader
 from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient
 from controller.domain.errors import LogShortened
 from controller.store.postgres.migrations import migrate
@@ -66,7 +66,7 @@ def numbers(first: int, end: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, end)]
 
 
-def read(reader: QueueReader, count: int = 100) -> Sequence[LogMessage]:
+def read(reader: LogReader | QueueReader, count: int = 100) -> Sequence[LogMessage]:
     """A read that is repeated while connections to the lost primary are dropped."""
     return patiently(lambda: reader.read(count), seconds=PATIENT_SECONDS)
 
@@ -97,13 +97,13 @@ def test_what_the_next_primary_acknowledged_is_delivered(planes: Planes, lose: L
         patiently(lambda one=one: planes.send(one, *again), seconds=PATIENT_SECONDS)  # type: ignore[misc]
 
     for one in (reader, shared):
-        with pytest.raises(LogShortened, match="position 20 of .*; reading again from 12"):
-            read(one)  # type: ignore[arg-type]
+        with pytest.raises(LogShortened, match=r"position 20 of .*; reading again from 12"):
+            read(one)
         one.close()
     assert payloads(planes.reader(log, "s").read(100)) == [*numbers(12, 15), *again]
     assert payloads(planes.queue(queue, "s").read(100)) == [*numbers(12, 15), *again]
     with pytest.raises(LogShortened, match="reading again from 15") as refused:
-        planes.reader_at(plain, (positioned._place.last))  # type: ignore[attr-defined]
+        planes.reader_at(plain, positioned._place.last)  # type: ignore[attr-defined]
     assert payloads(planes.reader_at(plain, refused.value.resume).read(100)) == again
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from structlog.testing import capture_logs
@@ -16,7 +16,7 @@ from tests.support.older_contents import OlderContents
 from tests.support.planes import Planes, payloads
 
 LOW, HIGH = HashRange(0, 0x7FFF), HashRange(0x8000, 0xFFFF)
-Written = Callable[..., None]
+Written = Callable[[], int]
 
 
 @pytest.fixture
@@ -31,9 +31,9 @@ def log(planes: Planes) -> str:
 
 
 @pytest.fixture(params=[False, True], ids=["shorter", "grown again"])
-def send_again(request: pytest.FixtureRequest, planes: Planes, log: str) -> Iterator[Written]:
+def send_again(request: pytest.FixtureRequest, planes: Planes, log: str) -> Written:
     """Writes five other messages, and more where the log is to reach beyond the place of its old readers."""
-    yield lambda: planes.send(log, *again(10 if request.param else 5)) and None
+    return lambda: planes.send(log, *again(10 if request.param else 5))
 
 
 def numbers(first: int, end: int) -> list[bytes]:
@@ -108,7 +108,7 @@ def test_a_log_that_grew_again_is_not_read_on_in_the_middle(planes: Planes, data
     planes.send(log, *again(10))
 
     with pytest.raises(
-        LogShortened, match="other messages were written below position 20 of .*; reading again from 12"
+        LogShortened, match=r"other messages were written below position 20 of .*; reading again from 12"
     ):
         reader.read(10)
     assert read_on(planes, log, reader) == [*numbers(12, 15), *again(10)]
@@ -182,6 +182,21 @@ def test_a_log_with_unread_messages_is_not_drained(planes: Planes, database: str
     assert planes.plane.backlog(log, "s") == 8
     reader.close()
     assert planes.drain(log, "s") == [*numbers(12, 15), *again(5)]
+
+
+def test_a_reader_of_a_lost_history_is_not_taken_for_its_heir(
+    planes: Planes, database: str, log: str
+) -> None:
+    """The restored sequence gives out again the generation that the stale reader holds."""
+    older = OlderContents(database)
+    stale = planes.reader(log, "s", "stale")
+    found = planes.read(stale, 3)
+    older.restore()
+    planes.reader(log, "s", "heir")
+
+    with pytest.raises(LostRace):
+        stale.acknowledge(found[-1].position)
+    assert planes.plane.backlog(log, "s") == 3
 
 
 def test_a_client_of_before_is_refused_beyond_the_end(planes: Planes, database: str, log: str) -> None:
@@ -296,6 +311,18 @@ class TestPositions:
 
         assert [one.position for one in found] == sorted(one.position for one in found)
         assert found[14].position < kept < found[15].position
+
+    def test_timelines_rise_though_the_clock_falls(self, planes: Planes, database: str, log: str) -> None:
+        planes.send(log, b"before")
+        query(
+            database, "UPDATE embedded.timeline SET timeline = timeline + 3600000000, incarnation = 'another'"
+        )
+        planes.send(log, b"after")
+
+        found = planes.reader_at(log, None).read(100)
+
+        assert [one.position for one in found] == sorted(one.position for one in found)
+        assert found[15].position[0] < found[16].position[0]
 
     def test_a_reader_is_opened_again_where_its_log_became_shorter(
         self, planes: Planes, database: str, log: str, send_again: Written
