@@ -41,6 +41,7 @@ from controller.domain.errors import CleaveError
 from controller.domain.operation import OperationState
 from controller.entrypoints import tasks
 from controller.services.segment_admin import Planner, splitting
+from controller.store.journal.operations import Request
 from tests.support.bench import Bench
 from tests.support.bench_planes import OnPulsar
 from tests.support.cleave_process import cleave_process
@@ -67,6 +68,14 @@ READS_WITHIN_SECONDS = 90.0
 def prepare(cluster: ReplicatedPostgres) -> None:
     """Make the template of the scenes' databases on the primary, once for each cluster."""
     migrate_to_pip483(cluster.primary.create_database(TEMPLATE))
+
+
+class SceneBench(Bench):
+    """A bench beside others on one database, whose request keys are also new to a journal that went back in time."""
+
+    def request(self, key: str | None = None, deadline_seconds: float = 60.0) -> Request:
+        """A manual request, with a fresh key unless one is given."""
+        return super().request(key or secrets.token_hex(8), deadline_seconds)
 
 
 class TopicScene:
@@ -413,7 +422,7 @@ class OutageScene:
 
     def _topic(self, pulsar: OnPulsar | None, url: str) -> TopicScene:
         """The bench looks on through the proxy, whatever the product's processes use."""
-        bench = Bench(url, pulsar)
+        bench = SceneBench(url, pulsar)
         self._running.callback(bench.close)
         if pulsar is not None:
             self._running.callback(pulsar.remove, bench.plane)
