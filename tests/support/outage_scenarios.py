@@ -77,15 +77,14 @@ def play(
 
 def _go_on(scene: OutageScene) -> None:
     """Everybody continues, and maintenance runs under traffic."""
-    scene.wait_resumed()
+    scene.demand_resumed()
     scene.maintain()
 
 
 def fail_over(scene: OutageScene) -> None:
-    """Kill the primary while a split is under way, and promote the standby."""
+    """Kill the primary while a range is closed for a split, and promote the standby."""
     scene.reshape(splitting(0))
-    for topic in scene.topics:
-        topic.request(splitting(1))
+    scene.fence(splitting(1))
     with scene.outage():
         scene.cluster.kill_primary()
         scene.cluster.promote()
@@ -106,16 +105,12 @@ def lose_last_split(scene: OutageScene) -> None:
 
 
 def freeze(scene: OutageScene) -> None:
-    """Freeze the primary's processes and promote the standby; the frozen ones end only when everybody goes on, or not."""
+    """Freeze the primary's processes and promote the standby. The frozen ones stay until everybody continues, or should have."""
     scene.reshape(splitting(0))
     with scene.outage():
         scene.cluster.freeze_primary()
         scene.cluster.promote()
-    if not scene.wait_resumed(limit_seconds=40.0):
-        scene.topics[0].notes.append("not everybody went on before the frozen primary was killed")
-        scene.cluster.kill_frozen()
-        scene.wait_resumed()
-    scene.maintain()
+    _go_on(scene)
 
 
 def restore(

@@ -30,8 +30,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
+import psycopg2
+
 from controller.client.history import Message
-from controller.dataplane.base import LogClient
+from controller.dataplane.base import LogClient, LogState
 from controller.dataplane.embedded import EmbeddedLogClient
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.devstack.ports import LOOPBACK, free_port, is_listening, release_port
@@ -60,6 +62,8 @@ ROUNDS = 3
 """Of maintenance after an outage."""
 QUIET_SECONDS = 20.0
 """Operations that the worker has not ended by then are left to it."""
+CONTINUES_WITHIN_SECONDS = 25.0
+"""Less than a dead runner's claim lasts by default, and more than a lease: enough for a busy machine."""
 STANDS_STILL_SECONDS = 8.0
 """Consumers that receive nothing for so long, with messages missing and no operation under way, receive nothing more."""
 READS_WITHIN_SECONDS = 90.0
@@ -90,9 +94,11 @@ class TopicScene:
         self.consumers: list[ConsumingClient] = []
         self.auditors: list[ConsumingClient] = []
         self.notes: list[str] = []
+        self.failures: list[str] = []
         self.probe: int | None = None
         """Id of the operation requested after the outage."""
         self._unread: dict[str, int] = {}
+        self._deleted: dict[str, int] = {}
 
     @property
     def clients(self) -> list[Client]:
@@ -119,8 +125,11 @@ class TopicScene:
     # Logs that disappear.
 
     def note_logs(self) -> None:
-        """Remember the logs that are there, with what the audit has not read in each."""
-        for log in _patiently(lambda: self.bench.plane.list_segments(self.bench.topic_name)):
+        """Remember the logs that are there, with what the audit has not read in each, and those that are there no more."""
+        there = _patiently(lambda: self.bench.plane.list_segments(self.bench.topic_name))
+        for log in self._unread.keys() - there:
+            self._deleted[log] = self._unread.pop(log)
+        for log in there:
             backlog = _patiently(lambda log=log: self.bench.plane.backlog(log, AUDIT))  # type: ignore[misc]
             self._unread[log] = max(backlog or 0, self._unread.get(log, 0))
 
@@ -131,8 +140,8 @@ class TopicScene:
 
     def deleted_logs(self) -> dict[str, int]:
         """Logs that were there and are not, with the messages that were unread in them."""
-        there = _patiently(lambda: self.bench.plane.list_segments(self.bench.topic_name))
-        return {log: unread for log, unread in sorted(self._unread.items()) if log not in there}
+        self.note_logs()
+        return dict(sorted(self._deleted.items()))
 
     # Requests.
 
@@ -143,6 +152,17 @@ class TopicScene:
         except CleaveError as refusal:
             self.notes.append(f"refused: {type(refusal).__name__}: {refusal}")
             return None
+
+    def is_fenced(self, operation_id: int | None) -> bool:
+        """Whether the operation is live and every parent is closed."""
+        if operation_id is None:
+            return False
+        try:
+            operation = self.bench.operation(operation_id)
+            states = {self.bench.plane.segment_state(log) for log in operation.parent_topics}
+            return operation.state.is_live and states == {LogState.TERMINATED}
+        except CleaveError:
+            return False
 
     def leave_in(self, state: OperationState, planner: Planner) -> None:
         """Request a reshape and bring it as far as that state, with the workers paused."""
@@ -160,7 +180,7 @@ class TopicScene:
         except CleaveError:
             return False
 
-    # Judging.
+    # The verdict.
 
     @property
     def acknowledged(self) -> dict[Message, int]:
@@ -192,7 +212,7 @@ class TopicScene:
             consumer_seconds={one.name: resumed.get(_name(self, one)) for one in self.consumers},
             reshape_seconds=resumed.get(f"{self.plane}/reshape"),
             longest_pause_seconds={one.name: round(one.longest_pause_ns / 1e9, 2) for one in self.producers},
-            errors=tuple(errors),
+            errors=(*self.failures, *errors),
             notes=tuple(self.notes),
         )
 
@@ -302,6 +322,22 @@ class OutageScene:
             topic.request(planner)
         self.wait_quiet()
 
+    def fence(self, planner: Planner) -> None:
+        """Request it of every topic, and return when the workers have closed its parents and can get no further.
+
+        A row that the commit needs is locked here until the primary dies.
+        """
+        with self.workers_paused():
+            requested = [(topic, topic.request(planner)) for topic in self.topics]
+            holder = psycopg2.connect(self.cluster.primary_url(self.database))
+            self._running.callback(holder.close)
+            holder.cursor().execute("SELECT FROM cleave.topic FOR UPDATE")
+        for topic, operation_id in requested:
+            wait_until(
+                lambda topic=topic, operation_id=operation_id: topic.is_fenced(operation_id),  # type: ignore[misc]
+                message=f"the parents of operation {operation_id} are closed",
+            )
+
     def wait_quiet(self, seconds: float = QUIET_SECONDS) -> bool:
         """Return when no operation is live, or after so long; whether none is."""
         with suppress(AssertionError):
@@ -321,8 +357,10 @@ class OutageScene:
     @contextmanager
     def outage(self) -> Iterator[None]:
         """The time from the first fault until the promoted or restored server answers."""
+        self._resumed = {}
         for topic in self.topics:
             topic.note_logs()
+            topic.probe = None
         began = time.monotonic_ns()
         yield
         self.window = Window(began, time.monotonic_ns(), self._losing_since_ns)
@@ -352,6 +390,21 @@ class OutageScene:
                     del waiting[name]
             time.sleep(0.01)
         return not waiting
+
+    def demand_resumed(self, *, reshapes: bool = True) -> None:
+        """Wait until every client goes on. Who does not within `CONTINUES_WITHIN_SECONDS` is a failure of the scene, and is
+        waited for a while longer.
+        """
+        if not self.wait_resumed(limit_seconds=CONTINUES_WITHIN_SECONDS, reshapes=reshapes):
+            late = [name for name, seconds in self._resumed.items() if seconds is None]
+            for topic in self.topics:
+                topic.failures += [
+                    f"{name} does not continue within {CONTINUES_WITHIN_SECONDS:g} s of the outage"
+                    for name in late
+                    if name.startswith(topic.plane)
+                ]
+            self.cluster.kill_frozen()
+            self.wait_resumed(reshapes=reshapes)
 
     # Afterwards.
 

@@ -100,13 +100,21 @@ class ReplicatedPostgres:
 
     def url(self, database: str, address: Address = Address.PROXY) -> str:
         """URL of `database` as the superuser, for clients of whichever server is the primary."""
-        direct = make_url(self.primary.url(database)).set(drivername="postgresql")
+        direct = make_url(self.primary_url(database))
         if address is Address.PROXY:
             return direct.set(port=self.relay.port).render_as_string(hide_password=False)
         hosts = ",".join(f"{LOOPBACK}:{port}" for port in self._ports)
         return (
             f"postgresql://{direct.username}:{direct.password}@{hosts}/{database}"
             "?target_session_attrs=read-write"
+        )
+
+    def primary_url(self, database: str) -> str:
+        """URL of `database` on the present primary, for connections that are to end with it."""
+        return (
+            make_url(self.primary.url(database))
+            .set(drivername="postgresql")
+            .render_as_string(hide_password=False)
         )
 
     def dump(self, database: str) -> Path:
