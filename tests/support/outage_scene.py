@@ -455,6 +455,7 @@ class OutageScene:
         self._read_to_the_end()
         for topic in self.topics:
             _end_all(topic)
+        self.topics[0].notes += [told for name in self.workers for told in self._worst_words(name)]
         return {topic.plane: topic.outcome(self.window, self._resumed) for topic in self.topics}
 
     def _read_to_the_end(self) -> None:
@@ -467,6 +468,12 @@ class OutageScene:
             if not missing or time.monotonic() - since > STANDS_STILL_SECONDS:
                 return
             time.sleep(0.05)
+
+    def _worst_words(self, worker: str) -> list[str]:
+        """The last warnings and errors in a worker's log."""
+        lines = (self.directory / f"{worker}.log").read_text(errors="replace").splitlines()
+        bad = [line for line in lines if "[warning" in line or "[error" in line or "Traceback" in line]
+        return [f"{worker}: {' '.join(line.split())[:300]}" for line in bad[-5:]]
 
     def _note(self, note: str) -> None:
         for topic in self.topics:
