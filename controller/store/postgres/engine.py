@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event
-from sqlalchemy.exc import DBAPIError, InvalidatePoolError
+from sqlalchemy.exc import DBAPIError, InvalidatePoolError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from controller import telemetry
@@ -125,6 +125,10 @@ class Store:
             translated = translate(error, self._sentence_book)
             count_race(translated)
             raise translated from error
+        except PendingRollbackError as error:  # a part of the transaction bore the loss of its connection
+            raise StoreUnavailable(
+                "the connection to PostgreSQL was lost in the middle of a transaction; read the state again and retry"
+            ) from error
         except LostRace as error:
             count_race(error)
             raise

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
 
 from controller import telemetry
 from controller.devstack.ports import free_port
@@ -80,6 +82,18 @@ def test_an_option_that_the_driver_does_not_know_is_no_outage() -> None:
 def test_a_cut_connection_costs_one_transaction_at_most(driver: StoreDriver) -> None:
     with pytest.raises(StoreUnavailable), driver.store.transaction() as tx:
         tx.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+    assert driver.sql("SELECT 1") == [(1,)]
+
+
+def test_a_part_that_bears_the_loss_of_the_connection_leaves_an_outage_and_no_other_error(
+    driver: StoreDriver,
+) -> None:
+    """As decisions in shadow do, which must not stop what is live."""
+    with pytest.raises(StoreUnavailable, match="in the middle of a transaction"), driver.store.transaction() as tx:
+        with contextlib.suppress(DBAPIError), tx.begin_nested():
+            tx.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+        tx.execute(text("SELECT 1"))
 
     assert driver.sql("SELECT 1") == [(1,)]
 
