@@ -125,6 +125,10 @@ class Store:
             translated = translate(error, self._sentence_book)
             count_race(translated)
             raise translated from error
+        except PendingRollbackError as error:  # a part of the transaction bore the loss of its connection
+            raise StoreUnavailable(
+                "the connection to PostgreSQL was lost in the middle of a transaction; read the state again and retry"
+            ) from error
         except LostRace as error:
             count_race(error)
             raise
