@@ -209,6 +209,9 @@ class TopicScene:
             deleted_logs=self.deleted_logs(),
             outage_seconds=window.seconds,
             producer_seconds={one.name: resumed.get(_name(self, one)) for one in self.producers},
+            every_key_seconds={
+                one.name: resumed.get(f"{_name(self, one)}, every key,") for one in self.producers
+            },
             consumer_seconds={one.name: resumed.get(_name(self, one)) for one in self.consumers},
             reshape_seconds=resumed.get(f"{self.plane}/reshape"),
             longest_pause_seconds={one.name: round(one.longest_pause_ns / 1e9, 2) for one in self.producers},
@@ -378,6 +381,11 @@ class OutageScene:
             _name(topic, one): lambda one=one: one.last_ns > ended  # type: ignore[misc]
             for topic in self.topics
             for one in topic.clients
+        }
+        waiting |= {
+            f"{_name(topic, one)}, every key,": lambda one=one: one.wrote_every_key_since(ended)  # type: ignore[misc]
+            for topic in self.topics
+            for one in topic.producers
         }
         if reshapes:
             waiting |= {f"{topic.plane}/reshape": topic.probe_ended for topic in self.topics}
