@@ -317,7 +317,21 @@ class OutageScene:
             assert not failed, f"{failed[0].name}: {failed[0].error!r}; see also {self.directory}"
             return all(len(one.times) >= target for one, target in zip(everybody, targets, strict=True))
 
-        wait_until(there, timeout_seconds=timeout_seconds, message="traffic flows")
+        try:
+            wait_until(there, timeout_seconds=timeout_seconds, message="traffic flows")
+        except AssertionError as late:
+            raise AssertionError("\n".join([str(late), *self._whereabouts()])) from late
+
+    def _whereabouts(self) -> list[str]:
+        """Where each client stands, which operations are live, and the workers' last warnings."""
+        now = time.monotonic_ns()
+        clients = [
+            f"{_name(topic, one)}: {len(one.times)} messages, the last {(now - one.last_ns) / 1e9:.1f} s ago"
+            for topic in self.topics
+            for one in topic.clients
+        ]
+        operations = [str(one) for one in _patiently(self.topics[0].bench.live_operations)]
+        return [*clients, *operations, *(told for name in self.workers for told in self._worst_words(name))]
 
     def reshape(self, planner: Planner) -> None:
         """Request it of every topic, and return when the workers have ended it."""
