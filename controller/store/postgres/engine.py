@@ -132,8 +132,6 @@ class Store:
         except LostRace as error:
             count_race(error)
             raise
-        except PendingRollbackError as error:  # the work went on after its first error, which was this
-            raise StoreUnavailable("PostgreSQL is away: the connection broke in a transaction") from error
         except PoolTimeout as error:
             raise StoreUnavailable(
                 "every connection of the pool is in use; raise pool_size or wait"
