@@ -15,7 +15,7 @@ from tests.integration.entrypoints.conftest import held_by
 from tests.support.bench import Bench
 from tests.support.cleave_process import cleave_process
 from tests.support.migrated import migrate_to_pip483
-from tests.support.postgres_pair import PostgresPair
+from tests.support.replicated_postgres import Address, ReplicatedPostgres
 from tests.support.waiting import wait_until
 
 DATABASE = "cleave"
@@ -26,12 +26,12 @@ NEWEST = text("SELECT max(expires_at) FROM cleave.lease WHERE holder = 'w1' AND 
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[PostgresPair]:
+def cluster(tmp_path: Path) -> Iterator[ReplicatedPostgres]:
     """A primary with Cleave's database, and a standby that follows it."""
-    with PostgresPair(tmp_path) as pair:
-        migrate_to_pip483(pair.primary.create_database(DATABASE))
-        pair.follow()
-        yield pair
+    with ReplicatedPostgres(tmp_path / "servers") as cluster:
+        migrate_to_pip483(cluster.primary.create_database(DATABASE))
+        cluster.add_standby(synchronous=False)
+        yield cluster
 
 
 def newest_lease(bench: Bench) -> object:
@@ -40,13 +40,18 @@ def newest_lease(bench: Bench) -> object:
 
 
 def test_a_worker_whose_primary_hangs_works_on_at_the_promoted_standby(
-    pair: PostgresPair, tmp_path: Path
+    cluster: ReplicatedPostgres, tmp_path: Path
 ) -> None:
     log = tmp_path / "w1.log"
     worker = cleave_process(
-        "worker", "--name", "w1", log=log, database_url=pair.url(DATABASE), worker_sweep_seconds=NEVER
+        "worker",
+        "--name",
+        "w1",
+        log=log,
+        database_url=cluster.url(DATABASE, Address.HOSTS),
+        worker_sweep_seconds=NEVER,
     )
-    with closing(Bench(pair.primary.url(DATABASE))) as before:
+    with closing(Bench(cluster.primary_url(DATABASE))) as before:
         before.topic_with()
         with before.store.transaction() as tx:  # a consumer without a segment has one split
             policies.set_topic(tx, before.topic_id, PolicyOverride(split_vs_rebucket_min_msg_rate_in=0))
@@ -54,9 +59,11 @@ def test_a_worker_whose_primary_hangs_works_on_at_the_promoted_standby(
         try:
             wait_until(lambda: held_by(before, "w1"), message="the worker holds shards")
             last = newest_lease(before)
-            pair.freeze()
-            pair.promote()
-            with closing(Bench(pair.standby.url(DATABASE))) as after:
+            hung = cluster.primary.port
+            cluster.wait_replayed()
+            cluster.freeze_primary()
+            cluster.promote()
+            with closing(Bench(cluster.primary_url(DATABASE))) as after:
                 wait_until(
                     lambda: newest_lease(after) != last,
                     timeout_seconds=GENEROUS_SECONDS,
@@ -73,4 +80,4 @@ def test_a_worker_whose_primary_hangs_works_on_at_the_promoted_standby(
         finally:
             worker.stop()
 
-    assert f"PostgreSQL at 127.0.0.1:{pair.primary.port} did not answer within" in log.read_text()
+    assert f"PostgreSQL at 127.0.0.1:{hung} did not answer within" in log.read_text()

@@ -21,7 +21,7 @@ from controller.postgres.connection import connect
 from controller.store.postgres import engine
 from controller.store.postgres.engine import Store
 from controller.store.postgres.notifications import Listener
-from tests.support.postgres_pair import PostgresPair, value
+from tests.support.replicated_postgres import Address, ReplicatedPostgres, execute
 from tests.support.silent_server import SilentServer
 
 STATEMENT_SECONDS = 2.0
@@ -29,12 +29,19 @@ LONG = 60.0
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[PostgresPair]:
+def cluster(tmp_path: Path) -> Iterator[ReplicatedPostgres]:
     """A primary with the table `kept`, and a standby that follows it."""
-    with PostgresPair(tmp_path) as pair:
-        value(pair.primary, "CREATE TABLE kept (word text); SELECT 1")
-        pair.follow()
-        yield pair
+    with ReplicatedPostgres(tmp_path) as cluster:
+        execute(cluster.primary, "CREATE TABLE kept (word text)")
+        cluster.add_standby(synchronous=False)
+        yield cluster
+
+
+def freeze(cluster: ReplicatedPostgres) -> int:
+    """Freeze the primary once the standby has everything; returns the port of the frozen server."""
+    cluster.wait_replayed()
+    cluster.freeze_primary()
+    return cluster.primary.port
 
 
 def port_of(tx: Connection) -> int:
@@ -42,9 +49,9 @@ def port_of(tx: Connection) -> int:
 
 
 def test_each_wait_of_a_store_ends_and_the_next_transaction_is_at_the_promoted_standby(
-    pair: PostgresPair, monkeypatch: pytest.MonkeyPatch
+    cluster: ReplicatedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store(pair.url(), pool_size=4, statement_seconds=STATEMENT_SECONDS)
+    store = Store(cluster.url("postgres", Address.HOSTS), pool_size=4, statement_seconds=STATEMENT_SECONDS)
     frozen, ready = threading.Event(), threading.Barrier(4, timeout=LONG)
 
     def statement() -> None:
@@ -68,74 +75,74 @@ def test_each_wait_of_a_store_ends_and_the_next_transaction_is_at_the_promoted_s
 
     with ThreadPoolExecutor(3) as threads:
         with store.transaction() as tx:  # stays idle in the pool
-            assert port_of(tx) == pair.primary.port
+            assert port_of(tx) == cluster.primary.port
             waits = [threads.submit(act) for act in (statement, commit, single)]
             ready.wait()
-        pair.freeze()
+        hung = freeze(cluster)
         frozen.set()
         try:
             errors = [one.exception(LONG) for one in waits]
         finally:
             if not all(one.done() for one in waits):
-                pair.thaw()  # or the threads would never end
+                cluster.thaw()  # or the threads would never end
 
-    line = f"PostgreSQL at 127.0.0.1:{pair.primary.port} did not answer within 2 s"
+    line = f"PostgreSQL at 127.0.0.1:{hung} did not answer within 2 s"
     assert [isinstance(one, StoreUnavailable) and line in str(one) for one in errors] == [True] * 3, errors
-    pair.promote()
+    cluster.promote()
     monkeypatch.setattr(engine, "PING_AFTER_SECONDS", 0.0)  # what is idle is asked first
     with store.transaction() as tx:
-        assert port_of(tx) == pair.standby.port
+        assert port_of(tx) == cluster.primary.port
         assert tx.execute(text("SELECT count(*) FROM kept")).scalar_one() == 0
     store.dispose()
 
 
 def test_listeners_notice_that_nothing_can_come_and_begin_anew_at_the_promoted_standby(
-    pair: PostgresPair,
+    cluster: ReplicatedPostgres,
 ) -> None:
     heard: queue.Queue[str] = queue.Queue()
     background = PostgresListener(
-        pair.url(),
+        cluster.url("postgres", Address.HOSTS),
         ["news"],
         on_notification=lambda _channel, payload: heard.put(payload),
         on_gap=lambda: heard.put("gap"),
     )
-    with Listener(pair.url(), ["news"]) as listener, closing(background):
+    with Listener(cluster.url("postgres", Address.HOSTS), ["news"]) as listener, closing(background):
         background.start()
         assert [one.is_resync for one in listener.wait(LONG)] == [True]
         assert heard.get(timeout=LONG) == "gap"
 
-        pair.freeze()
-        pair.promote()
+        freeze(cluster)
+        cluster.promote()
 
         assert [one.is_resync for one in listener.wait(LONG)] == [True]
         assert heard.get(timeout=LONG) == "gap"
-        value(pair.standby, "NOTIFY news, 'again'; SELECT 1")
+        execute(cluster.primary, "NOTIFY news, 'again'")
         assert [one.payload for one in listener.wait(LONG)] == ["again"]
         assert heard.get(timeout=LONG) == "again"
 
 
 def test_a_listener_whose_server_answers_hears_on_however_silent_it_is(
-    pair: PostgresPair, monkeypatch: pytest.MonkeyPatch
+    cluster: ReplicatedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("controller.store.postgres.notifications.SILENT_SECONDS", 0.0)
-    with Listener(pair.url(), ["news"]) as listener:
+    with Listener(cluster.url("postgres", Address.HOSTS), ["news"]) as listener:
         listener.wait(LONG)
 
         assert listener.wait(0.0) == []
         listener.interrupt()
         assert listener.wait(LONG) == []
-        value(pair.primary, "NOTIFY news, 'late'; SELECT 1")
+        execute(cluster.primary, "NOTIFY news, 'late'")
         assert [one.payload for one in listener.wait(LONG)] == ["late"]
 
 
-def test_an_attempt_to_connect_to_a_frozen_host_goes_on_to_the_next(pair: PostgresPair) -> None:
+def test_an_attempt_to_connect_to_a_frozen_host_goes_on_to_the_next(cluster: ReplicatedPostgres) -> None:
     """The kernel of the frozen host completes the handshake, so it is the authentication that hangs."""
-    address = DatabaseAddress.of(pair.url())
-    pair.freeze()
-    pair.promote()
+    address = DatabaseAddress.of(cluster.url("postgres", Address.HOSTS))
+    freeze(cluster)
+    cluster.promote()
 
     with closing(connect(address, application_name="test", statement_seconds=LONG)) as made:
-        assert made.info.port == pair.standby.port
+        assert made.info.port == cluster.primary.port
 
 
 def test_a_transaction_that_finds_no_server_makes_one_attempt() -> None:
@@ -166,26 +173,27 @@ def test_the_server_that_served_last_is_tried_first(postgres_server: PostgresSer
 
 
 def test_a_call_of_the_data_plane_ends_and_the_next_one_is_at_the_promoted_standby(
-    pair: PostgresPair,
+    cluster: ReplicatedPostgres,
 ) -> None:
-    calls = PostgresCalls(pair.url(), call_timeout_seconds=5.0)
+    calls = PostgresCalls(cluster.url("postgres", Address.HOSTS), call_timeout_seconds=5.0)
     with calls.statement("keep") as cursor:
         cursor.execute("INSERT INTO kept VALUES ('before')")
-    pair.freeze()
+    freeze(cluster)
 
     with pytest.raises(DataPlaneTimeout, match="keep: no answer"), calls.statement("keep") as cursor:
         cursor.execute("INSERT INTO kept VALUES ('frozen')")
 
-    pair.promote()
+    cluster.promote()
     with calls.statement("keep") as cursor:
         cursor.execute("INSERT INTO kept VALUES ('after') RETURNING inet_server_port()")
-        assert cursor.fetchone() == (pair.standby.port,)
+        assert cursor.fetchone() == (cluster.primary.port,)
     calls.close()
 
 
-def test_a_standby_is_left_once_it_refuses_a_write(pair: PostgresPair) -> None:
+def test_a_standby_is_left_once_it_refuses_a_write(cluster: ReplicatedPostgres) -> None:
     """A proxy, or a URL without target_session_attrs, may lead to it."""
-    url = pair.standby.url("postgres")
+    assert cluster.standby is not None
+    url = cluster.standby.url("postgres")
     store, calls = Store(url, pool_size=1), PostgresCalls(url, call_timeout_seconds=10.0)
 
     with pytest.raises(StoreUnavailable, match="target_session_attrs=read-write"), store.transaction() as tx:
@@ -195,7 +203,7 @@ def test_a_standby_is_left_once_it_refuses_a_write(pair: PostgresPair) -> None:
     with Listener(url, ["news"]) as listener, pytest.raises(StoreUnavailable):
         listener.wait(LONG)
 
-    pair.promote()
+    cluster.promote()
     with store.transaction() as tx:
         tx.execute(text("INSERT INTO kept VALUES ('x')"))
     with calls.statement("keep") as cursor:
