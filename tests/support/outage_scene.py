@@ -330,6 +330,10 @@ class OutageScene:
             for topic in self.topics
             for one in topic.clients
         ]
+        clients += [
+            f"{_name(topic, one)} reads {one.buckets}" for topic in self.topics for one in topic.consumers
+        ]
+        clients += [f"{topic.plane}: {topic.bench.layout.active}" for topic in self.topics]
         operations = [str(one) for one in _patiently(self.topics[0].bench.live_operations)]
         return [*clients, *operations, *(told for name in self.workers for told in self._worst_words(name))]
 
