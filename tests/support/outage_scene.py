@@ -171,11 +171,11 @@ class TopicScene:
             self.bench.run_until(operation_id, state)
 
     def probe_ended(self) -> bool:
-        """Request a split of the first active segment unless that is done, and say whether the worker has ended it."""
+        """Request a split of the widest segment unless that is done, and say whether the worker has ended it."""
         try:
             if self.probe is None:
-                first = self.bench.layout.active[0].segment_id
-                self.probe = self.bench.intend(splitting(first)).operation.operation_id
+                widest = max(self.bench.layout.active, key=lambda one: one.hash_range.width)
+                self.probe = self.bench.intend(splitting(widest.segment_id)).operation.operation_id
             return not self.bench.operation(self.probe).state.is_live
         except CleaveError:
             return False
