@@ -66,7 +66,8 @@ CONTINUES_WITHIN_SECONDS = 25.0
 """Less than a dead runner's claim lasts by default, and more than a lease: enough for a busy machine."""
 STANDS_STILL_SECONDS = 8.0
 """Consumers that receive nothing for so long, with messages missing and no operation under way, receive nothing more."""
-READS_WITHIN_SECONDS = 90.0
+WAITS_FOR_OPERATIONS_SECONDS = 90.0
+"""Consumers that receive nothing for so long while an operation is under way receive nothing more, either."""
 
 
 def prepare(cluster: ReplicatedPostgres) -> None:
@@ -486,12 +487,16 @@ class OutageScene:
 
     def _read_to_the_end(self) -> None:
         """Return when nothing is missing, or when nothing more comes."""
-        give_up_at, seen, since = time.monotonic() + READS_WITHIN_SECONDS, -1, time.monotonic()
-        while time.monotonic() < give_up_at:
+        seen, since = -1, time.monotonic()
+        while True:
             missing = sum(topic.missing(self.window) for topic in self.topics)
-            if missing != seen or self._live_operations():
+            if missing != seen:
                 seen, since = missing, time.monotonic()
-            if not missing or time.monotonic() - since > STANDS_STILL_SECONDS:
+            still_seconds = time.monotonic() - since
+            limit_seconds = STANDS_STILL_SECONDS
+            if still_seconds > STANDS_STILL_SECONDS and self._live_operations():
+                limit_seconds = WAITS_FOR_OPERATIONS_SECONDS
+            if not missing or still_seconds > limit_seconds:
                 return
             time.sleep(0.05)
 
