@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,8 @@ pytestmark = [pytest.mark.chaos, pytest.mark.pulsar, pytest.mark.timeout(1800)]
 OUTAGES = 10
 SEEDS = (1, 2)
 ROUNDS = 3
-MOST_SEGMENTS = 8
+NARROWEST_SPLIT = 16_384
+"""Hashes. Segments of an eighth of the ring have keys of every producer, so that every consumer receives messages."""
 MOST_RESHAPES = 4
 """Requested at once, right before an outage."""
 
@@ -49,16 +51,17 @@ def request_some(chooser: random.Random, topic: TopicScene) -> None:
     """Splits and merges on segments that no other of them touches; the workers have begun any of them, or none."""
     active = list(topic.bench.layout.active)
     for _ in range(chooser.randint(1, MOST_RESHAPES)):
-        if len(active) < 2:
+        wide = [one for one in active if one.hash_range.width >= NARROWEST_SPLIT]
+        pairs = [two for two in pairwise(active) if two[0].hash_range.is_adjacent_to(two[1].hash_range)]
+        if wide and (chooser.random() < 0.6 or not pairs):
+            chosen = [chooser.choice(wide)]
+            topic.request(splitting(chosen[0].segment_id))
+        elif pairs:
+            chosen = list(chooser.choice(pairs))
+            topic.request(merging(*(one.segment_id for one in chosen)))
+        else:
             return
-        index = chooser.randrange(len(active) - 1)
-        if len(active) >= MOST_SEGMENTS or chooser.random() < 0.4:
-            first, second = active[index : index + 2]
-            if first.hash_range.is_adjacent_to(second.hash_range):
-                topic.request(merging(first.segment_id, second.segment_id))
-                del active[index : index + 2]
-                continue
-        topic.request(splitting(active.pop(index).segment_id))
+        active = [one for one in active if one not in chosen]
 
 
 def fail_over(scene: OutageScene, chooser: random.Random) -> None:

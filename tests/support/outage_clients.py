@@ -140,6 +140,13 @@ class ConsumingClient(Client):
     def __init__(self, place: Place, name: str, subscription: str) -> None:
         super().__init__(place, name)
         self.subscription = subscription
+        self._consumer: StreamConsumer | None = None
+
+    @property
+    def buckets(self) -> str:
+        """The buckets that it reads now, for messages of tests."""
+        owned = self._consumer.buckets if self._consumer is not None else ()
+        return ", ".join(f"{segment_id}/{bucket}" for segment_id, bucket in owned) or "none"
 
     def work(self) -> None:
         """Consume until `ending` is set."""
@@ -151,6 +158,7 @@ class ConsumingClient(Client):
                 servers, logs, place.topic, self.subscription, self.name, patience_seconds=PATIENCE_SECONDS
             ) as consumer,
         ):
+            self._consumer = consumer
             while not self.ending.is_set():
                 batch = consumer.receive(0.2)
                 if batch is not None:

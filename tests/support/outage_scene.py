@@ -66,7 +66,8 @@ CONTINUES_WITHIN_SECONDS = 25.0
 """Less than a dead runner's claim lasts by default, and more than a lease: enough for a busy machine."""
 STANDS_STILL_SECONDS = 8.0
 """Consumers that receive nothing for so long, with messages missing and no operation under way, receive nothing more."""
-READS_WITHIN_SECONDS = 90.0
+WAITS_FOR_OPERATIONS_SECONDS = 90.0
+"""Consumers that receive nothing for so long while an operation is under way receive nothing more, either."""
 
 
 def prepare(cluster: ReplicatedPostgres) -> None:
@@ -171,11 +172,11 @@ class TopicScene:
             self.bench.run_until(operation_id, state)
 
     def probe_ended(self) -> bool:
-        """Request a split of the first active segment unless that is done, and say whether the worker has ended it."""
+        """Request a split of the widest segment unless that is done, and say whether the worker has ended it."""
         try:
             if self.probe is None:
-                first = self.bench.layout.active[0].segment_id
-                self.probe = self.bench.intend(splitting(first)).operation.operation_id
+                widest = max(self.bench.layout.active, key=lambda one: one.hash_range.width)
+                self.probe = self.bench.intend(splitting(widest.segment_id)).operation.operation_id
             return not self.bench.operation(self.probe).state.is_live
         except CleaveError:
             return False
@@ -330,6 +331,10 @@ class OutageScene:
             for topic in self.topics
             for one in topic.clients
         ]
+        clients += [
+            f"{_name(topic, one)} reads {one.buckets}" for topic in self.topics for one in topic.consumers
+        ]
+        clients += [f"{topic.plane}: {topic.bench.layout.active}" for topic in self.topics]
         operations = [str(one) for one in _patiently(self.topics[0].bench.live_operations)]
         return [*clients, *operations, *(told for name in self.workers for told in self._worst_words(name))]
 
@@ -482,12 +487,16 @@ class OutageScene:
 
     def _read_to_the_end(self) -> None:
         """Return when nothing is missing, or when nothing more comes."""
-        give_up_at, seen, since = time.monotonic() + READS_WITHIN_SECONDS, -1, time.monotonic()
-        while time.monotonic() < give_up_at:
+        seen, since = -1, time.monotonic()
+        while True:
             missing = sum(topic.missing(self.window) for topic in self.topics)
-            if missing != seen or self._live_operations():
+            if missing != seen:
                 seen, since = missing, time.monotonic()
-            if not missing or time.monotonic() - since > STANDS_STILL_SECONDS:
+            still_seconds = time.monotonic() - since
+            limit_seconds = STANDS_STILL_SECONDS
+            if still_seconds > STANDS_STILL_SECONDS and self._live_operations():
+                limit_seconds = WAITS_FOR_OPERATIONS_SECONDS
+            if not missing or still_seconds > limit_seconds:
                 return
             time.sleep(0.05)
 
