@@ -22,7 +22,6 @@ from typing import Any
 
 import psutil
 import requests
-from sqlalchemy import URL
 
 from benchmarks.fresh_store import fresh_store
 from benchmarks.machine import machine
@@ -40,6 +39,7 @@ from controller.dataplane.pulsar_load.brokers import BrokerList
 from controller.devstack.java import java_home
 from controller.devstack.pulsar.cluster import CALM, CLUSTER_NAME, PulsarCluster
 from controller.devstack.pulsar.java_server import QUICK
+from controller.postgres.address import DatabaseAddress
 from controller.settings import PROJECT_ROOT
 from controller.store.postgres.engine import Store
 from tests.support.airflow_home import prepare
@@ -74,10 +74,10 @@ class Runs:
         return instances["propose"].xcom_pull(task_ids="propose")
 
 
-def surroundings(url: URL, cluster: PulsarCluster, directory: Path) -> dict[str, str]:
+def surroundings(address: DatabaseAddress, cluster: PulsarCluster, directory: Path) -> dict[str, str]:
     """What tells the DAG where everything is."""
     return {
-        "AIRFLOW_CONN_CLEAVE": url.set(drivername="postgres").render_as_string(hide_password=False),
+        "AIRFLOW_CONN_CLEAVE": address.uri.replace("postgresql://", "postgres://", 1),
         "CLEAVE_PULSAR_ADMIN_URL": cluster.admin_url,
         "CLEAVE_PULSAR_CLUSTER": CLUSTER_NAME,
         "CLEAVE_BUNDLE_REPORTS_URL": str(directory / "reports"),
@@ -190,7 +190,7 @@ def main() -> None:
         directory = Path(name)
         store = running.enter_context(fresh_store(directory / "postgres"))
         cluster = running.enter_context(PulsarCluster(directory / "pulsar", jvm=QUICK, properties=CALM))
-        os.environ |= surroundings(store.url, cluster, directory)
+        os.environ |= surroundings(store.address, cluster, directory)
         prepare(directory / "airflow")
         brokers = {broker.broker_id: broker.admin_url for broker in cluster.brokers}
         rates = [options.rate * share / sum(SHARES) for share in SHARES]

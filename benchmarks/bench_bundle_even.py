@@ -108,7 +108,7 @@ def main() -> None:
         cluster = running.enter_context(
             PulsarCluster(directory / "pulsar", jvm=QUICK, properties=CALM, groups=groups)
         )
-        os.environ |= surroundings(store.url, cluster, directory)
+        os.environ |= surroundings(store.address, cluster, directory)
         del os.environ["CLEAVE_BUNDLE_BALANCE"]  # every knob at its default
         prepare(directory / "airflow")
         brokers = {broker.broker_id: broker.admin_url for broker in cluster.brokers}

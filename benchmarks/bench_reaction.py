@@ -75,7 +75,7 @@ def _wait_idle(app: Application) -> None:
 
 def react(app: Application, topic_ids: list[int]) -> list[float]:
     """Milliseconds of each round."""
-    listener = Listener(app.store.url, ["cleave_layout"])
+    listener = Listener(app.store.address, ["cleave_layout"])
     listener.wait(0.1)
     took = []
     for topic_id in topic_ids:

@@ -116,7 +116,7 @@ class CleaveSystem(System):
         self._numbers = itertools.count()
         self._changes: Listener | None = None
         if keeper is None:
-            self.namespace, self._changes = NAMESPACE, Listener(app.store.url, ["cleave_layout"])
+            self.namespace, self._changes = NAMESPACE, Listener(app.store.address, ["cleave_layout"])
 
     def create(self, topic: str, knobs: Mapping[str, int] | None = None) -> None:
         """See `System`; returns when the worker has done it.

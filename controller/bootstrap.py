@@ -24,8 +24,8 @@ from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.registry import PlaneSettings, build_log_client, build_planes
 from controller.domain.decision import Lane
 from controller.domain.errors import InvalidInput, Unsupported
-from controller.settings import Settings, load_settings
-from controller.store.postgres.engine import Store
+from controller.settings import SHORTEST_STATEMENT_SECONDS, Settings, load_settings
+from controller.store.postgres.engine import STATEMENT_SECONDS, Store
 from controller.store.shards import Shards
 
 if TYPE_CHECKING:
@@ -144,13 +144,16 @@ def process_name() -> str:
 
 
 @contextmanager
-def application(settings: Settings | None = None, *, name: str = "cleave") -> Iterator[Application]:
-    """An application that gives back its connections at the end."""
+def application(
+    settings: Settings | None = None, *, name: str = "cleave", statement_seconds: float = STATEMENT_SECONDS
+) -> Iterator[Application]:
+    """An application that gives back its connections at the end. `statement_seconds` is the longest wait for a statement."""
     settings = settings or load_settings()
     store = Store(
         settings.database_url.get_secret_value(),
         application_name=name,
         pool_size=settings.worker_parallel_operations + OTHER_CONNECTIONS,
+        statement_seconds=statement_seconds,
     )
     app = Application(settings, store)
     try:
@@ -205,9 +208,16 @@ def build_worker(
         merge_lane=settings.worker_merge_lane,
         call_timeout_seconds=settings.call_timeout_seconds,
     )
-    listener = Listener(app.store.url, sorted({channel for sensor in sensors for channel in sensor.channels}))
+    listener = Listener(
+        app.store.address, sorted({channel for sensor in sensors for channel in sensor.channels})
+    )
     leases = ShardLeases(
-        app.store,
+        Store(
+            app.store.address,
+            application_name="cleave-leases",
+            pool_size=1,
+            statement_seconds=max(SHORTEST_STATEMENT_SECONDS, settings.worker_lease_seconds / 3),
+        ),
         worker_id,
         shard_count=settings.worker_shards,
         ttl_seconds=settings.worker_lease_seconds,
@@ -253,8 +263,13 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
 
     settings = app.settings
     leader = sessions.SessionLeader(
-        Store(app.store.url, application_name="cleave-leader", pool_size=1),
-        Listener(app.store.url, sessions.CHANNELS, application_name="cleave-sessions"),
+        Store(
+            app.store.address,
+            application_name="cleave-leader",
+            pool_size=1,
+            statement_seconds=settings.worker_statement_seconds,
+        ),
+        Listener(app.store.address, sessions.CHANNELS, application_name="cleave-sessions"),
         leases,
         shard_count=settings.worker_shards,
         timing=ConsumerTiming(
@@ -265,7 +280,7 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
         clock=SystemClock(),
     )
     watched = Listener(
-        app.store.url, (*layout_feed.CHANNELS, topic_feed.CHANNEL), application_name="cleave-watches"
+        app.store.address, (*layout_feed.CHANNELS, topic_feed.CHANNEL), application_name="cleave-watches"
     )
     layouts = layout_feed.LayoutFeed(app.store, watched.interrupt, shard_count=settings.worker_shards)
     topics = topic_feed.TopicFeed(app.store, watched.interrupt, clock=SystemClock())
@@ -287,7 +302,7 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
         lists=SegmentLists(app.store),
         key_counts=key_counts,
         api=Application(
-            settings, Store(app.store.url, application_name="cleave-api", pool_size=API_TRANSACTIONS)
+            settings, Store(app.store.address, application_name="cleave-api", pool_size=API_TRANSACTIONS)
         ),
     )
     return leader, telling, key_counts, served.serve(services)
@@ -393,7 +408,7 @@ def build_asset_events(app: Application, shards: Callable[[], Shards]) -> AssetE
     rest = build_airflow_rest(app.settings)
     if rest is None:
         return None
-    listener = Listener(app.store.url, asset_events.CHANNELS, application_name="cleave-asset-events")
+    listener = Listener(app.store.address, asset_events.CHANNELS, application_name="cleave-asset-events")
     return AssetEventPoster(app.store, listener, rest, shards=shards)
 
 

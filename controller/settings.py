@@ -11,11 +11,13 @@ from pathlib import Path
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
 
 from controller.bundles.domain.splitting.algorithms.registry import SPLIT_ALGORITHMS
 from controller.domain.errors import InvalidInput
+from controller.postgres.address import DatabaseAddress
+
+SHORTEST_STATEMENT_SECONDS = 5.0
+"""A worker waits at least this long for one statement, however short its leases are."""
 
 
 class Settings(BaseSettings):
@@ -26,7 +28,9 @@ class Settings(BaseSettings):
     )
 
     database_url: SecretStr = SecretStr("postgresql://localhost/cleave")
-    """Cleave's own database (never Airflow's), as a user in role cleave_controller."""
+    """Cleave's own database (never Airflow's), as a user in role cleave_controller. Several hosts as libpq has them:
+    `postgresql://user:password@host1,host2/cleave?target_session_attrs=read-write`.
+    """
     loader_url: SecretStr | None = None
     """The same database as a user in role cleave_spark_loader; the controller's URL where unset."""
     embedded_url: SecretStr | None = None
@@ -199,16 +203,15 @@ class Settings(BaseSettings):
     def _is_postgres(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None:
             try:
-                drivername = make_url(value.get_secret_value()).drivername
-            except (ArgumentError, ValueError):  # a port that is no number may be a piece of the password
-                raise ValueError(
-                    "not a database URL; write postgresql://user:password@host:port/database"
-                ) from None
-            if drivername.split("+")[0] not in ("postgresql", "postgres"):
-                raise ValueError(
-                    f"a {drivername} URL; Cleave keeps its state in PostgreSQL (postgresql://...)"
-                )
+                DatabaseAddress.of(value.get_secret_value())
+            except InvalidInput as error:
+                raise ValueError(error.message) from None
         return value
+
+    @property
+    def worker_statement_seconds(self) -> float:
+        """The longest wait of a worker for one statement: half a lease, so that a frozen database is left within one."""
+        return max(SHORTEST_STATEMENT_SECONDS, self.worker_lease_seconds / 2)
 
     @cached_property
     def loader_dsn(self) -> str:
@@ -243,8 +246,7 @@ class Settings(BaseSettings):
     @property
     def database_label(self) -> str:
         """The database's address without its password, for messages."""
-        url: URL = make_url(self.database_url.get_secret_value())
-        return url.render_as_string(hide_password=True)
+        return DatabaseAddress.of(self.database_url.get_secret_value()).label
 
 
 def load_settings(**overrides: object) -> Settings:

@@ -79,10 +79,10 @@ class CleaveHook(HookWithForm):
 
 
 def _access(found: Connection) -> dict[str, Any]:
-    from sqlalchemy import URL
+    from controller.entrypoints import tasks
 
-    url = URL.create("postgresql", found.login, found.password, found.host, found.port, found.schema)
-    return {"dsn": url.render_as_string(hide_password=False), "extras": filled_in(found.extra_dejson)}
+    dsn = tasks.database_url(found.host or "", found.port, found.login, found.password, found.schema)
+    return {"dsn": dsn, "extras": filled_in(found.extra_dejson)}
 
 
 def filled_in(extras: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from controller.dataplane.pulsar.admin import bearer_session
 from controller.dataplane.pulsar_load.brokers import BrokerList
 from controller.domain.errors import InvalidInput
 from controller.settings import Settings
-from controller.store.postgres.engine import Store
+from controller.store.postgres.engine import BULK_STATEMENT_SECONDS, Store
 
 if TYPE_CHECKING:
     from controller.bundles.reports import ReportArea
@@ -71,7 +71,12 @@ class Bundles:
 
         end_ms = window_end_ms or SystemClock().now_ms()
         window = window_ending_at(end_ms, self.settings.bundle_window_seconds)
-        store = Store(self.settings.loader_dsn, application_name="cleave-bundle-load", pool_size=1)
+        store = Store(
+            self.settings.loader_dsn,
+            application_name="cleave-bundle-load",
+            pool_size=1,
+            statement_seconds=BULK_STATEMENT_SECONDS,
+        )
         try:
             return aggregate(store, self.area, self.settings.spark_master, window, run_id=run_id)
         finally:

@@ -14,12 +14,10 @@ from contextlib import contextmanager
 import psycopg2
 import psycopg2.extensions
 from psycopg2 import errorcodes
-from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy import URL
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
-from controller.dataplane.watchdog import Guard, Watchdog
 from controller.descriptors import readable
 from controller.domain.errors import (
     CleaveError,
@@ -29,40 +27,28 @@ from controller.domain.errors import (
     Retryable,
     Terminal,
 )
+from controller.postgres.address import DatabaseAddress
+from controller.postgres.connection import NoAnswer, WatchedConnection, connect
 
-MIN_CONNECT_SECONDS = 2
-"""libpq counts connect time-outs in whole seconds and takes less than 2 for 2."""
 _TIMED_OUT = frozenset({errorcodes.QUERY_CANCELED, errorcodes.LOCK_NOT_AVAILABLE})
 _RACED = frozenset({errorcodes.DEADLOCK_DETECTED, errorcodes.SERIALIZATION_FAILURE})
+_READ_ONLY = errorcodes.READ_ONLY_SQL_TRANSACTION
 _NOT_INSTALLED = frozenset(
     {errorcodes.UNDEFINED_TABLE, errorcodes.UNDEFINED_FUNCTION, errorcodes.INVALID_SCHEMA_NAME}
 )
 
 
-def libpq_url(url: str | URL) -> str:
-    """The URL as libpq reads it, from any `postgres`, `postgresql` or `postgresql+driver` form; it holds secrets."""
-    try:
-        parsed = make_url(url)
-    except ArgumentError as error:
-        raise InvalidInput(
-            "the database URL cannot be read; write postgresql://user:password@host:port/database"
-        ) from error
-    if parsed.drivername.partition("+")[0] not in ("postgresql", "postgres"):
-        raise InvalidInput(f"{parsed.drivername}:// is not PostgreSQL; give a postgresql:// database URL")
-    return parsed.set(drivername="postgresql").render_as_string(hide_password=False)
-
-
 class PostgresCalls:
     """A pool of connections to one database, safe to share between threads; the first call connects.
 
-    No call takes longer than `call_timeout_seconds`, except that a first connection may take the 2 s that are
-    libpq's least. `away` and `late` are raised when the server is away and when the answer did not come in
+    No call takes longer than `call_timeout_seconds`, except that a first connection may take 2 s, libpq's least, for
+    each address of each host. `away` and `late` are raised when the server is away and when the answer did not come in
     time; in both cases the act may or may not have happened.
     """
 
     def __init__(
         self,
-        url: str | URL,
+        url: str | URL | DatabaseAddress,
         *,
         call_timeout_seconds: float,
         pool_size: int = 5,
@@ -71,11 +57,10 @@ class PostgresCalls:
         late: type[Retryable] = DataPlaneTimeout,
     ) -> None:
         self.call_timeout_seconds = call_timeout_seconds
-        self._url = libpq_url(url)
-        self._label = make_url(url).render_as_string(hide_password=True)
+        self._address = DatabaseAddress.of(url)
+        self._label = self._address.label
         self._application_name = application_name
         self._away, self._late = away, late
-        self._watchdog = Watchdog()
         self._renewal = threading.Lock()
         self._pool = QueuePool(
             self._connect,  # type: ignore[arg-type]  # their protocol for DBAPI cursors is narrower
@@ -88,18 +73,18 @@ class PostgresCalls:
     @contextmanager
     def statement(self, act: str) -> Iterator[psycopg2.extensions.cursor]:
         """A cursor whose every statement commits by itself; `act` says in errors what was attempted."""
-        deadline = time.monotonic() + self.call_timeout_seconds
-        guard: Guard | None = None
+        due_at = time.monotonic() + self.call_timeout_seconds
         pool = self._pool
         held: PoolProxiedConnection | None = None
         try:
             held = self._check_out(pool)
-            with self._watchdog.watch(_raw(held), deadline) as guard, _raw(held).cursor() as cursor:
+            with _raw(held).answering_by(due_at), _raw(held).cursor() as cursor:
                 yield cursor
         except psycopg2.Error as error:
-            if held is not None and (guard is None or guard.cut or _raw(held).closed):
+            is_on_standby = held is not None and error.pgcode == _READ_ONLY and _raw(held).is_read_only_server
+            if held is not None and (is_on_standby or _raw(held).closed):
                 self._renew(pool, held)
-            raise self._translate(error, act, cut=guard is not None and guard.cut) from error
+            raise self._translate(error, act, is_on_standby=is_on_standby) from error
         except PoolTimeout as error:
             raise self._late(f"{act}: no free connection to {self._label} in time; try again") from error
         except ValueError as error:  # psycopg2's answer to a NUL in a text
@@ -124,15 +109,15 @@ class PostgresCalls:
     def close(self) -> None:
         """Close what is idle; calls in progress end by themselves."""
         self._pool.dispose()
-        self._watchdog.close()
 
-    def _connect(self) -> psycopg2.extensions.connection:
+    def _connect(self) -> WatchedConnection:
         timeout_ms = int(self.call_timeout_seconds * 1000)
-        found = psycopg2.connect(
-            self._url,
+        found = connect(
+            self._address,
             application_name=self._application_name,
-            connect_timeout=max(MIN_CONNECT_SECONDS, int(self.call_timeout_seconds / 2)),
-            options=f"-c statement_timeout={max(1, timeout_ms * 8 // 10)} "
+            statement_seconds=self.call_timeout_seconds,
+            connect_seconds=self.call_timeout_seconds / 2,
+            session=f"-c statement_timeout={max(1, timeout_ms * 8 // 10)} "
             f"-c lock_timeout={max(1, timeout_ms * 6 // 10)} "
             f"-c idle_in_transaction_session_timeout={timeout_ms} -c timezone=UTC",
         )
@@ -156,10 +141,10 @@ class PostgresCalls:
                 self._pool = pool.recreate()
         pool.dispose()
 
-    def _translate(self, error: psycopg2.Error, act: str, *, cut: bool) -> CleaveError:
+    def _translate(self, error: psycopg2.Error, act: str, *, is_on_standby: bool) -> CleaveError:
         code = error.pgcode or ""
         reason = str(error).strip() or type(error).__name__
-        if cut or code in _TIMED_OUT:
+        if isinstance(error, NoAnswer) or code in _TIMED_OUT:
             return self._late(
                 f"{act}: no answer from {self._label} within {self.call_timeout_seconds:g} s; look before repeating"
             )
@@ -167,6 +152,11 @@ class PostgresCalls:
             return self._away(f"{act}: {reason}; try again", delay_seconds=0.1)
         if code in _NOT_INSTALLED:
             return Terminal(f"{act}: {self._label} has no such table ({reason}); run 'cleave migrate' on it")
+        if is_on_standby:
+            return self._away(
+                f"{act}: the server is a standby or read-only ({reason}); add target_session_attrs=read-write to "
+                f"{self._label}, or retry after the fail-over"
+            )
         if isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError):
             return self._away(f"{act}: {self._label} is away ({reason})")
         if isinstance(error, psycopg2.DataError):
@@ -174,6 +164,6 @@ class PostgresCalls:
         return Terminal(f"{act}: {self._label} refuses it: {reason}")
 
 
-def _raw(held: PoolProxiedConnection) -> psycopg2.extensions.connection:
-    raw: psycopg2.extensions.connection = held.dbapi_connection  # type: ignore[assignment]
+def _raw(held: PoolProxiedConnection) -> WatchedConnection:
+    raw: WatchedConnection = held.dbapi_connection  # type: ignore[assignment]
     return raw

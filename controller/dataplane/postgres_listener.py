@@ -1,7 +1,8 @@
 """A thread that listens to PostgreSQL notifications and calls back.
 
 A notification is a doorbell, never the truth: its receiver reads the tables. After every connection, the first one
-included, `on_gap` is called, since notifications may have been missed.
+included, `on_gap` is called, since notifications may have been missed. A server that is frozen or that vanished sends
+nothing, so a listener that heard nothing for `SILENT_SECONDS` asks the server for an answer.
 """
 
 from __future__ import annotations
@@ -12,16 +13,14 @@ import threading
 from collections.abc import Callable, Sequence
 
 import psycopg2
-import psycopg2.extensions
 from psycopg2 import sql
 from sqlalchemy import URL
 
-from controller.dataplane.postgres_calls import libpq_url
 from controller.descriptors import readable
+from controller.postgres.address import DatabaseAddress
+from controller.postgres.connection import ANSWER_SECONDS, SILENT_SECONDS, WatchedConnection, connect
 
 _RETRY_SECONDS = 0.5
-_PROBE_SECONDS = 30.0
-"""How often an idle connection is asked whether it lives: a peer that vanished says nothing."""
 
 
 class PostgresListener:
@@ -29,14 +28,14 @@ class PostgresListener:
 
     def __init__(
         self,
-        url: str | URL,
+        url: str | URL | DatabaseAddress,
         channels: Sequence[str],
         *,
         on_notification: Callable[[str, str], None],
         on_gap: Callable[[], None],
     ) -> None:
         """`on_notification` gets channel and payload."""
-        self._url = libpq_url(url)
+        self._address = DatabaseAddress.of(url)
         self._channels = tuple(channels)
         self._on_notification, self._on_gap = on_notification, on_gap
         self._wake_read, self._wake_write = os.pipe()
@@ -70,26 +69,18 @@ class PostgresListener:
             if not self._closing.is_set():
                 readable(self._wake_read, timeout_seconds=_RETRY_SECONDS)
 
-    def _connect(self) -> psycopg2.extensions.connection:
-        found = psycopg2.connect(
-            self._url,
-            application_name="cleave-listener",
-            connect_timeout=5,
-            keepalives_idle=15,
-            keepalives_interval=5,
-            keepalives_count=3,
-        )
+    def _connect(self) -> WatchedConnection:
+        found = connect(self._address, application_name="cleave-listener", statement_seconds=ANSWER_SECONDS)
         found.autocommit = True
         with found.cursor() as cursor:
             for channel in self._channels:
                 cursor.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
         return found
 
-    def _listen(self, listening: psycopg2.extensions.connection) -> None:
+    def _listen(self, listening: WatchedConnection) -> None:
         while not self._closing.is_set():
-            if not readable(listening.fileno(), self._wake_read, timeout_seconds=_PROBE_SECONDS):
-                with listening.cursor() as cursor:
-                    cursor.execute("SELECT 1")
+            if not readable(listening.fileno(), self._wake_read, timeout_seconds=SILENT_SECONDS):
+                listening.demand_answer()
             listening.poll()
             arrived, listening.notifies = list(listening.notifies), []
             for notification in arrived:

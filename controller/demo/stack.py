@@ -32,6 +32,8 @@ from controller.devstack.private_file import write_private
 from controller.devstack.process import ChildProcess
 from controller.devstack.spark_connect import SparkConnectServer
 from controller.entrypoints.web import access
+from controller.postgres.address import DatabaseAddress
+from controller.postgres.connection import connect
 from controller.settings import PROJECT_ROOT
 from controller.store.postgres.migrations import migrate
 
@@ -131,7 +133,7 @@ class Stack:
         owner_url = postgres.url(DATABASE)
         migrate(owner_url)
         with (
-            closing(psycopg2.connect(_libpq(owner_url))) as connection,
+            closing(_connect(owner_url)) as connection,
             connection,
             connection.cursor() as cursor,
         ):
@@ -166,8 +168,8 @@ class Stack:
             name: self.client_env[name] for name in ("CLEAVE_URL", "CLEAVE_TOKEN") if name in self.client_env
         }
         settings |= {
-            "READER_URL": _libpq(self.reader_url),
-            "CLIENT_URL": _libpq(self.client_url),
+            "READER_URL": DatabaseAddress.of(self.reader_url).uri,
+            "CLIENT_URL": DatabaseAddress.of(self.client_url).uri,
             "PSQL": str(wheel_binaries() / "psql"),
         }
         lines = [f"export {name}={shlex.quote(value)}\n" for name, value in sorted(settings.items())]
@@ -210,8 +212,8 @@ class Stack:
             self.env["SPARK_MASTER"] = spark.url
             self._say("Spark Connect is up")
         connections = {
-            "cleave": _libpq(self.env["CLEAVE_DATABASE_URL"]),
-            "cleave_loader": _libpq(self.env["CLEAVE_LOADER_URL"]),
+            "cleave": DatabaseAddress.of(self.env["CLEAVE_DATABASE_URL"]).uri,
+            "cleave_loader": DatabaseAddress.of(self.env["CLEAVE_LOADER_URL"]).uri,
         }
         settings = {key: value for key, value in self.env.items() if key.startswith(("CLEAVE_", "SPARK_"))}
         return self._running.enter_context(
@@ -260,8 +262,8 @@ def _make_login(cursor: psycopg2.extensions.cursor, login: str, password: str, r
     cursor.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(role), name))
 
 
-def _libpq(url: str) -> str:
-    return url.replace("postgresql+psycopg2", "postgresql", 1)
+def _connect(url: str) -> psycopg2.extensions.connection:
+    return connect(DatabaseAddress.of(url), application_name="cleave-demo", statement_seconds=60.0)
 
 
 def _inherited() -> dict[str, str]:

@@ -12,11 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sqlalchemy import make_url
-
 from controller.devstack.postgres import EmbeddedPostgres
 from controller.devstack.private_file import write_private
 from controller.domain.errors import CleaveError
+from controller.postgres.address import DatabaseAddress
 
 DATABASE = "cleave"
 
@@ -49,12 +48,14 @@ def _database_url(postgres: EmbeddedPostgres) -> str:
     """URL of the database, made at the first start."""
     import psycopg2
 
-    url = make_url(postgres.url(DATABASE)).set(drivername="postgresql").render_as_string(hide_password=False)
+    from controller.postgres.connection import connect
+
+    address = DatabaseAddress.of(postgres.url(DATABASE))
     try:
-        psycopg2.connect(url).close()
+        connect(address, application_name="cleave-devstack", statement_seconds=60.0).close()
     except psycopg2.OperationalError:
         postgres.create_database(DATABASE)
-    return url
+    return address.uri
 
 
 if __name__ == "__main__":

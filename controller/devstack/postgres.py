@@ -25,6 +25,8 @@ from controller.devstack.ports import LOOPBACK, free_port, release_port
 from controller.devstack.postgres_home import copy_wheel, room_in, wheel_binaries
 from controller.devstack.private_file import write_private
 from controller.devstack.process import ChildProcess, RunAs, run_checked
+from controller.postgres.address import DatabaseAddress
+from controller.postgres.connection import connect
 
 SUPERUSER: Final = "postgres"
 DURABLE: Final[Mapping[str, str]] = {}
@@ -85,14 +87,8 @@ class PostgresServer:
 
     def _connect(self) -> psycopg2.extensions.connection:
         url = self._admin_url()
-        return psycopg2.connect(
-            host=url.host,
-            port=url.port,
-            user=url.username,
-            password=url.password,
-            dbname=url.database or "postgres",
-            connect_timeout=10,
-        )
+        address = DatabaseAddress.of(url.set(database=url.database or "postgres"))
+        return connect(address, application_name="cleave-devstack", statement_seconds=60.0)
 
     def _administer(self, statement: sql.Composed) -> None:
         connection = self._connect()

@@ -46,7 +46,7 @@ def stage(app: Application, dry_run: bool) -> Iterator[Store]:
     if not dry_run:
         yield app.store
         return
-    store = Rehearsal(app.store.url, application_name="cleave-dry-run", pool_size=1)
+    store = Rehearsal(app.store.address, application_name="cleave-dry-run", pool_size=1)
     try:
         yield store
     finally:

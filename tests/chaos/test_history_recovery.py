@@ -61,7 +61,7 @@ def killed_at(run: Run, point: str, *, minutes: int = 0) -> list[str]:
     aggregator = start(
         "aggregator",
         url=run.bench.url,
-        loader_url=run.store.url.render_as_string(hide_password=False),
+        loader_url=run.store.address.uri,
         directory=str(run.directory),
         topic_id=run.topic_id,
         run_id=f"run-{minutes}",

@@ -29,6 +29,7 @@ from controller.dataplane.postgres_listener import PostgresListener
 from controller.domain.errors import CleaveError, FencedOut, InvalidInput, LostRace, SegmentTerminated
 from controller.domain.hash_range import FULL_RANGE, HashRange, hexadecimal
 from controller.domain.key_hash import key_hash
+from controller.postgres.address import DatabaseAddress
 
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 """Keys and payloads of one append; the statement that carries them is twice as long."""
@@ -56,7 +57,7 @@ class EmbeddedLogClient:
 
     def __init__(
         self,
-        url: str | URL,
+        url: str | URL | DatabaseAddress,
         *,
         call_timeout_seconds: float = 5.0,
         pool_size: int = 5,

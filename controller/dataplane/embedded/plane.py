@@ -23,6 +23,7 @@ from controller.domain.errors import InvalidInput, SegmentTerminated
 from controller.domain.key_hash import key_hash
 from controller.domain.log_origin import LogOrigin
 from controller.domain.situation import Capabilities
+from controller.postgres.address import DatabaseAddress
 
 DELETE_CHUNK = 20_000
 """Messages removed in one transaction: some tens of milliseconds of work."""
@@ -53,7 +54,7 @@ class EmbeddedDataPlane:
 
     def __init__(
         self,
-        url: str | URL,
+        url: str | URL | DatabaseAddress,
         *,
         call_timeout_seconds: float = 5.0,
         pool_size: int = 5,

@@ -1,13 +1,17 @@
 """`cleave doctor`: check everything that Cleave needs, and say what to do about what is wrong.
 
-Each check is a function that returns a sentence or raises; none changes anything, unless `--fix` asks for it.
+Each check is a function that returns a sentence or raises; none changes anything, unless `--fix` asks for it. The checks
+run side by side, and the command answers within `REPORT_SECONDS` whatever hangs; only `--fix` may take longer.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +22,7 @@ from controller.clock import SystemClock
 from controller.domain.errors import CleaveError, Terminal
 from controller.domain.shown import duration
 from controller.entrypoints.commands import doctor_pulsar
+from controller.entrypoints.commands.checks_in_time import findings_by
 from controller.entrypoints.commands.findings import Finding, Note
 from controller.entrypoints.commands.options import AsJson
 from controller.entrypoints.output import emit, rows_table
@@ -28,7 +33,13 @@ from controller.system_java import OLDEST as OLDEST_JAVA
 
 OLDEST_POSTGRES = 150_000
 LANDING_LOOK_BACK_MS = 3_600_000
-AIRFLOW_TIMEOUT_SECONDS = 5
+AIRFLOW_TIMEOUT_SECONDS = 4
+STATEMENT_SECONDS = 4.0
+"""Time for a statement of a check, and for an attempt to connect; shorter than `CHECK_SECONDS`, so that the check says which
+server is silent.
+"""
+CHECK_SECONDS, REPORT_SECONDS = 6.0, 8.5
+"""Time for the checks, and for the namespaces of Pulsar after them. With the start of the process: 10 s."""
 OLD_AFTER_INTERVALS, OLD_AFTER_SECONDS = 5, 120.0
 """Samples and runs of the aggregation have stopped if the last is older than so many of their intervals and so long."""
 NEEDED_FOR_NAMESPACES = ("database", "schema", "pulsar")
@@ -45,23 +56,33 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    with application(name="cleave-doctor") as cleave:
-        findings = [_look(name, check, cleave) for name, check in CHECKS.items()]
+    began = time.monotonic()
+    with application(name="cleave-doctor", statement_seconds=STATEMENT_SECONDS) as cleave:
+        looks = {name: partial(_look, name, check, cleave) for name, check in CHECKS.items()}
+        findings = findings_by(began + CHECK_SECONDS, looks)
         if all(one.level != "wrong" for one in findings if one.check in NEEDED_FOR_NAMESPACES):
-            findings += doctor_pulsar.namespaces(cleave, namespace or [], fix=fix)
+            findings += _namespaces(cleave, namespace or [], fix=fix, due_at=began + REPORT_SECONDS)
     rows = [asdict(finding) for finding in findings]
     emit(as_json, rows, rows_table(rows))
     if any(finding.level == "wrong" for finding in findings):
         raise typer.Exit(1)
 
 
-def _look(name: str, check: Callable[[Application], str], cleave: Application) -> Finding:
+def _look(name: str, check: Callable[[Application], str], cleave: Application) -> list[Finding]:
     try:
-        return Finding(name, "ok", check(cleave))
+        return [Finding(name, "ok", check(cleave))]
     except Note as note:
-        return Finding(name, "note", str(note))
+        return [Finding(name, "note", str(note))]
     except (CleaveError, OSError) as error:
-        return Finding(name, "wrong", str(error))
+        return [Finding(name, "wrong", str(error))]
+
+
+def _namespaces(cleave: Application, asked: Sequence[str], *, fix: bool, due_at: float) -> list[Finding]:
+    if fix:  # what is being changed is not left halfway; each call of it has a time-out
+        return doctor_pulsar.namespaces(cleave, asked, fix=True, due_at=math.inf)
+    begins_by = due_at - doctor_pulsar.LONGEST_CALL_SECONDS
+    look = partial(doctor_pulsar.namespaces, cleave, asked, fix=False, due_at=begins_by)
+    return findings_by(due_at, {"pulsar namespaces": look})
 
 
 def database(cleave: Application) -> str:
@@ -106,7 +127,12 @@ def _loader_role(cleave: Application) -> str:
             "CLEAVE_LOADER_URL is not set: the aggregation writes with the controller's rights; give it a "
             "login of its own"
         )
-    loader = Store(cleave.settings.loader_dsn, application_name="cleave-doctor", pool_size=1)
+    loader = Store(
+        cleave.settings.loader_dsn,
+        application_name="cleave-doctor",
+        pool_size=1,
+        statement_seconds=STATEMENT_SECONDS,
+    )
     try:
         with loader.transaction() as tx:
             login = _login(tx)

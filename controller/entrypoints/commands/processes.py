@@ -59,7 +59,9 @@ def worker(
     json_logs: JsonLogs = False,
 ) -> None:
     tell(metrics_host, metrics_port, json_logs)
-    with application(name="cleave-worker") as cleave:
+    settings = load_settings()
+    limit = settings.worker_statement_seconds
+    with application(settings, name="cleave-worker", statement_seconds=limit) as cleave:
         from controller.entrypoints.web.server import web_server
 
         running = build_worker(cleave, name, web_server(cleave.settings))
@@ -73,7 +75,9 @@ def serve(
     json_logs: JsonLogs = False,
 ) -> None:
     tell(metrics_host, metrics_port, json_logs)
-    with application(name="cleave-serve") as cleave:
+    settings = load_settings()
+    limit = settings.worker_statement_seconds
+    with application(settings, name="cleave-serve", statement_seconds=limit) as cleave:
         from controller.entrypoints.web.server import web_server
 
         served = web_server(cleave.settings)

@@ -5,6 +5,7 @@ It returns a document of plain values. Errors are Cleave's own; a repeat with th
 one's operation. Nothing here imports Airflow.
 """
 
+from controller.entrypoints.tasks.access import database_url
 from controller.entrypoints.tasks.approvals import (
     answer_approvals,
     answer_question,
@@ -71,6 +72,7 @@ __all__ = [
     "collect_bundles",
     "collect_garbage",
     "create_topic",
+    "database_url",
     "delete_topic",
     "ended_operation",
     "fleet_shares",

@@ -7,22 +7,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-
-from sqlalchemy import make_url
+from urllib.parse import quote
 
 from controller.bootstrap import Application, application
+from controller.postgres.address import DatabaseAddress, authority
 from controller.settings import Settings, load_settings
+from controller.store.postgres.engine import STATEMENT_SECONDS
 
 Extras = Mapping[str, object]
 
 
+def database_url(
+    hosts: str, port: int | None, user: str | None, password: str | None, database: str | None
+) -> str:
+    """Return the libpq URI for the fields of a connection's form, secrets included.
+
+    `hosts` is one host, or several separated by commas; a host with a port of its own keeps it, the others get `port`.
+    """
+    login = "" if user is None else quote(user, safe="")
+    if password is not None:
+        login += f":{quote(password, safe='')}"
+    return f"postgresql://{login and f'{login}@'}{authority(hosts, port)}/{quote(database or '', safe='')}"
+
+
 @contextmanager
-def cleave_at(dsn: str, extras: Extras) -> Iterator[Application]:
+def cleave_at(
+    dsn: str, extras: Extras, *, statement_seconds: float = STATEMENT_SECONDS
+) -> Iterator[Application]:
     """An application on the database at `dsn`; extras named like a setting are settings, the rest is libpq's.
 
     Raises InvalidInput for a setting that is wrong.
     """
-    with application(settings_at(dsn, extras), name="cleave-airflow") as app:
+    settings = settings_at(dsn, extras)
+    with application(settings, name="cleave-airflow", statement_seconds=statement_seconds) as app:
         yield app
 
 
@@ -34,5 +51,5 @@ def settings_at(dsn: str, extras: Extras) -> Settings:
         if name in extras
     }
     options = {name: str(value) for name, value in extras.items() if name not in Settings.model_fields}
-    url = make_url(dsn).update_query_dict(options)
-    return load_settings(**{**named, "database_url": url.render_as_string(hide_password=False)})
+    address = DatabaseAddress.of(dsn).with_options(options)
+    return load_settings(**{**named, "database_url": address.uri})

@@ -24,13 +24,14 @@ from controller.entrypoints.bundles import rows as bundle_rows
 from controller.entrypoints.tasks import dag_runs
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.store.postgres.clock import database_now
+from controller.store.postgres.engine import BULK_STATEMENT_SECONDS, STATEMENT_SECONDS
 
 COLLECT_INTERVAL_SECONDS = 30.0
 
 
 @contextmanager
-def _cluster(dsn: str, extras: Extras) -> Iterator[Bundles]:
-    with cleave_at(dsn, extras) as app, bundles_of(app) as bundles:
+def _cluster(dsn: str, extras: Extras, *, statement_seconds: float = STATEMENT_SECONDS) -> Iterator[Bundles]:
+    with cleave_at(dsn, extras, statement_seconds=statement_seconds) as app, bundles_of(app) as bundles:
         yield bundles
 
 
@@ -77,7 +78,10 @@ def keep_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
 
     What a cycle was decided on goes after `bundle_inputs_keep_days`.
     """
-    with _cluster(dsn, extras) as bundles, bundles.store.transaction() as tx:
+    with (
+        _cluster(dsn, extras, statement_seconds=BULK_STATEMENT_SECONDS) as bundles,
+        bundles.store.transaction() as tx,
+    ):
         now, settings = database_now(tx), bundles.settings
         cycles = bundle_cycles.expire(tx, now - timedelta(days=settings.history_keep_days))
         forgotten = bundle_cycles.forget_inputs(tx, now - timedelta(days=settings.bundle_inputs_keep_days))

@@ -39,7 +39,7 @@ class LayoutChanges:
         with ExitStack() as opened:
             app = opened.enter_context(cleave_at(dsn, extras))
             listener = Listener(
-                app.store.url, asset_events.CHANNELS, application_name="cleave-layout-changes"
+                app.store.address, asset_events.CHANNELS, application_name="cleave-layout-changes"
             )
             self._follower = LayoutFollower(app.store, listener, since=begun)
             opened.callback(self._follower.close)

@@ -24,6 +24,7 @@ from controller.store.journal import tombstones
 from controller.store.load import history
 from controller.store.postgres import inspection
 from controller.store.postgres.clock import database_now
+from controller.store.postgres.engine import BULK_STATEMENT_SECONDS
 from controller.store.shards import Shards
 
 log = telemetry.get_logger(__name__)
@@ -147,7 +148,7 @@ def keep_partitions(
     """
     if dry_run:
         return {"made": [], "dropped": []}
-    with cleave_at(dsn, extras) as app:
+    with cleave_at(dsn, extras, statement_seconds=BULK_STATEMENT_SECONDS) as app:
         with app.store.transaction() as tx:
             now = database_now(tx)
             made = ledger.ensure_partitions(tx, DAYS_AHEAD)

@@ -12,7 +12,7 @@ from controller.landing.history import RateHistory
 from controller.services.load_aggregation.counted import KeyCountIntake
 from controller.services.load_aggregation.engine_choice import choose_engine
 from controller.services.load_aggregation.run import AggregationResult, aggregate
-from controller.store.postgres.engine import Store
+from controller.store.postgres.engine import BULK_STATEMENT_SECONDS, Store
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,12 @@ class LoadAggregation:
     def run(self, run_id: str, window_end_ms: int | None = None) -> AggregationResult:
         """Aggregate the window that ends now, or at `window_end_ms`. Raises as `aggregate` does."""
         window = LoadWindow.ending_at(window_end_ms or self.clock.now_ms(), self.window_seconds)
-        store = Store(self.loader_dsn, application_name="cleave-load-aggregation", pool_size=1)
+        store = Store(
+            self.loader_dsn,
+            application_name="cleave-load-aggregation",
+            pool_size=1,
+            statement_seconds=BULK_STATEMENT_SECONDS,
+        )
         try:
             engine = choose_engine(self.spark_master, self.spark_conf, store)
             return aggregate(

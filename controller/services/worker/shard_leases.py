@@ -134,12 +134,15 @@ class ShardLeases:
         return [shard for shard in range(self._shard_count) if f"shard/{shard}" not in taken]
 
     def run(self, on_change: Callable[[], None]) -> None:
-        """Rounds at a third of the lease time until `stop`; a failed round is repeated at the next one."""
-        while not self._stop.wait(self._ttl_seconds / 3):
+        """Rounds at a third of the lease time until `stop`; a round that may be repeated comes sooner."""
+        interval_seconds = pause_seconds = self._ttl_seconds / 3
+        while not self._stop.wait(pause_seconds):
+            pause_seconds = interval_seconds
             try:
                 if self.round():
                     on_change()
             except Retryable as error:
+                pause_seconds = min(error.delay_seconds, interval_seconds)
                 log.warning("lease round failed; trying again", worker=self._worker_id, error=str(error))
             except CleaveError as error:
                 log.error("lease round refused", worker=self._worker_id, error=str(error))

@@ -7,7 +7,7 @@ and its explanation stand together in the migrations, and a rule added there nee
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -27,6 +27,7 @@ from controller.domain.errors import (
     Terminal,
     TopicExists,
 )
+from controller.postgres.connection import NoAnswer
 
 _UNIQUE_VIOLATION = "23505"
 _FOREIGN_KEY_VIOLATION = "23503"
@@ -36,6 +37,8 @@ _RACES = frozenset({"40001", "40P01", "55P03"})  # serialization, deadlock, lock
 _TOO_LATE = "57014"  # query_canceled: the statement's time is over
 _NOT_MIGRATED = frozenset({"3F000", "42P01", "42703", "42883"})
 _FORBIDDEN = "42501"
+READ_ONLY = "25006"
+"""SQLSTATE of a write in a read-only transaction: on a standby, every transaction is one."""
 
 _REFUSED_CLASSES = ("28", "3D000")  # the login, no such database
 _REFUSED = re.compile(
@@ -96,8 +99,8 @@ def load_sentences(tx: Connection) -> dict[str, str]:
     return {row.name: row.sentence for row in tx.execute(_COMMENTS)}
 
 
-def translate(error: DBAPIError, sentences: Mapping[str, str]) -> CleaveError:
-    """Cleave's error for the driver's; never raises."""
+def translate(error: DBAPIError, sentences: Callable[[], Mapping[str, str]]) -> CleaveError:
+    """Cleave's error for the driver's; never raises. `sentences` is called for a broken constraint only."""
     diagnostics = getattr(error.orig, "diag", None)
     state: str | None = getattr(diagnostics, "sqlstate", None)
     said = getattr(diagnostics, "message_primary", None) or str(error.orig)
@@ -111,7 +114,7 @@ def translate(error: DBAPIError, sentences: Mapping[str, str]) -> CleaveError:
             f"the database driver refuses what it was given ({said}); correct that, for it never will"
         )
     if error.connection_invalidated or state is None or state.startswith(_AWAY_CLASSES):
-        return StoreUnavailable(f"PostgreSQL is away: {said}")
+        return _away(error, state, said)
     if state == _TOO_LATE:
         return StoreUnavailable(
             f"PostgreSQL had no answer in the time it was given ({said}); ask for less, or again when it has less to do"
@@ -125,10 +128,24 @@ def translate(error: DBAPIError, sentences: Mapping[str, str]) -> CleaveError:
     if state == _FORBIDDEN:
         return Terminal(f"the database user may not do this ({said}); connect as a user in the right role")
     if state.startswith("23"):
-        return _broken_constraint(state, diagnostics, said, sentences)
+        return _broken_constraint(state, diagnostics, said, sentences())
     if state.startswith("22"):
         return InvalidInput(f"PostgreSQL refused a value: {said}")
     return Terminal(f"PostgreSQL refused the statement (SQLSTATE {state}): {said}")
+
+
+def _away(error: DBAPIError, state: str | None, said: str) -> StoreUnavailable:
+    if isinstance(error.orig, NoAnswer):
+        return StoreUnavailable(
+            f"{said}; the connection was closed and the transaction may or may not have been committed, so read the "
+            "state again and retry"
+        )
+    if state == READ_ONLY:
+        return StoreUnavailable(
+            f"the PostgreSQL server is a standby or read-only ({said}); add target_session_attrs=read-write to the "
+            "database URL, or retry after the fail-over"
+        )
+    return StoreUnavailable(f"PostgreSQL is away: {said}")
 
 
 def _refusal(state: str | None, said: str) -> str | None:

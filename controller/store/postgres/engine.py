@@ -2,7 +2,7 @@
 
 The composition root makes one `Store` a process and hands it down. READ COMMITTED throughout: safety comes from row
 versions, constraints and claim terms. Nothing here knows a table: the functions of the store do the work inside a
-transaction.
+transaction. Every statement ends by a deadline of this process, whatever the server does (`controller.postgres`).
 """
 
 from __future__ import annotations
@@ -10,16 +10,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidatePoolError
+from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event
+from sqlalchemy.exc import DBAPIError, InvalidatePoolError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from controller import telemetry
 from controller.descriptors import readable
 from controller.domain.errors import CleaveError, HeldUp, InvalidInput, LostRace, StoreUnavailable
-from controller.store.postgres.constraints import load_sentences, translate
+from controller.postgres.address import DatabaseAddress
+from controller.postgres.connection import ANSWER_SECONDS, WatchedConnection, connect
+from controller.store.postgres.constraints import READ_ONLY, load_sentences, translate
 from controller.store.postgres.stored_json import read_json
 
 LOCK_TIMEOUT_SECONDS = 30
@@ -28,25 +31,18 @@ LOCK_TIMEOUT_SECONDS = 30
 PING_AFTER_SECONDS = 5.0
 """A connection that was idle for longer is tested before use: a firewall on the way may have dropped it silently."""
 
+STATEMENT_SECONDS = 60.0
+"""The longest wait for a statement of a process that states no other limit."""
+BULK_STATEMENT_SECONDS = 600.0
+"""The longest wait for a statement of a process that reads or writes the rows of the whole fleet at once."""
+_LOCK_SHARE, _SERVER_SHARE = 0.6, 0.8
+"""Parts of that wait after which a live server ends a wait for a lock, and the statement."""
+
 _SESSION = (
-    f"-c timezone=UTC -c lock_timeout={LOCK_TIMEOUT_SECONDS}s "
+    "-c timezone=UTC "
     "-c idle_in_transaction_session_timeout=120s -c default_transaction_isolation=read\\ committed "
     "-c plan_cache_mode=force_generic_plan"  # for prepared statements only: others are planned for their values
 )
-_DEAD_PEER = {"connect_timeout": 10, "keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3}
-
-
-def store_url(url: str | URL) -> URL:
-    """The URL to connect by: any `postgresql`, `postgres` or `postgresql+driver` form, driven by psycopg2."""
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError) as error:
-        raise InvalidInput(
-            "the database URL cannot be read; write postgresql://user:password@host:port/database"
-        ) from error
-    if parsed.drivername.partition("+")[0] not in ("postgresql", "postgres"):
-        raise InvalidInput(f"{parsed.drivername}:// is not PostgreSQL; give a postgresql:// database URL")
-    return parsed.set(drivername="postgresql+psycopg2")
 
 
 def server_process(tx: Connection) -> int:
@@ -61,24 +57,44 @@ class Store:
     takes_back = False
     """Whether nothing that is written by it stays: a dry run's does not."""
 
-    def __init__(self, url: str | URL, *, application_name: str = "cleave", pool_size: int = 5) -> None:
-        """`pool_size` bounds the transactions in progress at once; one more waits, at most 30 s."""
-        self.url = store_url(url)
+    def __init__(
+        self,
+        url: str | URL | DatabaseAddress,
+        *,
+        application_name: str = "cleave",
+        pool_size: int = 5,
+        statement_seconds: float = STATEMENT_SECONDS,
+    ) -> None:
+        """`pool_size` limits the transactions in progress at once; one more waits, at most 30 s.
+
+        A statement that has no answer after `statement_seconds` is given up. A live server ends the statement sooner, and
+        a wait for a lock sooner still.
+        """
+        self.address = DatabaseAddress.of(url)
         self._sentences: dict[str, str] = {}
         self._engine = create_engine(
-            self.url,
+            "postgresql+psycopg2://",
+            creator=partial(
+                connect,
+                self.address,
+                application_name=application_name,
+                statement_seconds=statement_seconds,
+                connect_seconds=statement_seconds,
+                session=_session(statement_seconds),
+            ),
             pool_size=pool_size,
             max_overflow=0,
+            pool_timeout=min(30.0, statement_seconds),
             json_deserializer=read_json,
-            connect_args={"application_name": application_name, "options": _SESSION, **_DEAD_PEER},
         )
         _replace_dead_connections(self._engine)
+        _leave_read_only_servers(self._engine)
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """One transaction: committed at the end, rolled back on any error.
 
-        Raises StoreUnavailable when PostgreSQL is away, LostRace for deadlocks and locks held too long,
+        Raises StoreUnavailable when PostgreSQL is away or does not answer in time, LostRace for deadlocks and locks held too long,
         and a broken constraint's sentence as Conflict, InvalidInput, NotFound or InvariantViolated.
         """
         with self._errors_translated(), self._engine.begin() as tx:
@@ -106,7 +122,7 @@ class Store:
         try:
             yield
         except DBAPIError as error:
-            translated = translate(error, self._sentence_book())
+            translated = translate(error, self._sentence_book)
             count_race(translated)
             raise translated from error
         except LostRace as error:
@@ -128,7 +144,7 @@ class Store:
         self._engine.dispose()
 
     def _sentence_book(self) -> dict[str, str]:
-        """Comments of constraints by name, read at the first error; empty while the server is away."""
+        """Comments of constraints by name, read at the first broken one; empty while the server is away."""
         if not self._sentences:
             try:
                 with self._engine.begin() as tx:
@@ -144,6 +160,24 @@ def count_race(error: CleaveError) -> None:
     """
     if isinstance(error, LostRace) and not isinstance(error, HeldUp):
         telemetry.LOST_RACES.labels(error.what).inc()
+
+
+def _session(statement_seconds: float) -> str:
+    """Settings of a session, as libpq's `options`. The server's limits end before this process gives the statement up."""
+    lock_ms = int(1000 * min(LOCK_TIMEOUT_SECONDS, _LOCK_SHARE * statement_seconds))
+    statement_ms = int(1000 * _SERVER_SHARE * statement_seconds)
+    return f"-c lock_timeout={lock_ms} -c statement_timeout={statement_ms} {_SESSION}"
+
+
+def _leave_read_only_servers(engine: Engine) -> None:
+    """Drop the connections to a server that turns out to be a standby, so that the next ones find the primary."""
+
+    @event.listens_for(engine, "handle_error")
+    def look(context: ExceptionContext) -> None:
+        refused = getattr(context.original_exception, "pgcode", None) == READ_ONLY
+        if refused and context.connection is not None and not context.connection.invalidated:
+            driver = context.connection.connection.dbapi_connection
+            context.is_disconnect = isinstance(driver, WatchedConnection) and driver.is_read_only_server
 
 
 def _replace_dead_connections(engine: Engine) -> None:
@@ -178,6 +212,7 @@ def _has_word_from_server(connection: Any) -> bool:
 
 def _answers(engine: Engine, connection: Any) -> bool:
     try:
-        return engine.dialect.do_ping(connection)
+        with connection.answering_by(time.monotonic() + ANSWER_SECONDS):
+            return engine.dialect.do_ping(connection)
     except engine.dialect.loaded_dbapi.Error:
         return False

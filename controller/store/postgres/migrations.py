@@ -22,6 +22,8 @@ from controller.domain.errors import Conflict, LostRace, Retryable, Terminal
 from controller.domain.policy import AutoScalePolicy
 from controller.store.postgres.engine import Store
 
+MIGRATION_STATEMENT_SECONDS = 3600.0
+"""The longest wait for one file of migrations; a change of a large table takes minutes."""
 _VIEWS = "views"
 """Name of the views in the ledger: one row, whose checksum covers all their files."""
 
@@ -55,7 +57,12 @@ def migrate(url: str | URL, sql_directory: Path | None = None) -> list[str]:
     a member of cleave_owner. Raises Conflict when an applied file has changed or is unknown here.
     """
     directory = sql_directory or _default_directory()
-    store = Store(url, application_name="cleave-migrate", pool_size=1)
+    store = Store(
+        url,
+        application_name="cleave-migrate",
+        pool_size=1,
+        statement_seconds=MIGRATION_STATEMENT_SECONDS,
+    )
     try:
         return _attempt(store, directory)
     finally:

@@ -2,7 +2,8 @@
 
 A notification is a doorbell, never the truth: those sent while nobody listened are lost. So every new connection,
 the first one included, begins with a synthetic `resync`, upon which the caller looks at everything. One thread
-waits; `interrupt` may be called from any thread and from signal handlers.
+waits; `interrupt` may be called from any thread and from signal handlers. A server that is frozen or that vanished
+sends nothing, so a listener that heard nothing for `SILENT_SECONDS` asks the server for an answer.
 
 Nearly all are sent by triggers, whoever changed the rows (`sql/migrations`; what is in force
 stands in `sql/schema.sql`):
@@ -33,21 +34,20 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import psycopg2
 from psycopg2 import sql
-from psycopg2.extensions import ISOLATION_LEVEL_AUTOCOMMIT, connection
 from sqlalchemy import URL
 
 from controller.descriptors import readable
 from controller.domain.errors import StoreUnavailable
-from controller.store.postgres.engine import store_url
+from controller.postgres.address import DatabaseAddress
+from controller.postgres.connection import ANSWER_SECONDS, SILENT_SECONDS, WatchedConnection, connect
 
 RECONNECT_SECONDS = 1.0
 _RESYNC = "resync"
 _PIPE_BYTES = 65_536  # all a pipe holds, so that one wait takes every interrupt before it
-_DEAD_PEER = {"connect_timeout": 10, "keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +69,17 @@ class Listener:
     """A connection of its own that listens on fixed channels; connects at the first `wait`."""
 
     def __init__(
-        self, url: str | URL, channels: Sequence[str], *, application_name: str = "cleave-listener"
+        self,
+        url: str | URL | DatabaseAddress,
+        channels: Sequence[str],
+        *,
+        application_name: str = "cleave-listener",
     ) -> None:
-        self._url = store_url(url)
+        self._address = DatabaseAddress.of(url)
         self._channels = tuple(channels)
         self._application_name = application_name
-        self._connection: connection | None = None
+        self._connection: WatchedConnection | None = None
+        self._heard_at = 0.0
         self._closed = False
         self._closing = threading.RLock()  # a signal handler may interrupt the thread that holds it
         self._wake_read, self._wake_write = os.pipe()
@@ -101,7 +106,7 @@ class Listener:
         deadline = time.monotonic() + timeout_seconds
         while True:
             try:
-                arrived = self._poll(self._connection, max(0.0, deadline - time.monotonic()))
+                arrived = self._poll(self._connection, deadline)
             except psycopg2.Error:
                 self._disconnect()
                 self._connect()
@@ -131,35 +136,42 @@ class Listener:
             os.close(self._wake_read)
             os.close(self._wake_write)
 
-    def _poll(self, live: connection, timeout_seconds: float) -> list[Notification] | None:
-        """Notifications, an empty list after an interrupt, None when nothing came."""
+    def _poll(self, live: WatchedConnection, deadline: float) -> list[Notification] | None:
+        """Notifications, an empty list after an interrupt, None when nothing came until the deadline or the next question."""
         if not live.notifies:
             socket, wake = live.fileno(), self._wake_read
-            ready = readable(socket, wake, timeout_seconds=timeout_seconds)
+            asks_at = self._heard_at + SILENT_SECONDS
+            ready = readable(
+                socket, wake, timeout_seconds=max(0.0, min(deadline, asks_at) - time.monotonic())
+            )
             if socket in ready:
                 live.poll()
+                self._heard_at = time.monotonic()
+            elif time.monotonic() >= asks_at:
+                live.demand_answer()
+                self._heard_at = time.monotonic()
             if wake in ready:
                 os.read(wake, _PIPE_BYTES)
                 return self._take(live)
         return self._take(live) or None
 
     @staticmethod
-    def _take(live: connection) -> list[Notification]:
+    def _take(live: WatchedConnection) -> list[Notification]:
         taken, live.notifies[:] = list(live.notifies), []
         return [Notification(one.channel, one.payload, one.pid) for one in taken]
 
     def _connect(self) -> None:
-        known = self._url.translate_connect_args(username="user", database="dbname")
-        arguments: dict[str, Any] = {**_DEAD_PEER, **known, **self._url.query}
         try:
-            live = psycopg2.connect(application_name=self._application_name, **arguments)
-            live.set_isolation_level(ISOLATION_LEVEL_AUTOCOMMIT)
+            live = connect(
+                self._address, application_name=self._application_name, statement_seconds=ANSWER_SECONDS
+            )
+            live.autocommit = True
             with live.cursor() as cursor:
                 for channel in self._channels:
                     cursor.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
-        except psycopg2.OperationalError as error:
+        except psycopg2.Error as error:  # a standby refuses LISTEN
             raise StoreUnavailable(f"PostgreSQL is away: {error}", RECONNECT_SECONDS) from error
-        self._connection = live
+        self._connection, self._heard_at = live, time.monotonic()
 
     def _disconnect(self) -> None:
         if self._connection is not None:

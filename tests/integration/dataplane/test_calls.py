@@ -13,9 +13,10 @@ from sqlalchemy import make_url
 
 from controller.dataplane.base import LogState
 from controller.dataplane.embedded import EmbeddedDataPlane
-from controller.dataplane.postgres_calls import PostgresCalls, libpq_url
+from controller.dataplane.postgres_calls import PostgresCalls
 from controller.devstack.ports import free_port
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable, InvalidInput, Terminal
+from controller.postgres.address import DatabaseAddress
 from tests.support.planes import Planes
 from tests.support.relay import Relay
 
@@ -42,7 +43,7 @@ def relayed(database: str, relay: Relay) -> Iterator[EmbeddedDataPlane]:
 
 def test_a_lock_that_is_not_given_up_is_a_time_out(database: str, planes: Planes) -> None:
     log = planes.log()
-    holder = psycopg2.connect(libpq_url(database))
+    holder = psycopg2.connect(DatabaseAddress.of(database).uri)
     with holder.cursor() as cursor:
         cursor.execute("SELECT FROM embedded.log WHERE name = %s FOR UPDATE", (log,))
 
@@ -185,7 +186,7 @@ def test_names_that_cannot_be_kept_are_refused(planes: Planes, name: str) -> Non
 
 
 def _disconnect_all(database: str) -> None:
-    with psycopg2.connect(libpq_url(database)) as admin, admin.cursor() as cursor:
+    with psycopg2.connect(DatabaseAddress.of(database).uri) as admin, admin.cursor() as cursor:
         cursor.execute(
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
             " WHERE datname = current_database() AND pid <> pg_backend_pid()"

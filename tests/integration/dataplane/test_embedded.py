@@ -10,16 +10,16 @@ import psycopg2
 import pytest
 
 from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient, log_client, plane, reader
-from controller.dataplane.postgres_calls import libpq_url
 from controller.dataplane.registry import PlaneSettings, build_log_client, build_planes
 from controller.devstack.postgres import PostgresServer
 from controller.domain.errors import InvalidInput, SegmentTerminated, Terminal, Unsupported
+from controller.postgres.address import DatabaseAddress
 from tests.support.planes import Planes, payloads
 from tests.support.waiting import wait_until
 
 
 def query(database: str, statement: str, *values: object) -> list[tuple[Any, ...]]:
-    with psycopg2.connect(libpq_url(database)) as connection, connection.cursor() as cursor:
+    with psycopg2.connect(DatabaseAddress.of(database).uri) as connection, connection.cursor() as cursor:
         cursor.execute(statement, values)
         found = cursor.fetchall() if cursor.description else []
     connection.close()
@@ -46,7 +46,7 @@ def test_an_append_waits_for_whoever_holds_the_log_and_then_looks_at_it(
     """Whoever terminates holds the log's row: what was on its way meanwhile must not land behind the fence."""
     log = planes.log("s")
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    holder = psycopg2.connect(libpq_url(database))
+    holder = psycopg2.connect(DatabaseAddress.of(database).uri)
     with ThreadPoolExecutor(1) as pool, holder, holder.cursor() as cursor:
         cursor.execute(
             "UPDATE embedded.log SET terminated_at = clock_timestamp() WHERE name = %s RETURNING next_offset",

@@ -23,10 +23,10 @@ from hypothesis.stateful import (
 
 from controller.dataplane.base import LogReader, OutgoingMessage, Ownership
 from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient, reader
-from controller.dataplane.postgres_calls import libpq_url
 from controller.domain.errors import FencedOut, LostRace
 from controller.domain.hash_range import FULL_RANGE, HashRange
 from controller.domain.key_hash import key_hash
+from controller.postgres.address import DatabaseAddress
 from tests.integration.dataplane.test_embedded import query
 from tests.support.drawn import cases
 from tests.support.planes import Planes, payloads
@@ -329,7 +329,7 @@ def test_whoever_waited_for_a_cursor_sees_how_it_was_divided(
 ) -> None:
     """Its statement began before the parts were made."""
     log = planes.log("s")
-    somebody = psycopg2.connect(libpq_url(database))
+    somebody = psycopg2.connect(DatabaseAddress.of(database).uri)
     with ThreadPoolExecutor(1) as pool, somebody, somebody.cursor() as cursor:
         cursor.execute("SELECT outcome FROM embedded.take(%s, 's', 'a', '{}', 4096, 8191)", [log])
         taking = pool.submit(

@@ -12,9 +12,9 @@ import pytest
 from controller.dataplane.base import Position
 from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient, queue_reader
 from controller.dataplane.embedded.queue_reader import EmbeddedQueueReader
-from controller.dataplane.postgres_calls import libpq_url
 from controller.domain.errors import DataGone, LostRace
 from controller.domain.hash_range import HashRange
+from controller.postgres.address import DatabaseAddress
 from tests.support.planes import Planes, payloads
 from tests.support.waiting import wait_until
 
@@ -35,7 +35,7 @@ def planes(database: str) -> Iterator[Planes]:
 
 
 def rows(database: str, statement: str) -> list[tuple[object, ...]]:
-    with psycopg2.connect(libpq_url(database)) as connection, connection.cursor() as cursor:
+    with psycopg2.connect(DatabaseAddress.of(database).uri) as connection, connection.cursor() as cursor:
         cursor.execute(statement)
         return cursor.fetchall()
 

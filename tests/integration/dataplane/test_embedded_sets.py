@@ -13,7 +13,7 @@ import pytest
 
 from controller.dataplane.base import LogState, SetWiseDataPlane, Successor
 from controller.dataplane.embedded import EmbeddedDataPlane, set_wise
-from controller.dataplane.postgres_calls import libpq_url
+from controller.postgres.address import DatabaseAddress
 from tests.support.planes import Planes
 from tests.support.store_driver import SOMEBODY_WAITS
 from tests.support.waiting import wait_until
@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 @contextmanager
 def session(database: str) -> Iterator[psycopg2.extensions.cursor]:
     """A transaction of somebody else's, rolled back."""
-    connection = psycopg2.connect(libpq_url(database))
+    connection = psycopg2.connect(DatabaseAddress.of(database).uri)
     try:
         yield connection.cursor()
     finally:

@@ -11,8 +11,8 @@ import pytest
 
 from controller.dataplane.base import Successor, Trimmed
 from controller.dataplane.embedded import EmbeddedDataPlane, plane
-from controller.dataplane.postgres_calls import libpq_url
 from controller.domain.hash_range import FULL_RANGE
+from controller.postgres.address import DatabaseAddress
 from tests.integration.dataplane.test_embedded import messages_left, query
 from tests.support.planes import Planes, payloads
 from tests.support.store_driver import SOMEBODY_WAITS
@@ -174,7 +174,7 @@ def test_nobody_moves_a_cursor_back_while_its_log_is_trimmed(
     log = planes.log("s")
     planes.send(log, b"0", b"1")
     planes.drain(log, "s")
-    somebody = psycopg2.connect(libpq_url(database))
+    somebody = psycopg2.connect(DatabaseAddress.of(database).uri)
     with ThreadPoolExecutor(1) as pool, somebody, somebody.cursor() as cursor:
         cursor.execute("SELECT embedded.trim_log(log_id, clock_timestamp(), 9) FROM embedded.log")
         assert cursor.fetchall() == [(2,)]
@@ -194,7 +194,7 @@ def test_a_log_that_somebody_holds_is_left_for_later(
 ) -> None:
     log = planes.log()
     planes.send(log, b"0")
-    somebody = psycopg2.connect(libpq_url(database))
+    somebody = psycopg2.connect(DatabaseAddress.of(database).uri)
     with somebody, somebody.cursor() as cursor:
         cursor.execute("SELECT FROM embedded.log FOR KEY SHARE")
         assert trimmer.trim(0.0) == Trimmed(0, is_complete=True)

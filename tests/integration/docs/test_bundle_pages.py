@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from controller.store.postgres.engine import store_url
+from controller.postgres.address import DatabaseAddress
 from tests.support.bundle_desk import NAMESPACE, TOPICS, Desk, bundle_desk
 
 HOW_TO = Path(__file__).parents[3] / "docs" / "how-to"
@@ -40,10 +40,8 @@ def _follow(desk: Desk, page: str) -> list[str]:
                 desk.cleave.ok(*arguments)
                 typed.append(line)
             continue
-        dsn = store_url(os.environ["CLEAVE_DATABASE_URL"]).set(drivername="postgresql")
-        connection = psycopg2.connect(
-            dsn.render_as_string(hide_password=False), options="-c role=cleave_inspector"
-        )
+        dsn = DatabaseAddress.of(os.environ["CLEAVE_DATABASE_URL"]).uri
+        connection = psycopg2.connect(dsn, options="-c role=cleave_inspector")
         try:
             with connection, connection.cursor() as cursor:
                 for statement in filter(str.strip, body.split(";")):

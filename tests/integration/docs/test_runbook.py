@@ -10,7 +10,7 @@ import psycopg2
 import pytest
 
 from controller.devstack.postgres import PostgresServer
-from controller.store.postgres.engine import store_url
+from controller.postgres.address import DatabaseAddress
 
 PAGES = sorted((Path(__file__).parents[3] / "docs" / "runbook").glob("*.md"))
 QUERIES = [
@@ -24,8 +24,7 @@ QUERIES = [
 def inspector(postgres_server: PostgresServer, migrated_template: str) -> Iterator[str]:
     """Where to connect: a database without rows, since every query reads only."""
     name = "cleave_runbook"
-    url = store_url(postgres_server.create_database(name, template=migrated_template))
-    yield url.set(drivername="postgresql").render_as_string(hide_password=False)
+    yield DatabaseAddress.of(postgres_server.create_database(name, template=migrated_template)).uri
     postgres_server.drop_database(name)
 
 

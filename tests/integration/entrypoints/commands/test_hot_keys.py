@@ -41,7 +41,7 @@ def hot_topic(cleave: CommandLine, topic: str, *cuts: int) -> int:
 
 def decided(cleave: CommandLine) -> None:
     """One pass over the topic."""
-    url = cleave.store.url.render_as_string(hide_password=False)
+    url = cleave.store.address.uri
     planes = build_planes(PlaneSettings(embedded_url=url))
     autoscaler.run_pass(cleave.store, planes, ALL_LANES, decided_by="tests", limit=10)
     for plane in planes.values():

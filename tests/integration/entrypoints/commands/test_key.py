@@ -19,7 +19,7 @@ KEY = "Kundin-äöü-7"
 
 def sent_to(cleave: CommandLine, topic: str, key: str) -> int:
     """The segment that a producer appends the key to."""
-    url = cleave.store.url.render_as_string(hide_password=False)
+    url = cleave.store.address.uri
     source, logs = PostgresSource(url), build_log_client("embedded", PlaneSettings(embedded_url=url))
     try:
         with Producer(source, logs, f"topic://{topic}", name="checkout") as producer:

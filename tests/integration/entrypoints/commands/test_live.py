@@ -45,7 +45,7 @@ def load(cleave: CommandLine, rates: dict[int, float]) -> None:
 
 def decide(cleave: CommandLine) -> None:
     """As a pass does."""
-    planes = {"embedded": EmbeddedDataPlane(str(cleave.store.url), call_timeout_seconds=5.0)}
+    planes = {"embedded": EmbeddedDataPlane(cleave.store.address, call_timeout_seconds=5.0)}
     run_pass(cleave.store, planes, ALL_LANES, decided_by="tests", limit=10)
 
 

@@ -53,7 +53,7 @@ def test_a_command_that_reads_does_with_a_login_that_can_only_read(
 ) -> None:
     words = [past if word == "TOPIC" else word for word in command]
     as_reader = cleave.json(*words)
-    monkeypatch.setenv("CLEAVE_DATABASE_URL", cleave.store.url.render_as_string(hide_password=False))
+    monkeypatch.setenv("CLEAVE_DATABASE_URL", cleave.store.address.uri)
 
     assert as_reader == cleave.json(*words)
     assert cleave.ok(*words)

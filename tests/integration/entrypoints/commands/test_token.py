@@ -31,7 +31,7 @@ def test_a_worker_takes_it_for_the_topics_that_were_named(
     named = cleave.ok("token", orders)
     assert named == f"{named.strip()}\n"
     some = cleave.ok("token", "acme/stock/*", "acme/shop/re*")
-    url = cleave.store.url.render_as_string(hide_password=False)
+    url = cleave.store.address.uri
 
     with serving_leader(url) as address:
 

@@ -97,7 +97,7 @@ def decide_and_run(cleave: CommandLine, decided_by: str = "a pass") -> None:
 
 @contextmanager
 def embedded(cleave: CommandLine) -> Iterator[dict[str, DataPlane]]:
-    url = cleave.store.url.render_as_string(hide_password=False)
+    url = cleave.store.address.uri
     with closing(EmbeddedDataPlane(url, call_timeout_seconds=5.0)) as plane:
         yield {"embedded": plane}
 

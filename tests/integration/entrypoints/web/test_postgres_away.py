@@ -16,7 +16,6 @@ from structlog.testing import capture_logs
 
 from controller.devstack.serving import client_of, serving_leader, token_for
 from controller.domain.errors import StoreUnavailable
-from controller.store.postgres.engine import store_url
 from tests.support.bench import Bench
 from tests.support.waiting import wait_until
 
@@ -35,8 +34,9 @@ def bench(bench: Bench) -> Bench:
 @contextmanager
 def away(database: str, *applications: str) -> Iterator[None]:
     """Nobody can connect, and the connections of these applications are lost."""
-    name = make_url(database).database
-    engine = create_engine(store_url(database).set(database="postgres"), isolation_level="AUTOCOMMIT")
+    url = make_url(database)
+    name = url.database
+    engine = create_engine(url.set(database="postgres"), isolation_level="AUTOCOMMIT")
     with engine.connect() as elsewhere:
         elsewhere.execute(text(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false'))
         try:

@@ -114,7 +114,7 @@ class Running:
 
 class _CountingListener(Listener):
     def __init__(self, bench: Bench, channels: Sequence[str], diary: Diary) -> None:
-        super().__init__(bench.store.url, channels)
+        super().__init__(bench.store.address, channels)
         self._diary = diary
         self.rings_without_end = False
         """Whether there is a notification at every look."""

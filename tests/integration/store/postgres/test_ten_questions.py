@@ -19,9 +19,9 @@ from psycopg2.extras import RealDictCursor
 
 from controller.domain.evaluator import ALL_LANES
 from controller.domain.policy import PolicyOverride
+from controller.postgres.address import DatabaseAddress
 from controller.services.autoscaler import run_pass
 from controller.services.segment_admin import merging, splitting
-from controller.store.postgres.engine import store_url
 from controller.store.topics import policies
 from tests.support.bench import TOPIC, Bench
 from tests.support.reports import report_load
@@ -68,7 +68,7 @@ class Night:
 
 def dsn(url: str) -> str:
     """The URL as libpq reads it."""
-    return store_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    return DatabaseAddress.of(url).uri
 
 
 def interpolate(statement: str, variables: dict[str, str]) -> str:
