@@ -74,12 +74,13 @@ COMMENT ON VIEW inspect.foreign_logs IS
 
 CREATE VIEW inspect.held_topics AS
 SELECT t.name AS topic, t.topic_id, t.data_plane, t.epoch, t.held_reason, t.held_at,
-       round(extract(epoch FROM clock_timestamp() - t.held_at), 1) AS held_seconds,
-       t.verified_under IS DISTINCT FROM cleave.database_identity() AS unverified
+       round(extract(epoch FROM clock_timestamp() - t.held_at), 1) AS held_seconds, t.held_reason IS NULL AS unverified
   FROM cleave.topic t
- WHERE t.state <> 'deleted' AND (t.held_reason IS NOT NULL OR t.verified_under IS DISTINCT FROM cleave.database_identity());
+ WHERE t.state <> 'deleted'
+   AND (t.held_reason IS NOT NULL
+        OR NOT (SELECT pg_is_in_recovery()) AND t.verified_under IS DISTINCT FROM (SELECT cleave.database_identity()));
 COMMENT ON VIEW inspect.held_topics IS
-    'Topics that nothing acts on: their logs are ahead of the journal (held_reason), or are still to be compared with it (unverified).';
+    'One row per topic that nothing acts on. held_reason: the logs of the topic are ahead of the journal and do not tell enough. unverified: the logs are still to be compared with the journal; a standby lists no such topic.';
 
 CREATE VIEW inspect.leases AS
 SELECT l.name, l.holder, l.term, l.acquired_at, l.expires_at, l.expires_at > clock_timestamp() AS live, l.address

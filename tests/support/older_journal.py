@@ -32,8 +32,9 @@ class Backups:
         """Copy the journal as it is now; returns the copy's URL."""
         name = f"cleave_backup_{secrets.token_hex(4)}"
         self.bench.store.dispose()
-        self._disconnect(self.bench.store.url.database or "")
-        url = self.server.create_database(name, template=self.bench.store.url.database)
+        present = self.bench.store.address.parameters["dbname"]
+        self._disconnect(present)
+        url = self.server.create_database(name, template=present)
         self.made.append(name)
         return url
 

@@ -6,14 +6,14 @@ that the journal has lost altogether.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.dataplane.base import DataPlane, SetWiseDataPlane
 from controller.dataplane.registry import configured
 from controller.domain.errors import TopicNotFound, Unsupported
 from controller.domain.segment import segment_of_log
-from controller.services.reconciler.findings import Finding
+from controller.services.reconciler.findings import Finding, FindingKind
 from controller.services.reconciler.reconcile import reconcile
 from controller.store.postgres.engine import Store
 from controller.store.topics import holds, topics
@@ -48,7 +48,11 @@ def recover(
     """
     topic_id = _topic_id(store, topic)
     if topic_id is None:
-        topic_id = _restore_row(store, planes, topic, actor=actor, data_plane=data_plane)
+        ids = _ids_of_logs(planes, topic, data_plane)
+        if dry_run:
+            reason = f"the journal lacks the topic, of which {len(ids)} log(s) exist: the layout is rebuilt from them"
+            return Recovery(topic, -1, None, (Finding(FindingKind.LOGS_AHEAD, topic, "", reason=reason),))
+        topic_id = _restore_row(store, topic, ids, actor=actor, data_plane=str(data_plane))
     elif not dry_run:
         with store.transaction() as tx:
             holds.doubt(tx, [topic_id])
@@ -66,10 +70,8 @@ def _topic_id(store: Store, topic: str) -> int | None:
             return None
 
 
-def _restore_row(
-    store: Store, planes: Mapping[str, DataPlane], topic: str, *, actor: str, data_plane: str | None
-) -> int:
-    """Insert the row of a topic that only its logs tell of. Raises TopicNotFound if there is no log either."""
+def _ids_of_logs(planes: Mapping[str, DataPlane], topic: str, data_plane: str | None) -> list[int]:
+    """Return the segment ids of the logs of a topic that the journal does not have. Raises TopicNotFound if there is none."""
     if data_plane is None:
         raise TopicNotFound(f"topic {topic} is not in the journal; name the data plane that has its logs")
     plane = configured(planes, data_plane, topic)
@@ -78,6 +80,11 @@ def _restore_row(
     ids = [found[1] for name in plane.list_segments(topic) if (found := segment_of_log(name)) is not None]
     if not ids:
         raise TopicNotFound(f"data plane {data_plane!r} has no log of topic {topic}; create the topic")
+    return ids
+
+
+def _restore_row(store: Store, topic: str, ids: Sequence[int], *, actor: str, data_plane: str) -> int:
+    """Insert the row of a topic that only its logs tell of, and return the topic's id."""
     with store.transaction() as tx:
         first_free = topics.first_free_segment_id(tx, topic)
         row = topics.insert_topic(
