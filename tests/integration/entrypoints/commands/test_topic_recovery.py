@@ -10,13 +10,10 @@ from pathlib import Path
 import pytest
 
 from controller.devstack.postgres import PostgresServer
-from controller.domain.hash_range import HashRange
-from controller.domain.log_origin import LogOrigin
-from controller.domain.segment import segment_descriptor
 from controller.services.segment_admin import splitting
 from tests.support.bench import Bench
 from tests.support.command_line import CommandLine
-from tests.support.older_journal import Backups, unread_by_log
+from tests.support.older_journal import Backups, lost_child, unread_by_log
 from tests.support.over_http import OverHttp, serving
 
 TOPIC = "acme/shop/orders"
@@ -56,6 +53,7 @@ def command_on(
     tmp_path: Path,
 ) -> Iterator[Callable[[str], CommandLine]]:
     """`cleave` on the journal of a URL, with the logs of the test's database."""
+    monkeypatch.delenv("LOGNAME", raising=False)  # Python prefers it to USER
     with ExitStack() as stack:
 
         def on(url: str) -> CommandLine:
@@ -69,14 +67,6 @@ def command_on(
             return OverHttp(direct, capsys, monkeypatch, server)
 
         yield on
-
-
-def lost_child(bench: Bench) -> str:
-    """A log of a split that the journal lacks, with messages, while the parent still accepts appends."""
-    log = bench.plane.backing_topic(bench.topic_name, segment_descriptor(HashRange(0, 0x7FFF), 7))
-    bench.plane.create_segment(log, ["billing"], LogOrigin("lost", 1, (0,), ()))
-    bench.append(log, 3)
-    return log
 
 
 @pytest.mark.usefixtures("topic")
