@@ -20,11 +20,11 @@ _CLEAVE: dict[str, Any] = {
     "ui-field-behaviour": {
         "relabeling": {"schema": "Database"},
         "placeholders": {
-            "host": "db.example.org",
+            "host": "db-1.example.org,db-2.example.org",
             "port": "5432",
             "schema": "cleave",
             "login": "cleave_airflow",
-            "extra": '{"landing_url": "s3://bucket/landing", "sslrootcert": "/etc/ssl/db.pem"}',
+            "extra": '{"target_session_attrs": "read-write", "landing_url": "s3://bucket/landing", "sslrootcert": "/etc/ssl/db.pem"}',
         },
     },
     "conn-fields": {

@@ -78,10 +78,14 @@ class Application:
         return build_log_client(data_plane, plane_settings(self.settings))
 
     def runner(
-        self, runner_id: str | None = None, should_stop: Callable[[], bool] = lambda: False
+        self,
+        runner_id: str | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+        incarnation: str | None = None,
     ) -> RunnerContext:
-        """What an operation runner of this process acts with."""
+        """What an operation runner of this process acts with. A worker gives its own incarnation."""
         from controller.services.operation_runner import RunnerContext
+        from controller.services.operation_runner.context import new_incarnation
 
         return RunnerContext(
             store=self.store,
@@ -89,6 +93,7 @@ class Application:
             runner_id=runner_id or process_name(),
             lease_seconds=self.settings.operation_claim_seconds,
             should_stop=should_stop,
+            incarnation=incarnation or new_incarnation(),
         )
 
     def close(self) -> None:
@@ -196,13 +201,15 @@ def build_worker(
     app: Application, worker_id: str | None = None, served: ConsumerServer | None = None
 ) -> Worker:
     """Wire sensors, evaluation, operations and leases into one worker, and what serves consumers if given."""
+    from controller.services.operation_runner.context import new_incarnation
+    from controller.services.worker.schema_version import SchemaVersion
     from controller.services.worker.sensors import default_sensors
     from controller.services.worker.shard_leases import ShardLeases
     from controller.services.worker.worker import Worker
     from controller.store.postgres import migrations
     from controller.store.postgres.notifications import Listener
 
-    settings, worker_id = app.settings, worker_id or process_name()
+    settings, worker_id, incarnation = app.settings, worker_id or process_name(), new_incarnation()
     sensors = default_sensors(
         load_lane=settings.worker_load_lane,
         merge_lane=settings.worker_merge_lane,
@@ -223,13 +230,16 @@ def build_worker(
         ttl_seconds=settings.worker_lease_seconds,
         clock=SystemClock(),
         address=None if served is None else served.address,
+        incarnation=incarnation,
+        schema=SchemaVersion(migrations.newest_known()),
     )
 
     def demand_schema() -> None:
         with app.store.transaction() as tx:
             migrations.demand_current(tx)
 
-    loop = _work_loop(app, worker_id, sensors, listener, leases)
+    runner = partial(app.runner, worker_id, incarnation=incarnation)
+    loop = _work_loop(app, worker_id, sensors, listener, leases, runner)
     beside = _beside(app, leases, loop.rescan) + (() if served is None else _serving(app, leases, served))
     return Worker(loop, leases, listener, beside, worker_id, demand_schema)
 
@@ -322,7 +332,12 @@ def _file_name_part(process: str) -> str:
 
 
 def _work_loop(
-    app: Application, worker_id: str, sensors: Sequence[Sensor], listener: Listener, leases: ShardLeases
+    app: Application,
+    worker_id: str,
+    sensors: Sequence[Sensor],
+    listener: Listener,
+    leases: ShardLeases,
+    build_runner: Callable[..., RunnerContext],
 ) -> WorkLoop:
     """What the worker does when something rings: evaluate, run operations, sweep. Its runner stops when it does."""
     from controller.services import autoscaler
@@ -362,7 +377,7 @@ def _work_loop(
         sweep_seconds=settings.worker_sweep_seconds,
         clock=SystemClock(),
     )
-    runner = app.runner(worker_id, lambda: loop.is_stopping)
+    runner = build_runner(should_stop=lambda: loop.is_stopping)
     return loop
 
 

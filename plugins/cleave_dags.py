@@ -177,7 +177,7 @@ def access(*, loader: bool = False) -> dict[str, Any]:
         with contextlib.suppress(
             AirflowFailException
         ):  # then CLEAVE_LOADER_URL or the controller's login serves
-            cleave["extras"]["loader_url"] = CleaveHook(LOADER_CONNECTION).access()["dsn"]
+            cleave["extras"]["loader_url"] = CleaveHook(LOADER_CONNECTION).url()
         cleave["extras"] |= _spark_settings()
     return cleave
 

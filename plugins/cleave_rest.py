@@ -63,7 +63,7 @@ async def _user_of(request: Any) -> Any:
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
 
-    from controller.domain.errors import AccessDenied
+    from controller.domain.errors import AccessDenied, TokenOutOfTime
 
     kind, _, token = (request.headers.get("authorization") or "").partition(" ")
     if kind.lower() != "bearer":
@@ -72,6 +72,10 @@ async def _user_of(request: Any) -> Any:
         raise AccessDenied("no token; send Authorization: Bearer and a token of Airflow's (POST /auth/token)")
     try:
         return await get_auth_manager().get_user_from_token(token.strip())
+    except (jwt.ExpiredSignatureError, jwt.ImmatureSignatureError) as error:
+        raise TokenOutOfTime(
+            f"Airflow refuses the token for its time ({error}); ask it for a new one"
+        ) from None
     except jwt.InvalidTokenError as error:
         raise AccessDenied(f"Airflow does not know the token ({error}); ask it for a new one") from None
 

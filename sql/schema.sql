@@ -129,12 +129,12 @@ CREATE FUNCTION cleave.database_identity() RETURNS text
     AS $$
     SELECT concat_ws('/', c.system_identifier,
                      CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END,
-                     (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()),
+                     (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()), pg_relation_filenode('cleave.topic'),
                      (extract(epoch FROM pg_postmaster_start_time()) * 1000)::bigint)
       FROM pg_control_system() c
 $$;
 
-COMMENT ON FUNCTION cleave.database_identity() IS 'System identifier, timeline, database and start of the server: differs after a restart, a promotion or a restore.';
+COMMENT ON FUNCTION cleave.database_identity() IS 'System identifier, timeline, database, file of the topics and start of the server: differs after a restart, a promotion or a restore.';
 
 CREATE FUNCTION cleave.drop_decision_partitions(older_than timestamp with time zone) RETURNS SETOF text
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2493,10 +2493,16 @@ CREATE TABLE cleave.lease (
     acquired_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     expires_at timestamp with time zone NOT NULL,
     address text,
+    incarnation text,
+    schema_version text,
     CONSTRAINT lease_term_positive CHECK ((term >= 1))
 );
 
 COMMENT ON COLUMN cleave.lease.address IS 'Web address of the worker that holds this lease; NULL where it serves none.';
+
+COMMENT ON COLUMN cleave.lease.incarnation IS 'Process that holds this lease, unlike any other of the same name; NULL where an earlier program took the lease.';
+
+COMMENT ON COLUMN cleave.lease.schema_version IS 'Newest migration that the holder of a worker lease knows; NULL on shard leases, and where an earlier program took the lease.';
 
 COMMENT ON CONSTRAINT lease_term_positive ON cleave.lease IS 'Lease terms start at 1.';
 
@@ -3996,11 +4002,23 @@ CREATE VIEW inspect.stuck_operations AS
     o.deadline,
     o.parents,
     o.children
-   FROM (inspect.operations o
+   FROM ((inspect.operations o
+     CROSS JOIN LATERAL ( SELECT
+                CASE
+                    WHEN (o.state = ANY (ARRAY['fencing'::text, 'fenced'::text])) THEN (clock_timestamp() - COALESCE(o.fenced_at, ( SELECT max(s.finished_at) AS max
+                       FROM cleave.operation_step s
+                      WHERE ((s.operation_id = o.operation_id) AND (s.step = 'set-fencing'::text))), o.intended_at))
+                    ELSE NULL::interval
+                END AS lasts) fence)
      CROSS JOIN LATERAL ( SELECT
                 CASE
                     WHEN ((o.state = ANY (ARRAY['fencing'::text, 'fenced'::text])) AND (o.deadline < clock_timestamp())) THEN (('past its deadline behind the fence: '::text || cardinality(o.parents)) || ' segment(s) take no writes until it is committed'::text)
                     WHEN (o.deadline < clock_timestamp()) THEN 'past its deadline'::text
+                    WHEN (fence.lasts > '00:00:10'::interval) THEN ((('behind its fence for '::text || round(EXTRACT(epoch FROM fence.lasts))) || ' s: '::text) ||
+                    CASE
+                        WHEN (cardinality(o.parents) > 0) THEN (cardinality(o.parents) || ' segment(s) take no writes until it is committed'::text)
+                        ELSE 'it can only be committed'::text
+                    END)
                     WHEN (o.attempts >= 3) THEN 'fails again and again'::text
                     WHEN (o.claim_expires_at < (clock_timestamp() - '00:01:00'::interval)) THEN 'its runner died and nobody took it over'::text
                     WHEN ((o.claimed_by IS NULL) AND (GREATEST(o.not_before, o.intended_at) < (clock_timestamp() - '00:01:00'::interval))) THEN 'nobody runs it: is a worker up? (inspect.leases)'::text
@@ -4389,10 +4407,12 @@ CREATE VIEW inspect.leases AS
     acquired_at,
     expires_at,
     (expires_at > clock_timestamp()) AS live,
-    address
+    address,
+    incarnation,
+    schema_version
    FROM cleave.lease l;
 
-COMMENT ON VIEW inspect.leases IS 'Who holds what, by the database''s clock; worker/... rows are the workers that are up, and where they serve consumers.';
+COMMENT ON VIEW inspect.leases IS 'Who holds what, by the database''s clock; worker/... rows are the workers that are up, where they serve consumers, and the newest migration they know (empty: a program older than the column).';
 
 CREATE VIEW inspect.load_history AS
  SELECT t.name AS topic,

@@ -45,6 +45,12 @@ class CleaveHook(HookWithForm):
             access["extras"] = {**PulsarAdminHook(str(named)).settings(), **access["extras"]}
         return access
 
+    def url(self) -> str:
+        """URL of the database as libpq reads it, options and password included. Raises as `access` does."""
+        from controller.entrypoints import tasks
+
+        return tasks.url_with_options(**self.access())
+
     async def async_access(self) -> dict[str, Any]:
         """`access` for triggers. Their loop must not wait for a connection that is looked up."""
         from asgiref.sync import sync_to_async

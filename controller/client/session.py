@@ -21,10 +21,10 @@ import msgspec
 
 from controller.client.aside import AsideCalls
 from controller.client.lag import lag_path
-from controller.client.patience import Backoff, patiently
+from controller.client.patience import Backoff, Outage, patiently
 from controller.client.servers import EventFeed, Servers, consumer_path
 from controller.clock import boot_seconds
-from controller.domain.errors import CleaveError, Retryable, SessionExpired, StoreUnavailable
+from controller.domain.errors import CleaveError, Retryable, SessionExpired, StoreUnavailable, TokenOutOfTime
 from controller.domain.hash_range import HashRange
 
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.05, 2.0
@@ -129,6 +129,7 @@ class Session:
         self._feed: EventFeed | None = None
         # One is left for what is said while the other waits for the answer to a pulse: somebody waits for a release.
         self._calls = AsideCalls(2, "cleave-session-calls")
+        self._untimely = Outage(patience_seconds)
         patiently(self._register, seconds=patience_seconds)
         self._is_registered = True
         self._thread = threading.Thread(target=self._run, name="cleave-session", daemon=True)
@@ -250,18 +251,35 @@ class Session:
             except SessionExpired:
                 self._begin_anew()
                 backoff.reset()
-            except Retryable:
+            except Retryable as error:
+                if self._is_refused_for_good(error):
+                    self._fail(error)
+                    return
                 if self.is_lost and not self._closing.is_set():
                     self._on_lost()
                 self._closing.wait(backoff.next_seconds())
             except CleaveError as error:
-                self._failure = error
-                self._current_until = 0.0
-                self._on_change()
+                self._fail(error)
                 return
             except Exception:  # noqa: BLE001 - the thread would end, and nothing would ever come again
                 _log.exception("the session of %s failed; connecting again", self._path)
                 self._closing.wait(_LONGEST_RETRY_SECONDS)
+
+    def _is_refused_for_good(self, error: Retryable) -> bool:
+        """Return True if each fresh token was out of time for as long as this consumer bears an outage."""
+        if not isinstance(error, TokenOutOfTime):
+            self._untimely.over()
+            return False
+        try:
+            self._untimely.bear(error)
+        except TokenOutOfTime:
+            return True
+        return False
+
+    def _fail(self, error: CleaveError) -> None:
+        self._failure = error
+        self._current_until = 0.0
+        self._on_change()
 
     def _follow(self) -> None:
         """Hold one stream open until the leader ends it. Raises as `_register` does, and StoreUnavailable when it breaks."""

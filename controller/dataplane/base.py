@@ -220,9 +220,6 @@ class SetWiseDataPlane(DataPlane, Protocol):
     def list_segments_of(self, topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """For each topic what `list_segments` says."""
 
-    def states_of(self, backing_topics: Sequence[str]) -> Mapping[str, LogState]:
-        """What each log is now, MISSING included; one that did not answer is absent."""
-
     def describe_logs(self, backing_topics: Sequence[str]) -> Mapping[str, LogReport]:
         """Report on each log, MISSING logs included. A log that did not answer is absent."""
 

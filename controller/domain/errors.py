@@ -9,6 +9,7 @@ Drawn::
     │   ├── DataPlaneUnavailable      a call failed or was refused for now
     │   │   └── DataPlaneTimeout      no answer in time; the act may or may not have happened
     │   ├── StoreUnavailable          PostgreSQL is away
+    │   │   ├── TokenOutOfTime        the token has run out or is not valid yet (REST 401): send a fresh one
     │   │   └── StoreRefused          it refuses the login, or has no such database: a command ends with exit 2
     │   ├── TopicHeld                 the topic's logs have to be compared with the journal, or are ahead of it
     │   ├── SegmentTerminated         (client side) the segment is fenced; look up the layout again
@@ -29,6 +30,7 @@ Drawn::
         │   ├── SegmentBusy           in a live operation
         │   ├── TopicNotLive
         │   ├── ForeignLog            another journal, or another program, created a log of this name
+        │   ├── WorkerNameInUse       another process works under that name: a worker ends with exit 2
         │   └── AlreadyStored         (client side) the results hold these messages already: roll back
         ├── AccessDenied              no token, or one that is not valid (REST 401)
         ├── AccessForbidden           a valid token that is not for this (REST 403)
@@ -92,6 +94,10 @@ class StoreRefused(StoreUnavailable):
 
 class TopicHeld(Retryable):
     """Nothing acts on the topic: its logs have to be compared with the journal first, or are ahead of the journal."""
+
+
+class TokenOutOfTime(StoreUnavailable):
+    """The token has run out or is not valid yet. A client sends a fresh token for as long as it bears an outage."""
 
 
 class SegmentTerminated(Retryable):
@@ -164,6 +170,10 @@ class TopicNotLive(Conflict):
 
 class ForeignLog(Conflict):
     """A log of this name exists that no operation of this journal created."""
+
+
+class WorkerNameInUse(Conflict):
+    """Another running worker process has the name; each worker needs a name of its own."""
 
 
 class AccessDenied(Terminal):

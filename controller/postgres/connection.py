@@ -39,6 +39,8 @@ _VANISHED = {
     "keepalives_count": "3",
     "tcp_user_timeout": "10000",  # milliseconds without an acknowledgement; the kernel's own is a quarter of an hour
 }
+_DRIVERS = "-c datestyle=ISO"
+"""The driver demands it, and would set it by a statement that nothing watches."""
 _WRITABLE = ("read-write", "primary")
 _serving: dict[tuple[tuple[str, str], ...], tuple[str, str]] = {}
 """The server that accepted the last connection, by the servers to choose from. A host that is frozen costs each attempt
@@ -100,8 +102,10 @@ class _Wait(Guard):
     __slots__ = ("began",)
 
     def __init__(self, connection: WatchedConnection) -> None:
+        self.connection, self.cut = connection, False
         self.began = time.monotonic()
-        super().__init__(connection, min(self.began + connection.statement_seconds, connection.due_at))
+        deadline, due_at = self.began + connection.statement_seconds, connection.due_at
+        self.deadline = min(due_at, deadline)
 
     def __enter__(self) -> None:
         WATCHDOG.add(self)
@@ -118,6 +122,8 @@ class _Wait(Guard):
 
 class _WatchedCursor(psycopg2.extensions.cursor):
     """A cursor whose statements are waits of its connection."""
+
+    __slots__ = ()
 
     def execute(self, query: Any, vars: Any = None) -> None:  # noqa: A002 - psycopg2's name
         with _Wait(cast(WatchedConnection, self.connection)):
@@ -151,7 +157,7 @@ def connect(
     if several and address.parameters.get("target_session_attrs") in _WRITABLE:
         wanted = _last_serving_first(address)
     parameters = {"connect_timeout": str(limit), **_VANISHED, **wanted.parameters}
-    options = " ".join(filter(None, (parameters.pop("options", ""), session)))
+    options = " ".join(filter(None, (parameters.pop("options", ""), session, _DRIVERS)))
     made = psycopg2.connect(
         connection_factory=WatchedConnection,
         cursor_factory=_WatchedCursor,

@@ -42,14 +42,17 @@ class Watchdog:
 
     def reset(self) -> None:
         """Forget every wait. For a process that was forked: the thread and the waits are its parent's."""
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = (
+            threading.Lock()
+        )  # entered as it is: the condition's own methods cost a statement a microsecond
+        self._changed = threading.Condition(self._lock)
         self._guards: set[Guard] = set()
         self._wakes_at = 0.0
         self._thread: threading.Thread | None = None
 
     def add(self, guard: Guard) -> None:
         """Shut the guard's connection down at its deadline (`time.monotonic` seconds) unless `discard` comes first."""
-        with self._changed:
+        with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="statement-watchdog", daemon=True)
                 self._thread.start()
@@ -59,11 +62,11 @@ class Watchdog:
 
     def discard(self, guard: Guard) -> None:
         """End the watch. From here on the connection may serve another statement."""
-        with self._changed:
+        with self._lock:
             self._guards.discard(guard)
 
     def _run(self) -> None:
-        with self._changed:
+        with self._lock:
             while True:
                 now = time.monotonic()
                 for guard in [g for g in self._guards if g.deadline <= now]:
@@ -71,7 +74,7 @@ class Watchdog:
                     guard.cut = True
                     _shut_down(guard.connection)
                 # Deadlines come in nearly rising order, so a new wait hardly ever has to wake this thread.
-                self._wakes_at = min((g.deadline for g in self._guards), default=now + 3600.0)
+                self._wakes_at = min((now + 3600.0, *(g.deadline for g in self._guards)))
                 self._changed.wait(max(0.0, self._wakes_at - time.monotonic()))
 
 

@@ -3,6 +3,8 @@
 Workers announce themselves (`worker/<id>`) and share topics (`shard/<i>`) by leases. A lease that expired or was
 resigned may be taken by anybody, and its term rises by one each time, so a late act of the former holder is recognised:
 every act checks `still_held` in its own transaction. Rows are never deleted, or terms would start again.
+
+An incarnation names the process behind a holder's name, so that a second process of that name is told from the first.
 """
 
 from __future__ import annotations
@@ -22,19 +24,23 @@ class Lease:
     holder: str
     term: int
     expires_at: datetime
+    incarnation: str | None = None
+    """None where the holder's program is too old to say which process it is."""
 
 
-_RETURNING = "RETURNING l.name, l.holder, l.term, l.expires_at"
+_RETURNING = "RETURNING l.name, l.holder, l.term, l.expires_at, l.incarnation"
 _TAKE = """
-    INSERT INTO cleave.lease AS l (name, holder, expires_at)
-    VALUES (:name, :holder, clock_timestamp() + make_interval(secs => :ttl_seconds))
+    INSERT INTO cleave.lease AS l (name, holder, incarnation, expires_at)
+    VALUES (:name, :holder, :incarnation, clock_timestamp() + make_interval(secs => :ttl_seconds))
     ON CONFLICT (name) DO UPDATE SET
         holder = excluded.holder,
+        incarnation = excluded.incarnation,
         term = l.term + CASE WHEN {mine} THEN 0 ELSE 1 END,
         acquired_at = CASE WHEN {mine} THEN l.acquired_at ELSE clock_timestamp() END,
         expires_at = clock_timestamp() + make_interval(secs => :ttl_seconds)
 """
-_MINE = "l.holder = excluded.holder AND l.expires_at > clock_timestamp()"
+_MINE = """l.holder = excluded.holder AND l.incarnation IS NOT DISTINCT FROM excluded.incarnation
+           AND l.expires_at > clock_timestamp()"""
 _ACQUIRE = text(_TAKE.format(mine="false") + " WHERE l.expires_at <= clock_timestamp() " + _RETURNING)
 _RENEW_OR_ACQUIRE = text(
     _TAKE.format(mine=_MINE) + f" WHERE l.expires_at <= clock_timestamp() OR ({_MINE}) " + _RETURNING
@@ -42,18 +48,26 @@ _RENEW_OR_ACQUIRE = text(
 _RENEW = text("""
     UPDATE cleave.lease l SET expires_at = clock_timestamp() + make_interval(secs => :ttl_seconds)
      WHERE l.name = :name AND l.holder = :holder AND l.term = :term AND l.expires_at > clock_timestamp()
-    RETURNING l.name, l.holder, l.term, l.expires_at
+    RETURNING l.name, l.holder, l.term, l.expires_at, l.incarnation
 """)
 
 
-def acquire(tx: Connection, name: str, holder: str, ttl_seconds: float) -> Lease | None:
+def acquire(
+    tx: Connection, name: str, holder: str, ttl_seconds: float, incarnation: str | None = None
+) -> Lease | None:
     """Take a lease that is free, expired or resigned, at a new term; None while anybody holds it, us included."""
-    return _one(tx, _ACQUIRE, name=name, holder=holder, ttl_seconds=ttl_seconds)
+    return _one(tx, _ACQUIRE, name=name, holder=holder, ttl_seconds=ttl_seconds, incarnation=incarnation)
 
 
-def renew_or_acquire(tx: Connection, name: str, holder: str, ttl_seconds: float) -> Lease | None:
-    """Go on with a lease this holder has, at its term, else take it if it is free; None while another has it."""
-    return _one(tx, _RENEW_OR_ACQUIRE, name=name, holder=holder, ttl_seconds=ttl_seconds)
+def renew_or_acquire(
+    tx: Connection, name: str, holder: str, ttl_seconds: float, incarnation: str | None = None
+) -> Lease | None:
+    """Go on with a lease that this process has, at its term, else take the lease if it is free. None while another
+    process has it, whether or not that process goes by the same name.
+    """
+    return _one(
+        tx, _RENEW_OR_ACQUIRE, name=name, holder=holder, ttl_seconds=ttl_seconds, incarnation=incarnation
+    )
 
 
 def renew(tx: Connection, lease: Lease, ttl_seconds: float) -> Lease | None:
@@ -72,25 +86,62 @@ def resign(tx: Connection, lease: Lease) -> None:
     )
 
 
-def resign_all(tx: Connection, holder: str) -> None:
-    """End every lease of this holder now."""
-    tx.execute(
-        text(
-            "UPDATE cleave.lease SET expires_at = least(expires_at, clock_timestamp()) WHERE holder = :holder"
-        ),
-        {"holder": holder},
-    )
-
-
-def announce(tx: Connection, name: str, holder: str, address: str) -> None:
-    """Say where the holder of this lease answers; nothing where another holds it by now."""
+def resign_all(tx: Connection, holder: str, incarnation: str | None = None) -> None:
+    """End every lease of this process now. Another process of the holder's name keeps its own."""
     tx.execute(
         text("""
-            UPDATE cleave.lease SET address = :address
-             WHERE name = :name AND holder = :holder AND address IS DISTINCT FROM :address
+            UPDATE cleave.lease SET expires_at = least(expires_at, clock_timestamp())
+             WHERE holder = :holder AND incarnation IS NOT DISTINCT FROM :incarnation
         """),
-        {"name": name, "holder": holder, "address": address},
+        {"holder": holder, "incarnation": incarnation},
     )
+
+
+def resign_forgotten(
+    tx: Connection, prefix: str, holder: str, incarnation: str | None, held: Sequence[Lease]
+) -> None:
+    """End the leases whose names begin so and that are this process's by their rows, but not among `held`.
+
+    The answer to an earlier request was lost, or a fail-over lost the record of a later holder.
+    """
+    tx.execute(
+        text("""
+            UPDATE cleave.lease SET expires_at = clock_timestamp()
+             WHERE starts_with(name, :prefix) AND holder = :holder AND incarnation = :incarnation
+               AND name <> ALL (:held) AND expires_at > clock_timestamp()
+        """),
+        {
+            "prefix": prefix,
+            "holder": holder,
+            "incarnation": incarnation,
+            "held": [lease.name for lease in held],
+        },
+    )
+
+
+def announce(
+    tx: Connection, name: str, holder: str, address: str | None, schema_version: str | None = None
+) -> None:
+    """Record where the holder of this lease answers, and the newest migration that it knows. Changes nothing where
+    another holder has the lease.
+    """
+    tx.execute(
+        text("""
+            UPDATE cleave.lease SET address = :address, schema_version = :schema_version
+             WHERE name = :name AND holder = :holder
+               AND (address, schema_version) IS DISTINCT FROM (:address, CAST(:schema_version AS text))
+        """),
+        {"name": name, "holder": holder, "address": address, "schema_version": schema_version},
+    )
+
+
+def read(tx: Connection, name: str) -> Lease | None:
+    """Return the lease as its row stands, expired or not. None if no process ever took it."""
+    row = tx.execute(
+        text("SELECT name, holder, term, expires_at, incarnation FROM cleave.lease WHERE name = :name"),
+        {"name": name},
+    ).one_or_none()
+    return None if row is None else Lease(*row)
 
 
 def address_of_holder(tx: Connection, name: str) -> str | None:
@@ -122,7 +173,7 @@ def live_leases(tx: Connection, prefix: str) -> list[Lease]:
     """Leases in force whose name begins so, by name: `worker/` tells whether a worker is up."""
     rows = tx.execute(
         text("""
-            SELECT name, holder, term, expires_at FROM cleave.lease
+            SELECT name, holder, term, expires_at, incarnation FROM cleave.lease
              WHERE starts_with(name, :prefix) AND expires_at > clock_timestamp() ORDER BY name
         """),
         {"prefix": prefix},

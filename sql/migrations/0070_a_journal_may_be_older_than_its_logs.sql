@@ -5,12 +5,12 @@
 CREATE FUNCTION cleave.database_identity() RETURNS text LANGUAGE sql STABLE AS $$
     SELECT concat_ws('/', c.system_identifier,
                      CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END,
-                     (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()),
+                     (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()), pg_relation_filenode('cleave.topic'),
                      (extract(epoch FROM pg_postmaster_start_time()) * 1000)::bigint)
       FROM pg_control_system() c
 $$;
 COMMENT ON FUNCTION cleave.database_identity() IS
-    'System identifier, timeline, database and start of the server: differs after a restart, a promotion or a restore.';
+    'System identifier, timeline, database, file of the topics and start of the server: differs after a restart, a promotion or a restore.';
 REVOKE EXECUTE ON FUNCTION cleave.database_identity() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION cleave.database_identity() TO cleave_controller, cleave_inspector;
 

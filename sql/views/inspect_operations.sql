@@ -44,10 +44,17 @@ CREATE VIEW inspect.stuck_operations AS
 SELECT o.operation_id, o.topic, o.kind, o.state, why.reason AS stuck_because, o.age_seconds, o.attempts, o.last_error,
        o.claimed_by, o.claim_expires_at, o.not_before, o.deadline, o.parents, o.children
   FROM inspect.operations o
+ CROSS JOIN LATERAL (SELECT CASE WHEN o.state IN ('fencing', 'fenced') THEN clock_timestamp() - coalesce(o.fenced_at,
+       (SELECT max(s.finished_at) FROM cleave.operation_step s WHERE s.operation_id = o.operation_id AND s.step = 'set-fencing'),
+       o.intended_at) END AS lasts) fence
  CROSS JOIN LATERAL (SELECT CASE
        WHEN o.state IN ('fencing', 'fenced') AND o.deadline < clock_timestamp()
            THEN 'past its deadline behind the fence: ' || cardinality(o.parents) || ' segment(s) take no writes until it is committed'
        WHEN o.deadline < clock_timestamp() THEN 'past its deadline'
+       WHEN fence.lasts > interval '10 seconds'
+           THEN 'behind its fence for ' || round(extract(epoch FROM fence.lasts)) || ' s: '
+                || CASE WHEN cardinality(o.parents) > 0 THEN cardinality(o.parents) || ' segment(s) take no writes until it is committed'
+                        ELSE 'it can only be committed' END
        WHEN o.attempts >= 3 THEN 'fails again and again'
        WHEN o.claim_expires_at < clock_timestamp() - interval '60 seconds' THEN 'its runner died and nobody took it over'
        WHEN o.claimed_by IS NULL AND greatest(o.not_before, o.intended_at) < clock_timestamp() - interval '60 seconds'
@@ -83,6 +90,8 @@ COMMENT ON VIEW inspect.held_topics IS
     'One row per topic that nothing acts on. held_reason: the logs of the topic are ahead of the journal and do not tell enough. unverified: the logs are still to be compared with the journal; a standby lists no such topic.';
 
 CREATE VIEW inspect.leases AS
-SELECT l.name, l.holder, l.term, l.acquired_at, l.expires_at, l.expires_at > clock_timestamp() AS live, l.address
+SELECT l.name, l.holder, l.term, l.acquired_at, l.expires_at, l.expires_at > clock_timestamp() AS live, l.address,
+       l.incarnation, l.schema_version
   FROM cleave.lease l;
-COMMENT ON VIEW inspect.leases IS 'Who holds what, by the database''s clock; worker/... rows are the workers that are up, and where they serve consumers.';
+COMMENT ON VIEW inspect.leases IS
+    'Who holds what, by the database''s clock; worker/... rows are the workers that are up, where they serve consumers, and the newest migration they know (empty: a program older than the column).';

@@ -132,15 +132,3 @@ class TestListSegmentsOf:
             other: [foreign],
             empty: [],
         }
-
-
-class TestStatesOf:
-    def test_each_is_told_apart(self, planes: Planes, plane: SetWiseDataPlane) -> None:
-        open_log, closed, (missing,) = planes.log("s"), planes.log("s"), names(planes, 1)
-        plane.terminate_segment(closed)
-
-        assert plane.states_of([open_log, closed, missing]) == {
-            open_log: LogState.OPEN,
-            closed: LogState.TERMINATED,
-            missing: LogState.MISSING,
-        }

@@ -23,7 +23,6 @@ CALLS = frozenset(
         "terminate_segments",
         "subscriptions_of",
         "list_segments_of",
-        "states_of",
         "describe_logs",
         "terminate_segment",
         "delete_segment",

@@ -134,7 +134,14 @@ class EmbeddedDataPlane:
 
     def segment_state(self, backing_topic: str) -> LogState:
         """What the log is now."""
-        return self.states_of([backing_topic])[backing_topic]
+        row = self._row(
+            f"look at {backing_topic}",
+            "SELECT terminated_at IS NOT NULL FROM embedded.log WHERE name = %s",
+            backing_topic,
+        )
+        if row is None:
+            return LogState.MISSING
+        return LogState.TERMINATED if row[0] else LogState.OPEN
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
         """Create the cursor at earliest; an existing one keeps its position."""
@@ -266,11 +273,6 @@ class EmbeddedDataPlane:
         paths = {topic: self.backing_topic(topic, "").rstrip("/") for topic in topics}
         with self._calls.statement(f"list logs of {len(topics)} topics") as cursor:
             return set_wise.segments(cursor, paths)
-
-    def states_of(self, backing_topics: Sequence[str]) -> Mapping[str, LogState]:
-        """What each log is now."""
-        with self._calls.statement(f"look at {len(backing_topics)} logs") as cursor:
-            return set_wise.states(cursor, backing_topics)
 
     def describe_logs(self, backing_topics: Sequence[str]) -> Mapping[str, LogReport]:
         """Report on each log. The call takes longer for a subscription with unread messages, see `backlog`."""

@@ -68,7 +68,6 @@ _SUBSCRIPTIONS = """
       FROM embedded.log l WHERE l.name = ANY (%(logs)s)
 """
 _LISTED = "SELECT topic_path, name FROM embedded.log WHERE topic_path = ANY (%(paths)s) ORDER BY name"
-_STATES = "SELECT name, terminated_at IS NOT NULL FROM embedded.log WHERE name = ANY (%(logs)s)"
 # No part of a cursor lies behind a message that a subscription has not acknowledged. So messages are counted only for a
 # subscription with a part before the end of the log.
 _DESCRIBED = """
@@ -137,15 +136,6 @@ def segments(cursor: psycopg2.extensions.cursor, paths: Mapping[str, str]) -> di
         if is_segment_descriptor(name.removeprefix(f"{path}/")):
             found[path].append(name)
     return {topic: found[path] for topic, path in paths.items()}
-
-
-def states(cursor: psycopg2.extensions.cursor, backing_topics: Sequence[str]) -> dict[str, LogState]:
-    """What each log is now."""
-    cursor.execute(_STATES, {"logs": list(backing_topics)})
-    terminated = dict(cursor.fetchall())
-    return {
-        name: _state(terminated[name]) if name in terminated else LogState.MISSING for name in backing_topics
-    }
 
 
 def describe(cursor: psycopg2.extensions.cursor, backing_topics: Sequence[str]) -> dict[str, LogReport]:

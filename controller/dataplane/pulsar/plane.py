@@ -231,10 +231,6 @@ class PulsarDataPlane:
         """Topics of the namespaces whose names are those of segments of each topic, sorted."""
         return set_wise.segments(self._admin, topics)
 
-    def states_of(self, backing_topics: Sequence[str]) -> Mapping[str, LogState]:
-        """What each topic is now; one that does not answer is left out."""
-        return set_wise.states(self._admin, backing_topics)
-
     def describe_logs(self, backing_topics: Sequence[str]) -> Mapping[str, LogReport]:
         """Report on each topic, with three requests a topic, side by side. Backlogs are in entries.
 

@@ -99,17 +99,6 @@ def _names(ask: Ask, answer: Answer) -> list[str]:
     return answer.document
 
 
-def states(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, LogState]:
-    """What each topic is now; without those that did not answer."""
-    looking = [asks.internal_stats(name) for name in backing_topics]
-    answers = admin.ask_all(looking, admin.deadline())
-    return {
-        name: asks.state(ask, answer)
-        for name, ask, answer in zip(backing_topics, looking, answers, strict=True)
-        if isinstance(answer, Answer)
-    }
-
-
 def describe(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, LogReport]:
     """Return a report on each topic, by name, MISSING topics included; without those that did not answer in full."""
     asking = [

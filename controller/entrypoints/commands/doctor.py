@@ -197,6 +197,59 @@ def _workers(cleave: Application) -> str:
     return f"{len(alive)} up: {', '.join((*serving, *silent))}"
 
 
+_OLD_WORKERS = """
+    SELECT l.holder, l.schema_version, m.newest
+      FROM inspect.leases l, (SELECT max(name) AS newest FROM inspect.migrations WHERE name <> 'views') m
+     WHERE starts_with(l.name, 'worker/') AND l.live AND coalesce(l.schema_version, '') < m.newest ORDER BY l.holder
+"""
+
+
+def _worker_schemas(cleave: Application) -> str:
+    """Whether every running worker knows the newest migration. Raises Note where one does not."""
+    with cleave.store.transaction() as tx:
+        old = inspection.rows(tx, _OLD_WORKERS)
+    if not old:
+        return "no running worker is older than the schema"
+    named = ", ".join(f"{one['holder']} (knows {one['schema_version'] or 'no version'})" for one in old)
+    raise Note(
+        f"older than the schema, which is at {old[0]['newest']}: {named}; replace them by this program"
+    )
+
+
+_STUCK = (
+    "SELECT operation_id, topic, kind, stuck_because FROM inspect.stuck_operations ORDER BY age_seconds DESC"
+)
+
+
+def _stuck_operations(cleave: Application) -> str:
+    """Whether every live operation moves on."""
+    with cleave.store.transaction() as tx:
+        stuck = inspection.rows(tx, _STUCK)
+    if not stuck:
+        return "none is stuck"
+    oldest = stuck[0]
+    raise Terminal(
+        f"{len(stuck)} do not move on, the oldest is {oldest['kind']} {oldest['operation_id']} of {oldest['topic']}: "
+        f"{oldest['stuck_because']}; `cleave operations --stuck` lists all of them"
+    )
+
+
+_WRITE = "CREATE TEMPORARY TABLE cleave_doctor ON COMMIT DROP AS SELECT repeat('x', 1000) FROM generate_series(1, 1000)"
+"""A megabyte in a table that no other session sees, gone at the end of the transaction."""
+
+
+def _writes(cleave: Application) -> str:
+    """Whether the database takes writes: its disk has room, and its server is no standby."""
+    with cleave.store.transaction() as tx:
+        may_write: bool = tx.execute(
+            text("SELECT has_database_privilege(current_database(), 'TEMPORARY')")
+        ).scalar_one()
+        if not may_write:
+            raise Note("not checked: this login may create no temporary table")
+        tx.execute(text(_WRITE))
+    return "a megabyte was written and removed"
+
+
 _GAPS = """
     SELECT topic, subscription, segment_id, bucket, holder, reason, gap_seconds FROM inspect.bucket_gaps
      WHERE gap_seconds > :most ORDER BY gap_seconds DESC
@@ -375,7 +428,10 @@ CHECKS: dict[str, Callable[[Application], str]] = {
     "schema": schema,
     "role": role,
     "loader role": _loader_role,
+    "writes": _writes,
     "workers": _workers,
+    "worker schemas": _worker_schemas,
+    "operations": _stuck_operations,
     "topics held": _held_topics,
     "foreign logs": _foreign_logs,
     "entry buckets": _buckets,

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -57,7 +58,13 @@ def control_plane(*, most_seconds: float | None = None) -> Iterator[ControlPlane
     from controller.settings import load_settings
 
     patience = (CALL_SECONDS, TRIED_AGAIN_SECONDS) if most_seconds is None else (most_seconds, 0.0)
-    servers = Servers([url], _token(load_settings(), url), call_timeout_seconds=patience[0])
+    settings = load_settings()
+    token = _token(settings, url)
+    servers = Servers(
+        [url],
+        partial(_token, settings, url) if settings.api_token_file else token,  # the file may be written anew
+        call_timeout_seconds=patience[0],
+    )
     try:
         yield OverHttp(Calls(servers, url, patience[1]))
     finally:

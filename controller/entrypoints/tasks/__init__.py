@@ -5,7 +5,7 @@ It returns a document of plain values. Errors are Cleave's own; a repeat with th
 one's operation. Nothing here imports Airflow.
 """
 
-from controller.entrypoints.tasks.access import database_url
+from controller.entrypoints.tasks.access import database_url, url_with_options
 from controller.entrypoints.tasks.approvals import (
     answer_approvals,
     answer_question,
@@ -95,6 +95,7 @@ __all__ = [
     "sweep_tombstones",
     "tune_policies",
     "unload_bundle",
+    "url_with_options",
     "verify_bundles",
     "weigh_policy",
 ]

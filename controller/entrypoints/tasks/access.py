@@ -50,6 +50,10 @@ def settings_at(dsn: str, extras: Extras) -> Settings:
         for name, field in Settings.model_fields.items()
         if name in extras
     }
+    return load_settings(**{**named, "database_url": url_with_options(dsn, extras)})
+
+
+def url_with_options(dsn: str, extras: Extras) -> str:
+    """The URL with those of the extras that are no settings, which are libpq's. Raises InvalidInput for others."""
     options = {name: str(value) for name, value in extras.items() if name not in Settings.model_fields}
-    address = DatabaseAddress.of(dsn).with_options(options)
-    return load_settings(**{**named, "database_url": address.uri})
+    return DatabaseAddress.of(dsn).with_options(options).uri

@@ -17,7 +17,7 @@ from typing import Any
 
 import jwt
 
-from controller.domain.errors import AccessDenied, AccessForbidden, InvalidInput
+from controller.domain.errors import AccessDenied, AccessForbidden, InvalidInput, TokenOutOfTime
 from controller.domain.shown import shown
 
 
@@ -60,6 +60,8 @@ _ROLES_WITH: Mapping[Right, frozenset[Role]] = MappingProxyType(
     }
 )
 _ALGORITHM = "HS256"
+CLOCK_LEEWAY_SECONDS = 60
+"""The clock of the machine that signs may differ by this from the clock of the machine that checks."""
 SHORTEST_SECRET = 32
 """Characters; a shorter secret could be guessed from a token."""
 LONGEST_SUBJECT = 200
@@ -154,14 +156,24 @@ def _demand_whole(role: Role, topics: Sequence[str], namespaces: Sequence[str]) 
 
 
 def read(secret: str, authorization: str | None) -> Grant:
-    """What the header `Authorization: Bearer …` allows. Raises AccessDenied."""
+    """What the header `Authorization: Bearer …` allows. Raises TokenOutOfTime where another time would do, else AccessDenied."""
     kind, _, token = (authorization or "").partition(" ")
     if kind.lower() != "bearer" or not token:
         raise AccessDenied("no token; send Authorization: Bearer and a token of `cleave token`")
     try:
-        claims = jwt.decode(token.strip(), secret, algorithms=[_ALGORITHM], options={"require": ["exp"]})
+        claims = jwt.decode(
+            token.strip(),
+            secret,
+            algorithms=[_ALGORITHM],
+            options={"require": ["exp"]},
+            leeway=CLOCK_LEEWAY_SECONDS,
+        )
     except jwt.ExpiredSignatureError:
-        raise AccessDenied("the token has run out; ask for a new one") from None
+        raise TokenOutOfTime("the token has run out; ask for a new one") from None
+    except jwt.ImmatureSignatureError:
+        raise TokenOutOfTime(
+            "the token was signed for a later time than it is here; set the clocks, or ask for a new one"
+        ) from None
     except jwt.InvalidTokenError:
         raise AccessDenied("the token is not valid here; ask for one of this installation") from None
     try:

@@ -15,12 +15,12 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from controller.domain.errors import AccessDenied, InvariantViolated
+from controller.domain.errors import AccessDenied, InvariantViolated, TokenOutOfTime
 from controller.entrypoints.web import access
 from controller.entrypoints.web.access import Grant, Right
 
 Who = Callable[[HttpRequest], Awaitable[Grant]]
-"""Says what the sender of a request may do. Raises AccessDenied where it is nobody that is known."""
+"""Says what the sender of a request may do. Raises AccessDenied where it is nobody that is known, TokenOutOfTime where a fresh token may be."""
 
 _BEARER = HTTPBearer(auto_error=False, bearerFormat="JWT", description="A token of `cleave token`.")
 _DEMANDS: dict[Callable[..., object], Right] = {}
@@ -35,8 +35,8 @@ def _demanding(right: Right) -> Callable[..., Awaitable[Grant]]:
         who: Who = request.app.state.who
         try:
             grant = await who(request)
-        except AccessDenied as error:
-            raise AccessDenied(f"{error.message}; this call is for role {access.roles_with(right)}") from None
+        except (AccessDenied, TokenOutOfTime) as error:
+            raise type(error)(f"{error.message}; this call is for role {access.roles_with(right)}") from None
         request.state.grant = grant
         path = request.path_params
         names = [str(path[one]) for one in ("tenant", "namespace", "topic") if one in path]

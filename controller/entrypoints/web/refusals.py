@@ -24,6 +24,7 @@ from controller.domain.errors import (
     NotFound,
     Retryable,
     SessionExpired,
+    TokenOutOfTime,
     Unsupported,
 )
 from controller.domain.shown import shown
@@ -31,6 +32,7 @@ from controller.entrypoints.web.paths import NAMES, PREFIX
 
 _STATUS: tuple[tuple[type[CleaveError], int], ...] = (
     (AccessDenied, 401),
+    (TokenOutOfTime, 401),
     (AccessForbidden, 403),
     (NotFound, 404),
     (SessionExpired, 409),
@@ -59,7 +61,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"description": said, **({"model": Refusal} if status == 503 else _DOCUMENT)}
     for status, said in {
         400: "A name in the path is none.",
-        401: "No token, or one that is not valid.",
+        401: "No token, or one that is not valid; `TokenOutOfTime` where a fresh one may be.",
         403: "The token does not give the right.",
         404: "The named thing does not exist.",
         405: "No such verb here.",

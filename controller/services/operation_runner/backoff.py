@@ -12,12 +12,16 @@ LOST_RACES_IN_A_ROW = 8
 LONGEST_PAUSE_SECONDS = 0.25
 LONGEST_DELAY_AFTER_RACES_SECONDS = 0.5
 """Nothing is broken then, and rows that somebody holds are free again at any moment."""
+LONGEST_DELAY_OF_CLOSED_SECONDS = 0.5
+"""Longest delay after a retryable error while ranges take no writes: they are writable soon after an outage ends."""
 
 
-def delay_seconds(error: CleaveError, attempts: int, call_timeout_seconds: float) -> float:
+def delay_seconds(
+    error: CleaveError, attempts: int, call_timeout_seconds: float, *, is_closed: bool = False
+) -> float:
     """Until the next attempt: longer each time, and long at once where only a person can help.
 
-    After a call that timed out it is at least the call's time-out: the call may be under way still, and nobody else may
+    `is_closed`: ranges take no writes until the operation commits. After a call that timed out it is at least the call's time-out: the call may be under way still, and nobody else may
     call meanwhile.
     """
     backoff_seconds = FIRST_DELAY_SECONDS * float(2 ** min(attempts, 10))
@@ -25,6 +29,8 @@ def delay_seconds(error: CleaveError, attempts: int, call_timeout_seconds: float
     longest_seconds = (
         LONGEST_DELAY_AFTER_RACES_SECONDS if isinstance(error, LostRace) else LONGEST_DELAY_SECONDS
     )
+    if is_closed and asked_seconds < LONGEST_DELAY_SECONDS:
+        asked_seconds, longest_seconds = 0.0, LONGEST_DELAY_OF_CLOSED_SECONDS
     delay = min(max(backoff_seconds, asked_seconds), longest_seconds)
     return max(delay, call_timeout_seconds) if isinstance(error, DataPlaneTimeout) else delay
 

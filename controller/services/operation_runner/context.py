@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from enum import StrEnum
 from controller.clock import Clock, SystemClock
 from controller.dataplane.base import DataPlane
 from controller.domain.errors import InvalidInput
+from controller.services.operation_runner.claims_in_hand import ClaimsInHand
 from controller.store.postgres.engine import Store
 
 PARALLEL_CALLS = 4
@@ -39,6 +41,11 @@ def _never() -> bool:
     return False
 
 
+def new_incarnation() -> str:
+    """Return a name for one life of a process, used once."""
+    return os.urandom(4).hex()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerContext:
     """Who runs, on what, and for how long a claim lasts. May be shared by threads if the data planes may."""
@@ -53,6 +60,9 @@ class RunnerContext:
     clock: Clock = field(default_factory=SystemClock)
     claiming: threading.Lock = field(default_factory=threading.Lock)
     """Threads claim one after the other: side by side each would get a part of what could share its calls."""
+    incarnation: str = field(default_factory=new_incarnation)
+    in_hand: ClaimsInHand = field(default_factory=ClaimsInHand)
+    """The memory of this incarnation. It proves which of the claims that the journal shows may be resumed."""
 
     def __post_init__(self) -> None:
         if self.lease_seconds <= self.call_timeout_seconds:
@@ -60,6 +70,13 @@ class RunnerContext:
                 f"a claim of {self.lease_seconds:g} s does not outlive a data-plane call of "
                 f"{self.call_timeout_seconds:g} s; raise operation_claim_seconds or lower call_timeout_seconds"
             )
+
+    @property
+    def claimant(self) -> str:
+        """The runner as claims name it. A restarted process of the same name is another claimant: it has no memory of
+        the calls that were made before.
+        """
+        return f"{self.runner_id}/{self.incarnation}"
 
     @property
     def call_timeout_seconds(self) -> float:

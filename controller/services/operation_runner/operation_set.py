@@ -24,6 +24,7 @@ from controller import telemetry
 from controller.dataplane.base import DataPlane, SetWiseDataPlane
 from controller.domain.errors import (
     CleaveError,
+    DataPlaneTimeout,
     DataPlaneUnavailable,
     FencedOut,
     ForeignLog,
@@ -98,12 +99,15 @@ class OperationSet:
             if one.operation.state is OperationState.INTENDED and one.operation.claim_term == 1:
                 telemetry.NOTIFICATION_LAG.observe(one.observed.age_ms / 1000)
         self._claimed_until = claimed_until
+        self._calling: Sequence[int] = ()
+        """Operations that the calls under way are made for."""
 
     def drive(self) -> list[Outcome]:
         """Step until none is left, and say how each ended.
 
         Raises StoreUnavailable: nothing can be recorded then, and the rows say where each is.
         """
+        self._leave_late_calls()
         while members := self._under_way():
             if self._context.should_stop():
                 self._leave(members)
@@ -115,6 +119,14 @@ class OperationSet:
     def _under_way(self) -> list[_Member]:
         return [one for one in self._members if one.outcome is None]
 
+    def _leave_late_calls(self) -> None:
+        """Put off those of which a call that timed out may be under way, when the record that did so is lost."""
+        now = self._context.clock.monotonic_seconds()
+        for one in self._under_way():
+            late_seconds = self._context.in_hand.late_seconds(one.operation_id, now)
+            if late_seconds > 0:
+                self._defer(one, "a call that timed out may still be under way", late_seconds)
+
     def _look_at(self, members: Sequence[_Member]) -> None:
         """Anew, after anything but a step that was recorded: nothing is chosen on what may be out of date."""
         if not members:
@@ -122,7 +134,9 @@ class OperationSet:
         with self._context.store.single_statement() as tx:
             seen = steps.observe(tx, [one.operation for one in members])
         for one in members:
-            one.observed = seen[one.operation_id]
+            one.observed = seen.get(one.operation_id)
+            if one.observed is None:  # a fail-over lost the intent
+                self._lose(one, steps.fenced_out(one.operation, self._context.claimant))
 
     def _take_next(self, members: Sequence[_Member]) -> None:
         """The step of those that are most urgent and ready; a pause where all of them have to wait a moment."""
@@ -171,6 +185,7 @@ class OperationSet:
 
     def _do_and_record(self, move: Move, members: Sequence[_Member]) -> None:
         step, _ = move
+        self._calling = [one.operation_id for one in members]
         self._hold_claims()  # for steps without a call; without it a late record would be refused, and done once more
         acted = self._act(step, members)
         for one in members:
@@ -238,7 +253,7 @@ class OperationSet:
             moved = steps.record(
                 tx,
                 list(records.values()),
-                self._context.runner_id,
+                self._context.claimant,
                 started_at_ms=min(one.seen().now_ms for one in records),
                 waits_for_disk=self._waits_for_disk(leads_to, next(iter(records))),
             )
@@ -263,7 +278,7 @@ class OperationSet:
 
     def _commit_turn(self, records: dict[_Member, StepRecord]) -> None:
         """All in one transaction. Where that breaks a law its halves are tried, down to the one that breaks it."""
-        runner, started_at_ms = self._context.runner_id, min(one.seen().now_ms for one in records)
+        runner, started_at_ms = self._context.claimant, min(one.seen().now_ms for one in records)
         members = list(records)
         try:
             with self._context.store.single_statement() as tx:
@@ -294,7 +309,7 @@ class OperationSet:
 
     def _end(self, member: _Member, record: StepRecord) -> None:
         """The transaction in which the operation becomes true, or is given up. Raises FencedOut, LostRace."""
-        runner, started_at_ms = self._context.runner_id, member.seen().now_ms
+        runner, started_at_ms = self._context.claimant, member.seen().now_ms
         with self._context.store.transaction() as tx:
             if record.leads_to is OperationState.ABORTED:
                 commits.abort(tx, record, runner, started_at_ms=started_at_ms)
@@ -317,7 +332,7 @@ class OperationSet:
         member.observed = replace(member.seen(), now_ms=now_ms, age_ms=age_ms) if goes_forward else None
         member.lost_races, member.ready_at = 0, 0.0
         if not operation.state.is_live:
-            member.outcome = Outcome.FINISHED
+            self._put_down(member, Outcome.FINISHED)
             telemetry.OPERATIONS.labels(operation.kind, operation.origin, operation.state).inc()
             if operation.state is OperationState.DONE:
                 telemetry.OPERATION_SECONDS.labels(operation.kind).observe(age_ms / 1000)
@@ -354,7 +369,7 @@ class OperationSet:
         """A record left these as they were: the claim has passed, or the topic is not as it was seen."""
         if not members:
             return
-        runner = self._context.runner_id
+        runner = self._context.claimant
         with self._context.store.single_statement() as tx:
             held = steps.still_held(tx, [one.operation for one in members], runner)
         for one in members:
@@ -384,8 +399,12 @@ class OperationSet:
         elif isinstance(error, Terminal) and not member.giving_up and is_abortable(member.operation):
             member.giving_up = str(error)
         else:
-            attempts, call_timeout = member.operation.attempts, self._context.call_timeout_seconds
-            self._defer(member, str(error), backoff.delay_seconds(error, attempts, call_timeout))
+            now, operation = self._context.clock.monotonic_seconds(), member.operation
+            delay_seconds = backoff.delay_seconds(
+                error, operation.attempts, self._context.call_timeout_seconds, is_closed=_is_closed(operation)
+            )
+            late_seconds = self._context.in_hand.late_seconds(operation.operation_id, now)
+            self._defer(member, str(error), max(delay_seconds, late_seconds))
 
     def _defer(self, member: _Member, why: str, delay_seconds: float) -> None:
         log.info(
@@ -396,21 +415,26 @@ class OperationSet:
         )
         try:
             with self._context.store.single_statement() as tx:
-                claims.record_failure(tx, member.operation, self._context.runner_id, why, delay_seconds)
+                claims.record_failure(tx, member.operation, self._context.claimant, why, delay_seconds)
         except FencedOut as error:
             self._lose(member, error)
         else:
-            member.outcome = Outcome.DEFERRED
+            self._put_down(member, Outcome.DEFERRED)
 
     def _lose(self, member: _Member, error: CleaveError) -> None:
         log.warning("operation taken over", **self._ids(member.operation), error=str(error))
-        member.outcome = Outcome.FENCED_OUT
+        self._put_down(member, Outcome.FENCED_OUT)
 
     def _leave(self, members: Sequence[_Member]) -> None:
         with self._context.store.single_statement() as tx:
-            claims.release(tx, [one.operation for one in members], self._context.runner_id)
+            claims.release(tx, [one.operation for one in members], self._context.claimant)
         for one in members:
-            one.outcome = Outcome.STOPPED
+            self._put_down(one, Outcome.STOPPED)
+
+    def _put_down(self, member: _Member, outcome: Outcome) -> None:
+        """End the member's part in the set, so that a thread of this runner may claim the operation again."""
+        member.outcome = outcome
+        self._context.in_hand.put_down([member.operation_id])
 
     def _plane_of(self, member: _Member) -> Callable[[], DataPlane]:
         """Asked only when a step needs one, so that a pure commit runs anywhere."""
@@ -433,11 +457,20 @@ class OperationSet:
         for wave in _waves(calls, self._context.parallel_calls):
             self._hold_claims()
             if len(wave) == 1:
-                results.append(wave[0]())
+                results.append(self._called(wave[0]))
             else:
                 with ThreadPoolExecutor(len(wave)) as pool:
-                    results.extend(pool.map(lambda call: call(), wave))
+                    results.extend(pool.map(self._called, wave))
         return results
+
+    def _called(self, call: Callable[[], Result]) -> Result:
+        """Return the call's answer. A call that timed out is noted even where the error of another one is raised."""
+        try:
+            return call()
+        except DataPlaneTimeout:
+            until = self._context.clock.monotonic_seconds() + self._context.call_timeout_seconds
+            self._context.in_hand.note_late_call(self._calling, until)
+            raise
 
     def _hold_claims(self) -> None:
         """Renew the claims when a call started now might outlive them.
@@ -449,12 +482,13 @@ class OperationSet:
         asked_at = clock.monotonic_seconds()
         if self._claimed_until - asked_at > call_timeout_seconds:
             return
-        runner = self._context.runner_id
+        runner = self._context.claimant
         with self._context.store.single_statement() as tx:
             held = claims.renew(
                 tx, [one.operation for one in self._under_way()], runner, self._context.lease_seconds
             )
         self._claimed_until = asked_at + self._context.lease_seconds
+        self._context.in_hand.take(held, self._claimed_until + call_timeout_seconds)
         lost = [one for one in self._under_way() if one.operation_id not in held]
         for one in lost:
             self._lose(one, steps.fenced_out(one.operation, runner))
@@ -474,6 +508,11 @@ def _reason(giving_up: str) -> dict[str, object]:
 
 def _urgency(move: Move) -> tuple[int, str]:
     return (_URGENCY.index(move[0]) if move[0] in _URGENCY else len(_URGENCY)), move[0].value
+
+
+def _is_closed(operation: Operation) -> bool:
+    """Return True if ranges may have no log that takes writes until the operation commits."""
+    return operation.state in (OperationState.FENCING, OperationState.FENCED) and operation.kind.succeeds_logs
 
 
 def _is_own_reshape(operation: Operation) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from controller.dataplane.base import DataPlane, SetWiseDataPlane
+from controller.domain.errors import CleaveError
 from controller.services.operation_runner.context import Outcome, RunnerContext
 from controller.services.operation_runner.operation_set import OperationSet
 from controller.store.journal import claims
@@ -20,7 +21,7 @@ def run_operation(context: RunnerContext, operation_id: int) -> Outcome:
     claimed, claimed_until = _claim(context, limit=1, operation_id=operation_id)
     if not claimed:
         return Outcome.NOT_CLAIMED
-    [outcome] = OperationSet(context, claimed, claimed_until).drive()
+    [outcome] = _drive(context, claimed, claimed_until)
     return outcome
 
 
@@ -33,14 +34,27 @@ def run_due(context: RunnerContext, *, limit: int = 1, shards: Shards | None = N
     """
     count = 0
     while count < limit and not context.should_stop():
-        with context.claiming:
-            claimed, claimed_until = _claim(context, limit=limit - count, shards=shards)
+        claimed, claimed_until = _claim(context, limit=limit - count, shards=shards)
         if not claimed:
             break
-        for some in _sets(claimed):
-            OperationSet(context, some, claimed_until).drive()
+        _drive(context, claimed, claimed_until)
         count += len(claimed)
     return count
+
+
+def _drive(context: RunnerContext, claimed: Sequence[Claim], claimed_until: float) -> list[Outcome]:
+    """Drive the operations set by set. Where that ends with an error of the store, all of them are put down: no call is
+    under way, and the next claim resumes them.
+    """
+    try:
+        return [
+            outcome
+            for some in _sets(claimed)
+            for outcome in OperationSet(context, some, claimed_until).drive()
+        ]
+    except CleaveError:
+        context.in_hand.put_down([one.operation.operation_id for one in claimed])
+        raise
 
 
 def _claim(
@@ -52,11 +66,12 @@ def _claim(
 ) -> tuple[Sequence[Claim], float]:
     """What was claimed, and until when: counted from before the question, since the answer may be slow."""
     sharing = [name for name, plane in context.planes.items() if _shares_calls(plane)]
-    asked_at = context.clock.monotonic_seconds()
-    with context.store.single_statement() as tx:
+    with context.claiming, context.store.single_statement() as tx:
+        asked_at = context.clock.monotonic_seconds()
         claimed = claims.claim(
             tx,
-            runner=context.runner_id,
+            runner=context.claimant,
+            in_hand=context.in_hand.held(asked_at),
             lease_seconds=context.lease_seconds,
             call_timeout_seconds=context.call_timeout_seconds,
             limit=limit,
@@ -65,6 +80,8 @@ def _claim(
             operation_id=operation_id,
             shards=shards,
         )
+        takeover_at = asked_at + context.lease_seconds + context.call_timeout_seconds
+        context.in_hand.take([one.operation.operation_id for one in claimed], takeover_at)
     return claimed, asked_at + context.lease_seconds
 
 

@@ -63,17 +63,18 @@ def reconcile_topics(
 
 def verify_topics(
     store: Store, planes: Mapping[str, DataPlane], *, limit: int = TOPICS_A_LOOK, shards: Shards | None = None
-) -> int:
+) -> tuple[int, int]:
     """Compare the logs of up to `limit` topics that are unverified: after a restart, a promotion or a restore of the
-    database. Return how many of them are verified now. Raises StoreUnavailable only.
+    database. Return how many there were, and how many of them are verified now. Raises
+    StoreUnavailable only.
     """
     with store.single_statement() as tx:
         topic_ids = holds.unverified_topics(tx, limit=limit, shards=shards)
     if not topic_ids:
-        return 0
+        return 0, 0
     _compare_all(store, planes, topic_ids, dry_run=False)
     with store.single_statement() as tx:
-        return len(topic_ids) - holds.count_unverified(tx, topic_ids)
+        return len(topic_ids), len(topic_ids) - holds.count_unverified(tx, topic_ids)
 
 
 def _compare_all(

@@ -20,6 +20,8 @@ log = telemetry.get_logger(__name__)
 
 INTERVAL_SECONDS = 1.0
 """An index answers whether a topic is unverified."""
+LONGEST_INTERVAL_SECONDS = 30.0
+"""Rounds that verify nothing, since a data plane does not answer or topics are held, come ever more rarely."""
 
 
 class Verifier:
@@ -38,10 +40,11 @@ class Verifier:
 
     def run(self) -> None:
         """Rounds until `stop`. A round that verified topics is followed by the next one at once."""
+        interval_seconds = INTERVAL_SECONDS
         while not self._stopping.is_set():
-            verified = 0
+            found = verified = 0
             try:
-                verified = self.round()
+                found, verified = self.round()
             except CleaveError as error:
                 log.warning("topics not verified", error=str(error))
             except Exception:  # the thread would end unseen, and topics would wait for ever
@@ -49,14 +52,17 @@ class Verifier:
             if verified:
                 log.info("topics verified", topics=verified)
                 self._on_verified()
-            else:
-                self._stopping.wait(INTERVAL_SECONDS)
+                continue
+            interval_seconds = (
+                min(2 * interval_seconds, LONGEST_INTERVAL_SECONDS) if found else INTERVAL_SECONDS
+            )
+            self._stopping.wait(interval_seconds)
 
     def stop(self) -> None:
         """Leave after the topics in hand."""
         self._stopping.set()
 
-    def round(self) -> int:
-        """Compare some unverified topics; return how many are verified now. Raises StoreUnavailable."""
+    def round(self) -> tuple[int, int]:
+        """Compare some unverified topics; return how many there were, and how many are verified now. Raises StoreUnavailable."""
         shards = self._shards()
-        return verify_topics(self._store, self._planes, shards=shards) if shards.held else 0
+        return verify_topics(self._store, self._planes, shards=shards) if shards.held else (0, 0)

@@ -5,6 +5,9 @@ by the workers that are alive, rounded up. Expiry and terms are judged by the da
 lease for its time to live counted from when the attempt *began*. The terms are checked again inside each
 transaction that acts for a shard (`fence`), so a paused worker that wakes up writes nothing.
 
+A worker's name belongs to one process at a time. A restarted process waits for the lease of the process before it; a
+process that sees the other one renew the lease ends with WorkerNameInUse.
+
 Runs beside the work loop in a thread of its own, so that a long operation does not let the leases lapse.
 """
 
@@ -18,13 +21,17 @@ from sqlalchemy import Connection
 
 from controller import telemetry
 from controller.clock import Clock
-from controller.domain.errors import CleaveError, FencedOut, Retryable
+from controller.domain.errors import CleaveError, FencedOut, HeldUp, Retryable, WorkerNameInUse
+from controller.services.worker.schema_version import SchemaVersion
 from controller.store import leases
 from controller.store.leases import Lease
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
 
 log = telemetry.get_logger(__name__)
+
+RETRY_SECONDS = 0.5
+"""Pause after a round that failed, and between two looks at a lease of another process."""
 
 
 class ShardLeases:
@@ -39,14 +46,24 @@ class ShardLeases:
         ttl_seconds: float,
         clock: Clock,
         address: str | None = None,
+        incarnation: str | None = None,
+        schema: SchemaVersion | None = None,
     ) -> None:
-        """`address` is where this worker serves consumers, if it does."""
+        """`address` is where this worker serves consumers, if it does. `incarnation` tells this process from others of
+        its name. `schema` is compared with the database's in each round.
+        """
         self._store = store
         self._address = address
         self._worker_id = worker_id
         self._shard_count = shard_count
         self._ttl_seconds = ttl_seconds
         self._clock = clock
+        self._incarnation = incarnation
+        self._schema = schema
+        self._other: Lease | None = None
+        """The lease of another process of this name, as it was seen last."""
+        self.refused: WorkerNameInUse | None = None
+        """Why `run` ended by itself."""
         self._leases: dict[int, Lease] = {}
         self._trusted_until = 0.0
         self._stop = threading.Event()
@@ -86,19 +103,16 @@ class ShardLeases:
         began = self._clock.monotonic_seconds()
         with self._store.transaction() as tx:
             leases.limit_pause(tx, self._ttl_seconds)
-            if (
-                leases.renew_or_acquire(tx, f"worker/{self._worker_id}", self._worker_id, self._ttl_seconds)
-                is None
-            ):
-                raise FencedOut(f"Another worker runs as {self._worker_id}; give each worker its own name.")
-            if self._address is not None:
-                leases.announce(tx, f"worker/{self._worker_id}", self._worker_id, self._address)
+            self._take_name(tx)
             workers = len(leases.live_leases(tx, "worker/"))
             share = ceil(self._shard_count / max(workers, 1))
             kept = self._renew(tx, share)
+            leases.resign_forgotten(tx, "shard/", self._worker_id, self._incarnation, [*kept.values()])
             wanted = share - len(kept)
             for shard in self._free_shards(tx) if wanted > 0 else ():
-                lease = leases.acquire(tx, f"shard/{shard}", self._worker_id, self._ttl_seconds)
+                lease = leases.acquire(
+                    tx, f"shard/{shard}", self._worker_id, self._ttl_seconds, self._incarnation
+                )
                 if lease is not None:
                     kept[shard] = lease
                 if len(kept) >= share:
@@ -112,6 +126,31 @@ class ShardLeases:
         if changed:
             log.info("shards", worker=self._worker_id, held=len(kept), share=share, workers=workers)
         return changed
+
+    def _take_name(self, tx: Connection) -> None:
+        """Renew or take the lease of the worker itself, and record what others need to know of this process.
+
+        Raises HeldUp while another process of this name may be dead, WorkerNameInUse when it has renewed its lease.
+        """
+        name = f"worker/{self._worker_id}"
+        mine = leases.renew_or_acquire(
+            tx, name, self._worker_id, self._ttl_seconds, incarnation=self._incarnation
+        )
+        if mine is None:
+            seen, self._other = self._other, leases.read(tx, name)
+            if seen is not None and self._other is not None and self._other.expires_at > seen.expires_at:
+                raise WorkerNameInUse(
+                    f"another worker runs as {self._worker_id}; give each worker a name of its own"
+                )
+            raise HeldUp(
+                f"another process has the lease of worker {self._worker_id}; waiting for the end of that lease",
+                RETRY_SECONDS,
+            )
+        self._other = None
+        known = None if self._schema is None else self._schema.known
+        leases.announce(tx, name, self._worker_id, self._address, known)
+        if self._schema is not None:
+            self._schema.compare(tx)
 
     def _say(self, change: str, changed: Mapping[int, Lease]) -> None:
         """Count what was got or lost, and a line for each."""
@@ -133,17 +172,26 @@ class ShardLeases:
         taken = {lease.name for lease in leases.live_leases(tx, "shard/")}
         return [shard for shard in range(self._shard_count) if f"shard/{shard}" not in taken]
 
-    def run(self, on_change: Callable[[], None]) -> None:
-        """Rounds at a third of the lease time until `stop`; a round that may be repeated comes sooner."""
-        interval_seconds = pause_seconds = self._ttl_seconds / 3
-        while not self._stop.wait(pause_seconds):
-            pause_seconds = interval_seconds
+    def run(self, on_change: Callable[[], None], on_refused: Callable[[], None] = lambda: None) -> None:
+        """Rounds at a third of the lease time until `stop`; a failed round is repeated soon, so that leases which run
+        still are renewed as soon as the store answers. Calls `on_refused` and ends when another process has the name.
+        """
+        pause, said = self._ttl_seconds / 3, ""
+        while not self._stop.wait(pause):
+            pause = self._ttl_seconds / 3
             try:
                 if self.round():
                     on_change()
+                said = ""
             except Retryable as error:
-                pause_seconds = min(error.delay_seconds, interval_seconds)
-                log.warning("lease round failed; trying again", worker=self._worker_id, error=str(error))
+                pause = min(pause, RETRY_SECONDS, error.delay_seconds)
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("lease round failed; trying again", worker=self._worker_id, error=said)
+            except WorkerNameInUse as error:
+                self.refused = error
+                on_refused()
+                return
             except CleaveError as error:
                 log.error("lease round refused", worker=self._worker_id, error=str(error))
             except Exception:  # the thread would end, and the worker would go on without a shard
@@ -161,7 +209,7 @@ class ShardLeases:
             with self._store.transaction() as tx:
                 for lease in held.values():
                     leases.resign(tx, lease)
-                leases.resign_all(tx, self._worker_id)
+                leases.resign_all(tx, self._worker_id, self._incarnation)
         except Retryable as error:
             log.warning(
                 "leases could not be resigned; they expire by themselves",

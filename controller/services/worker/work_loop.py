@@ -33,6 +33,9 @@ from controller.store.shards import Shards
 
 log = telemetry.get_logger(__name__)
 
+RETRY_SECONDS = 0.5
+"""Longest pause after an error of the store: ranges that take no writes wait for the worker when the store answers."""
+SHORTEST_RETRY_SECONDS = 0.1
 REFUSED_PAUSE_SECONDS = 1.0
 """What was refused (a shard lease was lost) is still due. In this time the leases are put right."""
 
@@ -122,7 +125,7 @@ class WorkLoop:
                     log.warning(
                         "round failed; trying again", error=str(error), delay_seconds=error.delay_seconds
                     )
-                    self._stopping.wait(min(error.delay_seconds, self._sweep_seconds))
+                    self._stopping.wait(min(error.delay_seconds, RETRY_SECONDS, self._sweep_seconds))
                     next_round = self._everything()
         finally:
             self._pool.shutdown(wait=True)
@@ -184,19 +187,28 @@ class WorkLoop:
         self._listener.interrupt()
 
     def _drain_operations(self) -> None:
-        """Run operations until none is due. Then delete the logs that they and others have made superfluous."""
-        try:
-            while not self._stopping.is_set():
-                shards = self._shards()
-                if not shards.held:
-                    return
+        """Run operations until none is due. Then delete the logs that they and others have made superfluous.
+
+        While the store is away the thread goes on trying: nothing would wake it for what it had in hand.
+        """
+        said = ""
+        while not self._stopping.is_set() and (shards := self._shards()).held:
+            try:
                 if self._run_operations(shards) == 0:
                     self._sweep_tombstones()
                     return
-        except CleaveError as error:
-            log.warning("operation left for later", error=str(error))
-        except Exception:  # a thread of the pool would swallow it unseen
-            log.exception("operation runner failed")
+                said = ""
+            except Retryable as error:
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("operation left for later", error=said)
+                self._stopping.wait(min(max(error.delay_seconds, SHORTEST_RETRY_SECONDS), RETRY_SECONDS))
+            except CleaveError as error:
+                log.warning("operation left for later", error=str(error))
+                return
+            except Exception:  # a thread of the pool would swallow it unseen
+                log.exception("operation runner failed")
+                return
 
     def _wait(self) -> Round:
         """Block until a notification, until the agenda says that something is due, or until an interrupt.

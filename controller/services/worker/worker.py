@@ -19,7 +19,7 @@ from controller.store.postgres.notifications import Listener
 log = telemetry.get_logger(__name__)
 
 FIRST_WAIT_SECONDS = 0.5
-LONGEST_WAIT_SECONDS = 15.0
+LONGEST_WAIT_SECONDS = 2.0
 """How long a worker that cannot start yet waits before it tries again: PostgreSQL is away, or the schema is another
 program's. Each wait is twice the one before, up to the longest.
 """
@@ -51,16 +51,21 @@ class Worker:
 
     def run(self) -> None:
         """Take shards, then work; resign the leases at the end. A store that is away, or whose
-        schema is another version's, is waited for from the start.
+        schema is another version's, is waited for from the start. Raises WorkerNameInUse when another process works
+        under the name.
         """
         with telemetry.bound(worker=self.name):
-            if self._take_shards():
+            has_shards = False
+            try:
+                has_shards = self._take_shards()
+            finally:
+                if not has_shards:
+                    self.listener.close()
+            if has_shards:
                 self._work()
-            else:
-                self.listener.close()
 
     def _work(self) -> None:
-        leasing = telemetry.start_thread("leases", self.leases.run, self.loop.rescan)
+        leasing = telemetry.start_thread("leases", self.leases.run, self.loop.rescan, self.loop.stop)
         for other in self.beside:
             telemetry.start_thread(type(other).__name__, other.run)
         try:
@@ -73,9 +78,11 @@ class Worker:
                 ends.callback(self.leases.stop)
                 for other in self.beside:
                     ends.callback(other.stop)
+        if self.leases.refused is not None:
+            raise self.leases.refused
 
     def _take_shards(self) -> bool:
-        """The first round of leases; False when told to stop before there was one."""
+        """The first round of leases; False when told to stop before there was one. Raises WorkerNameInUse."""
         delay_seconds, said = FIRST_WAIT_SECONDS, ""
         while not self.loop.is_stopping:
             try:

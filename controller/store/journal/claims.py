@@ -31,13 +31,15 @@ from controller.store.shards import Shards
 # by it.
 # A topic that is held waits for its recovery, which ends or frees its operations.
 _DUE = """o.finished_at IS NULL AND o.not_before <= (SELECT clock_timestamp()) AND o.kind = ANY (:kinds)
+           AND o.operation_id <> ALL (:in_hand)
             AND (SELECT h.held_reason IS NULL FROM cleave.topic h WHERE h.topic_id = o.topic_id)"""
-_CLAIMABLE = """(o.claimed_by IS NULL
+_RESUMED = ":resumes AND o.claimed_by = :runner"
+_CLAIMABLE = f"""(o.claimed_by IS NULL OR {_RESUMED}
                 OR o.claim_expires_at <= (SELECT clock_timestamp()) - make_interval(secs => :call_timeout_seconds))"""
 _FENCED = "o.state IN ('fencing', 'fenced')"
 _SHARING = """o.kind = ANY (:reshapes)
             AND (SELECT t.data_plane = ANY (:sharing_planes) FROM cleave.topic t WHERE t.topic_id = o.topic_id)"""
-_FRESH = f"o.state = 'intended' AND o.attempts = 0 AND o.claimed_by IS NULL AND {_SHARING}"
+_FRESH = f"o.state = 'intended' AND o.attempts = 0 AND (o.claimed_by IS NULL OR {_RESUMED}) AND {_SHARING}"
 # Materialized, because a sub-select that locks rows must not run twice. Rows that another claimer is looking at are
 # skipped.
 _CLAIM = f"""
@@ -77,6 +79,8 @@ _CLAIM_TYPES = {
     "limit": "bigint",
     "fenced_limit": "bigint",
     "kinds": "text[]",
+    "in_hand": "bigint[]",
+    "resumes": "boolean",
     "reshapes": "text[]",
     "sharing_planes": "text[]",
 }
@@ -94,7 +98,7 @@ CLAIM_ONE = Prepared(
 )
 
 _NEXT_DUE = """
-    SELECT min(greatest(o.not_before, o.intended_at, o.claim_expires_at + make_interval(secs => :call_timeout_seconds)))
+    SELECT min(greatest(o.not_before, least(o.intended_at, clock_timestamp()), o.claim_expires_at + make_interval(secs => :call_timeout_seconds)))
       FROM cleave.operation o WHERE o.finished_at IS NULL AND o.kind = ANY (:kinds) AND {which}
 """
 _OF_RUNNER = f"""FROM given g
@@ -141,6 +145,7 @@ def claim(
     sharing_planes: Collection[str] = (),
     operation_id: int | None = None,
     shards: Shards | None = None,
+    in_hand: Collection[int] | None = None,
 ) -> list[Claim]:
     """Takes up to `limit` live operations that are due and nobody's, and raises their claim terms.
 
@@ -151,6 +156,9 @@ def claim(
 
     Somebody's claim is over `call_timeout_seconds` (of the longest data-plane call) after its expiry, when nothing its
     holder started can still be under way.
+
+    `in_hand` lists the operations that threads of this runner step. The claim leaves them out, and resumes every other
+    operation whose claim names the runner: the runner knows that no call of its own is under way. None resumes nothing.
     """
     parameters: dict[str, object] = {
         "runner": runner,
@@ -159,6 +167,8 @@ def claim(
         "limit": limit,
         "fenced_limit": fenced_limit,
         "kinds": _KINDS,
+        "in_hand": list(in_hand or ()),
+        "resumes": in_hand is not None,
         "reshapes": [kind.value for kind in ReshapeKind],
         "sharing_planes": list(sharing_planes),
         "operation_id": operation_id,

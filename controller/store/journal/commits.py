@@ -189,14 +189,14 @@ def why_left(tx: Connection, records: Sequence[StepRecord], runner: str) -> dict
     parameters = steps.held_parameters([one.operation for one in records], runner)
     seen = {row.operation_id: row for row in WHY_LEFT.execute(tx, parameters)}
     return {
-        one.operation.operation_id: _why_left(one, seen[one.operation.operation_id], runner)
+        one.operation.operation_id: _why_left(one, seen.get(one.operation.operation_id), runner)
         for one in records
     }
 
 
-def _why_left(record: StepRecord, seen: Row[Any], runner: str) -> CleaveError:
+def _why_left(record: StepRecord, seen: Row[Any] | None, runner: str) -> CleaveError:
     operation = record.operation
-    if not seen.is_held:
+    if seen is None or not seen.is_held:  # there is no row where a fail-over lost the intent
         return fenced_out(operation, runner)
     if seen.topic_state not in (TopicState.LIVE, TopicState.DELETING):
         return InvariantViolated(

@@ -30,7 +30,7 @@ A server that crashes within the next moments forgets the last of them, and the 
 act is idempotent, and what it led to in this database is forgotten with it, because a log of changes is lost from
 its end only. Each is followed by one that does wait. Not here, ever: `fencing`, which has to be known before a log is
 closed; `committed`, which people are told; `aborting` and `aborted`, after which logs are deleted. Claims wait too:
-a term that is forgotten would be given out twice, to two threads of one worker even under one name.
+a term that is forgotten would be given out twice. The threads of one worker are kept apart by what each has in hand.
 """
 
 LEADER_LATE_SECONDS = 5

@@ -32,7 +32,9 @@ from controller.postgres.connection import NoAnswer
 _UNIQUE_VIOLATION = "23505"
 _FOREIGN_KEY_VIOLATION = "23503"
 _EXCLUSION_VIOLATION = "23P01"
-_AWAY_CLASSES = ("08", "57P", "53")  # connection trouble, shutdown, out of resources
+_AWAY_CLASSES = ("08", "57P")  # connection trouble, shutdown
+_NO_RESOURCES_CLASS = "53"
+_DISK_FULL = "53100"
 _RACES = frozenset({"40001", "40P01", "55P03"})  # serialization, deadlock, lock timeout
 _TOO_LATE = "57014"  # query_canceled: the statement's time is over
 _NOT_MIGRATED = frozenset({"3F000", "42P01", "42703", "42883"})
@@ -113,12 +115,11 @@ def translate(error: DBAPIError, sentences: Callable[[], Mapping[str, str]]) -> 
         return Terminal(
             f"the database driver refuses what it was given ({said}); correct that, for it never will"
         )
-    if error.connection_invalidated or state is None or state.startswith(_AWAY_CLASSES):
+    if error.connection_invalidated or state is None or state.startswith(_AWAY_CLASSES) or state == READ_ONLY:
         return _away(error, state, said)
-    if state == _TOO_LATE:
-        return StoreUnavailable(
-            f"PostgreSQL had no answer in the time it was given ({said}); ask for less, or again when it has less to do"
-        )
+    lacking = _lacking(state, said)
+    if lacking is not None:
+        return lacking
     if state in _RACES:
         return LostRace(
             f"another transaction was in the way ({said}); read again and repeat", 0.1, what="lock"
@@ -146,6 +147,19 @@ def _away(error: DBAPIError, state: str | None, said: str) -> StoreUnavailable:
             "database URL, or retry after the fail-over"
         )
     return StoreUnavailable(f"PostgreSQL is away: {said}")
+
+
+def _lacking(state: str, said: str) -> StoreUnavailable | None:
+    """The error where the server lacks what the statement needs; None where that is not what is wrong."""
+    if state == _DISK_FULL:
+        return StoreUnavailable(f"the disk of PostgreSQL is full: {said}; free space on it")
+    if state.startswith(_NO_RESOURCES_CLASS):
+        return StoreUnavailable(f"PostgreSQL lacks resources: {said}; free them on its server")
+    if state == _TOO_LATE:
+        return StoreUnavailable(
+            f"PostgreSQL had no answer in the time it was given ({said}); ask for less, or again when it has less to do"
+        )
+    return None
 
 
 def _refusal(state: str | None, said: str) -> str | None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event
-from sqlalchemy.exc import DBAPIError, InvalidatePoolError
+from sqlalchemy.exc import DBAPIError, InvalidatePoolError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from controller import telemetry
@@ -128,6 +128,8 @@ class Store:
         except LostRace as error:
             count_race(error)
             raise
+        except PendingRollbackError as error:  # the work went on after its first error, which was this
+            raise StoreUnavailable("PostgreSQL is away: the connection broke in a transaction") from error
         except PoolTimeout as error:
             raise StoreUnavailable(
                 "every connection of the pool is in use; raise pool_size or wait"

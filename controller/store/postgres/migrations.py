@@ -104,6 +104,19 @@ def demand_current(tx: Connection) -> None:
         )
 
 
+def newest_known() -> str:
+    """Return the name of the newest migration that this program brings."""
+    return max(path.stem for path in (sql_directory() / "migrations").glob("*.sql"))
+
+
+def newest_applied(tx: Connection) -> str | None:
+    """Return the name of the newest migration of this database. None if there is none."""
+    newest: str | None = tx.execute(
+        text("SELECT max(name) FROM cleave.migration WHERE name <> :views"), {"views": _VIEWS}
+    ).scalar_one()
+    return newest
+
+
 _default_directory = sql_directory  # the parameter of the same name hides the function
 
 

@@ -192,6 +192,16 @@ class TestAnswers:
         assert plane.describe_logs([LOG]) == {LOG: READ}
         assert len(broker.heard) == 3
 
+    def test_backlogs_are_counted_by_the_broker(self, broker: CrookedBroker, plane: PulsarDataPlane) -> None:
+        """Without being asked for it, a broker tells an estimate."""
+        self.answers(broker, self.whole(broker))
+
+        plane.describe_logs([LOG])
+
+        assert f"/admin/v2/{LOG.replace('://', '/')}/stats?getPreciseBacklog=true" in {
+            one.path for one in broker.heard
+        }
+
     @pytest.mark.parametrize("missing", ["internalStats", "stats", "properties"])
     def test_a_log_with_an_answer_missing_is_left_out(
         self, broker: CrookedBroker, plane: PulsarDataPlane, missing: str

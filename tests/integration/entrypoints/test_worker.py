@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 from sqlalchemy import text
 
@@ -15,6 +16,7 @@ from controller.store.postgres import inspection
 from controller.store.topics import consumers, policies
 from tests.integration.entrypoints.conftest import StartWorker, held_by
 from tests.support.bench import Bench
+from tests.support.cleave_process import cleave_process
 from tests.support.waiting import wait_until
 
 NEVER = 3600
@@ -190,6 +192,37 @@ def test_a_paused_worker_that_wakes_writes_nothing_for_shards_it_lost(
     with bench.store.transaction() as tx:
         rows = inspection.rows(tx, "SELECT actor FROM inspect.operations WHERE kind = 'split'")
     assert [row["actor"] for row in rows] == ["worker w2"]
+
+
+def test_a_second_worker_of_a_name_says_so_and_ends(
+    bench: Bench, start_worker: StartWorker, database: str, tmp_path: Path
+) -> None:
+    bench.topic_with()
+    first = start_worker("w1", worker_lease_seconds=3)
+    log = tmp_path / "second.log"
+    second = cleave_process("worker", "--name", "w1", log=log, database_url=database, worker_lease_seconds=3)
+    second.start()
+
+    wait_until(lambda: not second.running, message="the second has left")
+
+    assert second.exit_code == 2
+    said = "cleave: another worker runs as w1; give each worker a name of its own"
+    assert [line for line in log.read_text().splitlines() if line.startswith("cleave:")] == [said]
+    assert first.running
+    assert len(held_by(bench, "w1")) == 16
+
+
+def test_a_killed_worker_is_followed_by_one_of_its_name(bench: Bench, start_worker: StartWorker) -> None:
+    """As a container that is restarted: it waits for the dead one's lease instead of ending."""
+    bench.topic_with()
+    start_worker("w1", worker_lease_seconds=3).kill()
+    incarnation = "SELECT incarnation FROM inspect.leases WHERE name = 'worker/w1'"
+    dead = bench.scalar(incarnation)
+
+    restarted = start_worker("w1", worker_lease_seconds=3)
+
+    wait_until(lambda: bench.scalar(incarnation) != dead and len(held_by(bench, "w1")) == 16)
+    assert restarted.running
 
 
 def test_sigterm_ends_it_and_gives_back_its_leases(bench: Bench, start_worker: StartWorker) -> None:

@@ -17,7 +17,7 @@ import httpx
 import tenacity
 
 from controller.client.servers import Servers
-from controller.domain.errors import InvalidInput, Retryable, StoreUnavailable, Terminal
+from controller.domain.errors import InvalidInput, Retryable, StoreUnavailable, Terminal, TokenOutOfTime
 from controller.domain.operation import OperationState
 from controller.entrypoints.reach.port import Changed, How, Planned, Row
 
@@ -173,11 +173,11 @@ class _Repeated:
         return self._call()
 
     def is_worth_another(self, error: BaseException) -> bool:
-        """Whether it got lost, or its first time, which got lost, is still being answered."""
+        """Whether it got lost, or its first time, which got lost, is still being answered; or a fresh token may be taken."""
         if isinstance(error, StoreUnavailable) and _reached_nobody(error):
             self._was_lost = True
             return True
-        return self._was_lost and isinstance(error, Retryable)
+        return isinstance(error, TokenOutOfTime) or (self._was_lost and isinstance(error, Retryable))
 
 
 def _reached_nobody(error: StoreUnavailable) -> bool:

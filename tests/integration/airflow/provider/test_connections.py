@@ -9,7 +9,9 @@ from importlib.util import find_spec
 import pytest
 from sqlalchemy import make_url
 
+from controller.devstack.ports import free_port
 from controller.domain.errors import NotFound
+from controller.postgres.address import DatabaseAddress
 from tests.integration.airflow.provider.conftest import RunOperator
 from tests.support.airflow_home import HAS_PARTITIONS
 from tests.support.bench import TOPIC, Bench
@@ -183,3 +185,27 @@ def test_a_broker_that_is_away_is_said_to_be(airflow_home: None, monkeypatch: py
 
     assert not works
     assert "127.0.0.1:9" in said
+
+
+def test_a_connection_with_several_hosts_reaches_the_one_that_serves(
+    bench: Bench, connection: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the field of the host; Airflow's own URI writes the commas and colons of that field percent-encoded."""
+    from cleave_provider.hooks.cleave import CleaveHook
+
+    url = make_url(connection)
+    fields = {
+        "conn_type": "cleave",
+        "host": f"127.0.0.1:{free_port()},{url.host}:{url.port}",
+        "login": url.username,
+        "password": url.password,
+        "schema": url.database,
+        "extra": {"target_session_attrs": "read-write", "pass_batch_topics": 7},
+    }
+    monkeypatch.setenv("AIRFLOW_CONN_CLEAVE", json.dumps(fields))
+
+    works, said = CleaveHook().test_connection()
+
+    assert works, said
+    assert DatabaseAddress.of(CleaveHook().url()).parameters["target_session_attrs"] == "read-write"
+    assert "pass_batch_topics" not in CleaveHook().url()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url, text
 
+from controller.store.postgres import migrations
 from controller.store.topics import foreign_logs, holds
 from controller.store.topics.foreign_logs import ForeignLog
 from tests.support.command_line import CommandLine
@@ -144,7 +145,10 @@ def test_what_is_away_is_wrong_and_the_rest_is_still_looked_at(
         "database",
         "schema",
         "role",
+        "writes",
         "workers",
+        "worker schemas",
+        "operations",
         "topics held",
         "foreign logs",
         "entry buckets",
@@ -172,7 +176,9 @@ def test_held_topics_are_wrong_and_those_not_compared_yet_a_note(cleave: Command
     assert cleave("doctor").code == 1
     level, sentence = findings(cleave)["topics held"]
     assert level == "wrong"
-    assert f"first {name}: two logs share segment id 3; run `cleave topics recover {name} --dry-run`" in sentence
+    assert (
+        f"first {name}: two logs share segment id 3; run `cleave topics recover {name} --dry-run`" in sentence
+    )
 
 
 def test_foreign_logs_are_counted_and_the_first_named(cleave: CommandLine, orders: str) -> None:
@@ -189,6 +195,37 @@ def test_foreign_logs_are_counted_and_the_first_named(cleave: CommandLine, order
     assert level == "note"
     assert sentence.startswith("4 logs belong to no segment")
     assert "log-7, log-8, log-9, ...; inspect.foreign_logs says why" in sentence
+
+
+def test_a_worker_older_than_the_schema_is_told(cleave: CommandLine) -> None:
+    """One records an older version; the other is of a program that records none."""
+    newest = migrations.newest_known()
+    lease = "INSERT INTO cleave.lease (name, holder, expires_at, schema_version) VALUES (:name, :holder, :until, :knows)"
+    for holder, knows in (
+        ("current", newest),
+        ("old", "0066_a_cursor_knows_its_ownership"),
+        ("ancient", None),
+    ):
+        until = "infinity"
+        cleave.execute(lease, name=f"worker/{holder}", holder=holder, until=until, knows=knows)
+
+    level, sentence = findings(cleave)["worker schemas"]
+
+    assert level == "note"
+    assert (
+        f"at {newest}: ancient (knows no version), old (knows 0066_a_cursor_knows_its_ownership)" in sentence
+    )
+
+
+def test_an_operation_that_is_stuck_is_told(cleave: CommandLine) -> None:
+    assert findings(cleave)["operations"] == ("ok", "none is stuck")
+    cleave("topics", "create", "topic://acme/shop/orders", "--no-wait")
+    cleave.execute("UPDATE cleave.operation SET deadline = clock_timestamp() - interval '1 second'")
+
+    level, sentence = findings(cleave)["operations"]
+
+    assert level == "wrong"
+    assert "create 1 of topic://acme/shop/orders: past its deadline" in sentence
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,9 @@ def test_a_topic_that_stays_held_ends_in_one_line_with_the_reason(
     answer = cleave("topics", "recover", TOPIC, "--json")
 
     assert answer.code == 1
-    assert answer.err.startswith(f"cleave: nothing acts on topic://{TOPIC}: the logs are ahead of the journal")
+    assert answer.err.startswith(
+        f"cleave: nothing acts on topic://{TOPIC}: the logs are ahead of the journal"
+    )
     assert "still accepts appends; see docs/runbook/CleaveTopicHeld.md\n" in answer.err
     assert answer.err.count("\n") == 1
     assert log in json.loads(answer.out)["held_reason"]

@@ -12,10 +12,13 @@ from prometheus_client import REGISTRY
 from sqlalchemy import Connection, text
 from structlog.testing import capture_logs
 
-from controller.domain.errors import FencedOut
+from controller.domain.errors import FencedOut, HeldUp, WorkerNameInUse
 from controller.services.worker import shard_leases
+from controller.services.worker.schema_version import SchemaVersion
 from controller.services.worker.shard_leases import ShardLeases
 from controller.store.leases import Lease
+from controller.store.postgres import migrations
+from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
 from tests.support.bench import Bench
 from tests.support.waiting import wait_until
@@ -54,9 +57,22 @@ def leases(bench: Bench, clock: HandClock) -> Iterator[ShardLeases]:
     mine.resign()
 
 
-def worker(bench: Bench, name: str, clock: HandClock, ttl_seconds: float = TTL_SECONDS) -> ShardLeases:
+def worker(
+    bench: Bench,
+    name: str,
+    clock: HandClock,
+    ttl_seconds: float = TTL_SECONDS,
+    incarnation: str | None = None,
+) -> ShardLeases:
     """Leases of another worker."""
-    return ShardLeases(bench.store, name, shard_count=COUNT, ttl_seconds=ttl_seconds, clock=clock)
+    return ShardLeases(
+        bench.store,
+        name,
+        shard_count=COUNT,
+        ttl_seconds=ttl_seconds,
+        clock=clock,
+        incarnation=incarnation or f"of {name}",
+    )
 
 
 def fence(bench: Bench, leases: ShardLeases, shards: Shards) -> None:
@@ -107,9 +123,11 @@ def test_trust_is_counted_from_the_question_and_not_from_the_answer(
     """The database counts from when it was asked, at the latest: an answer that took long is worth so much less."""
     asking = shard_leases.leases.renew_or_acquire
 
-    def slowly(tx: Connection, name: str, holder: str, ttl_seconds: float) -> Lease | None:
+    def slowly(
+        tx: Connection, name: str, holder: str, ttl_seconds: float, **named: str | None
+    ) -> Lease | None:
         clock.seconds += TTL_SECONDS - 1
-        return asking(tx, name, holder, ttl_seconds)
+        return asking(tx, name, holder, ttl_seconds, **named)
 
     monkeypatch.setattr(shard_leases.leases, "renew_or_acquire", slowly)
     mine = worker(bench, "w1", clock)
@@ -182,10 +200,130 @@ def test_the_fence_stops_who_acts_for_shards_that_a_round_has_just_lost(
         fence(bench, leases, shards)
 
 
-def test_two_workers_of_one_name_are_refused(bench: Bench, leases: ShardLeases, clock: HandClock) -> None:
-    bench.execute("UPDATE cleave.lease SET holder = 'somebody else' WHERE name = 'worker/w1'")
-    with pytest.raises(FencedOut, match="give each worker its own name"):
-        leases.round()
+def test_a_second_worker_of_a_name_ends_when_it_sees_the_first_one_renew(
+    bench: Bench, leases: ShardLeases, clock: HandClock
+) -> None:
+    second = worker(bench, "w1", clock, incarnation="second")
+    with pytest.raises(HeldUp, match="another process has the lease of worker w1"):
+        second.round()
+    with pytest.raises(HeldUp):
+        second.round()
+    leases.round()
+    with pytest.raises(WorkerNameInUse, match="give each worker a name of its own"):
+        second.round()
+    assert second.held.held == frozenset()
+    assert not leases.round()
+
+
+def test_a_restarted_worker_has_the_name_when_the_dead_ones_lease_ends(
+    bench: Bench, leases: ShardLeases, clock: HandClock
+) -> None:
+    restarted = worker(bench, "w1", clock, incarnation="second")
+    with pytest.raises(HeldUp):
+        restarted.round()
+    expire(bench)
+    assert restarted.round()
+    assert restarted.held == Shards.of(COUNT, range(COUNT))
+
+
+def test_a_restarted_worker_has_the_name_at_once_when_the_one_before_resigned(
+    bench: Bench, leases: ShardLeases, clock: HandClock
+) -> None:
+    leases.resign()
+    assert worker(bench, "w1", clock, incarnation="second").round()
+
+
+def test_who_wakes_up_behind_a_restarted_worker_of_its_name_stops_and_takes_nothing_from_it(
+    bench: Bench, clock: HandClock
+) -> None:
+    paused, stopped = worker(bench, "w1", clock, ttl_seconds=1.5, incarnation="first"), threading.Event()
+    paused.round()
+    expire(bench)
+    restarted = worker(bench, "w1", clock, incarnation="second")
+    assert restarted.round()
+
+    thread = threading.Thread(target=paused.run, args=(lambda: None, stopped.set))
+    thread.start()
+    wait_until(lambda: not restarted.round() and stopped.is_set(), message="it is told to stop")
+    thread.join()
+    paused.resign()
+
+    assert "another worker runs as w1" in str(paused.refused)
+    fence(bench, restarted, Shards.of(COUNT, range(COUNT)))
+
+
+def test_a_lease_that_is_the_workers_by_its_row_alone_is_free_at_once(
+    bench: Bench, leases: ShardLeases, clock: HandClock
+) -> None:
+    """A fail-over lost the record of the worker that took it; nobody acts under it, and nobody would renew it."""
+    other = worker(bench, "w2", clock)
+    other.round()
+    leases.round()
+    assert other.round()
+    back = "UPDATE cleave.lease SET holder = 'w1', incarnation = 'of w1', term = 1 WHERE holder = 'w2' AND name LIKE 'shard/%'"
+    bench.execute(back)
+
+    leases.round()
+    other.round()
+
+    assert len(leases.held.held) == len(other.held.held) == COUNT // 2
+
+
+def test_leases_whose_newest_renewal_is_lost_are_kept_or_taken_anew_at_once(
+    bench: Bench, leases: ShardLeases
+) -> None:
+    bench.execute("UPDATE cleave.lease SET expires_at = expires_at - interval '30 seconds'")
+    leases.round()
+    assert set(leases.terms.values()) == {1}
+
+    expire(bench)
+    leases.round()
+    assert leases.terms == dict.fromkeys(range(COUNT), 2)
+
+
+def test_a_failed_round_is_soon_repeated(bench: Bench, clock: HandClock) -> None:
+    """Not at a third of the lease time: the store may answer again in a moment."""
+    mine = worker(bench, "w1", clock, ttl_seconds=3600.0)
+    asked: list[float] = []
+
+    class Answers(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            asked.append(timeout or 0.0)
+            return len(asked) > 3
+
+    mine._stop = Answers()
+    store, mine._store = mine._store, Store("postgresql://127.0.0.1:1/nothing")
+    mine.run(lambda: None)
+    mine._store = store
+
+    assert asked == [
+        1200.0,
+        shard_leases.RETRY_SECONDS,
+        shard_leases.RETRY_SECONDS,
+        shard_leases.RETRY_SECONDS,
+    ]
+
+
+def test_a_worker_says_once_that_it_is_older_than_the_schema(bench: Bench, clock: HandClock) -> None:
+    mine = ShardLeases(
+        bench.store,
+        "w1",
+        shard_count=COUNT,
+        ttl_seconds=TTL_SECONDS,
+        clock=clock,
+        schema=SchemaVersion(migrations.newest_known()),
+    )
+    with capture_logs() as lines:
+        mine.round()
+        bench.execute("INSERT INTO cleave.migration (name, checksum) VALUES ('9999_of_the_future', '')")
+        mine.round()
+        mine.round()
+
+    said = [line for line in lines if line["event"].startswith("worker older than the schema")]
+    assert [line["applied"] for line in said] == ["9999_of_the_future"]
+    kept = "SELECT schema_version FROM inspect.leases WHERE name = 'worker/w1'"
+    assert bench.scalar(kept) == migrations.newest_known()
+    mine.resign()
 
 
 def test_a_worker_that_resigns_leaves_everything_to_the_others(

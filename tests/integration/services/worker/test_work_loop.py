@@ -10,10 +10,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from prometheus_client import REGISTRY
 from sqlalchemy import Connection, text
+from structlog.testing import capture_logs
 
 from controller.clock import SystemClock
 from controller.domain.decision import Lane
-from controller.domain.errors import FencedOut
+from controller.domain.errors import FencedOut, StoreUnavailable
 from controller.services.worker.sensors import ConsumerSensor, Sensor
 from controller.services.worker.work import NOTHING, Work
 from controller.services.worker.work_loop import Evaluate, WorkLoop
@@ -199,6 +200,29 @@ def test_everything_is_looked_at_now_and_then_though_nobody_rang(bench: Bench) -
         wait_until(
             lambda: len(one.diary.lanes) > before + 2, timeout_seconds=10, message="the sweep comes again"
         )
+
+
+def test_a_thread_that_drains_the_journal_goes_on_when_the_store_answers(bench: Bench) -> None:
+    """Nothing else would wake it for the operations that it had in hand: their claims run still."""
+    due = Due(Lane.LOAD, None, operations=True)
+    with running(bench, due) as one:
+        failures, tries = [StoreUnavailable("away", 60.0)] * 3, list[float]()
+        draining = one.diary.run_operations
+
+        def failing(shards: Shards) -> int:
+            tries.append(1.0)
+            if failures:
+                raise failures.pop()
+            return draining(shards)
+
+        one.loop._parallel_operations = 1
+        one.loop._run_operations = failing
+        with capture_logs() as lines:
+            due.at = OVERDUE
+            one.rings()
+            wait_until(lambda: len(tries) > 3, timeout_seconds=10, message="the journal is drained")
+            due.at = None
+    assert [line["error"] for line in lines if line["event"] == "operation left for later"] == ["away"]
 
 
 def test_after_a_lost_connection_everything_is_looked_at(bench: Bench) -> None:

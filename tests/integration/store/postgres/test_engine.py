@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
 
 from controller import telemetry
 from controller.devstack.ports import free_port
@@ -23,7 +25,7 @@ from controller.domain.errors import (
 )
 from controller.domain.policy import PolicyOverride
 from controller.store.postgres import engine
-from controller.store.postgres.engine import Store
+from controller.store.postgres.engine import Store, server_process
 from controller.store.postgres.prepared import Prepared
 from controller.store.topics import policies, topics
 from tests.support.store_driver import StoreDriver
@@ -52,6 +54,20 @@ def test_a_server_that_is_away_is_retryable() -> None:
 
     with pytest.raises(StoreUnavailable, match="PostgreSQL is away"), store.transaction():
         pass
+
+
+def test_work_that_goes_on_after_its_connection_broke_is_retryable(driver: StoreDriver) -> None:
+    """As work does that bears errors of one part, in a savepoint, and goes on with the next."""
+
+    def go_on(tx: Connection) -> None:
+        terminate = "SELECT pg_terminate_backend(:pid, 10000)"
+        driver.sql(terminate, pid=server_process(tx))
+        with suppress(DBAPIError), tx.begin_nested():
+            tx.execute(text("SELECT 1"))
+        tx.execute(text("SELECT 1"))
+
+    with pytest.raises(StoreUnavailable, match="PostgreSQL is away"):
+        driver.do(go_on)
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,31 @@ def test_what_hangs_is_listed_with_the_reason(driver: StoreDriver, change: str, 
     assert (stuck["parents"], stuck["children"]) == ([0], ["1:0000-7fff", "2:8000-ffff"])
 
 
+@pytest.mark.parametrize("state", [OperationState.FENCING, OperationState.FENCED])
+def test_a_range_closed_for_ten_seconds_is_listed_whatever_its_claim_says(
+    driver: StoreDriver, state: OperationState
+) -> None:
+    topic_id = driver.create(NAME).topic_id
+    operation = driver.intend(topic_id, lambda layout: plan_split(layout, 0))
+    driver.run(operation, until=state)
+    claimed = """UPDATE cleave.operation SET claimed_by = 'w', claim_expires_at = clock_timestamp() + interval '1 hour',
+                        intended_at = intended_at - interval '11 seconds'"""
+    driver.sql(claimed)
+    assert ask(driver, "SELECT * FROM inspect.stuck_operations") == []
+
+    driver.sql("UPDATE cleave.operation SET fenced_at = fenced_at - interval '11 seconds'")
+    driver.sql("ALTER TABLE cleave.operation_step DISABLE TRIGGER USER")
+    driver.sql(
+        "UPDATE cleave.operation_step SET started_at = started_at - interval '11 seconds', finished_at = finished_at - interval '11 seconds'"
+    )
+
+    [stuck] = ask(driver, "SELECT stuck_because FROM inspect.stuck_operations")
+    assert (
+        stuck["stuck_because"]
+        == "behind its fence for 11 s: 1 segment(s) take no writes until it is committed"
+    )
+
+
 def test_behind_the_fence_the_sentence_says_what_it_costs(driver: StoreDriver) -> None:
     topic_id = driver.create(NAME).topic_id
     operation = driver.intend(topic_id, lambda layout: plan_split(layout, 0))

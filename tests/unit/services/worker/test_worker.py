@@ -45,7 +45,9 @@ def test_what_keeps_it_from_beginning_is_said_once_however_often_it_looks() -> N
 
     assert [line["error"] for line in lines] == ["behind", "ahead"]
     assert told.rounds == 1
-    assert told.pauses == pytest.approx([min(module.FIRST_WAIT_SECONDS * 2**n, 15.0) for n in range(5)])
+    assert told.pauses == pytest.approx(
+        [min(module.FIRST_WAIT_SECONDS * 2**n, module.LONGEST_WAIT_SECONDS) for n in range(5)]
+    )
 
 
 class Ending:
@@ -53,6 +55,7 @@ class Ending:
 
     is_stopping = False
     terms: Any = {}
+    refused = None
 
     def __init__(self, name: str, ended: list[str], fault: Exception | None = None) -> None:
         self._name, self._ended, self._fault = name, ended, fault
