@@ -66,6 +66,10 @@ STALLED_READERS = Counter(
 MISPLACED_MESSAGES = Counter(
     "cleave_misplaced_messages_total", "Messages of another entry bucket that a reader got and held back."
 )
+SHORTENED_LOGS = Counter(
+    "cleave_shortened_logs_total",
+    "Readers of embedded logs that ended because the log lacked messages that they had read, after a fail-over or a restore.",
+)
 SESSIONS = Gauge(
     "cleave_connected_consumers", "Consumers that hold an assignment stream open at this worker."
 )

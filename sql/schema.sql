@@ -125,7 +125,8 @@ CREATE FUNCTION cleave.close_bucket(of_topic bigint, of_subscription text, of_se
 $$;
 
 CREATE FUNCTION cleave.database_identity() RETURNS text
-    LANGUAGE sql STABLE
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
     SELECT concat_ws('/', c.system_identifier,
                      CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END,
@@ -1056,7 +1057,7 @@ BEGIN
     RETURN NEW;
 END $$;
 
-CREATE FUNCTION embedded.acknowledge(of_log_id bigint, of_subscription text, of_generation bigint, upto bigint, messages bigint, bytes bigint) RETURNS boolean
+CREATE FUNCTION embedded.acknowledge(of_log_id bigint, of_subscription text, of_generation bigint, upto bigint, messages bigint, bytes bigint, of_timeline bigint DEFAULT NULL::bigint) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1072,7 +1073,11 @@ BEGIN
         RETURN false;
     END IF;
     SELECT next_offset, terminated_at INTO ended FROM embedded.log WHERE log_id = of_log_id;
-    upto := least(upto, ended.next_offset);
+    IF upto > ended.next_offset OR of_timeline <> coalesce((
+           SELECT t.timeline FROM embedded.timeline t
+            WHERE t.log_id = of_log_id AND t.first_offset < upto ORDER BY t.first_offset DESC LIMIT 1), 0) THEN
+        RETURN false;
+    END IF;
     UPDATE embedded.cursor
        SET position = greatest(position, upto),
            msg_out = msg_out + CASE WHEN first_hash = held.first_hash THEN greatest(messages, 0) ELSE 0 END,
@@ -1095,6 +1100,7 @@ CREATE FUNCTION embedded.append(log_name text, producer_name text, batch_sequenc
 DECLARE
     target embedded.log;
     moment timestamptz;
+    newest embedded.timeline;
 BEGIN
     SELECT * INTO target FROM embedded.log WHERE name = log_name FOR NO KEY UPDATE;
     log_id := target.log_id;
@@ -1119,6 +1125,13 @@ BEGIN
     INSERT INTO embedded.producer AS p (log_id, name, last_sequence)
     VALUES (target.log_id, producer_name, batch_sequence)
     ON CONFLICT ON CONSTRAINT producer_pkey DO UPDATE SET last_sequence = excluded.last_sequence;
+    SELECT * INTO newest FROM embedded.timeline t WHERE t.log_id = target.log_id ORDER BY t.first_offset DESC LIMIT 1;
+    IF newest.incarnation IS DISTINCT FROM embedded.incarnation() THEN
+        INSERT INTO embedded.timeline AS t (log_id, first_offset, timeline, incarnation)
+        VALUES (target.log_id, CASE WHEN newest.log_id IS NULL THEN 0 ELSE target.next_offset END,
+                greatest((extract(epoch FROM clock_timestamp()) * 1000000)::bigint, newest.timeline + 1), embedded.incarnation())
+        ON CONFLICT ON CONSTRAINT timeline_pkey DO UPDATE SET timeline = excluded.timeline, incarnation = excluded.incarnation;
+    END IF;
     outcome := 'granted';
 END $$;
 
@@ -1160,13 +1173,14 @@ CREATE FUNCTION embedded.backlog_of_buckets(log_name text, of_subscription text,
       FROM parts
 $$;
 
-CREATE FUNCTION embedded.bounds(log_name text, instant timestamp with time zone, OUT log_id bigint, OUT first_offset bigint, OUT next_offset bigint, OUT at_instant bigint) RETURNS SETOF record
+CREATE FUNCTION embedded.bounds(log_name text, instant timestamp with time zone, OUT log_id bigint, OUT first_offset bigint, OUT next_offset bigint, OUT at_instant bigint, OUT timeline bigint) RETURNS SETOF record
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    SELECT l.log_id, l.first_offset, l.next_offset,
-           CASE WHEN instant IS NOT NULL THEN embedded.offset_at(l.log_id, instant) END
-      FROM embedded.log l WHERE l.name = log_name
+    SELECT l.log_id, l.first_offset, l.next_offset, i.at, embedded.timeline_before(l.log_id, coalesce(i.at, l.next_offset))
+      FROM embedded.log l
+     CROSS JOIN LATERAL (SELECT CASE WHEN instant IS NOT NULL THEN embedded.offset_at(l.log_id, instant) END AS at) i
+     WHERE l.name = log_name
 $$;
 
 CREATE FUNCTION embedded.bucket_hash_of(key bytea) RETURNS integer
@@ -1222,6 +1236,14 @@ BEGIN
     NEW.frontier := NULL;
     RETURN NEW;
 END $$;
+
+CREATE FUNCTION embedded.incarnation() RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT extract(epoch FROM pg_catalog.pg_postmaster_start_time())::text || ' ' || pg_catalog.pg_relation_filepath('embedded.message')
+$$;
+
+COMMENT ON FUNCTION embedded.incarnation() IS 'Start of the server, and file of the messages. What differs in either may have written another history of the same logs.';
 
 CREATE FUNCTION embedded.join_parts(of_log_id bigint, of_subscription text, of_generation bigint) RETURNS void
     LANGUAGE plpgsql
@@ -1301,6 +1323,18 @@ CREATE FUNCTION embedded.look(of_log_id bigint, of_subscription text, of_generat
                     WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.generation = of_generation)
 $$;
 
+CREATE FUNCTION embedded.missed(of_log_id bigint, of_subscription text, low integer, high integer, of_offset bigint, of_timeline bigint, OUT "position" bigint, OUT next_offset bigint) RETURNS SETOF record
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT min(c.position), l.next_offset FROM embedded.cursor c JOIN embedded.log l USING (log_id)
+     WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.first_hash <= high AND c.last_hash >= low
+       AND (of_offset > l.next_offset OR of_timeline <> embedded.timeline_before(of_log_id, of_offset))
+     GROUP BY l.next_offset
+$$;
+
+COMMENT ON FUNCTION embedded.missed(of_log_id bigint, of_subscription text, low integer, high integer, of_offset bigint, of_timeline bigint, OUT "position" bigint, OUT next_offset bigint) IS 'Position of a part of a cursor, and the end of the log, if the log lacks the message before an offset.';
+
 CREATE FUNCTION embedded.move(log_name text, of_subscription text, instant timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
@@ -1344,6 +1378,21 @@ BEGIN
     END LOOP;
     RETURN low;
 END $$;
+
+CREATE FUNCTION embedded.open_at(log_name text, of_offset bigint, of_timeline bigint, OUT log_id bigint, OUT first_offset bigint, OUT next_offset bigint, OUT start bigint, OUT timeline bigint) RETURNS SETOF record
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT l.log_id, l.first_offset, l.next_offset, f.start, embedded.timeline_before(l.log_id, f.start)
+      FROM embedded.log l
+     CROSS JOIN LATERAL (
+           SELECT least(of_offset + 1, CASE WHEN of_timeline IS NOT NULL THEN coalesce(
+                  (SELECT min(t.first_offset) FROM embedded.timeline t WHERE t.log_id = l.log_id AND t.timeline > of_timeline),
+                  l.next_offset) END) AS start) f
+     WHERE l.name = log_name
+$$;
+
+COMMENT ON FUNCTION embedded.open_at(log_name text, of_offset bigint, of_timeline bigint, OUT log_id bigint, OUT first_offset bigint, OUT next_offset bigint, OUT start bigint, OUT timeline bigint) IS 'Bounds of a log, and the offset to go on from after a position of an application.';
 
 CREATE FUNCTION embedded.owners(of_log_id bigint, of_subscription text, low integer, high integer) RETURNS SETOF text
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -1483,13 +1532,15 @@ CREATE FUNCTION embedded.queue_reap(of_log_id bigint, of_subscription text) RETU
       FROM gone WHERE u.mark = gone.mark
 $$;
 
-CREATE FUNCTION embedded.queue_take(of_log_id bigint, of_subscription text, of_mark text, of_batch bigint, most integer, most_bytes bigint, most_unsettled integer, life_seconds double precision) RETURNS TABLE(log_offset bigint, published_at timestamp with time zone, key bytea, payload bytea, deliveries integer)
+CREATE FUNCTION embedded.queue_take(of_log_id bigint, of_subscription text, of_mark text, of_batch bigint, most integer, most_bytes bigint, most_unsettled integer, life_seconds double precision, last_offset bigint DEFAULT NULL::bigint, last_timeline bigint DEFAULT NULL::bigint) RETURNS TABLE(log_offset bigint, published_at timestamp with time zone, key bytea, payload bytea, deliveries integer, timelines bigint[])
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 #variable_conflict use_column
 DECLARE
     start    bigint;
+    ended    bigint;
+    lowest   bigint;
     upto     bigint;
     batches  bigint;
     again    bigint[];
@@ -1502,6 +1553,10 @@ BEGIN
      WHERE r.mark = of_mark AND r.log_id = of_log_id AND r.subscription = of_subscription
     RETURNING r.last_batch INTO batches;
     IF NOT FOUND OR start IS NULL THEN
+        RETURN;
+    END IF;
+    SELECT l.next_offset INTO ended FROM embedded.log l WHERE l.log_id = of_log_id;
+    IF last_offset >= ended OR last_timeline <> embedded.timeline_before(of_log_id, last_offset + 1) THEN
         RETURN;
     END IF;
     IF of_batch > batches THEN
@@ -1522,7 +1577,7 @@ BEGIN
             most - coalesce(cardinality(again), 0),
             most_unsettled - (SELECT count(*) FROM embedded.unsettled u
                                WHERE u.log_id = of_log_id AND u.subscription = of_subscription),
-            (SELECT l.next_offset FROM embedded.log l WHERE l.log_id = of_log_id) - start);
+            ended - start);
         SELECT max(chosen.log_offset) + 1 INTO upto FROM (
             SELECT m.log_offset, row_number() OVER w AS place, sum(octet_length(m.payload)) OVER w AS total
               FROM embedded.message m
@@ -1543,6 +1598,7 @@ BEGIN
              ORDER BY u.log_offset
         LOOP
             given := given + 1;
+            lowest := coalesce(lowest, queue_take.log_offset);
             bytes := bytes + octet_length(queue_take.payload) + coalesce(octet_length(queue_take.key), 0);
             RETURN NEXT;
         END LOOP;
@@ -1550,6 +1606,12 @@ BEGIN
     IF of_batch > batches AND given > 0 THEN
         UPDATE embedded.cursor c SET frontier = upto, msg_out = c.msg_out + given, byte_out = c.byte_out + bytes
          WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.first_hash = 0;
+    END IF;
+    IF given > 0 THEN
+        SELECT array_agg(ARRAY[t.first_offset, t.timeline] ORDER BY t.first_offset) INTO timelines FROM embedded.timeline t
+         WHERE t.log_id = of_log_id
+           AND t.first_offset >= (SELECT max(x.first_offset) FROM embedded.timeline x
+                                   WHERE x.log_id = of_log_id AND x.first_offset <= lowest);
     END IF;
     log_offset := upto;
     published_at := NULL;
@@ -1559,14 +1621,16 @@ BEGIN
     RETURN NEXT;
 END $$;
 
-CREATE FUNCTION embedded.read(of_log_id bigint, of_subscription text, of_generation bigint, from_offset bigint, most integer, most_bytes bigint, most_scanned bigint, lag bigint) RETURNS TABLE(log_offset bigint, published_at timestamp with time zone, key bytea, payload bytea)
+CREATE FUNCTION embedded.read(of_log_id bigint, of_subscription text, of_generation bigint, from_offset bigint, most integer, most_bytes bigint, most_scanned bigint, lag bigint, of_timeline bigint DEFAULT NULL::bigint) RETURNS TABLE(log_offset bigint, published_at timestamp with time zone, key bytea, payload bytea, timelines bigint[])
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 #variable_conflict use_column
 DECLARE
     held     record;
+    before   record;
     scanned  bigint := from_offset;
+    ended    bigint;
     stop     bigint;
     step     bigint;
     upto     bigint;
@@ -1576,8 +1640,14 @@ BEGIN
     SELECT min(first_hash) AS low, max(last_hash) AS high, min(position) AS lowest, max(position) AS settled INTO held
       FROM embedded.cursor
      WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation;
-    SELECT least(next_offset, from_offset + most_scanned) INTO stop FROM embedded.log WHERE log_id = of_log_id;
-    IF held.low IS NULL OR stop IS NULL THEN
+    SELECT next_offset INTO ended FROM embedded.log WHERE log_id = of_log_id;
+    IF held.low IS NULL OR ended IS NULL OR from_offset > ended THEN
+        RETURN;
+    END IF;
+    stop := least(ended, from_offset + most_scanned);
+    SELECT t.first_offset, t.timeline INTO before FROM embedded.timeline t
+     WHERE t.log_id = of_log_id AND t.first_offset < from_offset ORDER BY t.first_offset DESC LIMIT 1;
+    IF of_timeline <> coalesce(before.timeline, 0) THEN
         RETURN;
     END IF;
     step := greatest(most::bigint * 65536 / (held.high - held.low + 1), 1);
@@ -1614,22 +1684,33 @@ BEGIN
     published_at := NULL;
     key := NULL;
     payload := NULL;
+    IF scanned > from_offset THEN
+        SELECT array_agg(ARRAY[t.first_offset, t.timeline] ORDER BY t.first_offset) INTO timelines FROM embedded.timeline t
+         WHERE t.log_id = of_log_id AND t.first_offset >= coalesce(before.first_offset, 0) AND t.first_offset < scanned;
+    END IF;
     RETURN NEXT;
 END $$;
 
-CREATE FUNCTION embedded.read_at(of_log_id bigint, from_offset bigint, most integer, most_bytes bigint) RETURNS TABLE(log_offset bigint, published_at timestamp with time zone, key bytea, payload bytea, first_offset bigint, is_at_end boolean)
+CREATE FUNCTION embedded.read_at(of_log_id bigint, from_offset bigint, most integer, most_bytes bigint, of_timeline bigint DEFAULT NULL::bigint, log_name text DEFAULT NULL::text) RETURNS TABLE(log_offset bigint, published_at timestamp with time zone, key bytea, payload bytea, first_offset bigint, is_at_end boolean, timelines bigint[])
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 #variable_conflict use_column
 DECLARE
     target embedded.log;
+    before record;
     bytes  bigint := 0;
     given  integer := 0;
     upto   bigint := from_offset;
 BEGIN
-    SELECT * INTO target FROM embedded.log l WHERE l.log_id = of_log_id;
-    IF NOT FOUND THEN
+    SELECT * INTO target FROM embedded.log l WHERE l.log_id = of_log_id AND l.name = coalesce(log_name, l.name);
+    IF NOT FOUND OR (of_timeline IS NULL AND from_offset > target.next_offset) THEN
+        RETURN;
+    END IF;
+    SELECT t.first_offset, t.timeline INTO before FROM embedded.timeline t
+     WHERE t.log_id = of_log_id AND t.first_offset < from_offset ORDER BY t.first_offset DESC LIMIT 1;
+    IF from_offset > target.next_offset OR of_timeline <> coalesce(before.timeline, 0) THEN
+        RETURN NEXT;
         RETURN;
     END IF;
     FOR log_offset, published_at, key, payload IN
@@ -1649,6 +1730,10 @@ BEGIN
     payload := NULL;
     first_offset := target.first_offset;
     is_at_end := target.terminated_at IS NOT NULL AND upto >= target.next_offset;
+    IF upto > from_offset THEN
+        SELECT array_agg(ARRAY[t.first_offset, t.timeline] ORDER BY t.first_offset) INTO timelines FROM embedded.timeline t
+         WHERE t.log_id = of_log_id AND t.first_offset >= coalesce(before.first_offset, 0) AND t.first_offset < upto;
+    END IF;
     RETURN NEXT;
 END $$;
 
@@ -1667,7 +1752,7 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION embedded.take(log_name text, of_subscription text, new_owner text, live_owners text[], low integer, high integer, of_origin bigint DEFAULT NULL::bigint, of_generation bigint DEFAULT NULL::bigint, OUT outcome text, OUT log_id bigint, OUT generation bigint, OUT start bigint, OUT holder text) RETURNS record
+CREATE FUNCTION embedded.take(log_name text, of_subscription text, new_owner text, live_owners text[], low integer, high integer, of_origin bigint DEFAULT NULL::bigint, of_generation bigint DEFAULT NULL::bigint, OUT outcome text, OUT log_id bigint, OUT generation bigint, OUT start bigint, OUT holder text, OUT timeline bigint) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1711,7 +1796,8 @@ BEGIN
     END IF;
     PERFORM embedded.divide_part(of_log_id, of_subscription, low);
     PERFORM embedded.divide_part(of_log_id, of_subscription, high + 1);
-    generation := nextval('embedded.generation');
+    -- A restore turns the sequence back. By chance alone is a reader's generation one that another history has given out.
+    generation := ((random() * 2147483646)::bigint << 32) | (nextval('embedded.generation') & 4294967295);
     UPDATE embedded.cursor c
        SET owner = new_owner, generation = take.generation,
            owned_origin = coalesce(of_origin, c.owned_origin), owned_generation = coalesce(of_generation, c.owned_generation)
@@ -1719,8 +1805,18 @@ BEGIN
     PERFORM embedded.join_parts(of_log_id, of_subscription, take.generation);
     SELECT min(c.position) INTO start FROM embedded.cursor c
      WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.generation = take.generation;
+    timeline := embedded.timeline_before(of_log_id, start);
     outcome := 'taken';
 END $$;
+
+CREATE FUNCTION embedded.timeline_before(of_log_id bigint, of_offset bigint) RETURNS bigint
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT coalesce((SELECT t.timeline FROM embedded.timeline t
+                      WHERE t.log_id = of_log_id AND t.first_offset < of_offset ORDER BY t.first_offset DESC LIMIT 1), 0)
+$$;
+
+COMMENT ON FUNCTION embedded.timeline_before(of_log_id bigint, of_offset bigint) IS 'Timeline of the message before an offset; 0 at the very front of a log.';
 
 CREATE FUNCTION embedded.trim_log(of_log_id bigint, before timestamp with time zone, most bigint) RETURNS bigint
     LANGUAGE plpgsql
@@ -3302,6 +3398,22 @@ CREATE TABLE embedded.queue_reader (
 WITH (fillfactor='50');
 
 COMMENT ON TABLE embedded.queue_reader IS 'Who reads which queue, and until when it counts as alive if it is not heard again.';
+
+CREATE TABLE embedded.timeline (
+    log_id bigint NOT NULL,
+    first_offset bigint NOT NULL,
+    timeline bigint NOT NULL,
+    incarnation text NOT NULL,
+    CONSTRAINT timeline_not_negative CHECK (((first_offset >= 0) AND (timeline >= 0)))
+);
+
+COMMENT ON TABLE embedded.timeline IS 'Timelines of logs: from first_offset on, up to the next row, one incarnation of the database wrote the messages.';
+
+COMMENT ON COLUMN embedded.timeline.timeline IS 'Microseconds since the Unix epoch when the timeline began. Along a log it rises.';
+
+COMMENT ON COLUMN embedded.timeline.incarnation IS 'Incarnation of the database that wrote the messages (embedded.incarnation); empty for messages from before there were timelines.';
+
+COMMENT ON CONSTRAINT timeline_not_negative ON embedded.timeline IS 'Offsets and timelines count from 0.';
 
 CREATE TABLE embedded.unsettled (
     log_id bigint NOT NULL,
@@ -5168,6 +5280,9 @@ ALTER TABLE ONLY embedded.producer
 ALTER TABLE ONLY embedded.queue_reader
     ADD CONSTRAINT queue_reader_pkey PRIMARY KEY (mark);
 
+ALTER TABLE ONLY embedded.timeline
+    ADD CONSTRAINT timeline_pkey PRIMARY KEY (log_id, first_offset);
+
 ALTER TABLE ONLY embedded.unsettled
     ADD CONSTRAINT unsettled_pkey PRIMARY KEY (log_id, subscription, log_offset);
 
@@ -5619,6 +5734,9 @@ ALTER TABLE ONLY embedded.queue_reader
 
 COMMENT ON CONSTRAINT queue_reader_of_queue ON embedded.queue_reader IS 'A reader of a queue reads a cursor that exists.';
 
+ALTER TABLE ONLY embedded.timeline
+    ADD CONSTRAINT timeline_log_id_fkey FOREIGN KEY (log_id) REFERENCES embedded.log(log_id) ON DELETE CASCADE;
+
 ALTER TABLE ONLY embedded.unsettled
     ADD CONSTRAINT unsettled_of_queue FOREIGN KEY (log_id, subscription, first_hash) REFERENCES embedded.cursor(log_id, subscription, first_hash) ON DELETE CASCADE;
 
@@ -5670,9 +5788,9 @@ GRANT ALL ON FUNCTION cleave.merge_sketches(run text, fresh_for double precision
 
 REVOKE ALL ON FUNCTION cleave.remember_loads(run text, run_window_end timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION embedded.acknowledge(of_log_id bigint, of_subscription text, of_generation bigint, upto bigint, messages bigint, bytes bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION embedded.acknowledge(of_log_id bigint, of_subscription text, of_generation bigint, upto bigint, messages bigint, bytes bigint) TO cleave_controller;
-GRANT ALL ON FUNCTION embedded.acknowledge(of_log_id bigint, of_subscription text, of_generation bigint, upto bigint, messages bigint, bytes bigint) TO cleave_client;
+REVOKE ALL ON FUNCTION embedded.acknowledge(of_log_id bigint, of_subscription text, of_generation bigint, upto bigint, messages bigint, bytes bigint, of_timeline bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.acknowledge(of_log_id bigint, of_subscription text, of_generation bigint, upto bigint, messages bigint, bytes bigint, of_timeline bigint) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.acknowledge(of_log_id bigint, of_subscription text, of_generation bigint, upto bigint, messages bigint, bytes bigint, of_timeline bigint) TO cleave_client;
 
 REVOKE ALL ON FUNCTION embedded.append(log_name text, producer_name text, batch_sequence bigint, batch_bytes bigint, keys bytea[], payloads bytea[], bucket_hashes integer[], OUT outcome text, OUT log_id bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.append(log_name text, producer_name text, batch_sequence bigint, batch_bytes bigint, keys bytea[], payloads bytea[], bucket_hashes integer[], OUT outcome text, OUT log_id bigint) TO cleave_controller;
@@ -5684,9 +5802,9 @@ GRANT ALL ON FUNCTION embedded.backlog(log_name text, of_subscription text) TO c
 REVOKE ALL ON FUNCTION embedded.backlog_of_buckets(log_name text, of_subscription text, starts integer[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.backlog_of_buckets(log_name text, of_subscription text, starts integer[]) TO cleave_controller;
 
-REVOKE ALL ON FUNCTION embedded.bounds(log_name text, instant timestamp with time zone, OUT log_id bigint, OUT first_offset bigint, OUT next_offset bigint, OUT at_instant bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION embedded.bounds(log_name text, instant timestamp with time zone, OUT log_id bigint, OUT first_offset bigint, OUT next_offset bigint, OUT at_instant bigint) TO cleave_controller;
-GRANT ALL ON FUNCTION embedded.bounds(log_name text, instant timestamp with time zone, OUT log_id bigint, OUT first_offset bigint, OUT next_offset bigint, OUT at_instant bigint) TO cleave_client;
+REVOKE ALL ON FUNCTION embedded.bounds(log_name text, instant timestamp with time zone, OUT log_id bigint, OUT first_offset bigint, OUT next_offset bigint, OUT at_instant bigint, OUT timeline bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.bounds(log_name text, instant timestamp with time zone, OUT log_id bigint, OUT first_offset bigint, OUT next_offset bigint, OUT at_instant bigint, OUT timeline bigint) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.bounds(log_name text, instant timestamp with time zone, OUT log_id bigint, OUT first_offset bigint, OUT next_offset bigint, OUT at_instant bigint, OUT timeline bigint) TO cleave_client;
 
 REVOKE ALL ON FUNCTION embedded.bucket_hash_of(key bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.bucket_hash_of(key bytea) TO cleave_controller;
@@ -5696,6 +5814,9 @@ GRANT ALL ON FUNCTION embedded.divide_part(of_log_id bigint, of_subscription tex
 
 REVOKE ALL ON FUNCTION embedded.end_queue() FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.end_queue() TO cleave_controller;
+
+REVOKE ALL ON FUNCTION embedded.incarnation() FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.incarnation() TO cleave_controller;
 
 REVOKE ALL ON FUNCTION embedded.join_parts(of_log_id bigint, of_subscription text, of_generation bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.join_parts(of_log_id bigint, of_subscription text, of_generation bigint) TO cleave_controller;
@@ -5713,11 +5834,19 @@ REVOKE ALL ON FUNCTION embedded.look(of_log_id bigint, of_subscription text, of_
 GRANT ALL ON FUNCTION embedded.look(of_log_id bigint, of_subscription text, of_generation bigint, OUT is_terminated boolean, OUT all_settled boolean) TO cleave_controller;
 GRANT ALL ON FUNCTION embedded.look(of_log_id bigint, of_subscription text, of_generation bigint, OUT is_terminated boolean, OUT all_settled boolean) TO cleave_client;
 
+REVOKE ALL ON FUNCTION embedded.missed(of_log_id bigint, of_subscription text, low integer, high integer, of_offset bigint, of_timeline bigint, OUT "position" bigint, OUT next_offset bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.missed(of_log_id bigint, of_subscription text, low integer, high integer, of_offset bigint, of_timeline bigint, OUT "position" bigint, OUT next_offset bigint) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.missed(of_log_id bigint, of_subscription text, low integer, high integer, of_offset bigint, of_timeline bigint, OUT "position" bigint, OUT next_offset bigint) TO cleave_client;
+
 REVOKE ALL ON FUNCTION embedded.move(log_name text, of_subscription text, instant timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.move(log_name text, of_subscription text, instant timestamp with time zone) TO cleave_controller;
 
 REVOKE ALL ON FUNCTION embedded.offset_at(of_log_id bigint, instant timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.offset_at(of_log_id bigint, instant timestamp with time zone) TO cleave_controller;
+
+REVOKE ALL ON FUNCTION embedded.open_at(log_name text, of_offset bigint, of_timeline bigint, OUT log_id bigint, OUT first_offset bigint, OUT next_offset bigint, OUT start bigint, OUT timeline bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.open_at(log_name text, of_offset bigint, of_timeline bigint, OUT log_id bigint, OUT first_offset bigint, OUT next_offset bigint, OUT start bigint, OUT timeline bigint) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.open_at(log_name text, of_offset bigint, of_timeline bigint, OUT log_id bigint, OUT first_offset bigint, OUT next_offset bigint, OUT start bigint, OUT timeline bigint) TO cleave_client;
 
 REVOKE ALL ON FUNCTION embedded.owners(of_log_id bigint, of_subscription text, low integer, high integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.owners(of_log_id bigint, of_subscription text, low integer, high integer) TO cleave_controller;
@@ -5750,25 +5879,28 @@ GRANT ALL ON FUNCTION embedded.queue_open(log_name text, of_subscription text, n
 REVOKE ALL ON FUNCTION embedded.queue_reap(of_log_id bigint, of_subscription text) FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.queue_reap(of_log_id bigint, of_subscription text) TO cleave_controller;
 
-REVOKE ALL ON FUNCTION embedded.queue_take(of_log_id bigint, of_subscription text, of_mark text, of_batch bigint, most integer, most_bytes bigint, most_unsettled integer, life_seconds double precision) FROM PUBLIC;
-GRANT ALL ON FUNCTION embedded.queue_take(of_log_id bigint, of_subscription text, of_mark text, of_batch bigint, most integer, most_bytes bigint, most_unsettled integer, life_seconds double precision) TO cleave_controller;
-GRANT ALL ON FUNCTION embedded.queue_take(of_log_id bigint, of_subscription text, of_mark text, of_batch bigint, most integer, most_bytes bigint, most_unsettled integer, life_seconds double precision) TO cleave_client;
+REVOKE ALL ON FUNCTION embedded.queue_take(of_log_id bigint, of_subscription text, of_mark text, of_batch bigint, most integer, most_bytes bigint, most_unsettled integer, life_seconds double precision, last_offset bigint, last_timeline bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.queue_take(of_log_id bigint, of_subscription text, of_mark text, of_batch bigint, most integer, most_bytes bigint, most_unsettled integer, life_seconds double precision, last_offset bigint, last_timeline bigint) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.queue_take(of_log_id bigint, of_subscription text, of_mark text, of_batch bigint, most integer, most_bytes bigint, most_unsettled integer, life_seconds double precision, last_offset bigint, last_timeline bigint) TO cleave_client;
 
-REVOKE ALL ON FUNCTION embedded.read(of_log_id bigint, of_subscription text, of_generation bigint, from_offset bigint, most integer, most_bytes bigint, most_scanned bigint, lag bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION embedded.read(of_log_id bigint, of_subscription text, of_generation bigint, from_offset bigint, most integer, most_bytes bigint, most_scanned bigint, lag bigint) TO cleave_controller;
-GRANT ALL ON FUNCTION embedded.read(of_log_id bigint, of_subscription text, of_generation bigint, from_offset bigint, most integer, most_bytes bigint, most_scanned bigint, lag bigint) TO cleave_client;
+REVOKE ALL ON FUNCTION embedded.read(of_log_id bigint, of_subscription text, of_generation bigint, from_offset bigint, most integer, most_bytes bigint, most_scanned bigint, lag bigint, of_timeline bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.read(of_log_id bigint, of_subscription text, of_generation bigint, from_offset bigint, most integer, most_bytes bigint, most_scanned bigint, lag bigint, of_timeline bigint) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.read(of_log_id bigint, of_subscription text, of_generation bigint, from_offset bigint, most integer, most_bytes bigint, most_scanned bigint, lag bigint, of_timeline bigint) TO cleave_client;
 
-REVOKE ALL ON FUNCTION embedded.read_at(of_log_id bigint, from_offset bigint, most integer, most_bytes bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION embedded.read_at(of_log_id bigint, from_offset bigint, most integer, most_bytes bigint) TO cleave_controller;
-GRANT ALL ON FUNCTION embedded.read_at(of_log_id bigint, from_offset bigint, most integer, most_bytes bigint) TO cleave_client;
+REVOKE ALL ON FUNCTION embedded.read_at(of_log_id bigint, from_offset bigint, most integer, most_bytes bigint, of_timeline bigint, log_name text) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.read_at(of_log_id bigint, from_offset bigint, most integer, most_bytes bigint, of_timeline bigint, log_name text) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.read_at(of_log_id bigint, from_offset bigint, most integer, most_bytes bigint, of_timeline bigint, log_name text) TO cleave_client;
 
 REVOKE ALL ON FUNCTION embedded.release(of_log_id bigint, of_subscription text, of_generation bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.release(of_log_id bigint, of_subscription text, of_generation bigint) TO cleave_controller;
 GRANT ALL ON FUNCTION embedded.release(of_log_id bigint, of_subscription text, of_generation bigint) TO cleave_client;
 
-REVOKE ALL ON FUNCTION embedded.take(log_name text, of_subscription text, new_owner text, live_owners text[], low integer, high integer, of_origin bigint, of_generation bigint, OUT outcome text, OUT log_id bigint, OUT generation bigint, OUT start bigint, OUT holder text) FROM PUBLIC;
-GRANT ALL ON FUNCTION embedded.take(log_name text, of_subscription text, new_owner text, live_owners text[], low integer, high integer, of_origin bigint, of_generation bigint, OUT outcome text, OUT log_id bigint, OUT generation bigint, OUT start bigint, OUT holder text) TO cleave_controller;
-GRANT ALL ON FUNCTION embedded.take(log_name text, of_subscription text, new_owner text, live_owners text[], low integer, high integer, of_origin bigint, of_generation bigint, OUT outcome text, OUT log_id bigint, OUT generation bigint, OUT start bigint, OUT holder text) TO cleave_client;
+REVOKE ALL ON FUNCTION embedded.take(log_name text, of_subscription text, new_owner text, live_owners text[], low integer, high integer, of_origin bigint, of_generation bigint, OUT outcome text, OUT log_id bigint, OUT generation bigint, OUT start bigint, OUT holder text, OUT timeline bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.take(log_name text, of_subscription text, new_owner text, live_owners text[], low integer, high integer, of_origin bigint, of_generation bigint, OUT outcome text, OUT log_id bigint, OUT generation bigint, OUT start bigint, OUT holder text, OUT timeline bigint) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.take(log_name text, of_subscription text, new_owner text, live_owners text[], low integer, high integer, of_origin bigint, of_generation bigint, OUT outcome text, OUT log_id bigint, OUT generation bigint, OUT start bigint, OUT holder text, OUT timeline bigint) TO cleave_client;
+
+REVOKE ALL ON FUNCTION embedded.timeline_before(of_log_id bigint, of_offset bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.timeline_before(of_log_id bigint, of_offset bigint) TO cleave_controller;
 
 REVOKE ALL ON FUNCTION embedded.trim_log(of_log_id bigint, before timestamp with time zone, most bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.trim_log(of_log_id bigint, before timestamp with time zone, most bigint) TO cleave_controller;
@@ -5949,6 +6081,8 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE embedded.message TO cleave_controller
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE embedded.producer TO cleave_controller;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE embedded.queue_reader TO cleave_controller;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE embedded.timeline TO cleave_controller;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE embedded.unsettled TO cleave_controller;
 

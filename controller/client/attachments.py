@@ -28,8 +28,10 @@ from controller.client.session import Assignment, OwnedBucket
 from controller.clock import boot_seconds
 from controller.dataplane.base import LogClient, LogReader, Ownership, Position
 from controller.domain.errors import (
+    CleaveError,
     DataPlaneUnavailable,
     FencedOut,
+    LogShortened,
     LostRace,
     NotFound,
     StoreUnavailable,
@@ -80,6 +82,8 @@ class Attachment(Opening[LogReader]):
         if self.error is not None:
             is_held = isinstance(self.error, LostRace | FencedOut)
             return f"{'held by another reader' if is_held else 'out of reach'}: {self.error}"
+        if self.setback is not None and not self.owned.release:
+            return self.setback
         if self.reader is None:
             return "being opened"
         if self.owned.release:
@@ -107,6 +111,7 @@ class Attachment(Opening[LogReader]):
 
     def note_flow(self) -> None:
         """Something of it was read: whatever kept it back is over."""
+        self.setback = None
         self._standing = SOMETHING_TO_READ, boot_seconds()
 
     def open(self, act: Callable[[], LogReader]) -> None:
@@ -141,6 +146,14 @@ class Attachment(Opening[LogReader]):
         return reader
 
 
+class _Loss:
+    """Losses of a bucket that this consumer owns, until something of the bucket is acknowledged."""
+
+    def __init__(self) -> None:
+        self.backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
+        self.setback: str | None = None
+
+
 StoredPosition = Callable[[Attachment], Position | None]
 """How far the application's results are in a bucket that was just taken."""
 
@@ -166,7 +179,7 @@ class Attachments:
         self._claim, self._on_opened, self._on_free = claim, on_opened, on_free
         self._held: dict[tuple[int, int, int], Attachment] = {}
         self._released: set[tuple[int, int, int]] = set()
-        self._losses: dict[tuple[int, int], Backoff] = {}
+        self._losses: dict[tuple[int, int], _Loss] = {}
         self._threads = ReaderThreads(on_free)
         self._turn = 0
 
@@ -205,10 +218,11 @@ class Attachments:
                 gone += [bucket] if after is None else []
             else:
                 loss = self._losses.get(identity[:2])
-                delay_seconds = 0.0 if loss is None else loss.next_seconds()
+                delay_seconds = 0.0 if loss is None else loss.backoff.next_seconds()
                 self._held[identity] = Attachment(
                     bucket, origin, self._wakeup, delay_seconds, self._on_opened, self._on_free, after
                 )
+                self._held[identity].setback = None if loss is None else loss.setback
         return gone
 
     def open_due(self) -> None:
@@ -267,10 +281,12 @@ class Attachments:
         self._released.add(attachment.owned.identity)
         self._stop(attachment)
 
-    def lose(self, attachment: Attachment) -> None:
-        """Stop reading it. While it is owned it is opened anew, later each time until something of it is acknowledged."""
-        place = attachment.owned.identity[:2]
-        self._losses.setdefault(place, Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS))
+    def lose(self, attachment: Attachment, error: CleaveError | None = None) -> None:
+        """Stop reading it. While it is owned it is opened anew, later each time until something of it is acknowledged. `error`: why
+        it was lost.
+        """
+        loss = self._losses.setdefault(attachment.owned.identity[:2], _Loss())
+        loss.setback = error.message if isinstance(error, LogShortened) else attachment.setback
         self._stop(attachment)
 
     def succeed(self, attachment: Attachment) -> None:

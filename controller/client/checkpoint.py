@@ -2,7 +2,8 @@
 
 A segment is done, or has a position: that of the last message handed out, a place before the first one, or None for its very
 beginning. The value is the application's to keep, as bytes, beside its results. A group of consumers has one value for each member,
-which say together where the group is (`merged`).
+which say together where the group is (`merged`). A position names the timeline of its log where logs have timelines, so a log that
+became shorter is read on where its history leaves that of the position.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from enum import StrEnum
 from controller.client.checkpoint import Checkpoint
 from controller.client.closing import ClosedByWith, CloseTime, close_and_say_goodbye
 from controller.client.patience import patiently
-from controller.client.position_reading import read_on
+from controller.client.position_reading import open_at, read_on
 from controller.client.rounds import Rounds
 from controller.client.segment_lists import ListedSegment, SegmentList, SegmentWatch
 from controller.client.segment_readers import SegmentReader, SegmentReaders
@@ -251,9 +251,7 @@ class CheckpointConsumer(ClosedByWith):
 
     def _open(self, one: SegmentReader[PositionReader]) -> PositionReader:
         """In a thread aside. The position is this reading's: it does not change before there is a reader."""
-        return self._logs.open_reader_at(
-            one.backing_topic, self._positions[one.segment_id], on_arrival=one.ring
-        )
+        return open_at(self._logs, one, self._positions[one.segment_id])
 
     def _look_or_demand(self) -> CheckpointBatch | None:
         """When there is nothing, what is out of reach is told."""

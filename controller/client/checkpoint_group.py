@@ -20,7 +20,7 @@ from datetime import datetime
 from controller.client.checkpoint import Checkpoint, merged
 from controller.client.checkpoint_consumer import CheckpointBatch, SegmentStatus, instant_of
 from controller.client.closing import ClosedByWith, CloseTime, close_and_say_goodbye
-from controller.client.position_reading import read_on
+from controller.client.position_reading import open_at, read_on
 from controller.client.rounds import Rounds
 from controller.client.segment_readers import SegmentReader, SegmentReaders
 from controller.client.servers import Servers
@@ -325,7 +325,7 @@ class CheckpointGroupConsumer(ClosedByWith):
         if not held.is_placed:
             held.position = self._logs.locate(one.backing_topic, self._start_ms)
             held.is_placed = True
-        return self._logs.open_reader_at(one.backing_topic, held.position, on_arrival=one.ring)
+        return open_at(self._logs, one, held.position)
 
     def _due_at(self) -> float:
         """While the leader is not heard, or it is paused, nothing is to be opened."""

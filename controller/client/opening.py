@@ -40,6 +40,8 @@ class Opening(Generic[Reader]):
         self.reader: Reader | None = None
         self.error: CleaveError | None = None
         """Why it could not be opened or read when that was last tried."""
+        self.setback: str | None = None
+        """Why messages come again, or others in their place: the log became shorter. Until the next messages are read."""
         self.next_try_at = time.monotonic() + delay_seconds
         self.rung = threading.Event()
         self.is_being_opened = self.is_closed = False

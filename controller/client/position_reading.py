@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controller.client.segment_readers import SegmentReader, SegmentReaders
-from controller.dataplane.base import LogMessage, PositionReader
-from controller.domain.errors import DataPlaneUnavailable
+from controller.dataplane.base import LogClient, LogMessage, Position, PositionReader
+from controller.domain.errors import DataPlaneUnavailable, LogShortened
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,17 @@ class Reading:
     messages: Sequence[LogMessage]
     is_end: bool
     unanswered: DataPlaneUnavailable | None = None
+
+
+def open_at(logs: LogClient, one: SegmentReader[PositionReader], after: Position | None) -> PositionReader:
+    """Open a reader behind the position; where the log became shorter, behind the last message that its history shares with the
+    position's. The messages after that are of the log's own history, and none of them was read.
+    """
+    try:
+        return logs.open_reader_at(one.backing_topic, after, on_arrival=one.ring)
+    except LogShortened as error:
+        one.setback = error.message
+        return logs.open_reader_at(one.backing_topic, error.resume, on_arrival=one.ring)
 
 
 def read_on(
@@ -48,6 +59,7 @@ def read_on(
         readers.settled(one.segment_id)
         if found.messages:
             one.rung.set()
+            one.setback = None
     return found
 
 

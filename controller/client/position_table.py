@@ -6,6 +6,9 @@ again. A batch is stored by the same transaction as its results (`store`), if th
 So a process that was stopped, lost the bucket and goes on cannot commit, and what was committed but not acknowledged is not done
 twice. Acknowledging afterwards only lets the log forget; nothing here acknowledges.
 
+A position stands for one message for good. Where a log gives an offset out again, after a fail-over or a restore, the position begins with
+the timeline of the message (`controller.dataplane.embedded.timelines`), and what was written later is greater.
+
 Works with a connection of psycopg 2 or 3, or of SQLAlchemy on either.
 """
 

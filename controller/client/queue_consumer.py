@@ -31,6 +31,7 @@ from controller.domain.errors import (
     DataPlaneUnavailable,
     FencedOut,
     InvalidInput,
+    LogShortened,
     LostRace,
     NotFound,
 )
@@ -347,6 +348,7 @@ class QueueConsumer(ClosedByWith):
             if message is not None:
                 one.succeed()
                 one.rung.set()  # there may be more
+                one.setback = None
                 self._readers.settled(one.segment_id)
                 return message
             if answer is None:
@@ -356,6 +358,7 @@ class QueueConsumer(ClosedByWith):
             if answer:
                 self._say_drained(one.segment_id, share)
         except (LostRace, NotFound, FencedOut) as error:
+            one.setback = error.message if isinstance(error, LogShortened) else one.setback
             self._readers.reopen(one, error if isinstance(error, NotFound) else None)
         except DataPlaneUnavailable as error:
             one.rung.set()
@@ -392,6 +395,8 @@ class QueueConsumer(ClosedByWith):
             reason = "paused"
         elif one is not None and one.error is not None:
             reason = f"out of reach: {one.error}"
+        elif one is not None and one.setback is not None:
+            reason = one.setback
         elif one is None or one.reader is None:
             reason = "being opened"
         else:

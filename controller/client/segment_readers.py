@@ -114,7 +114,8 @@ class SegmentReaders(Generic[Reader]):
         self._threads.stop(one.segment_id, one)
         if is_held:
             self._hold(one.segment_id, one.backing_topic, self._backoff(one.segment_id).next_seconds())
-            self._held[one.segment_id].error = error
+            again = self._held[one.segment_id]
+            again.error, again.setback = error, one.setback
 
     def settled(self, segment_id: int) -> None:
         """Reading the segment works."""
@@ -132,6 +133,8 @@ class SegmentReaders(Generic[Reader]):
         one = self._held.get(segment_id)
         if one is not None and one.error is not None:
             return f"out of reach: {one.error}"
+        if one is not None and one.setback is not None and not is_paused:
+            return one.setback
         if one is None or one.reader is None:
             return "being opened"
         if is_paused:

@@ -71,8 +71,10 @@ class Assignment(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def version(self) -> tuple[int, int, int]:
-        """Assignments are ordered by it."""
-        return self.term, self.generation, self.epoch
+        """Assignments are ordered by it. Terms come second: a database that went back in time hands terms out once more,
+        while each subscription goes on with a generation above all earlier ones.
+        """
+        return self.generation, self.term, self.epoch
 
     @cached_property
     def identities(self) -> frozenset[tuple[int, int, int]]:

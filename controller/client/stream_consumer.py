@@ -31,6 +31,7 @@ from controller.clock import boot_seconds
 from controller.dataplane.base import LogClient, LogMessage, LogReader, Position
 from controller.domain.entry_buckets import MOST_UNITS
 from controller.domain.errors import (
+    CleaveError,
     DataPlaneUnavailable,
     FencedOut,
     InvalidInput,
@@ -319,8 +320,8 @@ class StreamConsumer(ClosedByWith):
         reader, position = held.reader, batch.messages[-1].position if upto is None else upto
         try:
             patiently(lambda: reader.acknowledge(position), seconds=patience_seconds)
-        except (LostRace, NotFound, FencedOut):
-            self._lose(held)
+        except (LostRace, NotFound, FencedOut) as error:
+            self._lose(held, error)
             return False
         held.acknowledged = position if held.acknowledged is None else max(held.acknowledged, position)
         self._attachments.succeed(held)
@@ -457,8 +458,8 @@ class StreamConsumer(ClosedByWith):
             held.since(self._reason(held))
             if found.is_drained:
                 self._session.say_drained([held.owned])
-        except (LostRace, NotFound, FencedOut):
-            self._lose(held)
+        except (LostRace, NotFound, FencedOut) as error:
+            self._lose(held, error)
         except (DataPlaneUnavailable, Terminal) as error:  # of this bucket alone: others go on
             held.rung.set()
             held.fail(error)
@@ -515,9 +516,9 @@ class StreamConsumer(ClosedByWith):
             owned.bucket_end if owned.buckets > MOST_UNITS else None,
         )
 
-    def _lose(self, held: Attachment) -> None:
+    def _lose(self, held: Attachment, error: CleaveError | None = None) -> None:
         """Read this bucket no further. If it is still ours it is opened anew, and what was not acknowledged comes again."""
-        self._attachments.lose(held)
+        self._attachments.lose(held, error)
         self._changed()
 
 
@@ -546,6 +547,9 @@ def _beyond(stored: Position | None, found: Sequence[LogMessage]) -> Sequence[Lo
     """Those of them that are not done already. Where nothing is stored they stay as the log gave them, which may make each only when
     somebody looks at it.
     """
-    if stored is None or found[0].position > stored:
+    if stored is None:
         return found
-    return [one for one in found if one.position > stored]
+    compared = -len(stored)  # before embedded logs had timelines, their positions were the offset alone
+    if found[0].position[compared:] > stored:
+        return found
+    return [one for one in found if one.position[compared:] > stored]

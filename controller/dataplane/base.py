@@ -268,7 +268,7 @@ class OutgoingMessage(NamedTuple):
 
 
 Position = tuple[int, ...]
-"""Where a message lies in its log: opaque but ordered; (offset,) here, (ledger, entry, index) in Pulsar."""
+"""Where a message lies in its log: opaque but ordered; (timeline, offset) here, (ledger, entry, index) in Pulsar."""
 
 
 class LogMessage(NamedTuple):
@@ -308,7 +308,7 @@ class LogReader(MayWait, Protocol):
     """The one reader of a log for a subscription, from the first unacknowledged message on.
 
     Every call raises LostRace when the cursor is no longer this reader's (taken over, or moved by a seek): open a new
-    one. FencedOut means that a newer reader of the same owner exists, so this process is the stale one. A broker
+    one. LogShortened means that the log lacks messages that this reader was given, after a fail-over or a restore. FencedOut means that a newer reader of the same owner exists, so this process is the stale one. A broker
     signals both by breaking the connection. A call made at that moment may still succeed, but what it acknowledges has
     no effect.
     """
@@ -442,7 +442,8 @@ class LogClient(Protocol):
     ) -> PositionReader:
         """Read what follows upon a position, None: from the very first message that the log ever had.
 
-        `on_arrival` as for `open_reader`. DataGone where some of that was deleted and a data plane can tell; SegmentNotFound.
+        `on_arrival` as for `open_reader`. DataGone where some of that was deleted and a data plane can tell; LogShortened where the
+        log does not have the message at that position, with the position to open a reader at instead; SegmentNotFound.
         """
 
     def open_queue_reader(

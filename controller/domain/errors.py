@@ -5,7 +5,8 @@ Drawn::
     CleaveError
     ├── Retryable(delay_seconds)      try again after the delay; nothing is wrong with the request
     │   ├── LostRace                  a row or input version moved under us; re-read and decide again
-    │   │   └── HeldUp                somebody else has to finish first; nothing was lost, look again
+    │   │   ├── HeldUp                somebody else has to finish first; nothing was lost, look again
+    │   │   └── LogShortened          (client side) a log lost its last messages; open a new reader
     │   ├── DataPlaneUnavailable      a call failed or was refused for now
     │   │   └── DataPlaneTimeout      no answer in time; the act may or may not have happened
     │   ├── StoreUnavailable          PostgreSQL is away
@@ -72,6 +73,15 @@ class LostRace(Retryable):
 
 class HeldUp(LostRace):
     """Somebody else has to finish first. Nothing was lost; look again."""
+
+
+class LogShortened(LostRace):
+    """After a fail-over or a restore a log lacks messages that a reader was given. A new reader reads on where the log's history goes
+    on.
+    """
+
+    resume: tuple[int, ...] | None = None
+    """Position to go on after, for an application that keeps positions itself; None where the server keeps the position."""
 
 
 class DataPlaneUnavailable(Retryable):

@@ -56,9 +56,14 @@ class RecoveryPlan:
 
 
 def plan_recovery(
-    journal: SegmentLayout, logs: Mapping[int, SegmentLog], found: Sequence[SegmentLog], now: int
+    journal: SegmentLayout,
+    logs: Mapping[int, SegmentLog],
+    found: Sequence[SegmentLog],
+    now: int,
+    *,
+    highest_id: int = -1,
 ) -> RecoveryPlan:
-    """Return the layout that the logs show.
+    """Return the layout that the logs show. Its next segment id is above `highest_id`, too.
 
     `journal` holds the segments that are not pruned, `logs` their logs by segment id. `found` are logs that no segment of
     the journal has: created by operations that the journal lost, or by live operations that it has in an earlier state.
@@ -72,8 +77,10 @@ def plan_recovery(
     segments = {i: _sealed(s, epoch, now) if i in sealed else s for i, s in journal.segments.items()}
     for log in sorted(taken, key=lambda one: one.segment_id):
         segments[log.segment_id] = _segment(log, segments, epoch, now, is_sealed=log.segment_id in replaced)
-    top = max((one.segment_id for one in found), default=-1)
-    layout = SegmentLayout.from_selection(epoch, max(journal.next_segment_id, top + 1), segments.values())
+    highest_id = max((highest_id, *(one.segment_id for one in found)))
+    layout = SegmentLayout.from_selection(
+        epoch, max(journal.next_segment_id, highest_id + 1), segments.values()
+    )
     if not problems and (taken or sealed):
         problems = _broken_laws(layout)
     return RecoveryPlan(

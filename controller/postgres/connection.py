@@ -30,7 +30,7 @@ URL's `connect_timeout` wins.
 SILENT_SECONDS = 3.0
 """A listening connection that heard nothing for this long asks the server for an answer."""
 ANSWER_SECONDS = 3.0
-"""Time for the answer of a server that is only asked whether it serves."""
+"""Time for the answer to a statement that only tests whether the server serves."""
 _LEAST_CONNECT_SECONDS = 2
 """libpq counts connect time-outs in whole seconds and takes less than 2 for 2."""
 _VANISHED = {

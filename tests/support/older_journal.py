@@ -35,9 +35,9 @@ class Backups:
         """Copy the journal as it is now; returns the copy's URL."""
         name = f"cleave_backup_{secrets.token_hex(4)}"
         self.bench.store.dispose()
-        present = self.bench.store.address.parameters["dbname"]
-        self._disconnect(present)
-        url = self.server.create_database(name, template=present)
+        database = self.bench.store.address.parameters["dbname"]
+        self._disconnect(database)
+        url = self.server.create_database(name, template=database)
         self.made.append(name)
         return url
 

@@ -109,6 +109,11 @@ class Planes:
         self.readers.append(found)
         return found
 
+    def positions(self, log: str, *offsets: int) -> list[Position]:
+        """Positions of messages of an embedded log that has one timeline."""
+        timeline, _ = self.logs.locate(log, None)
+        return [(timeline, offset) for offset in offsets]
+
     def read(self, reader: LogReader | PositionReader | QueueReader, count: int) -> list[LogMessage]:
         """The next `count` messages, waiting for their arrival."""
         found: list[LogMessage] = []

@@ -21,9 +21,10 @@ from sqlalchemy import URL
 from controller.clock import boot_seconds
 from controller.dataplane.base import OutgoingMessage, Ownership, Position
 from controller.dataplane.embedded.names import ARRIVALS, checked, no_cursor, no_log
-from controller.dataplane.embedded.position_reader import EmbeddedPositionReader, gone
+from controller.dataplane.embedded.position_reader import EmbeddedPositionReader, gone, unknown
 from controller.dataplane.embedded.queue_reader import LIFE_SECONDS, EmbeddedQueueReader, QueueKeeper
 from controller.dataplane.embedded.reader import EmbeddedReader
+from controller.dataplane.embedded.timelines import Place, shortened, timeline_and_offset
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.dataplane.postgres_listener import PostgresListener
 from controller.domain.errors import CleaveError, FencedOut, InvalidInput, LostRace, SegmentTerminated
@@ -38,11 +39,12 @@ _APPEND = """
 SELECT outcome, log_id FROM embedded.append(%s, %s, %s, %s, %s::bytea[], %s::bytea[], %s::integer[])
 """
 _TAKE = """
-SELECT outcome, log_id, generation, start, holder FROM embedded.take(%s, %s, %s, %s::text[], %s, %s, %s, %s)
+SELECT outcome, log_id, generation, start, holder, timeline FROM embedded.take(%s, %s, %s, %s::text[], %s, %s, %s, %s)
 """
-_BOUNDS = """
-SELECT log_id, first_offset, next_offset, at_instant FROM embedded.bounds(%s, to_timestamp(%s / 1000.0))
+_LOCATE = """
+SELECT timeline, coalesce(at_instant, next_offset) - 1 FROM embedded.bounds(%s, to_timestamp(%s / 1000.0))
 """
+_OPEN_AT = "SELECT log_id, first_offset, next_offset, start, timeline FROM embedded.open_at(%s, %s, %s)"
 _OPEN_QUEUE = "SELECT outcome, log_id FROM embedded.queue_open(%s, %s, %s, %s, %s)"
 
 
@@ -125,7 +127,7 @@ class EmbeddedLogClient:
         names = (backing_topic, subscription, checked("owner", owner), list(live_owners))
         with self._calls.statement(f"read {backing_topic} as {owner!r}") as cursor:
             cursor.execute(_TAKE, (*names, bucket.start, bucket.end, *(ownership or (None, None))))
-            ((outcome, log_id, generation, position, holder),) = cursor.fetchall()
+            ((outcome, log_id, generation, start, holder, timeline),) = cursor.fetchall()
         if outcome != "taken":
             raise _refusal(backing_topic, subscription, outcome, holder)
         reader = EmbeddedReader(
@@ -136,7 +138,7 @@ class EmbeddedLogClient:
             bucket=bucket,
             log_id=log_id,
             generation=generation,
-            position=position,
+            place=Place(start, timeline),
             on_arrival=on_arrival,
             on_close=lambda: self._forget(reader),
         )
@@ -145,23 +147,31 @@ class EmbeddedLogClient:
 
     def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
         """The offset before the first message at or after the instant that is there, None: the last one; see `LogClient`."""
-        _, _, next_offset, at_instant = self._bounds(backing_topic, instant_ms)
-        return ((next_offset if instant_ms is None else at_instant) - 1,)
+        position: Position = self._row(_LOCATE, backing_topic, instant_ms)
+        return position
 
     def open_reader_at(
         self, backing_topic: str, after: Position | None, *, on_arrival: Callable[[], None]
     ) -> EmbeddedPositionReader:
-        """Read what follows upon that offset; see `LogClient.open_reader_at`."""
+        """Read what follows upon that position; see `LogClient.open_reader_at`.
+
+        A position that was kept before logs had timelines is taken at its word, unless the log ends before it: DataGone.
+        """
         self._listen()
-        log_id, first_offset, _, _ = self._bounds(backing_topic, None)
-        next_offset = 0 if after is None else after[0] + 1
-        if next_offset < first_offset:
-            raise gone(backing_topic, next_offset, first_offset)
+        timeline, offset = (0, -1) if after is None else timeline_and_offset(after)
+        log_id, first_offset, end, start, before = self._row(_OPEN_AT, backing_topic, offset, timeline)
+        place = Place(start, before)
+        if place.offset > end:
+            raise unknown(backing_topic, offset, end)
+        if place.offset <= offset:
+            raise shortened(backing_topic, None, offset + 1, end, place.offset, resume=place.last)
+        if place.offset < first_offset:
+            raise gone(backing_topic, place.offset, first_offset)
         reader = EmbeddedPositionReader(
             self._calls,
             backing_topic=backing_topic,
             log_id=log_id,
-            next_offset=next_offset,
+            place=place,
             on_close=lambda: self._forget(reader),
         )
         self._watch(reader, log_id, on_arrival)
@@ -209,11 +219,11 @@ class EmbeddedLogClient:
             self._listener.close()
         self._calls.close()
 
-    def _bounds(self, backing_topic: str, instant_ms: int | None) -> tuple[int, int, int, int]:
-        """The log's id, its first offset, the one after its last, and that of the instant."""
+    def _row(self, statement: str, backing_topic: str, *values: int | None) -> tuple[int, ...]:
+        """Return the log's row of the statement. Raises SegmentNotFound."""
         with self._calls.statement(f"look at {backing_topic}") as cursor:
-            cursor.execute(_BOUNDS, (backing_topic, instant_ms))
-            row: tuple[int, int, int, int] | None = cursor.fetchone()
+            cursor.execute(statement, (backing_topic, *values))
+            row: tuple[int, ...] | None = cursor.fetchone()
         if row is None:
             raise no_log(backing_topic)
         return row

@@ -1,6 +1,7 @@
 """Reading one embedded log from a position on, without a cursor: the application keeps the position.
 
-Nothing is kept for such a reader, so nothing holds up the trimming of the log. What was trimmed before it was read is DataGone.
+Nothing is kept for such a reader, so nothing holds up the trimming of the log. What was trimmed before it was read is DataGone. A log
+that does not have the last message that the reader was given is opened again, where its history goes on (`timelines`).
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from collections.abc import Callable, Sequence
 
 from controller.dataplane.base import LogMessage
 from controller.dataplane.embedded.reader import MAX_READ_BYTES, milliseconds
+from controller.dataplane.embedded.timelines import Place, Timelines
 from controller.dataplane.postgres_calls import PostgresCalls
-from controller.domain.errors import DataGone, InvalidInput
+from controller.domain.errors import DataGone, DataPlaneUnavailable, InvalidInput
 
 _READ_AT = """
-SELECT log_offset, published_at, key, payload, first_offset, is_at_end FROM embedded.read_at(%s, %s, %s, %s)
+SELECT log_offset, published_at, key, payload, first_offset, is_at_end, timelines
+  FROM embedded.read_at(%s, %s, %s, %s, %s, %s)
 """
 
 
@@ -26,11 +29,11 @@ class EmbeddedPositionReader:
         *,
         backing_topic: str,
         log_id: int,
-        next_offset: int,
+        place: Place,
         on_close: Callable[[], None],
     ) -> None:
         self._calls, self._backing_topic, self._log_id = calls, backing_topic, log_id
-        self._next, self._on_close = next_offset, on_close
+        self._place, self._on_close = place, on_close
 
     def may_wait(self) -> bool:
         """Never: each read is a call to the server that has all logs."""
@@ -42,7 +45,8 @@ class EmbeddedPositionReader:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
         messages, _ = self._look(limit)
         if messages:
-            (self._next,) = (messages[-1].position[0] + 1,)
+            timeline, offset = messages[-1].position
+            self._place = Place(offset + 1, timeline)
         return messages
 
     def is_at_end(self) -> bool:
@@ -57,20 +61,34 @@ class EmbeddedPositionReader:
     def _look(self, limit: int) -> tuple[list[LogMessage], bool]:
         """The next messages, and whether nothing can follow upon them."""
         with self._calls.statement(f"read {self._backing_topic}") as cursor:
-            cursor.execute(_READ_AT, (self._log_id, self._next, limit, MAX_READ_BYTES))
+            place = (self._place.offset, limit, MAX_READ_BYTES, self._place.timeline)
+            cursor.execute(_READ_AT, (self._log_id, *place, self._backing_topic))
             rows = cursor.fetchall()
         if not rows:
             raise DataGone(
                 f"{self._backing_topic} was deleted before it was read to its end; begin anew where messages are left"
             )
-        *found, (_, _, _, _, first_offset, is_at_end) = rows
-        if first_offset > self._next:
-            raise gone(self._backing_topic, self._next, first_offset)
+        *found, (scanned, _, _, _, first_offset, is_at_end, timelines) = rows
+        if scanned is None:
+            raise DataPlaneUnavailable(
+                f"{self._backing_topic}: the log became shorter; open a new reader", delay_seconds=0.0
+            )
+        if first_offset > self._place.offset:
+            raise gone(self._backing_topic, self._place.offset, first_offset)
+        position = Timelines(timelines).position
         messages = [
-            LogMessage((at,), milliseconds(when), None if key is None else bytes(key), bytes(payload))
-            for at, when, key, payload, _, _ in found
+            LogMessage(position(at), milliseconds(when), None if key is None else bytes(key), bytes(payload))
+            for at, when, key, payload, *_ in found
         ]
         return messages, bool(is_at_end)
+
+
+def unknown(backing_topic: str, offset: int, end: int) -> DataGone:
+    """Return the error for a position without a timeline that lies beyond the end of the log."""
+    return DataGone(
+        f"{backing_topic}: position {offset} is beyond the end {end} of the log, which became shorter, and the position names no "
+        "timeline, so the first message that was not read is not known; begin at an earlier position or instant"
+    )
 
 
 def gone(backing_topic: str, wanted: int, first_offset: int) -> DataGone:

@@ -2,7 +2,7 @@
 
 What a reader took is noted under its mark (migration 0034 says how). It keeps that for `LIFE_SECONDS` after it was last heard of,
 and `QueueKeeper` lets the server hear of all readers of a process. A batch is asked for under a number, so that one whose answer
-was lost is given again.
+was lost is given again. A log that does not have the highest message that the reader was given refuses a read (`timelines`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from controller.clock import boot_seconds
 from controller.dataplane.base import LogMessage, Position
 from controller.dataplane.embedded.names import no_cursor
 from controller.dataplane.embedded.reader import MAX_READ_BYTES, milliseconds
+from controller.dataplane.embedded.timelines import Place, Timelines, demand_there
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.domain.errors import CleaveError, InvalidInput, LostRace
 
@@ -29,7 +30,8 @@ MAX_UNSETTLED = 10_000
 time.
 """
 _TAKE = """
-SELECT log_offset, published_at, key, payload, deliveries FROM embedded.queue_take(%s, %s, %s, %s, %s, %s, %s, %s)
+SELECT log_offset, published_at, key, payload, deliveries, timelines
+  FROM embedded.queue_take(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 """
 _ACKNOWLEDGE = "SELECT embedded.queue_acknowledge(%s, %s, %s, %s::bigint[], %s::bigint[])"
 _GIVE_BACK = "SELECT embedded.queue_give_back(%s, %s, %s, %s::bigint[], %s::bigint[], %s, %s)"
@@ -58,8 +60,10 @@ class EmbeddedQueueReader:
         self._life_seconds, self._heard_at, self._on_close = life_seconds, heard_at, on_close
         self._numbers = itertools.count(1)
         self._number = next(self._numbers)
-        self._batches: dict[int, int] = {}
+        self._batches: dict[Position, int] = {}
         """Of each message that is held the batch in which it came."""
+        self._highest: Position = (0, -1)
+        """Position of the highest message that was ever given to this reader."""
         self._is_lost = self._is_closed = False
 
     @property
@@ -85,22 +89,33 @@ class EmbeddedQueueReader:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
         self._demand_known()
         began = boot_seconds()
-        given = (limit, MAX_READ_BYTES, MAX_UNSETTLED, self._life_seconds)
+        timeline, offset = self._highest
+        given = (limit, MAX_READ_BYTES, MAX_UNSETTLED, self._life_seconds, offset, timeline)
         with self._calls.statement(f"read {self._backing_topic}") as cursor:
             cursor.execute(_TAKE, (*self._queue, self.mark, self._number, *given))
             rows = cursor.fetchall()
         if not rows:
             self.lose()
+            timeline, offset = self._highest
+            demand_there(self._calls, self._backing_topic, *self._queue, Place(offset + 1, timeline))
             self._demand_known()
         self.heard(began)
-        self._batches |= {row[0]: self._number for row in rows[:-1]}
-        self._number = next(self._numbers)
-        return [
+        *found, (_, _, _, _, _, timelines) = rows
+        position = Timelines(timelines).position
+        messages = [
             LogMessage(
-                (at,), milliseconds(when), None if key is None else bytes(key), bytes(payload), deliveries
+                position(at),
+                milliseconds(when),
+                None if key is None else bytes(key),
+                bytes(payload),
+                deliveries,
             )
-            for at, when, key, payload, deliveries in rows[:-1]
+            for at, when, key, payload, deliveries, _ in found
         ]
+        self._batches |= {one.position: self._number for one in messages}
+        self._highest = max([self._highest, *(one.position for one in messages[-1:])])
+        self._number = next(self._numbers)
+        return messages
 
     def acknowledge(self, positions: Sequence[Position]) -> Sequence[Position]:
         """Done with these; those that others have, or will have, are given back."""
@@ -111,8 +126,8 @@ class EmbeddedQueueReader:
             ((refused,),) = cursor.fetchall()
         if refused is None:
             raise no_cursor(self._backing_topic, self._queue[1])
-        self._forget(offsets)
-        return [(offset,) for offset in refused]
+        self._forget(positions)
+        return [one for one in positions if one[1] in refused]
 
     def give_back(
         self, positions: Sequence[Position], *, delay_seconds: float = 0.0, unseen: bool = False
@@ -122,7 +137,7 @@ class EmbeddedQueueReader:
         offsets, batches = self._noted(positions)
         with self._calls.statement(f"give back of {self._backing_topic}") as cursor:
             cursor.execute(_GIVE_BACK, (*self._queue, self.mark, offsets, batches, delay_seconds, unseen))
-        self._forget(offsets)
+        self._forget(positions)
 
     def is_drained(self) -> bool:
         """Whether the log is terminated and all of it acknowledged."""
@@ -144,12 +159,11 @@ class EmbeddedQueueReader:
 
     def _noted(self, positions: Sequence[Position]) -> tuple[list[int], list[int]]:
         """Offsets, and the batch in which each came; 0, which is none, for what is not held."""
-        offsets = [offset for (offset,) in positions]
-        return offsets, [self._batches.get(offset, 0) for offset in offsets]
+        return [offset for _, offset in positions], [self._batches.get(one, 0) for one in positions]
 
-    def _forget(self, offsets: Iterable[int]) -> None:
-        for offset in offsets:
-            self._batches.pop(offset, None)
+    def _forget(self, positions: Iterable[Position]) -> None:
+        for position in positions:
+            self._batches.pop(position, None)
 
     def _demand_known(self) -> None:
         if self._is_lost:

@@ -2,8 +2,9 @@
 
 A cursor is in parts by bucket hash, each with a position of its own (migration 0031 says how they are kept). A reader
 holds those within its range, all or none. Each statement carries the generation, so a reader that lost one of them, or
-whose cursor was moved by hand, learns it from its next call and can neither read on nor acknowledge. Not for use by
-two threads at once.
+whose cursor was moved by hand, learns it from its next call and can neither read on nor acknowledge. Each statement also
+names the last message below the reader's place, and a log that does not have that message refuses the statement
+(`timelines`). Not for use by two threads at once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 
 from controller.dataplane.base import LogMessage, Position
 from controller.dataplane.embedded.names import no_cursor
+from controller.dataplane.embedded.timelines import Place, Timelines, demand_there
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.domain.errors import CleaveError, FencedOut, InvalidInput, LostRace
 from controller.domain.hash_range import HashRange
@@ -30,9 +32,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 _READ = """
-SELECT log_offset, published_at, key, payload FROM embedded.read(%s, %s, %s, %s, %s, %s, %s, %s)
+SELECT log_offset, published_at, key, payload, timelines FROM embedded.read(%s, %s, %s, %s, %s, %s, %s, %s, %s)
 """
-_ACKNOWLEDGE = "SELECT embedded.acknowledge(%s, %s, %s, %s, %s, %s)"
+_ACKNOWLEDGE = "SELECT embedded.acknowledge(%s, %s, %s, %s, %s, %s, %s)"
 _LOOK = "SELECT is_terminated, all_settled FROM embedded.look(%s, %s, %s)"
 _RELEASE = "SELECT embedded.release(%s, %s, %s)"
 _OWNERS = "SELECT owner FROM embedded.owners(%s, %s, %s, %s) AS part (owner)"
@@ -55,7 +57,7 @@ class EmbeddedReader:
         bucket: HashRange,
         log_id: int,
         generation: int,
-        position: int,
+        place: Place,
         on_arrival: Callable[[], None],
         on_close: Callable[[], None],
     ) -> None:
@@ -63,8 +65,9 @@ class EmbeddedReader:
         self._backing_topic, self._subscription, self._owner = backing_topic, subscription, owner
         self._bucket = bucket
         self._held = (log_id, subscription, generation)
-        self._next = position
-        self._delivered = self._acknowledged = -1  # the last offset given out, the highest acknowledged
+        self._place = place
+        self._delivered: Position = (-1, -1)  # of the last message given out
+        self._acknowledged: Position = (-1, -1)  # the highest
         self._unreported = [0, 0]  # messages and bytes delivered since the last acknowledgement
         self._on_arrival, self._on_close = on_arrival, on_close
         self._closed = False
@@ -81,14 +84,13 @@ class EmbeddedReader:
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
-        began = self._next
-        messages, scanned = self._scan(limit, MAX_READ_BYTES, IDLE_LAG)
-        self._next = scanned
+        began = self._place.offset
+        messages = self._scan(limit, MAX_READ_BYTES, IDLE_LAG)
         if messages:
-            self._delivered = messages[-1].position[0]
+            self._delivered = messages[-1].position
             self._unreported[0] += len(messages)
             self._unreported[1] += sum(len(m.payload) + len(m.key or b"") for m in messages)
-        elif scanned - began >= MAX_SCANNED:
+        elif self._place.offset - began >= MAX_SCANNED:
             self._on_arrival()
         return messages
 
@@ -97,19 +99,20 @@ class EmbeddedReader:
 
         Once all that was delivered is acknowledged, so is what was passed over since: it belongs to others.
         """
-        (offset,) = position
-        if offset >= self._next:
+        timeline, offset = position
+        if position > self._place.last:
             raise InvalidInput(
-                f"{self._backing_topic}: offset {offset} was not read yet (next is {self._next}); "
+                f"{self._backing_topic}: offset {offset} was not read yet (next is {self._place.offset}); "
                 "acknowledge what was read"
             )
-        upto = self._next if offset >= self._delivered else offset + 1
+        upto = self._place if position >= self._delivered else Place(offset + 1, timeline)
         with self._calls.statement(f"acknowledge {self._backing_topic}") as cursor:
-            cursor.execute(_ACKNOWLEDGE, (*self._held, upto, *self._unreported))
+            cursor.execute(_ACKNOWLEDGE, (*self._held, upto.offset, *self._unreported, upto.timeline))
             ((is_held,),) = cursor.fetchall()
         if not is_held:
+            self._demand_there(upto)
             raise self._lost()
-        self._acknowledged = max(self._acknowledged, offset)
+        self._acknowledged = max(self._acknowledged, position)
         self._unreported = [0, 0]
 
     def is_drained(self) -> bool:
@@ -121,10 +124,10 @@ class EmbeddedReader:
         is_terminated, all_settled = self._look()
         if not is_terminated or all_settled or not self._is_settled:
             return is_terminated and all_settled
-        messages, scanned = self._scan(1, 0, 0)
-        if messages:
+        place = self._place
+        if self._scan(1, 0, 0):
+            self._place = place  # the message is read again, and delivered then
             return False
-        self._next = scanned
         _, all_settled = self._look()
         return all_settled
 
@@ -142,8 +145,8 @@ class EmbeddedReader:
         """Whether everything delivered is acknowledged."""
         return self._acknowledged >= self._delivered
 
-    def _scan(self, limit: int, most_bytes: int, lag: int) -> tuple[list[LogMessage], int]:
-        """The next messages of this reader, and the offset to go on from.
+    def _scan(self, limit: int, most_bytes: int, lag: int) -> list[LogMessage]:
+        """Move the place on, and return this reader's messages up to there.
 
         Where it finds none and nothing is unsettled, a position that is more than `lag` behind moves there.
         """
@@ -152,21 +155,26 @@ class EmbeddedReader:
                 _READ,
                 (
                     *self._held,
-                    self._next,
+                    self._place.offset,
                     limit,
                     most_bytes,
                     max(limit, MAX_SCANNED),
                     lag if self._is_settled else None,
+                    self._place.timeline,
                 ),
             )
             rows = cursor.fetchall()
         if not rows:
+            self._demand_there(self._place)
             raise self._lost()
-        messages = [
-            LogMessage((at,), milliseconds(when), None if key is None else bytes(key), bytes(payload))
-            for at, when, key, payload in rows[:-1]
+        *found, (scanned, _, _, _, timelines) = rows
+        position = Timelines(timelines).position
+        if scanned > self._place.offset:
+            self._place = Place(scanned, position(scanned - 1)[0])
+        return [
+            LogMessage(position(at), milliseconds(when), None if key is None else bytes(key), bytes(payload))
+            for at, when, key, payload, _ in found
         ]
-        return messages, rows[-1][0]
 
     def _look(self) -> tuple[bool, bool]:
         """Whether the log is terminated, and whether all parts are acknowledged to its end."""
@@ -176,6 +184,11 @@ class EmbeddedReader:
         if row is None:
             raise self._lost()
         return row
+
+    def _demand_there(self, place: Place) -> None:
+        """Raise LogShortened if the log does not have the message before the place."""
+        log_id, subscription, _ = self._held
+        demand_there(self._calls, self._backing_topic, log_id, subscription, place, self._bucket)
 
     def _lost(self) -> CleaveError:
         """The error that says who took the cursor, or what became of it."""

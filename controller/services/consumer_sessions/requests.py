@@ -35,7 +35,7 @@ class GrantedBucket:
 
 @dataclass(frozen=True, slots=True)
 class PushedAssignment:
-    """All that one consumer owns. Of two the one with the higher (term, generation, epoch) is the later."""
+    """All that one consumer owns. Of two the one with the higher (generation, term, epoch) is the later."""
 
     term: int
     generation: int

@@ -44,7 +44,8 @@ def plan(seen: PlaneView, books: Books, owners: Owners, layout: SegmentLayout, n
             for one in reserved
             if one.has_carried_messages and books.reserved[one.backing_topic] in ABORTABLE
         ]
-    return plan_recovery(layout, logs, [*strangers, *reserved], now)
+    ids = [found[1] for name in seen.listed if (found := segment_of_log(name)) is not None]
+    return plan_recovery(layout, logs, [*strangers, *reserved], now, highest_id=max(ids, default=-1))
 
 
 def _strangers(seen: PlaneView, books: Books, owners: Owners) -> list[SegmentLog]:

@@ -209,9 +209,12 @@ def _reconcile_seen(
         findings = compare(topic.name, seen, books, owners)
         if dry_run:
             return tuple(findings), ()
-        if not any(one.error for one in findings):
+        doubts = [one.error for one in findings if one.error]
+        if not doubts:
             holds.release(tx, topic_id)
             holds.verify(tx, [topic_id])
+        elif not books.is_verified:
+            holds.hold(tx, topic_id, doubts[0])
         findings = [one if one.error else _answer_in_books(tx, topic, plane, books, one) for one in findings]
         foreign_logs.replace(tx, topic.data_plane, [topic_id], _foreign(topic_id, findings))
         missing = [one.backing_topic for one in findings if one.kind is FindingKind.ACTIVE_MISSING]

@@ -49,7 +49,7 @@ _VERIFY = text("""
      RETURNING t.topic_id)
     , raised AS (
         UPDATE cleave.subscription u
-           SET generation = greatest(u.generation + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+           SET generation = greatest(u.generation + 1000000, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
           FROM verified v WHERE u.topic_id = v.topic_id)
     SELECT topic_id, cleave.raise_input(ARRAY[topic_id]), pg_notify('cleave_drains', topic_id::text) FROM verified""")
 _HOLD = text("""

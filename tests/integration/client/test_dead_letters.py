@@ -120,7 +120,7 @@ def test_what_fails_too_often_is_put_away_in_the_order_of_its_key_and_the_key_go
         assert (origin.deliveries, origin.error) == (3, f"ValueError: no account {key}")
         stored = bench.scalar("SELECT key FROM embedded.message WHERE log_offset = :o AND log_id = "
                               "(SELECT log_id FROM embedded.log WHERE name = :n)",
-                              o=origin.position[0], n=bench.log_of(0))  # fmt: skip
+                              o=origin.position[1], n=bench.log_of(0))  # fmt: skip
         assert bytes(stored) == key.encode()
     rows = "SELECT count(*) FROM cleave.message_delivery"
     wait_until(lambda: bench.scalar(rows) == 0, message="what was put away is forgotten")

@@ -34,7 +34,7 @@ class Script:
         self.over = threading.Event()
 
 
-def assignment(term: int, *segments: int) -> tuple[str, object]:
+def assignment(term: int, *segments: int, generation: int = 1) -> tuple[str, object]:
     """An event that gives these segments."""
     buckets = [
         {
@@ -51,7 +51,7 @@ def assignment(term: int, *segments: int) -> tuple[str, object]:
     ]
     return "assignment", {
         "term": term,
-        "generation": 1,
+        "generation": generation,
         "epoch": 0,
         "origin": 1,
         "data_plane": "embedded",
@@ -132,6 +132,19 @@ def test_an_assignment_of_a_deposed_leader_is_not_taken(script: tuple[Script, Se
     wait_until(lambda: segments(session) == [1, 2, 4], message="the leader that was deposed is left")
 
     assert [3] not in owned
+    session.close()
+
+
+def test_a_leader_of_a_database_that_went_back_in_time_is_followed_at_once(
+    script: tuple[Script, Servers],
+) -> None:
+    """Terms are handed out once more; the generation of the subscription was raised above all that were lost."""
+    says, servers = script
+    says.streams = [[assignment(9, 1)], [assignment(2, 4, generation=1_000_001)]]
+    session = Session(servers, "topic://a/b/c", "s", "me", on_change=lambda: None)
+
+    wait_until(lambda: segments(session) == [4], message="the assignment is taken")
+
     session.close()
 
 

@@ -160,7 +160,7 @@ def test_what_was_not_read_cannot_be_acknowledged(planes: Planes) -> None:
     (first,) = found.read(1)
 
     with pytest.raises(InvalidInput, match="not read yet"):
-        found.acknowledge((first.position[0] + 1,))
+        found.acknowledge((first.position[0], first.position[1] + 1))
     with pytest.raises(InvalidInput, match="limit"):
         found.read(0)
 

@@ -97,7 +97,7 @@ def test_messages_stored_without_a_bucket_hash_are_in_the_bucket_of_their_key(
             if bucket.contains(key_hash(key).bucket_hash if key else 0)
         ]
         assert payloads(found.read(100)) == mine
-        found.acknowledge((0,) if mine[0] == b"0" else (int(mine[0]),))
+        found.acknowledge(*planes.positions(log, int(mine[0])))
         found.close()
     assert planes.plane.backlog(log, "s") == len(keys) - 2
 
@@ -162,13 +162,13 @@ def test_a_generation_is_never_given_out_again(database: str, planes: Planes) ->
     log = planes.log("s")
     planes.send(log, b"1")
     stale = planes.reader(log, "s")
-    stale.read(1)
+    (read,) = stale.read(1)
     planes.plane.delete_subscription(log, "s")
     planes.plane.create_subscription(log, "s")
     planes.reader(log, "s")
 
     with pytest.raises(FencedOut):
-        stale.acknowledge((0,))
+        stale.acknowledge(read.position)
     assert planes.plane.backlog(log, "s") == 1
 
 
@@ -281,14 +281,15 @@ def test_draining_looks_at_a_bounded_number_of_messages_and_goes_on(
     assert [high.is_drained() for _ in range(3)] == [False, False, True]
 
 
-def test_an_acknowledgement_beyond_the_log_stops_at_its_end(database: str, planes: Planes) -> None:
+def test_an_acknowledgement_beyond_the_log_is_refused(database: str, planes: Planes) -> None:
     """Whatever an application says: what is not there yet will be delivered."""
     log = planes.log("s")
     planes.reader(log, "s")
-    query(
-        database,
-        "SELECT embedded.acknowledge(log_id, subscription, generation, 100, -5, -5) FROM embedded.cursor",
+    acknowledge = (
+        "SELECT embedded.acknowledge(log_id, subscription, generation, %s, -5, -5) FROM embedded.cursor"
     )
+    assert query(database, acknowledge, 100) == [(False,)]
+    assert query(database, acknowledge, 0) == [(True,)]
     planes.send(log, b"1")
 
     assert planes.plane.backlog(log, "s") == 1
@@ -468,7 +469,7 @@ class Acts(RuleBasedStateMachine):
         end = min(len(self.messages), one.next + max(limit, reader.MAX_SCANNED))
         wanted = [o for o in range(one.next, end) if self._is_unsettled(o, one.cells)][:limit]
 
-        assert [m.position[0] for m in one.real.read(limit)] == wanted
+        assert [m.position[1] for m in one.real.read(limit)] == wanted
         one.next = wanted[-1] + 1 if len(wanted) == limit else end
         one.delivered += wanted
 
@@ -477,9 +478,10 @@ class Acts(RuleBasedStateMachine):
     def acknowledge(self, data: st.DataObject) -> None:
         one = data.draw(st.sampled_from([one for one in self.readers if one.delivered]))
         offset = data.draw(st.sampled_from(one.delivered))
-        if self._refused(one, lambda: one.real.acknowledge((offset,))):
+        (position,) = self.planes.positions(self.log, offset)
+        if self._refused(one, lambda: one.real.acknowledge(position)):
             return
-        one.real.acknowledge((offset,))
+        one.real.acknowledge(position)
         for cell in one.cells:
             self.positions[cell] = max(self.positions[cell], offset + 1)
 

@@ -93,7 +93,7 @@ class Acts(RuleBasedStateMachine):
 
         found = one.real.read(limit)
 
-        offsets = [message.position[0] for message in found]
+        offsets = [message.position[1] for message in found]
         again = set(offsets) & self.waiting
         room = max(
             0, min(limit - len(again), MOST_UNSETTLED - len(self._unsettled), self.count - self.frontier)
@@ -114,12 +114,12 @@ class Acts(RuleBasedStateMachine):
         offsets = data.draw(st.lists(st.integers(0, self.count - 1), min_size=1, max_size=4, unique=True))
         if one.real._is_lost:
             return
-        answer = one.real.acknowledge([(offset,) for offset in offsets])
+        answer = one.real.acknowledge(self.planes.positions(self.log, *offsets))
 
         if not one.is_over:
             one.held -= set(offsets)
         left = self._unsettled | set(range(self.frontier, self.count))
-        assert {offset for (offset,) in answer} == set(offsets) & left
+        assert {offset for _, offset in answer} == set(offsets) & left
         self._move_position()
 
     @precondition(lambda self: any(one.held and not one.is_over for one in self.readers))
@@ -127,7 +127,7 @@ class Acts(RuleBasedStateMachine):
     def give_back(self, data: st.DataObject, unseen: bool) -> None:
         one = data.draw(st.sampled_from([one for one in self.readers if one.held and not one.is_over]))
         offset = data.draw(st.sampled_from(sorted(one.held)))
-        one.real.give_back([(offset,)], unseen=unseen)
+        one.real.give_back(self.planes.positions(self.log, offset), unseen=unseen)
         one.held.remove(offset)
         self.waiting.add(offset)
         self.deliveries[offset] -= unseen

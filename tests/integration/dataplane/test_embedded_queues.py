@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg2
 import pytest
 
-from controller.dataplane.base import Position
 from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient, queue_reader
 from controller.dataplane.embedded.queue_reader import EmbeddedQueueReader
 from controller.domain.errors import DataGone, LostRace
@@ -46,10 +45,6 @@ def queue(planes: Planes, log: str, owner: str = "reader") -> EmbeddedQueueReade
     return found
 
 
-def positions(*offsets: int) -> list[Position]:
-    return [(offset,) for offset in offsets]
-
-
 def test_what_a_dead_reader_held_is_given_to_others(planes: Planes) -> None:
     log = planes.log("s")
     planes.send(log, b"1", b"2")
@@ -62,7 +57,7 @@ def test_what_a_dead_reader_held_is_given_to_others(planes: Planes) -> None:
     assert payloads(found) == [b"1", b"2"]
     assert [one.deliveries for one in found] == [2, 2]
     assert not dead.is_current
-    assert list(dead.acknowledge([one.position for one in held])) == positions(0, 1)
+    assert list(dead.acknowledge([one.position for one in held])) == planes.positions(log, 0, 1)
     with pytest.raises(LostRace):
         dead.read(1)
     assert planes.plane.backlog(log, "s") == 2
@@ -155,11 +150,11 @@ def test_only_what_is_settled_is_trimmed(planes: Planes) -> None:
     assert isinstance(planes.plane, EmbeddedDataPlane)
     reader = queue(planes, log)
     planes.read(reader, 4)
-    reader.acknowledge(positions(0, 2))
+    reader.acknowledge(planes.positions(log, 0, 2))
 
     assert planes.plane.trim(0.0).messages == 1
     assert planes.plane.backlog(log, "s") == 3
-    reader.acknowledge(positions(1, 3))
+    reader.acknowledge(planes.positions(log, 1, 3))
     assert planes.plane.trim(0.0).messages == 3
     assert payloads(planes.read(reader, 1)) == [b"5"]
 
@@ -178,7 +173,7 @@ def test_reading_in_order_ends_a_queue_and_the_other_way_round(database: str, pl
     planes.send(log, b"1", b"2")
     shared = queue(planes, log)
     planes.read(shared, 2)
-    shared.acknowledge(positions(1))
+    shared.acknowledge(planes.positions(log, 1))
 
     in_order = planes.reader(log, "s")
 
@@ -218,7 +213,7 @@ def test_what_is_trimmed_before_it_is_read_at_a_position_is_told(planes: Planes)
     with pytest.raises(DataGone):
         planes.reader_at(log, None)
     planes.send(log, b"4")
-    assert payloads(planes.read(planes.reader_at(log, (2,)), 1)) == [b"4"]
+    assert payloads(planes.read(planes.reader_at(log, *planes.positions(log, 2)), 1)) == [b"4"]
 
 
 def test_queues_go_with_their_subscription_and_their_log(database: str, planes: Planes) -> None:
@@ -261,7 +256,7 @@ def test_many_readers_take_and_settle_all_exactly_once_while_nobody_dies(planes:
         done: list[bytes] = []
         while not reader.is_drained():
             for message in reader.read(7):
-                if message.deliveries == 1 and message.position[0] % 5 == 0:
+                if message.deliveries == 1 and message.position[1] % 5 == 0:
                     reader.give_back([message.position])
                 else:
                     assert list(reader.acknowledge([message.position])) == []

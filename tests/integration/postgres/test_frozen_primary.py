@@ -73,7 +73,11 @@ def test_each_wait_of_a_store_ends_and_the_next_transaction_is_at_the_promoted_s
             ready.wait()
         pair.freeze()
         frozen.set()
-        errors = [one.exception(LONG) for one in waits]
+        try:
+            errors = [one.exception(LONG) for one in waits]
+        finally:
+            if not all(one.done() for one in waits):
+                pair.thaw()  # or the threads would never end
 
     line = f"PostgreSQL at 127.0.0.1:{pair.primary.port} did not answer within 2 s"
     assert [isinstance(one, StoreUnavailable) and line in str(one) for one in errors] == [True] * 3, errors

@@ -336,3 +336,21 @@ def test_a_merge_whose_fence_stopped_half_way_in_the_lost_time_is_completed(
 
     assert shape(bench) == [(2, "0000-ffff", (0, 1))]
     assert open_logs(bench) == [bench.log_of(2)]
+
+
+def test_a_restored_journal_that_is_pointed_to_another_cluster_acts_on_nothing(
+    bench: Bench, backups: Backups
+) -> None:
+    bench.topic_with()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    logs = bench.plane.list_segments(bench.topic_name)
+    backups.restore(backups.take())
+    for log in logs:
+        bench.plane.delete_segment(log)
+
+    verify_topics(bench.store, bench.planes)
+
+    with pytest.raises(TopicHeld, match="does the address name the cluster"):
+        bench.intend(splitting(1))
+    assert bench.plane.list_segments(bench.topic_name) == []

@@ -205,3 +205,11 @@ def test_a_topic_of_which_the_journal_knows_nothing() -> None:
     plan = plan_recovery(SegmentLayout.from_segments(0, 0, ()), {}, logs, NOW)
 
     assert (shape(plan.layout), plan.problems) == (shape(two), ())
+
+
+def test_no_id_of_any_log_is_given_out_again() -> None:
+    used = [replace(one, has_carried_messages=True) for one in split_of(ONE).values()]
+
+    plan = plan_recovery(ONE, CLOSED, used, NOW, highest_id=77)
+
+    assert plan.layout.next_segment_id == 78

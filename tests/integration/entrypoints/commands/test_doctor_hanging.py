@@ -21,7 +21,20 @@ from tests.support.silent_server import SilentServer
 
 GENEROUS_SECONDS = 20.0
 """The command takes less than 10 s; the machine of the tests may be busy with others."""
-OF_THE_DATABASE = {"database", "schema", "role", "loader role", "workers", "entry buckets", "load runs"}
+OF_THE_DATABASE = {
+    "database",
+    "schema",
+    "role",
+    "loader role",
+    "writes",
+    "workers",
+    "worker schemas",
+    "operations",
+    "topics held",
+    "foreign logs",
+    "entry buckets",
+    "load runs",
+}
 
 
 @pytest.fixture
@@ -105,8 +118,7 @@ def test_a_check_that_knows_no_deadline_is_reported_and_not_waited_for(
     cleave: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hanging = threading.Event()
-    monkeypatch.setitem(doctor.CHECKS, "landing area", lambda _cleave: str(hanging.wait(300)))
-    monkeypatch.setattr(doctor, "CHECK_SECONDS", 3.0)
+    monkeypatch.setitem(doctor.CHECKS, "landing area", lambda _cleave: str(hanging.wait(30)))
 
     answer = cleave("doctor", "--json")
     hanging.set()
@@ -114,7 +126,7 @@ def test_a_check_that_knows_no_deadline_is_reported_and_not_waited_for(
     found = {row["check"]: (row["level"], row["finding"]) for row in json.loads(answer.out)}
     assert answer.code == 1
     assert found["landing area"][0] == "wrong"
-    assert found["landing area"][1].startswith("no answer within 3 s")
+    assert found["landing area"][1].startswith("no answer within")
     assert found["schema"] == ("ok", "up to date")
 
 

@@ -267,6 +267,7 @@ def test_cursors_and_messages_from_before_entry_buckets_go_on_as_they_were(
     assert taken == [("taken", True, 1)]
     read = "SELECT log_offset, payload IS NULL FROM embedded.read(1, 's', (SELECT generation FROM embedded.cursor WHERE owner = 'b'), 1, 9, 9, 9, 0)"
     assert empty.sql(read) == [(1, False), (2, True)]
+    assert empty.sql("SELECT first_offset, incarnation FROM embedded.timeline") == [(0, "")]
 
 
 def test_a_migrator_who_may_make_no_role_is_told_which_one_is_missing(

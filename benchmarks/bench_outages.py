@@ -1,0 +1,142 @@
+"""What an outage of the database costs: messages lost, deleted unread and late, and the seconds until everybody goes on.
+
+Each scenario of `tests/support/outage_scenarios.py` on the embedded logs and on a Pulsar 4.2.4: two producers of 40 messages
+a second, two consumers, one worker with the default time-outs, and a private primary with its standby behind one fixed port.
+`messages_lost` were acknowledged and are nowhere; `lost_with_server` were acknowledged by a server that nothing was
+replicated or backed up from any more, as embedded logs lose them with it. Seconds count from the moment at which the
+promoted or restored server answers; None: not within the scenario's limit. Messages are sums over the rounds, seconds the
+longest of any client and round. Prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import machine
+from controller import telemetry
+from controller.devstack.pulsar.standalone import PulsarStandalone
+from tests.support.bench_planes import OnPulsar
+from tests.support.outage_outcome import LATE_SECONDS, Outcome
+from tests.support.outage_scenarios import SCENARIOS, Scenario, play
+from tests.support.outage_scene import prepare
+from tests.support.replicated_postgres import ReplicatedPostgres
+from tests.support.scratch import ENOUGH_BYTES, IN_MEMORY
+
+PLANES = ("embedded", "pulsar")
+GOALS = {"messages_lost": 0, "deleted_unread": 0, "out_of_order": 0}
+
+
+def longest(seconds: Sequence[float | None]) -> float | None:
+    """The longest of them; None where one never came."""
+    known = [one for one in seconds if one is not None]
+    return max(known) if len(known) == len(seconds) else None
+
+
+def figures(found: Sequence[Outcome]) -> dict[str, Any]:
+    """One scenario on one plane: sums of messages, and the longest times."""
+    readings = [one for outcome in found for one in (outcome.live, outcome.audit)]
+    return {
+        "acknowledged": sum(one.acknowledged for one in found),
+        "messages_lost": sum(max(one.live.lost, one.audit.lost) for one in found),
+        "lost_after_outage": sum(max(one.live.lost_after, one.audit.lost_after) for one in found),
+        "lost_with_server": sum(max(one.live.lost_with_server, one.audit.lost_with_server) for one in found),
+        "deleted_logs": sum(len(one.deleted_logs) for one in found),
+        "deleted_unread": sum(one.deleted_unread for one in found),
+        "late": sum(one.late for one in found),
+        "out_of_order": sum(one.out_of_order for one in readings),
+        "duplicates": sum(one.duplicates for one in readings),
+        "outage_seconds": max(one.outage_seconds for one in found),
+        "producers_seconds": longest([s for one in found for s in one.producer_seconds.values()]),
+        "consumers_seconds": longest([s for one in found for s in one.consumer_seconds.values()]),
+        "reshape_seconds": longest([one.reshape_seconds for one in found]),
+        "longest_pause_seconds": max(s for one in found for s in one.longest_pause_seconds.values()),
+    }
+
+
+class Ground:
+    """The servers that every scenario uses."""
+
+    def __init__(self, directory: Path, running: ExitStack, planes: Sequence[str]) -> None:
+        self.directory, self._number = directory, 0
+        self.cluster = running.enter_context(ReplicatedPostgres(directory / "postgres"))
+        prepare(self.cluster)
+        self._broker: PulsarStandalone | None = None
+        if "pulsar" in planes:
+            self._broker = PulsarStandalone(directory / "pulsar")
+            running.callback(self._broker.destroy)
+            self._broker.start()
+
+    def play(self, scenario: Scenario, plane: str) -> Outcome:
+        """One round on one plane."""
+        self._number += 1
+        directory = self.directory / f"scene-{self._number}"
+        directory.mkdir()
+        return play(scenario, self.cluster, directory, [self._topic(plane)])[plane]
+
+    def _topic(self, plane: str) -> OnPulsar | None:
+        if plane == "embedded":
+            return None
+        assert self._broker is not None
+        return OnPulsar.fresh(self._broker.admin_url, self._broker.service_url, "outages")
+
+
+def measure(ground: Ground, names: Sequence[str], planes: Sequence[str], rounds: int) -> dict[str, Any]:
+    """Every scenario that this machine can play, by plane."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in names:
+        scenario = SCENARIOS[name]
+        if scenario.missing:
+            print(f"{name}: {scenario.missing}", file=sys.stderr)
+            continue
+        for plane in planes:
+            outcomes = [ground.play(scenario, plane) for _ in range(rounds)]
+            print("\n".join([f"== {name}", *map(str, outcomes)]), file=sys.stderr, flush=True)
+            found.setdefault(name, {})[plane] = figures(outcomes)
+    return found
+
+
+def run(options: argparse.Namespace) -> Mapping[str, Any]:
+    """Measure on private servers, in memory where there is room."""
+    in_memory = shutil.disk_usage(IN_MEMORY).free >= ENOUGH_BYTES if IN_MEMORY.is_dir() else False
+    directory = Path(tempfile.mkdtemp(prefix="cleave-outages-", dir=IN_MEMORY if in_memory else None))
+    directory.chmod(0o711)
+    with ExitStack() as running:
+        running.callback(shutil.rmtree, directory, ignore_errors=True)
+        ground = Ground(directory, running, options.planes)
+        return measure(ground, options.scenarios, options.planes, options.rounds)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="of each scenario on each plane")
+    parser.add_argument("--scenarios", nargs="+", choices=list(SCENARIOS), default=list(SCENARIOS))
+    parser.add_argument("--planes", nargs="+", choices=PLANES, default=list(PLANES))
+    options = parser.parse_args()
+    telemetry.configure_logging(level=logging.CRITICAL)
+    found = run(options)
+    print(
+        json.dumps(
+            {
+                "benchmark": "outages",
+                "machine": machine(),
+                "goal": GOALS,
+                "late_after_seconds": LATE_SECONDS,
+                "rounds": options.rounds,
+                "outages": found,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

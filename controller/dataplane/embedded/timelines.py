@@ -1,0 +1,101 @@
+"""Positions in embedded logs: the timeline in which a message was written, then the message's offset.
+
+A server that was started again, or another server, begins a timeline with the first batch that it appends to a log (migration 0071). So
+an offset that is given out a second time, after a fail-over or a restore, comes with another timeline, and no position stands for two
+messages. Positions that were kept before logs had timelines are the offset alone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from controller import telemetry
+from controller.dataplane.base import Position
+from controller.dataplane.postgres_calls import PostgresCalls
+from controller.domain.errors import LogShortened
+from controller.domain.hash_range import FULL_RANGE, HashRange
+
+log = telemetry.get_logger(__name__)
+
+_MISSED = 'SELECT "position", next_offset FROM embedded.missed(%s, %s, %s, %s, %s, %s)'
+
+
+class Place(NamedTuple):
+    """Offset that a reader reads next, and the timeline of the message before that offset: 0 at the very front of a log."""
+
+    offset: int
+    timeline: int
+
+    @property
+    def last(self) -> Position:
+        """Position of the message before the offset."""
+        return self.timeline, self.offset - 1
+
+
+class Timelines:
+    """Timelines of a run of offsets, as a statement of the schema `embedded` returns them."""
+
+    def __init__(self, rows: Sequence[Sequence[int]] | None) -> None:
+        """`rows` are first offsets and timelines, in order; None where nothing was read."""
+        self._first_offsets = [first_offset for first_offset, _ in rows or ()]
+        self._timelines = [0, *(timeline for _, timeline in rows or ())]
+
+    def position(self, offset: int) -> Position:
+        """Return the position of the message at the offset."""
+        return self._timelines[bisect_right(self._first_offsets, offset)], offset
+
+
+def timeline_and_offset(position: Position) -> tuple[int | None, int]:
+    """Return the two parts of a position; without a timeline (None) if the position was kept before logs had timelines."""
+    *timeline, offset = position
+    return (timeline[0] if timeline else None), offset
+
+
+def demand_there(
+    calls: PostgresCalls,
+    backing_topic: str,
+    log_id: int,
+    subscription: str,
+    place: Place,
+    bucket: HashRange = FULL_RANGE,
+) -> None:
+    """Raise LogShortened, and report it, if the log does not have the message before the place; for a reader that was refused."""
+    with calls.statement(f"look at {backing_topic}") as cursor:
+        cursor.execute(_MISSED, (log_id, subscription, bucket.start, bucket.end, *place))
+        row: tuple[int, int] | None = cursor.fetchone()
+    if row is not None:
+        again, end = row
+        raise shortened(backing_topic, subscription, place.offset, end, again)
+
+
+def shortened(
+    backing_topic: str,
+    subscription: str | None,
+    place: int,
+    end: int,
+    again: int,
+    *,
+    resume: Position | None = None,
+) -> LogShortened:
+    """Report that the log lacks the message before `place`, and return the error to raise. `again` is the offset to read from next."""
+    telemetry.SHORTENED_LOGS.inc()
+    log.warning(
+        "log shortened",
+        log=backing_topic,
+        subscription=subscription,
+        own_position=place,
+        log_end=end,
+        server_position=again,
+    )
+    lack = (
+        f"position {place} is beyond the end {end}"
+        if place > end
+        else f"other messages were written below position {place}"
+    )
+    error = LogShortened(
+        f"the log became shorter: {lack} of {backing_topic}; reading again from {again}", delay_seconds=0.0
+    )
+    error.resume = resume
+    return error

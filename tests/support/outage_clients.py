@@ -1,0 +1,168 @@
+"""Producers and consumers of one topic as threads of this process, which remember what was acknowledged and received.
+
+They use `controller.client` as applications do. Each keeps a history file for the order certificate
+(`controller.client.history_check`), and the instants in memory. A thread that fails keeps its error and ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from controller.client.history import ConsumerHistory, Message, ProducerHistory, Readings
+from controller.client.postgres_source import PostgresSource
+from controller.client.producer import Producer
+from controller.client.servers import Servers
+from controller.client.stream_consumer import Batch, StreamConsumer
+from controller.dataplane.base import LogClient, OutgoingMessage
+from controller.devstack.serving import token_for
+
+KEYS = 60
+PATIENCE_SECONDS = 600.0
+"""Clients outlast every outage of a scene: what ends them is a defect."""
+ROUND_SECONDS = 0.1
+ENDS_WITHIN_SECONDS = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the clients of one topic connect to. `logs` opens a client of the data plane."""
+
+    topic: str
+    database_url: str
+    workers: Sequence[str]
+    logs: Callable[[], LogClient]
+    directory: Path
+
+
+class Client(threading.Thread):
+    """One producer or consumer. `times` has the instant (monotonic, ns) of each message's first acknowledgement to a
+    producer, or first receipt by a consumer.
+    """
+
+    def __init__(self, place: Place, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.place = place
+        self.history = place.directory / f"{name}.history"
+        self.history.touch()
+        self.times: dict[Message, int] = {}
+        self.last_ns = 0
+        """Of the latest acknowledgement or receipt."""
+        self.longest_pause_ns = 0
+        self.error: Exception | None = None
+        self.ending = threading.Event()
+
+    def run(self) -> None:
+        """The thread: work until `ending` is set."""
+        try:
+            self.work()
+        except Exception as error:  # noqa: BLE001 - the scene reports it
+            self.error = error
+
+    def end(self) -> None:
+        """End in good order; a client that does not end in time is reported as its error."""
+        self.ending.set()
+        self.join(ENDS_WITHIN_SECONDS)
+        if self.is_alive():
+            self.error = TimeoutError(f"{self.name} does not end within {ENDS_WITHIN_SECONDS:g} s")
+
+    @abstractmethod
+    def work(self) -> None:
+        """Produce or consume until `ending` is set."""
+
+    def note(self, messages: Sequence[Message]) -> None:
+        """Remember these as acknowledged or received just now."""
+        now = time.monotonic_ns()
+        for message in messages:
+            self.times.setdefault(message, now)
+        if self.last_ns:
+            self.longest_pause_ns = max(self.longest_pause_ns, now - self.last_ns)
+        self.last_ns = now
+
+
+class ProducingClient(Client):
+    """Sends keyed messages in rounds and waits for the acknowledgements of each round.
+
+    A blocked range therefore blocks the producer, and the producer's pause is no shorter than the range's.
+    """
+
+    def __init__(self, place: Place, name: str, messages_a_second: int) -> None:
+        super().__init__(place, name)
+        self._round = max(1, round(messages_a_second * ROUND_SECONDS))
+
+    def work(self) -> None:
+        """Produce until `ending` is set."""
+        logs, chooser = self.place.logs(), random.Random(self.name)
+        numbers = {f"key-{i}": itertools.count() for i in range(KEYS)}
+        source = PostgresSource(self.place.database_url)
+        with ProducerHistory(self.history) as history:
+
+            def stored(batch: Sequence[OutgoingMessage]) -> None:
+                messages = [_named(one.payload, one.key) for one in batch]
+                history.sent(messages)
+                self.note(messages)
+
+            producer = Producer(
+                source,
+                logs,
+                self.place.topic,
+                name=self.name,
+                on_stored=stored,
+                send_timeout_seconds=PATIENCE_SECONDS,
+            )
+            while not self.ending.wait(ROUND_SECONDS):
+                for key in chooser.choices(list(numbers), k=self._round):
+                    producer.send(b"%s %d" % (self.name.encode(), next(numbers[key])), key)
+                producer.flush()
+            producer.close()
+        source.close()
+        logs.close()
+
+
+class ConsumingClient(Client):
+    """A stream consumer that acknowledges each batch at once."""
+
+    def __init__(self, place: Place, name: str, subscription: str) -> None:
+        super().__init__(place, name)
+        self.subscription = subscription
+
+    def work(self) -> None:
+        """Consume until `ending` is set."""
+        place, logs, readings = self.place, self.place.logs(), Readings()
+        servers = Servers(place.workers, token_for(place.topic))
+        with (
+            ConsumerHistory(self.history, self.name) as history,
+            StreamConsumer(
+                servers, logs, place.topic, self.subscription, self.name, patience_seconds=PATIENCE_SECONDS
+            ) as consumer,
+        ):
+            while not self.ending.is_set():
+                batch = consumer.receive(0.2)
+                if batch is not None:
+                    self._handle(batch, consumer, history, readings)
+        logs.close()
+        servers.close()
+
+    def _handle(
+        self, batch: Batch, consumer: StreamConsumer, history: ConsumerHistory, readings: Readings
+    ) -> None:
+        messages = [_named(one.payload, one.key) for one in batch.messages]
+        attachment = readings.attachment(batch.segment_id, str(batch.bucket), batch.origin)
+        history.handed_out(messages, attachment)
+        self.note(messages)
+        for message in messages:
+            history.begun([message], attachment)
+            history.ended([message], attachment)
+        if consumer.acknowledge(batch):
+            history.acknowledged(messages, attachment)
+
+
+def _named(payload: bytes, key: bytes | None) -> Message:
+    producer, number = payload.split(b" ")
+    return producer.decode(), (key or b"").decode(), int(number)

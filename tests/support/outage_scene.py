@@ -1,0 +1,525 @@
+"""A topic on each data plane with a worker, producers and consumers, on a PostgreSQL that fails over or is restored.
+
+    with ExitStack() as running:
+        scene = OutageScene(cluster, directory, running, topics=[None, OnPulsar.fresh(...)])
+        scene.begin()
+        ...                               # reshapes, a cut of the replication, a backup
+        with scene.outage():
+            cluster.kill_primary()
+            cluster.promote()
+        scene.wait_resumed()
+        scene.maintain()
+        outcomes = scene.judge()          # by plane: `Outcome`
+
+All topics share the database, the worker and the outage. `None` in `topics` is the plane of embedded logs, whose logs lie
+in the same database. Subscription `billing` is consumed all the time. Subscription `audit` is read at the end only, so that
+until then every message is unread, and a log with messages that disappears was deleted unread.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import secrets
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import TypeVar
+
+import psycopg2
+
+from controller.client.history import Message
+from controller.dataplane.base import LogClient, LogState
+from controller.dataplane.embedded import EmbeddedLogClient
+from controller.dataplane.pulsar.log_client import PulsarLogClient
+from controller.devstack.ports import LOOPBACK, free_port, is_listening, release_port
+from controller.devstack.process import ChildProcess
+from controller.devstack.serving import SECRET
+from controller.domain.errors import CleaveError
+from controller.domain.operation import OperationState
+from controller.entrypoints import tasks
+from controller.services.segment_admin import Planner, splitting
+from controller.store.journal.operations import Request
+from tests.support.bench import Bench
+from tests.support.bench_planes import OnPulsar
+from tests.support.cleave_process import cleave_process
+from tests.support.migrated import migrate_to_pip483
+from tests.support.outage_clients import Client, ConsumingClient, Place, ProducingClient
+from tests.support.outage_outcome import Outcome, Reading, Window, late, reading
+from tests.support.replicated_postgres import Address, ReplicatedPostgres
+from tests.support.waiting import wait_until
+
+Found = TypeVar("Found")
+LIVE, AUDIT = "billing", "audit"
+TEMPLATE = "cleave_scenes"
+MESSAGES_A_SECOND = 40
+"""Of each producer."""
+ROUNDS = 3
+"""Of maintenance after an outage."""
+QUIET_SECONDS = 20.0
+"""Operations that the worker has not ended by then are left to it."""
+CONTINUES_WITHIN_SECONDS = 25.0
+"""Less than a dead runner's claim lasts by default, and more than a lease: enough for a busy machine."""
+STANDS_STILL_SECONDS = 8.0
+"""Consumers that receive nothing for so long, with messages missing and no operation under way, receive nothing more."""
+READS_WITHIN_SECONDS = 90.0
+
+
+def prepare(cluster: ReplicatedPostgres) -> None:
+    """Make the template of the scenes' databases on the primary, once for each cluster."""
+    migrate_to_pip483(cluster.primary.create_database(TEMPLATE))
+
+
+class SceneBench(Bench):
+    """A bench beside others on one database, whose request keys are also new to a journal that went back in time."""
+
+    def request(self, key: str | None = None, deadline_seconds: float = 60.0) -> Request:
+        """A manual request, with a fresh key unless one is given."""
+        return super().request(key or secrets.token_hex(8), deadline_seconds)
+
+
+class TopicScene:
+    """One topic on one data plane with its clients. `pulsar` None: on the logs of the database."""
+
+    def __init__(self, bench: Bench, directory: Path, url: str) -> None:
+        self.bench, self.url = bench, url
+        self.plane = bench.plane.name
+        self._directory = directory / self.plane
+        self._directory.mkdir(parents=True)
+        self.producers: list[ProducingClient] = []
+        self.consumers: list[ConsumingClient] = []
+        self.auditors: list[ConsumingClient] = []
+        self.notes: list[str] = []
+        self.failures: list[str] = []
+        self.probe: int | None = None
+        """Id of the operation requested after the outage."""
+        self._unread: dict[str, int] = {}
+        self._deleted: dict[str, int] = {}
+
+    @property
+    def clients(self) -> list[Client]:
+        """Everybody who was started."""
+        return [*self.producers, *self.consumers, *self.auditors]
+
+    def start(self, workers: Sequence[str], consumers: int, messages_a_second: int) -> None:
+        """Two producers, and the consumers of the live subscription."""
+        self.place = Place(self.bench.topic_name, self.url, workers, self._logs, self._directory)
+        self.producers = [ProducingClient(self.place, name, messages_a_second) for name in ("p1", "p2")]
+        self.consumers = [ConsumingClient(self.place, f"c{i + 1}", LIVE) for i in range(consumers)]
+        for client in self.clients:
+            client.start()
+
+    def start_audit(self) -> None:
+        """Read what nobody has read yet."""
+        self.auditors = [ConsumingClient(self.place, "auditor", AUDIT)]
+        self.auditors[0].start()
+
+    def _logs(self) -> LogClient:
+        pulsar = self.bench.pulsar
+        return EmbeddedLogClient(self.url) if pulsar is None else PulsarLogClient(pulsar.access)
+
+    # Logs that disappear.
+
+    def note_logs(self) -> None:
+        """Remember the logs that are there, with what the audit has not read in each, and those that are there no more."""
+        there = _patiently(lambda: self.bench.plane.list_segments(self.bench.topic_name))
+        for log in self._unread.keys() - there:
+            self._deleted[log] = self._unread.pop(log)
+        for log in there:
+            backlog = _patiently(lambda log=log: self.bench.plane.backlog(log, AUDIT))  # type: ignore[misc]
+            self._unread[log] = max(backlog or 0, self._unread.get(log, 0))
+
+    def forget_logs(self) -> None:
+        """After the outage of the server that holds the logs: what is not there any more was lost, and not deleted."""
+        if self.bench.pulsar is None:
+            self._unread.clear()
+
+    def deleted_logs(self) -> dict[str, int]:
+        """Logs that were there and are not, with the messages that were unread in them."""
+        self.note_logs()
+        return dict(sorted(self._deleted.items()))
+
+    # Requests.
+
+    def request(self, planner: Planner) -> int | None:
+        """Request a reshape; the worker runs it. Returns the operation's id, or None and a note where it is refused."""
+        try:
+            return self.bench.intend(planner).operation.operation_id
+        except CleaveError as refusal:
+            self.notes.append(f"refused: {type(refusal).__name__}: {refusal}")
+            return None
+
+    def is_fenced(self, operation_id: int | None) -> bool:
+        """Whether the operation is live and every parent is closed."""
+        if operation_id is None:
+            return False
+        try:
+            operation = self.bench.operation(operation_id)
+            states = {self.bench.plane.segment_state(log) for log in operation.parent_topics}
+            return operation.state.is_live and states == {LogState.TERMINATED}
+        except CleaveError:
+            return False
+
+    def leave_in(self, state: OperationState, planner: Planner) -> None:
+        """Request a reshape and bring it as far as that state, with the workers paused."""
+        operation_id = self.request(planner)
+        if operation_id is not None and state is not OperationState.INTENDED:
+            self.bench.run_until(operation_id, state)
+
+    def probe_ended(self) -> bool:
+        """Request a split of the first active segment unless that is done, and say whether the worker has ended it."""
+        try:
+            if self.probe is None:
+                first = self.bench.layout.active[0].segment_id
+                self.probe = self.bench.intend(splitting(first)).operation.operation_id
+            return not self.bench.operation(self.probe).state.is_live
+        except CleaveError:
+            return False
+
+    # The verdict.
+
+    @property
+    def acknowledged(self) -> dict[Message, int]:
+        """The instant of each message's acknowledgement."""
+        return dict(chain.from_iterable(dict(one.times).items() for one in self.producers))
+
+    def _window(self, window: Window) -> Window:
+        """A broker has what it acknowledged, whatever becomes of the database."""
+        return window if self.bench.pulsar is None else replace(window, losing_since_ns=None)
+
+    def missing(self, window: Window) -> int:
+        """Messages that may not be lost and that a subscription has not received yet."""
+        window = self._window(window)
+        expected = {message for message, at in self.acknowledged.items() if not window.had_alone(at)}
+        return sum(len(expected - _received(clients).keys()) for clients in (self.consumers, self.auditors))
+
+    def outcome(self, window: Window, resumed: Mapping[str, float | None]) -> Outcome:
+        """Compare what was acknowledged with what each subscription received."""
+        errors = [f"{one.name}: {type(one.error).__name__}: {one.error}" for one in self.clients if one.error]
+        return Outcome(
+            plane=self.plane,
+            acknowledged=len(self.acknowledged),
+            late=late(self.acknowledged, _received(self.consumers)),
+            live=self._reading(self.consumers, window),
+            audit=self._reading(self.auditors, window),
+            deleted_logs=self.deleted_logs(),
+            outage_seconds=window.seconds,
+            producer_seconds={one.name: resumed.get(_name(self, one)) for one in self.producers},
+            consumer_seconds={one.name: resumed.get(_name(self, one)) for one in self.consumers},
+            reshape_seconds=resumed.get(f"{self.plane}/reshape"),
+            longest_pause_seconds={one.name: round(one.longest_pause_ns / 1e9, 2) for one in self.producers},
+            errors=(*self.failures, *errors),
+            notes=tuple(self.notes),
+        )
+
+    def _reading(self, clients: Sequence[ConsumingClient], window: Window) -> Reading:
+        histories = [one.history for one in (*self.producers, *clients)]
+        return reading(self.acknowledged, _received(clients), histories, self._window(window))
+
+
+class OutageScene:
+    """`begin`, let something befall the servers within `outage`, and `judge`. Whatever is started ends with `running`."""
+
+    def __init__(
+        self,
+        cluster: ReplicatedPostgres,
+        directory: Path,
+        running: ExitStack,
+        *,
+        topics: Sequence[OnPulsar | None],
+        address: Address = Address.PROXY,
+        workers: int = 1,
+        segments: int = 2,
+        consumers: int = 2,
+        messages_a_second: int = MESSAGES_A_SECOND,
+    ) -> None:
+        """`address`: how the worker and the clients reach the database."""
+        self.cluster, self.directory, self._running = cluster, directory, running
+        self.database = f"outage_{secrets.token_hex(4)}"
+        cluster.primary.create_database(self.database, template=TEMPLATE)
+        running.callback(self._drop)
+        self.url = cluster.url(self.database, address)
+        proxied = cluster.url(self.database)
+        self.topics = [self._topic(pulsar, proxied) for pulsar in topics]
+        self._pulsar = next((pulsar for pulsar in topics if pulsar is not None), None)
+        self._segments, self._consumers, self._rate = segments, consumers, messages_a_second
+        self._ports = {f"w{i + 1}": free_port() for i in range(workers)}
+        self.workers: dict[str, ChildProcess] = {}
+        self.window = Window(0, 0)
+        self._losing_since_ns: int | None = None
+        self._resumed: dict[str, float | None] = {}
+
+    def begin(self) -> None:
+        """Topics with subscriptions, workers, and traffic that flows."""
+        self.topics[0].bench.execute(
+            "UPDATE cleave.cluster_policy SET policy = '{\"enabled\": false}', row_version = row_version + 1"
+        )
+        for topic in self.topics:
+            topic.bench.topic_with(self._segments, (LIVE, AUDIT))
+        for name in self._ports:
+            self.start_worker(name)
+        for port in self._ports.values():
+            wait_until(lambda port=port: is_listening(port), timeout_seconds=60, message="a worker serves")  # type: ignore[misc]
+        addresses = [f"http://{LOOPBACK}:{port}" for port in self._ports.values()]
+        for topic in self.topics:
+            topic.start(addresses, self._consumers, self._rate)
+            self._running.callback(_end_all, topic)
+        self.advance()
+
+    def start_worker(self, name: str) -> None:
+        """Start the worker of that name; its log is `<name>.log` in the scene's directory."""
+        pulsar = self._pulsar
+        where = (
+            {"pulsar_admin_url": pulsar.admin_url, "pulsar_service_url": pulsar.service_url} if pulsar else {}
+        )
+        worker = cleave_process(
+            "worker",
+            "--name",
+            name,
+            log=self.directory / f"{name}.log",
+            database_url=self.url,
+            api_secret=SECRET,
+            serve_port=self._ports[name],
+            **where,
+        )
+        self._running.callback(release_port, self._ports[name])
+        self._running.callback(worker.kill)
+        worker.start()
+        self.workers[name] = worker
+
+    @contextmanager
+    def workers_paused(self) -> Iterator[None]:
+        """Stop the workers' processes meanwhile, so that what is intended stays as it is."""
+        for worker in self.workers.values():
+            os.kill(worker.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for worker in self.workers.values():
+                os.kill(worker.pid, signal.SIGCONT)
+
+    # Traffic.
+
+    def advance(self, by: int = 20, *, timeout_seconds: float = 60.0) -> None:
+        """Return when every client has so many more messages behind it."""
+        everybody = [one for topic in self.topics for one in topic.clients]
+        targets = [len(one.times) + by for one in everybody]
+
+        def there() -> bool:
+            failed = [one for one in everybody if one.error]
+            assert not failed, f"{failed[0].name}: {failed[0].error!r}; see also {self.directory}"
+            return all(len(one.times) >= target for one, target in zip(everybody, targets, strict=True))
+
+        wait_until(there, timeout_seconds=timeout_seconds, message="traffic flows")
+
+    def reshape(self, planner: Planner) -> None:
+        """Request it of every topic, and return when the workers have ended it."""
+        for topic in self.topics:
+            topic.request(planner)
+        self.wait_quiet()
+
+    def fence(self, planner: Planner) -> None:
+        """Request it of every topic, and return when the workers have closed its parents and can get no further.
+
+        A row that the commit needs is locked here until the primary dies.
+        """
+        with self.workers_paused():
+            requested = [(topic, topic.request(planner)) for topic in self.topics]
+            holder = psycopg2.connect(self.cluster.primary_url(self.database))
+            self._running.callback(holder.close)
+            holder.cursor().execute("SELECT FROM cleave.topic FOR UPDATE")
+        for topic, operation_id in requested:
+            wait_until(
+                lambda topic=topic, operation_id=operation_id: topic.is_fenced(operation_id),  # type: ignore[misc]
+                message=f"the parents of operation {operation_id} are closed",
+            )
+
+    def wait_quiet(self, seconds: float = QUIET_SECONDS) -> bool:
+        """Return when no operation is live, or after so long; whether none is."""
+        with suppress(AssertionError):
+            wait_until(lambda: not self._live_operations(), timeout_seconds=seconds)
+            return True
+        return False
+
+    def _live_operations(self) -> int:
+        return len(_patiently(self.topics[0].bench.live_operations))
+
+    # The outage.
+
+    def lose_from_now(self) -> None:
+        """What is acknowledged from now on may be lost with the server that has it."""
+        self._losing_since_ns = time.monotonic_ns()
+
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        """The time from the first fault until the promoted or restored server answers."""
+        self._resumed = {}
+        for topic in self.topics:
+            topic.note_logs()
+            topic.probe = None
+        began = time.monotonic_ns()
+        yield
+        self.window = Window(began, time.monotonic_ns(), self._losing_since_ns)
+        for topic in self.topics:
+            topic.bench.store.dispose()  # this process looks on by new connections, whatever the old ones lead to
+            topic.forget_logs()
+
+    def wait_resumed(self, *, limit_seconds: float = 60.0, reshapes: bool = True) -> bool:
+        """Return when every client goes on, or after so long; whether all do. The scene keeps when each went on.
+
+        `reshapes`: request a split of each topic as well, and wait until the workers have ended it.
+        """
+        ended, give_up_at = self.window.ended_ns, time.monotonic() + limit_seconds
+        waiting: dict[str, Callable[[], bool]] = {
+            _name(topic, one): lambda one=one: one.last_ns > ended  # type: ignore[misc]
+            for topic in self.topics
+            for one in topic.clients
+        }
+        if reshapes:
+            waiting |= {f"{topic.plane}/reshape": topic.probe_ended for topic in self.topics}
+        self._resumed = {**dict.fromkeys(waiting), **self._resumed}
+        waiting = {name: resumed for name, resumed in waiting.items() if self._resumed[name] is None}
+        while waiting and time.monotonic() < give_up_at:
+            for name, resumed in list(waiting.items()):
+                if resumed():
+                    self._resumed[name] = round((time.monotonic_ns() - ended) / 1e9, 2)
+                    del waiting[name]
+            time.sleep(0.01)
+        return not waiting
+
+    def demand_resumed(self, *, reshapes: bool = True) -> None:
+        """Wait until every client goes on. Who does not within `CONTINUES_WITHIN_SECONDS` is a failure of the scene, and is
+        waited for a while longer.
+        """
+        if not self.wait_resumed(limit_seconds=CONTINUES_WITHIN_SECONDS, reshapes=reshapes):
+            late = [name for name, seconds in self._resumed.items() if seconds is None]
+            for topic in self.topics:
+                topic.failures += [
+                    f"{name} does not continue within {CONTINUES_WITHIN_SECONDS:g} s of the outage"
+                    for name in late
+                    if name.startswith(topic.plane)
+                ]
+            self.cluster.kill_frozen()
+            self.wait_resumed(reshapes=reshapes)
+
+    # Afterwards.
+
+    def maintain(self, rounds: int = ROUNDS) -> None:
+        """Rounds of the maintenance as Airflow runs it: reconcile, collect with retention 0, sweep."""
+        extras: dict[str, object] = {"retention_minutes": 0}
+        if self._pulsar is not None:
+            extras |= {
+                "pulsar_admin_url": self._pulsar.admin_url,
+                "pulsar_service_url": self._pulsar.service_url,
+            }
+        share = {"share": 0, "of": 1}
+        for number in range(rounds):
+            self.note_logs()
+            for task in (
+                lambda: tasks.reconcile_share(dsn=self.url, extras=extras, share=share),
+                lambda: tasks.collect_garbage(dsn=self.url, extras=extras, share=share),
+                lambda: tasks.sweep_tombstones(dsn=self.url, extras=extras),
+            ):
+                self._run_task(number + 1, task)
+                self.wait_quiet()
+
+    def _run_task(self, number: int, task: Callable[[], Mapping[str, object]]) -> None:
+        try:
+            with redirect_stdout(io.StringIO()):
+                found = task()
+        except CleaveError as error:
+            self._note(f"maintenance {number}: {type(error).__name__}: {error}")
+            return
+        for shown in found.get("shown", ()):  # type: ignore[attr-defined]
+            told = ", ".join(f"{key} {value}" for key, value in shown.items() if value is not None)
+            self._note(f"maintenance {number}: {told}")
+
+    def note_logs(self) -> None:
+        """Remember the logs that are there."""
+        for topic in self.topics:
+            topic.note_logs()
+
+    def judge(self) -> dict[str, Outcome]:
+        """End the producers, read everything to the end by both subscriptions, and compare. By plane."""
+        for one in [one for topic in self.topics for one in topic.producers]:
+            one.ending.set()
+        for topic in self.topics:
+            for producer in topic.producers:
+                producer.end()
+            topic.note_logs()
+            topic.start_audit()
+        self._read_to_the_end()
+        for topic in self.topics:
+            _end_all(topic)
+        self.topics[0].notes += [told for name in self.workers for told in self._worst_words(name)]
+        return {topic.plane: topic.outcome(self.window, self._resumed) for topic in self.topics}
+
+    def _read_to_the_end(self) -> None:
+        """Return when nothing is missing, or when nothing more comes."""
+        give_up_at, seen, since = time.monotonic() + READS_WITHIN_SECONDS, -1, time.monotonic()
+        while time.monotonic() < give_up_at:
+            missing = sum(topic.missing(self.window) for topic in self.topics)
+            if missing != seen or self._live_operations():
+                seen, since = missing, time.monotonic()
+            if not missing or time.monotonic() - since > STANDS_STILL_SECONDS:
+                return
+            time.sleep(0.05)
+
+    def _worst_words(self, worker: str) -> list[str]:
+        """The last warnings and errors in a worker's log."""
+        lines = (self.directory / f"{worker}.log").read_text(errors="replace").splitlines()
+        bad = [line for line in lines if "[warning" in line or "[error" in line or "Traceback" in line]
+        return [f"{worker}: {' '.join(line.split())[:300]}" for line in bad[-5:]]
+
+    def _note(self, note: str) -> None:
+        for topic in self.topics:
+            if topic.bench.topic_name in note or len(self.topics) == 1:
+                topic.notes.append(note)
+
+    def _topic(self, pulsar: OnPulsar | None, url: str) -> TopicScene:
+        """The bench looks on through the proxy, whatever the product's processes use."""
+        bench = SceneBench(url, pulsar)
+        self._running.callback(bench.close)
+        if pulsar is not None:
+            self._running.callback(pulsar.remove, bench.plane)
+        return TopicScene(bench, self.directory, self.url)
+
+    def _drop(self) -> None:
+        self.cluster.kill_frozen()
+        self.cluster.primary.drop_database(self.database)
+
+
+def _name(topic: TopicScene, client: Client) -> str:
+    return f"{topic.plane}/{client.name}"
+
+
+def _received(clients: Sequence[Client]) -> dict[Message, int]:
+    """The first receipt of each message by any of them."""
+    found: dict[Message, int] = {}
+    for message, at in chain.from_iterable(dict(one.times).items() for one in clients):
+        found[message] = min(at, found.get(message, at))
+    return found
+
+
+def _end_all(topic: TopicScene) -> None:
+    for client in topic.clients:
+        client.ending.set()
+    for client in topic.clients:
+        if client.is_alive():
+            client.end()
+
+
+def _patiently(look: Callable[[], Found]) -> Found:
+    """A look at a server that a busy machine may hold up."""
+    give_up_at = time.monotonic() + 30.0
+    while True:
+        try:
+            return look()
+        except CleaveError:
+            if time.monotonic() > give_up_at:
+                raise
+            time.sleep(0.1)
