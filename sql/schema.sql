@@ -4320,7 +4320,11 @@ CREATE VIEW inspect.foreign_logs AS
     f.found_at,
     f.seen_at
    FROM (cleave.foreign_log f
-     JOIN cleave.topic t USING (topic_id));
+     JOIN cleave.topic t USING (topic_id))
+  WHERE (NOT (EXISTS ( SELECT
+           FROM (cleave.topic n
+             JOIN cleave.segment s ON ((s.topic_id = n.topic_id)))
+          WHERE ((n.name = t.name) AND (n.state <> 'deleted'::text) AND (s.backing_topic = f.backing_topic) AND (s.pruned_epoch IS NULL)))));
 
 COMMENT ON VIEW inspect.foreign_logs IS 'Logs that have the name of a segment and that Cleave must not delete: another journal created them, or they hold unread messages.';
 
@@ -4426,7 +4430,7 @@ CREATE VIEW inspect.health AS
             count(*) FILTER (WHERE held_topics.unverified) AS unverified
            FROM inspect.held_topics) held)
      CROSS JOIN ( SELECT count(*) AS logs
-           FROM cleave.foreign_log) strange);
+           FROM inspect.foreign_logs) strange);
 
 COMMENT ON VIEW inspect.health IS 'One row: how everything is. Ages are empty where there is nothing to be old; shards are those that had a worker within the hour; lease_changes only rises, by one for each time that a worker began to have a shard.';
 

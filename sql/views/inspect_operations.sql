@@ -75,7 +75,9 @@ COMMENT ON VIEW inspect.tombstones_open IS 'Logs still to be deleted from a data
 CREATE VIEW inspect.foreign_logs AS
 SELECT t.name AS topic, f.topic_id, f.data_plane, f.backing_topic, f.segment_id, f.reason, f.unread, f.token, f.epoch, f.found_at, f.seen_at
   FROM cleave.foreign_log f
-  JOIN cleave.topic t USING (topic_id);
+  JOIN cleave.topic t USING (topic_id)
+ WHERE NOT EXISTS (SELECT FROM cleave.topic n JOIN cleave.segment s ON s.topic_id = n.topic_id
+                    WHERE n.name = t.name AND n.state <> 'deleted' AND s.backing_topic = f.backing_topic AND s.pruned_epoch IS NULL);
 COMMENT ON VIEW inspect.foreign_logs IS
     'Logs that have the name of a segment and that Cleave must not delete: another journal created them, or they hold unread messages.';
 

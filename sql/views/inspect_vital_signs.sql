@@ -90,6 +90,6 @@ SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges
               WHERE c.disconnected_at IS NOT NULL) away
  CROSS JOIN (SELECT count(*) FILTER (WHERE NOT unverified) AS topics, count(*) FILTER (WHERE unverified) AS unverified
                FROM inspect.held_topics) held
- CROSS JOIN (SELECT count(*) AS logs FROM cleave.foreign_log) strange;
+ CROSS JOIN (SELECT count(*) AS logs FROM inspect.foreign_logs) strange;
 COMMENT ON VIEW inspect.health IS
     'One row: how everything is. Ages are empty where there is nothing to be old; shards are those that had a worker within the hour; lease_changes only rises, by one for each time that a worker began to have a shard.';

@@ -285,11 +285,11 @@ def _held_topics(cleave: Application) -> str:
     held, first = len(topics) - len(unverified), topics[0]
     if not held:
         raise Note(
-            f"the logs of {len(unverified)} topics, {unverified[0]} among them, are still to be compared with this database; a "
+            f"the logs of {len(unverified)} topic(s), {unverified[0]} among them, are still to be compared with this database; a "
             f"worker does it within seconds. If they stay, `cleave topics recover {unverified[0]}` says why"
         )
     raise Terminal(
-        f"nothing acts on {held} topics, first {first['topic']}: {first['held_reason']}; run `cleave topics recover "
+        f"nothing acts on {held} topic(s), first {first['topic']}: {first['held_reason']}; run `cleave topics recover "
         f"{first['topic']} --dry-run`, and see docs/runbook/CleaveTopicHeld.md"
     )
 
@@ -305,7 +305,7 @@ def _foreign_logs(cleave: Application) -> str:
         return "none"
     named = ", ".join(log["backing_topic"] for log in logs)
     raise Note(
-        f"{logs[0]['logs']} logs belong to no segment, and Cleave must not delete them: {named}"
+        f"{logs[0]['logs']} log(s) belong to no segment, and Cleave must not delete them: {named}"
         f"{', ...' if logs[0]['logs'] > len(logs) else ''}; inspect.foreign_logs says why, see docs/runbook/CleaveForeignLogs.md"
     )
 

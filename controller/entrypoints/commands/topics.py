@@ -179,7 +179,8 @@ def recover(
         recovery = cleave.topics.recover(topic_name(topic), data_plane=data_plane, dry_run=dry_run)
     name, epoch, findings = recovery["topic"], recovery["epoch"], recovery["findings"]
     title = f"{name}: {'not in the database' if epoch < 0 else f'epoch {epoch}'}, {len(findings)} finding(s)"
-    emit(as_json, recovery, rows_table(findings, _FINDING, title=title))
+    rows = [{**one, "reason": None if one["reason"] == one["error"] else one["reason"]} for one in findings]
+    emit(as_json, recovery, rows_table(rows, _FINDING, title=title))
     errors = [one["error"] for one in findings if one["error"] is not None]
     reason = next(iter(errors), recovery["held_reason"])
     if reason is not None and not dry_run:

@@ -111,6 +111,10 @@ def test_topics_that_nothing_acts_on_and_logs_that_are_kept_are_counted(
         log = ForeignLog(bench.topic_id, "log-7", 7, "not of this journal", None, None)
         foreign_logs.note(tx, bench.plane.name, log)
     assert counts() == [1, 0, 1]
+    with bench.store.transaction() as tx:  # found under an earlier topic of the name, a segment since
+        used = ForeignLog(bench.topic_id, bench.log_of(0), 0, "not of this journal", None, None)
+        foreign_logs.note(tx, bench.plane.name, used)
+    assert counts() == [1, 0, 1]
 
 
 def test_what_somebody_has_to_look_at_has_an_age(bench: Bench, registry: CollectorRegistry) -> None:

@@ -193,7 +193,7 @@ def test_foreign_logs_are_counted_and_the_first_named(cleave: CommandLine, order
 
     level, sentence = findings(cleave)["foreign logs"]
     assert level == "note"
-    assert sentence.startswith("4 logs belong to no segment")
+    assert sentence.startswith("4 log(s) belong to no segment")
     assert "log-7, log-8, log-9, ...; inspect.foreign_logs says why" in sentence
 
 
