@@ -144,3 +144,14 @@ def test_a_topic_that_the_backup_lacks_needs_its_data_plane(
     assert recovered["held_reason"] is None
     assert [str(s.hash_range) for s in bench.layout.active] == ranges
     assert unread_by_log(bench) == unread
+
+
+@pytest.mark.usefixtures("topic")
+def test_a_topic_whose_broker_keeps_the_layout_has_nothing_to_recover(
+    bench: Bench, cleave: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEAVE_PULSAR_ADMIN_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("CLEAVE_PULSAR_SERVICE_URL", "pulsar://127.0.0.1:1")
+    bench.execute("UPDATE cleave.topic SET data_plane = 'pulsar_scalable', row_version = row_version + 1")
+
+    assert "the broker keeps the layout" in cleave.refused("topics", "recover", TOPIC)

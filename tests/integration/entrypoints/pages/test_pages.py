@@ -110,6 +110,8 @@ def test_a_held_topic_is_shown_with_its_reason(bench: Bench, pages: AppClient) -
     assert said in pages.get("/").text
     decide(bench)
     assert "topic-held" in pages.get(f"/topic?name={NAME}").text
+    [(decision_id,)] = bench.rows("SELECT decision_id FROM inspect.decisions")
+    assert "topic-held" in pages.get(f"/decision?decision_id={decision_id}").text
 
 
 def test_a_bucket_that_is_not_let_go_of_and_a_policy_that_cannot_be_followed_need_somebody(
