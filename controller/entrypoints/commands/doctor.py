@@ -276,7 +276,7 @@ _HELD = """
 
 
 def _held_topics(cleave: Application) -> str:
-    """Whether operations may begin on every topic. Raises Note where topics are still to be compared with their logs."""
+    """Report that no topic is held. Raises Note if the logs of topics are still to be compared with the database."""
     with cleave.store.transaction() as tx:
         topics = inspection.rows(tx, _HELD)
     if not topics:
@@ -298,7 +298,7 @@ _FOREIGN = "SELECT backing_topic, count(*) OVER () AS logs FROM inspect.foreign_
 
 
 def _foreign_logs(cleave: Application) -> str:
-    """Whether every log belongs to a segment. Raises Note with the first logs that Cleave must not delete."""
+    """Report that every log belongs to a segment. Raises Note with the first logs that Cleave must not delete."""
     with cleave.store.transaction() as tx:
         logs = inspection.rows(tx, _FOREIGN)
     if not logs:

@@ -20,7 +20,7 @@ router = APIRouter(responses=REFUSALS, tags=["topics"])
 
 
 class Recover(BaseModel):
-    """Where the logs are."""
+    """Location of the logs of a topic."""
 
     data_plane: str | None = Field(
         None,
