@@ -56,6 +56,7 @@ def figures(found: Sequence[Outcome]) -> dict[str, Any]:
         "duplicates": sum(one.duplicates for one in readings),
         "outage_seconds": max(one.outage_seconds for one in found),
         "producers_seconds": longest([s for one in found for s in one.producer_seconds.values()]),
+        "every_key_seconds": longest([s for one in found for s in one.every_key_seconds.values()]),
         "consumers_seconds": longest([s for one in found for s in one.consumer_seconds.values()]),
         "reshape_seconds": longest([one.reshape_seconds for one in found]),
         "longest_pause_seconds": max(s for one in found for s in one.longest_pause_seconds.values()),

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 OTHER_CONNECTIONS = 13
 """Besides its operations a process may at once evaluate, look for what is due, mirror, sample keys, watch drains, verify topics,
-give defaults to proposals, hold its leases, lead consumers, feed layouts and be asked."""
+give defaults to proposals, lead consumers, feed layouts and be asked. Its leases have a connection of their own."""
 API_TRANSACTIONS = 20
 """At once, for what people ask of a worker over HTTP and for the audit of it."""
 OPERATIONS_TOGETHER = 64

@@ -7,7 +7,6 @@ They use `controller.client` as applications do. Each keeps a history file for t
 from __future__ import annotations
 
 import itertools
-import random
 import threading
 import time
 from abc import abstractmethod
@@ -23,7 +22,7 @@ from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.dataplane.base import LogClient, OutgoingMessage
 from controller.devstack.serving import token_for
 
-KEYS = 60
+KEYS = tuple(f"key-{number}" for number in range(32))
 PATIENCE_SECONDS = 600.0
 """Clients outlast every outage of a scene: what ends them is a defect."""
 ROUND_SECONDS = 0.1
@@ -87,19 +86,29 @@ class Client(threading.Thread):
 
 
 class ProducingClient(Client):
-    """Sends keyed messages in rounds and waits for the acknowledgements of each round.
+    """Sends one message of each key after the other in rounds, and waits for the acknowledgements of each round.
 
-    A blocked range therefore blocks the producer, and the producer's pause is no shorter than the range's.
+    A blocked range therefore blocks the producer, and the producer's pause is hardly shorter than the range's.
     """
 
     def __init__(self, place: Place, name: str, messages_a_second: int) -> None:
         super().__init__(place, name)
         self._round = max(1, round(messages_a_second * ROUND_SECONDS))
+        self._latest: dict[str, int] = {}
+
+    def note(self, messages: Sequence[Message]) -> None:
+        """Remember these as acknowledged just now."""
+        super().note(messages)
+        self._latest |= dict.fromkeys((key for _, key, _ in messages), self.last_ns)
+
+    def wrote_every_key_since(self, instant_ns: int) -> bool:
+        """Whether a message of every key was acknowledged later than that."""
+        return all(self._latest.get(key, 0) > instant_ns for key in KEYS)
 
     def work(self) -> None:
         """Produce until `ending` is set."""
-        logs, chooser = self.place.logs(), random.Random(self.name)
-        numbers = {f"key-{i}": itertools.count() for i in range(KEYS)}
+        logs, keys = self.place.logs(), itertools.cycle(KEYS)
+        numbers = {key: itertools.count() for key in KEYS}
         source = PostgresSource(self.place.database_url)
         with ProducerHistory(self.history) as history:
 
@@ -117,7 +126,7 @@ class ProducingClient(Client):
                 send_timeout_seconds=PATIENCE_SECONDS,
             )
             while not self.ending.wait(ROUND_SECONDS):
-                for key in chooser.choices(list(numbers), k=self._round):
+                for key in itertools.islice(keys, self._round):
                     producer.send(b"%s %d" % (self.name.encode(), next(numbers[key])), key)
                 producer.flush()
             producer.close()

@@ -68,6 +68,8 @@ class Outcome:
     outage_seconds: float
     producer_seconds: Mapping[str, float | None]
     """From the outage's end to the first acknowledgement; None where there was none within the scene's limit."""
+    every_key_seconds: Mapping[str, float | None]
+    """From the outage's end until each producer had an acknowledgement of every key, and so of every range."""
     consumer_seconds: Mapping[str, float | None]
     """From the outage's end to the next message."""
     reshape_seconds: float | None
@@ -86,7 +88,11 @@ class Outcome:
 
     def broken_laws(self, *, duplicates: bool) -> list[str]:
         """The laws of every outage that did not hold. `duplicates`: acknowledgements of consumers may be lost with a server."""
-        resumed = {**self.producer_seconds, **self.consumer_seconds, "reshapes": self.reshape_seconds}
+        resumed = {
+            **{f"{name}, every key,": seconds for name, seconds in self.every_key_seconds.items()},
+            **self.consumer_seconds,
+            "reshapes": self.reshape_seconds,
+        }
         laws = {
             "a log with unread messages was deleted": not self.deleted_unread,
             "a client ended by itself": not self.errors,
@@ -111,6 +117,7 @@ class Outcome:
             f"  audit: {_figures(self.audit)}",
             f"  deleted logs {len(self.deleted_logs)} with {self.deleted_unread} unread: {dict(self.deleted_logs)}",
             f"  producers continue after {dict(self.producer_seconds)} s, longest pause {dict(self.longest_pause_seconds)} s",
+            f"  producers have every key after {dict(self.every_key_seconds)} s",
             f"  consumers continue after {dict(self.consumer_seconds)} s, a new split is done after {self.reshape_seconds} s",
             *(f"  {told}" for told in (*self.errors, *self.notes)),
         ]

@@ -1,7 +1,16 @@
 """The outages of a database under traffic, by name: what befalls the servers, and what is requested meanwhile.
 
 Each is run by `play`, on a cluster that is completed with the standby the scenario needs. Tests assert on the outcomes,
-the benchmark writes them down.
+the benchmark writes them down. To run them::
+
+    python -m pytest -n 1 tests/integration/outages                              # the short ones, as `make test` does
+    python -m pytest -n 1 tests/integration/outages -k "frozen"                  # one of them
+    python -m pytest tests/integration/outages -m chaos                          # a dump, a split that is prepared
+    python -m pytest tests/chaos/test_outages_of_a_pair.py -m chaos              # many fail-overs; two workers, two hosts
+    python -m benchmarks.bench_outages --rounds 1 --scenarios "restore" --planes embedded   # figures, as one line of JSON
+
+A scene that breaks a law prints every figure of both planes, what the maintenance found, and the workers' last warnings.
+Without Maven the tests play on the embedded logs alone; without libfaketime those with a shifted clock are skipped.
 """
 
 from __future__ import annotations
@@ -105,12 +114,28 @@ def lose_last_split(scene: OutageScene) -> None:
 
 
 def freeze(scene: OutageScene) -> None:
-    """Freeze the primary's processes and promote the standby. The frozen ones stay until everybody continues, or should have."""
+    """Freeze the primary's processes and promote the standby.
+
+    The frozen processes stay until the scene ends, or until somebody did not continue in time.
+    """
     scene.reshape(splitting(0))
     with scene.outage():
         scene.cluster.freeze_primary()
         scene.cluster.promote()
     _go_on(scene)
+
+
+def freeze_and_thaw(scene: OutageScene) -> None:
+    """As `freeze`; then the old primary wakes up beside the new one, with the connections that nobody has closed."""
+    scene.reshape(splitting(0))
+    with scene.outage():
+        scene.cluster.freeze_primary()
+        scene.cluster.promote()
+    scene.demand_resumed()
+    scene.cluster.thaw()
+    scene.reshape(splitting(1))
+    scene.advance()
+    scene.maintain()
 
 
 def restore(
@@ -177,5 +202,6 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "restore of a dump": Scenario(restore_dump, standby=False),
     "frozen primary": Scenario(freeze),
+    "frozen primary that wakes up": Scenario(freeze_and_thaw),
     "clock 300 s behind": Scenario(fail_over, clock_behind_seconds=CLOCK_BEHIND_SECONDS),
 }

@@ -209,6 +209,9 @@ class TopicScene:
             deleted_logs=self.deleted_logs(),
             outage_seconds=window.seconds,
             producer_seconds={one.name: resumed.get(_name(self, one)) for one in self.producers},
+            every_key_seconds={
+                one.name: resumed.get(f"{_name(self, one)}, every key,") for one in self.producers
+            },
             consumer_seconds={one.name: resumed.get(_name(self, one)) for one in self.consumers},
             reshape_seconds=resumed.get(f"{self.plane}/reshape"),
             longest_pause_seconds={one.name: round(one.longest_pause_ns / 1e9, 2) for one in self.producers},
@@ -314,7 +317,21 @@ class OutageScene:
             assert not failed, f"{failed[0].name}: {failed[0].error!r}; see also {self.directory}"
             return all(len(one.times) >= target for one, target in zip(everybody, targets, strict=True))
 
-        wait_until(there, timeout_seconds=timeout_seconds, message="traffic flows")
+        try:
+            wait_until(there, timeout_seconds=timeout_seconds, message="traffic flows")
+        except AssertionError as late:
+            raise AssertionError("\n".join([str(late), *self._whereabouts()])) from late
+
+    def _whereabouts(self) -> list[str]:
+        """Where each client stands, which operations are live, and the workers' last warnings."""
+        now = time.monotonic_ns()
+        clients = [
+            f"{_name(topic, one)}: {len(one.times)} messages, the last {(now - one.last_ns) / 1e9:.1f} s ago"
+            for topic in self.topics
+            for one in topic.clients
+        ]
+        operations = [str(one) for one in _patiently(self.topics[0].bench.live_operations)]
+        return [*clients, *operations, *(told for name in self.workers for told in self._worst_words(name))]
 
     def reshape(self, planner: Planner) -> None:
         """Request it of every topic, and return when the workers have ended it."""
@@ -378,6 +395,11 @@ class OutageScene:
             _name(topic, one): lambda one=one: one.last_ns > ended  # type: ignore[misc]
             for topic in self.topics
             for one in topic.clients
+        }
+        waiting |= {
+            f"{_name(topic, one)}, every key,": lambda one=one: one.wrote_every_key_since(ended)  # type: ignore[misc]
+            for topic in self.topics
+            for one in topic.producers
         }
         if reshapes:
             waiting |= {f"{topic.plane}/reshape": topic.probe_ended for topic in self.topics}

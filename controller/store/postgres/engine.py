@@ -125,11 +125,13 @@ class Store:
             translated = translate(error, self._sentence_book)
             count_race(translated)
             raise translated from error
+        except PendingRollbackError as error:  # a part of the transaction bore the loss of its connection
+            raise StoreUnavailable(
+                "the connection to PostgreSQL was lost in the middle of a transaction; read the state again and retry"
+            ) from error
         except LostRace as error:
             count_race(error)
             raise
-        except PendingRollbackError as error:  # the work went on after its first error, which was this
-            raise StoreUnavailable("PostgreSQL is away: the connection broke in a transaction") from error
         except PoolTimeout as error:
             raise StoreUnavailable(
                 "every connection of the pool is in use; raise pool_size or wait"

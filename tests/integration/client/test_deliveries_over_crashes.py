@@ -233,7 +233,7 @@ def test_a_bucket_is_in_trouble_no_more_when_nothing_was_left_to_begin(
     send(producer, ("held", 0), ("held", 1))
     bench.execute(
         "INSERT INTO cleave.bucket_opening (topic_id, subscription, segment_id, bucket_start, position, openings, opened_by) "
-        "VALUES (:topic, 'billing', 0, 0, '{0}', :openings, 'another')",
+        "SELECT :topic, 'billing', 0, 0, ARRAY[timeline, 0], :openings, 'another' FROM embedded.timeline",
         topic=bench.topic_id,
         openings=TROUBLED_OPENINGS - 1,
     )

@@ -77,7 +77,7 @@ def test_one_whose_claim_is_lost_at_its_announcement_closes_nothing(bench: Bench
     lost, other = splits_of(bench, 2)
     plane = FaultyDataPlane(bench.plane)
     planes = {"embedded": plane.as_data_plane()}
-    take_over = "UPDATE cleave.operation SET claim_term = claim_term + 1 WHERE operation_id = :id"
+    take_over = "UPDATE cleave.operation SET claimed_by = 'another', claim_term = claim_term + 1 WHERE operation_id = :id"
 
     run_with(bench, "set-fencing:before", lambda: bench.execute(take_over, id=lost), planes=planes)
 

@@ -44,6 +44,13 @@ READ = {
         "dbname": "d",
         "options": "-c search_path=x",
     },
+    "postgresql+psycopg2://a:postgresql%2Bpsycopg2@h:5/d": {
+        "user": "a",
+        "password": "postgresql+psycopg2",
+        "host": "h",
+        "port": "5",
+        "dbname": "d",
+    },
     "postgresql:///d": {"dbname": "d"},
 }
 
@@ -84,7 +91,14 @@ OF_SQLALCHEMY = "postgresql+psycopg2://u:s3cret@/d?host=a:5432&host=b:5433"
 
 
 @pytest.mark.parametrize(
-    "url", [OF_SQLALCHEMY, make_url(OF_SQLALCHEMY), "postgresql://u:s3cret@/d?host=a:5432"], ids=str
+    "url",
+    [
+        OF_SQLALCHEMY,
+        make_url(OF_SQLALCHEMY),
+        "postgresql://u:s3cret@/d?host=a:5432",
+        "postgresql://u:s3cret@/d?host=a&host=b",
+    ],
+    ids=str,
 )
 def test_the_form_of_sqlalchemy_for_several_hosts_is_refused_with_the_right_one(url: str | URL) -> None:
     with pytest.raises(InvalidInput, match=r"host1:5432,host2:5432/database\?target_") as refused:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -96,6 +97,22 @@ def test_an_option_that_the_driver_does_not_know_is_no_outage() -> None:
 def test_a_cut_connection_costs_one_transaction_at_most(driver: StoreDriver) -> None:
     with pytest.raises(StoreUnavailable), driver.store.transaction() as tx:
         tx.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+    assert driver.sql("SELECT 1") == [(1,)]
+
+
+def test_a_part_that_bears_the_loss_of_the_connection_leaves_an_outage_and_no_other_error(
+    driver: StoreDriver,
+) -> None:
+    """As decisions in shadow do, which must not stop what is live."""
+
+    def bear_and_go_on(tx: Connection) -> None:
+        with contextlib.suppress(DBAPIError), tx.begin_nested():
+            tx.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+        tx.execute(text("SELECT 1"))
+
+    with pytest.raises(StoreUnavailable, match="in the middle of a transaction"):
+        driver.do(bear_and_go_on)
 
     assert driver.sql("SELECT 1") == [(1,)]
 
