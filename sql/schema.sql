@@ -125,7 +125,8 @@ CREATE FUNCTION cleave.close_bucket(of_topic bigint, of_subscription text, of_se
 $$;
 
 CREATE FUNCTION cleave.database_identity() RETURNS text
-    LANGUAGE sql STABLE
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
     SELECT concat_ws('/', c.system_identifier,
                      CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END,
@@ -3986,6 +3987,20 @@ CREATE VIEW inspect.failing_messages AS
 
 COMMENT ON VIEW inspect.failing_messages IS 'Messages whose handling failed or ended its process, how often, and who has them now; each holds its key.';
 
+CREATE VIEW inspect.held_topics AS
+ SELECT name AS topic,
+    topic_id,
+    data_plane,
+    epoch,
+    held_reason,
+    held_at,
+    round(EXTRACT(epoch FROM (clock_timestamp() - held_at)), 1) AS held_seconds,
+    (held_reason IS NULL) AS unverified
+   FROM cleave.topic t
+  WHERE ((state <> 'deleted'::text) AND ((held_reason IS NOT NULL) OR ((NOT ( SELECT pg_is_in_recovery() AS pg_is_in_recovery)) AND (verified_under IS DISTINCT FROM ( SELECT cleave.database_identity() AS database_identity)))));
+
+COMMENT ON VIEW inspect.held_topics IS 'One row per topic that nothing acts on. held_reason: the logs of the topic are ahead of the journal and do not tell enough. unverified: the logs are still to be compared with the journal; a standby lists no such topic.';
+
 CREATE VIEW inspect.load_now AS
  SELECT t.name AS topic,
     t.topic_id,
@@ -4248,8 +4263,9 @@ CREATE VIEW inspect.fleet AS
     need.what AS needs,
     t.last_split_at,
     t.last_merge_at
-   FROM ((((((((inspect.topics t
+   FROM (((((((((inspect.topics t
      LEFT JOIN stuck s ON ((s.topic = t.topic)))
+     LEFT JOIN inspect.held_topics h ON ((h.topic_id = t.topic_id)))
      CROSS JOIN LATERAL ( SELECT count(*) FILTER (WHERE (l_1.is_hot AND (NOT l_1.is_stale))) AS hot_segments,
             count(*) FILTER (WHERE l_1.is_stale) AS stale_segments,
             max(l_1.hottest_ratio) FILTER (WHERE (NOT l_1.is_stale)) AS hottest_ratio,
@@ -4283,13 +4299,13 @@ CREATE VIEW inspect.fleet AS
      CROSS JOIN LATERAL ( SELECT rule.urgency,
             rule.applies,
             rule.what
-           FROM ( VALUES (6,(hole.ranges > 0),(hole.ranges || ' range(s) of its ring belong to no segment'::text)), (6,(s.stuck_because IS NOT NULL),((('operation '::text || s.operation_id) || ' is stuck: '::text) || s.stuck_because)), (5,('invalid-policy'::text = ANY (r.reasons)),'its policy cannot be followed'::text), (4,((l.hot_segments > 0) AND (r.reasons && ARRAY['disabled'::text, 'foreign-controller'::text, 'at-max-segments'::text, 'unsplittable'::text, 'width-one'::text])),('hot, and waiting does not help: '::text || array_to_string(r.reasons, ', '::text))), (4,(w.buckets > 0),(w.buckets || ' entry bucket(s) are not let go of'::text)), (4,(gap.buckets > 0),(gap.buckets || ' entry bucket(s) are handed to nobody'::text)), (3,((t.state = 'live'::text) AND (l.stale_segments > 0)),(('no fresh load of '::text || l.stale_segments) || ' segment(s)'::text)), (3,(p.acts > 0),(((p.acts || ' act(s) wait for somebody''s approval, the first until '::text) || to_char((p.until AT TIME ZONE 'UTC'::text), 'YYYY-MM-DD HH24:MI'::text)) || ' UTC'::text)), (2,((l.hot_segments > 0) AND ('reconnection-budget'::text = ANY (r.reasons))),'hot, and waits for its budget of reconnections'::text), (2,(l.hot_segments > 0),('hot'::text || COALESCE((', and waits: '::text || array_to_string(r.load_reasons, ', '::text)), ''::text))), (1,(t.live_operations > 0),'an operation is under way'::text), (0,true,NULL::text)) rule(urgency, applies, what)
+           FROM ( VALUES (6,(hole.ranges > 0),(hole.ranges || ' range(s) of its ring belong to no segment'::text)), (6,(h.held_reason IS NOT NULL),('held, see `cleave topics recover`: '::text || h.held_reason)), (6,(s.stuck_because IS NOT NULL),((('operation '::text || s.operation_id) || ' is stuck: '::text) || s.stuck_because)), (5,('invalid-policy'::text = ANY (r.reasons)),'its policy cannot be followed'::text), (4,((l.hot_segments > 0) AND (r.reasons && ARRAY['disabled'::text, 'foreign-controller'::text, 'at-max-segments'::text, 'unsplittable'::text, 'width-one'::text])),('hot, and waiting does not help: '::text || array_to_string(r.reasons, ', '::text))), (4,(w.buckets > 0),(w.buckets || ' entry bucket(s) are not let go of'::text)), (4,(gap.buckets > 0),(gap.buckets || ' entry bucket(s) are handed to nobody'::text)), (4,h.unverified,'nothing new begins until its logs have been compared with the journal'::text), (3,((t.state = 'live'::text) AND (l.stale_segments > 0)),(('no fresh load of '::text || l.stale_segments) || ' segment(s)'::text)), (3,(p.acts > 0),(((p.acts || ' act(s) wait for somebody''s approval, the first until '::text) || to_char((p.until AT TIME ZONE 'UTC'::text), 'YYYY-MM-DD HH24:MI'::text)) || ' UTC'::text)), (2,((l.hot_segments > 0) AND ('reconnection-budget'::text = ANY (r.reasons))),'hot, and waits for its budget of reconnections'::text), (2,(l.hot_segments > 0),('hot'::text || COALESCE((', and waits: '::text || array_to_string(r.load_reasons, ', '::text)), ''::text))), (1,(t.live_operations > 0),'an operation is under way'::text), (0,true,NULL::text)) rule(urgency, applies, what)
           WHERE rule.applies
           ORDER BY rule.urgency DESC
          LIMIT 1) need)
   WHERE (t.state <> 'deleted'::text);
 
-COMMENT ON VIEW inspect.fleet IS 'One row a topic: its load against the split thresholds, what holds it back, and what it needs. urgency: 6 stuck or a gap in its ring, 5 policy cannot be followed, 4 waiting does not help, 3 no fresh load, or somebody has to approve, 2 hot and waiting, 1 under way, 0 nothing.';
+COMMENT ON VIEW inspect.fleet IS 'One row a topic: its load against the split thresholds, what holds it back, and what it needs. urgency: 6 held, stuck or a gap in its ring, 5 policy cannot be followed, 4 waiting does not help, 3 no fresh load, or somebody has to approve, 2 hot and waiting, 1 under way, 0 nothing.';
 
 CREATE VIEW inspect.foreign_logs AS
  SELECT t.name AS topic,
@@ -4304,7 +4320,11 @@ CREATE VIEW inspect.foreign_logs AS
     f.found_at,
     f.seen_at
    FROM (cleave.foreign_log f
-     JOIN cleave.topic t USING (topic_id));
+     JOIN cleave.topic t USING (topic_id))
+  WHERE (NOT (EXISTS ( SELECT
+           FROM (cleave.topic n
+             JOIN cleave.segment s ON ((s.topic_id = n.topic_id)))
+          WHERE ((n.name = t.name) AND (n.state <> 'deleted'::text) AND (s.backing_topic = f.backing_topic) AND (s.pruned_epoch IS NULL)))));
 
 COMMENT ON VIEW inspect.foreign_logs IS 'Logs that have the name of a segment and that Cleave must not delete: another journal created them, or they hold unread messages.';
 
@@ -4359,8 +4379,11 @@ CREATE VIEW inspect.health AS
     withheld.buckets AS buckets_withheld,
     withheld.oldest_seconds AS oldest_withheld_seconds,
     away.buckets AS buckets_away,
-    away.oldest_seconds AS oldest_away_seconds
-   FROM (((((((((((( SELECT ( SELECT count(*) AS count
+    away.oldest_seconds AS oldest_away_seconds,
+    held.topics AS held_topics,
+    held.unverified AS unverified_topics,
+    strange.logs AS foreign_logs
+   FROM (((((((((((((( SELECT ( SELECT count(*) AS count
                    FROM cleave.topic
                   WHERE (topic.state = 'live'::text)) AS topics,
             ( SELECT count(*) AS count
@@ -4402,23 +4425,14 @@ CREATE VIEW inspect.health AS
             EXTRACT(epoch FROM (clock_timestamp() - min(c.disconnected_at))) AS oldest_seconds
            FROM (cleave.consumer c
              JOIN cleave.bucket_owner o ON (((o.topic_id = c.topic_id) AND (o.subscription = c.subscription) AND (o.consumer = c.name))))
-          WHERE (c.disconnected_at IS NOT NULL)) away);
+          WHERE (c.disconnected_at IS NOT NULL)) away)
+     CROSS JOIN ( SELECT count(*) FILTER (WHERE (NOT held_topics.unverified)) AS topics,
+            count(*) FILTER (WHERE held_topics.unverified) AS unverified
+           FROM inspect.held_topics) held)
+     CROSS JOIN ( SELECT count(*) AS logs
+           FROM inspect.foreign_logs) strange);
 
 COMMENT ON VIEW inspect.health IS 'One row: how everything is. Ages are empty where there is nothing to be old; shards are those that had a worker within the hour; lease_changes only rises, by one for each time that a worker began to have a shard.';
-
-CREATE VIEW inspect.held_topics AS
- SELECT name AS topic,
-    topic_id,
-    data_plane,
-    epoch,
-    held_reason,
-    held_at,
-    round(EXTRACT(epoch FROM (clock_timestamp() - held_at)), 1) AS held_seconds,
-    (verified_under IS DISTINCT FROM ( SELECT cleave.database_identity() AS database_identity)) AS unverified
-   FROM cleave.topic t
-  WHERE ((state <> 'deleted'::text) AND ((held_reason IS NOT NULL) OR (verified_under IS DISTINCT FROM ( SELECT cleave.database_identity() AS database_identity))));
-
-COMMENT ON VIEW inspect.held_topics IS 'Topics that nothing acts on: their logs are ahead of the journal (held_reason), or are still to be compared with it (unverified).';
 
 CREATE VIEW inspect.key_sketches AS
  SELECT l.topic,
@@ -6130,6 +6144,9 @@ GRANT SELECT ON TABLE inspect.evaluation_backlog TO cleave_controller;
 GRANT SELECT ON TABLE inspect.failing_messages TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.failing_messages TO cleave_controller;
 
+GRANT SELECT ON TABLE inspect.held_topics TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.held_topics TO cleave_controller;
+
 GRANT SELECT ON TABLE inspect.load_now TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.load_now TO cleave_controller;
 
@@ -6159,9 +6176,6 @@ GRANT SELECT ON TABLE inspect.undrained TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.health TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.health TO cleave_controller;
-
-GRANT SELECT ON TABLE inspect.held_topics TO cleave_inspector;
-GRANT SELECT ON TABLE inspect.held_topics TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.key_sketches TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.key_sketches TO cleave_controller;

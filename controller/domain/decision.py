@@ -29,9 +29,7 @@ class RefusalReason(StrEnum):
     DISABLED = "disabled"
     INVALID_POLICY = "invalid-policy"  # the knob's value, the bound it breaks; or a sentence as `metric`
     FOREIGN_CONTROLLER = "foreign-controller"  # the broker's own auto-scaler is on; None, None
-    TOPIC_HELD = (
-        "topic-held"  # the topic's logs have to be compared with the journal, or are ahead of it; None, None
-    )
+    TOPIC_HELD = "topic-held"  # its logs are ahead of the journal, or not yet compared with it; None, None
     # Limits: waiting does not help.
     AT_MAX_SEGMENTS = "at-max-segments"  # segments, those in flight included; the cap
     AT_MIN_SEGMENTS = "at-min-segments"  # segments, those in flight included; what there must be more than

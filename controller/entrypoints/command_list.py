@@ -64,7 +64,7 @@ def _gate(command: Any, verb: str) -> None:
 
 
 _COMMANDS = {
-    "topics": ("topics:app", "Topics: create, adopt, attach, detach, list, show, delete."),
+    "topics": ("topics:app", "Topics: create, adopt, attach, detach, recover, list, show, delete."),
     "segments": ("segments:app", "Segments: split, merge, rebucket by hand."),
     "policy": (
         "policy:app",

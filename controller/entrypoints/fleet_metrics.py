@@ -49,6 +49,9 @@ HEALTH: Final = {
     "oldest_withheld_seconds": "For how long the first of them has been waited for.",
     "buckets_away": "Entry buckets whose owner is not connected and may come back, of all topics.",
     "oldest_away_seconds": "For how long the first of these owners has not been connected.",
+    "held_topics": "Topics whose logs are ahead of the database and do not tell enough (inspect.held_topics).",
+    "unverified_topics": "Topics whose logs are still to be compared with the database after it came back.",
+    "foreign_logs": "Logs that have the name of a segment and that Cleave must not delete (inspect.foreign_logs).",
 }
 """Column of `inspect.health` to what it tells; the metric is `cleave_fleet_` and the column."""
 _COUNTED_HEALTH = {"lease_changes"}

@@ -6,9 +6,10 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import typer
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -18,6 +19,9 @@ from rich.text import Text
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation
 from controller.domain.whole_numbers import MOST
+
+if TYPE_CHECKING:  # no command but one has a recovery
+    from controller.services.reconciler import Recovery
 
 PIPED_WIDTH = 220
 GAP = 2
@@ -221,6 +225,15 @@ def operation_document(operation: Operation) -> dict[str, Any]:
         "actor": operation.actor,
         "reason": operation.reason,
     }
+
+
+def recovery_document(recovery: Recovery) -> dict[str, Any]:
+    """Return a recovery as commands print the recovery and the REST API answers with it."""
+    document = asdict(recovery)
+    for finding in document["findings"]:
+        for name in ("topic", "report"):
+            del finding[name]
+    return document
 
 
 def created(creates: Iterable[Mapping[str, Any]]) -> str:

@@ -2,7 +2,9 @@
 -- logs it creates carry, so that a log is deleted only by the journal that created it. Each topic remembers the database under which its
 -- logs were last compared with the journal; another database, or a restarted server, has to compare them again before it acts.
 
-CREATE FUNCTION cleave.database_identity() RETURNS text LANGUAGE sql STABLE AS $$
+-- Inspectors may not look into schema cleave, and read the identity in views.
+CREATE FUNCTION cleave.database_identity() RETURNS text
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT concat_ws('/', c.system_identifier,
                      CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END,
                      (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()), pg_relation_filenode('cleave.topic'),

@@ -75,18 +75,21 @@ COMMENT ON VIEW inspect.tombstones_open IS 'Logs still to be deleted from a data
 CREATE VIEW inspect.foreign_logs AS
 SELECT t.name AS topic, f.topic_id, f.data_plane, f.backing_topic, f.segment_id, f.reason, f.unread, f.token, f.epoch, f.found_at, f.seen_at
   FROM cleave.foreign_log f
-  JOIN cleave.topic t USING (topic_id);
+  JOIN cleave.topic t USING (topic_id)
+ WHERE NOT EXISTS (SELECT FROM cleave.topic n JOIN cleave.segment s ON s.topic_id = n.topic_id
+                    WHERE n.name = t.name AND n.state <> 'deleted' AND s.backing_topic = f.backing_topic AND s.pruned_epoch IS NULL);
 COMMENT ON VIEW inspect.foreign_logs IS
     'Logs that have the name of a segment and that Cleave must not delete: another journal created them, or they hold unread messages.';
 
 CREATE VIEW inspect.held_topics AS
 SELECT t.name AS topic, t.topic_id, t.data_plane, t.epoch, t.held_reason, t.held_at,
-       round(extract(epoch FROM clock_timestamp() - t.held_at), 1) AS held_seconds,
-       t.verified_under IS DISTINCT FROM (SELECT cleave.database_identity()) AS unverified
+       round(extract(epoch FROM clock_timestamp() - t.held_at), 1) AS held_seconds, t.held_reason IS NULL AS unverified
   FROM cleave.topic t
- WHERE t.state <> 'deleted' AND (t.held_reason IS NOT NULL OR t.verified_under IS DISTINCT FROM (SELECT cleave.database_identity()));
+ WHERE t.state <> 'deleted'
+   AND (t.held_reason IS NOT NULL
+        OR NOT (SELECT pg_is_in_recovery()) AND t.verified_under IS DISTINCT FROM (SELECT cleave.database_identity()));
 COMMENT ON VIEW inspect.held_topics IS
-    'Topics that nothing acts on: their logs are ahead of the journal (held_reason), or are still to be compared with it (unverified).';
+    'One row per topic that nothing acts on. held_reason: the logs of the topic are ahead of the journal and do not tell enough. unverified: the logs are still to be compared with the journal; a standby lists no such topic.';
 
 CREATE VIEW inspect.leases AS
 SELECT l.name, l.holder, l.term, l.acquired_at, l.expires_at, l.expires_at > clock_timestamp() AS live, l.address,

@@ -10,6 +10,7 @@ SELECT t.topic, t.topic_id, t.namespace, t.state, t.data_plane, t.epoch, t.activ
        need.urgency, need.what AS needs, t.last_split_at, t.last_merge_at
   FROM inspect.topics t
   LEFT JOIN stuck s ON s.topic = t.topic
+  LEFT JOIN inspect.held_topics h ON h.topic_id = t.topic_id
  CROSS JOIN LATERAL (
        SELECT count(*) FILTER (WHERE l.is_hot AND NOT l.is_stale) AS hot_segments, count(*) FILTER (WHERE l.is_stale) AS stale_segments,
               max(l.hottest_ratio) FILTER (WHERE NOT l.is_stale) AS hottest_ratio,
@@ -37,12 +38,14 @@ SELECT t.topic, t.topic_id, t.namespace, t.state, t.data_plane, t.epoch, t.activ
  CROSS JOIN LATERAL (
        SELECT * FROM (VALUES
            (6, hole.ranges > 0, hole.ranges || ' range(s) of its ring belong to no segment'),
+           (6, h.held_reason IS NOT NULL, 'held, see `cleave topics recover`: ' || h.held_reason),
            (6, s.stuck_because IS NOT NULL, 'operation ' || s.operation_id || ' is stuck: ' || s.stuck_because),
            (5, 'invalid-policy' = ANY (r.reasons), 'its policy cannot be followed'),
            (4, l.hot_segments > 0 AND r.reasons && ARRAY['disabled', 'foreign-controller', 'at-max-segments', 'unsplittable', 'width-one'],
                'hot, and waiting does not help: ' || array_to_string(r.reasons, ', ')),
            (4, w.buckets > 0, w.buckets || ' entry bucket(s) are not let go of'),
            (4, gap.buckets > 0, gap.buckets || ' entry bucket(s) are handed to nobody'),
+           (4, h.unverified, 'nothing new begins until its logs have been compared with the journal'),
            (3, t.state = 'live' AND l.stale_segments > 0, 'no fresh load of ' || l.stale_segments || ' segment(s)'),
            (3, p.acts > 0, p.acts || ' act(s) wait for somebody''s approval, the first until '
                || to_char(p.until AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI') || ' UTC'),
@@ -53,4 +56,4 @@ SELECT t.topic, t.topic_id, t.namespace, t.state, t.data_plane, t.epoch, t.activ
         WHERE applies ORDER BY urgency DESC LIMIT 1) need
  WHERE t.state <> 'deleted';
 COMMENT ON VIEW inspect.fleet IS
-    'One row a topic: its load against the split thresholds, what holds it back, and what it needs. urgency: 6 stuck or a gap in its ring, 5 policy cannot be followed, 4 waiting does not help, 3 no fresh load, or somebody has to approve, 2 hot and waiting, 1 under way, 0 nothing.';
+    'One row a topic: its load against the split thresholds, what holds it back, and what it needs. urgency: 6 held, stuck or a gap in its ring, 5 policy cannot be followed, 4 waiting does not help, 3 no fresh load, or somebody has to approve, 2 hot and waiting, 1 under way, 0 nothing.';

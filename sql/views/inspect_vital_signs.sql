@@ -57,7 +57,8 @@ SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges
        undrained.segments AS undrained_segments, undrained.oldest_seconds AS oldest_undrained_seconds,
        undrained.still_seconds AS still_drain_seconds,
        withheld.buckets AS buckets_withheld, withheld.oldest_seconds AS oldest_withheld_seconds,
-       away.buckets AS buckets_away, away.oldest_seconds AS oldest_away_seconds
+       away.buckets AS buckets_away, away.oldest_seconds AS oldest_away_seconds,
+       held.topics AS held_topics, held.unverified AS unverified_topics, strange.logs AS foreign_logs
   FROM (SELECT (SELECT count(*) FROM cleave.topic WHERE state = 'live') AS topics,
                (SELECT count(*) FROM cleave.segment s JOIN cleave.topic t USING (topic_id)
                  WHERE s.state = 'ACTIVE' AND t.state = 'live') AS active_segments) fleet
@@ -86,6 +87,9 @@ SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges
  CROSS JOIN (SELECT count(*) AS buckets, extract(epoch FROM clock_timestamp() - min(c.disconnected_at)) AS oldest_seconds
                FROM cleave.consumer c
                JOIN cleave.bucket_owner o ON o.topic_id = c.topic_id AND o.subscription = c.subscription AND o.consumer = c.name
-              WHERE c.disconnected_at IS NOT NULL) away;
+              WHERE c.disconnected_at IS NOT NULL) away
+ CROSS JOIN (SELECT count(*) FILTER (WHERE NOT unverified) AS topics, count(*) FILTER (WHERE unverified) AS unverified
+               FROM inspect.held_topics) held
+ CROSS JOIN (SELECT count(*) AS logs FROM inspect.foreign_logs) strange;
 COMMENT ON VIEW inspect.health IS
     'One row: how everything is. Ages are empty where there is nothing to be old; shards are those that had a worker within the hour; lease_changes only rises, by one for each time that a worker began to have a shard.';

@@ -9,6 +9,9 @@ import psycopg2
 
 from controller.dataplane.base import LogState
 from controller.devstack.postgres import PostgresServer
+from controller.domain.hash_range import HashRange
+from controller.domain.log_origin import LogOrigin
+from controller.domain.segment import segment_descriptor
 from controller.services import garbage_collector, tombstone_sweeper
 from controller.services.operation_runner import run_due
 from controller.services.reconciler import reconcile_topics
@@ -80,3 +83,11 @@ def open_logs(bench: Bench) -> list[str]:
     """Logs that take appends."""
     logs = bench.plane.list_segments(bench.topic_name)
     return [log for log in logs if bench.plane.segment_state(log) is LogState.OPEN]
+
+
+def lost_child(bench: Bench) -> str:
+    """Create a log of a split that the journal lacks, with 3 messages, while its parent still accepts appends. Return its name."""
+    log = bench.plane.backing_topic(bench.topic_name, segment_descriptor(HashRange(0, 0x7FFF), 7))
+    bench.plane.create_segment(log, ["billing"], LogOrigin("lost", 1, (0,), ()))
+    bench.append(log, 3)
+    return log

@@ -270,6 +270,46 @@ def _buckets(cleave: Application) -> str:
     )
 
 
+_HELD = """
+    SELECT topic, held_reason, unverified FROM inspect.held_topics ORDER BY unverified, held_at, topic
+"""
+
+
+def _held_topics(cleave: Application) -> str:
+    """Report that no topic is held. Raises Note if the logs of topics are still to be compared with the database."""
+    with cleave.store.transaction() as tx:
+        topics = inspection.rows(tx, _HELD)
+    if not topics:
+        return "none, and each topic's logs have been compared with this database"
+    unverified = [topic["topic"] for topic in topics if topic["unverified"]]
+    held, first = len(topics) - len(unverified), topics[0]
+    if not held:
+        raise Note(
+            f"the logs of {len(unverified)} topic(s), {unverified[0]} among them, are still to be compared with this database; a "
+            f"worker does it within seconds. If they stay, `cleave topics recover {unverified[0]}` says why"
+        )
+    raise Terminal(
+        f"nothing acts on {held} topic(s), first {first['topic']}: {first['held_reason']}; run `cleave topics recover "
+        f"{first['topic']} --dry-run`, and see docs/runbook/CleaveTopicHeld.md"
+    )
+
+
+_FOREIGN = "SELECT backing_topic, count(*) OVER () AS logs FROM inspect.foreign_logs ORDER BY topic, segment_id LIMIT 3"
+
+
+def _foreign_logs(cleave: Application) -> str:
+    """Report that every log belongs to a segment. Raises Note with the first logs that Cleave must not delete."""
+    with cleave.store.transaction() as tx:
+        logs = inspection.rows(tx, _FOREIGN)
+    if not logs:
+        return "none"
+    named = ", ".join(log["backing_topic"] for log in logs)
+    raise Note(
+        f"{logs[0]['logs']} log(s) belong to no segment, and Cleave must not delete them: {named}"
+        f"{', ...' if logs[0]['logs'] > len(logs) else ''}; inspect.foreign_logs says why, see docs/runbook/CleaveForeignLogs.md"
+    )
+
+
 def _java(cleave: Application) -> str:
     master = cleave.settings.spark_label
     if master == NO_SPARK or master.startswith("sc://"):
@@ -392,6 +432,8 @@ CHECKS: dict[str, Callable[[Application], str]] = {
     "workers": _workers,
     "worker schemas": _worker_schemas,
     "operations": _stuck_operations,
+    "topics held": _held_topics,
+    "foreign logs": _foreign_logs,
     "entry buckets": _buckets,
     "java": _java,
     "spark": _spark,

@@ -1,7 +1,8 @@
-"""`cleave topics`: create, adopt, attach, detach, list, show, delete."""
+"""`cleave topics`: create, adopt, attach, detach, recover, list, show, delete."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -9,7 +10,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group, RenderableType
 
-from controller.domain.errors import InvalidInput
+from controller import telemetry
+from controller.domain.errors import InvalidInput, Terminal
+from controller.entrypoints import completion
 from controller.entrypoints.adoption_desk import Adoption, PlannedAdoption
 from controller.entrypoints.commands.options import (
     AsJson,
@@ -34,6 +37,7 @@ from controller.entrypoints.reach.port import Changed
 
 app = typer.Typer(no_args_is_help=True)
 _SUBSCRIPTION = ("subscription", "kind", "state")
+_FINDING = ("kind", "segment_id", "subscription", "backing_topic", "reason", "error")
 
 
 def operations_table(documents: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -153,6 +157,34 @@ def detach(
         return
     document = {"topic": name, "would": "give it back to its broker's auto-scaler"}
     emit(as_json, document, rows_table([document]))
+
+
+@app.command()
+def recover(
+    topic: Topic,
+    data_plane: Annotated[
+        str | None,
+        typer.Option(
+            "--data-plane",
+            help="Data plane with the logs of a topic that the database does not have.",
+            autocompletion=completion.planes,
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare a topic's logs with the database, and rebuild the layout from the logs where the logs are ahead."""
+    telemetry.configure_logging(level=logging.ERROR)  # the command prints what the reconciler warns of
+    with control_plane() as cleave:
+        recovery = cleave.topics.recover(topic_name(topic), data_plane=data_plane, dry_run=dry_run)
+    name, epoch, findings = recovery["topic"], recovery["epoch"], recovery["findings"]
+    title = f"{name}: {'not in the database' if epoch < 0 else f'epoch {epoch}'}, {len(findings)} finding(s)"
+    rows = [{**one, "reason": None if one["reason"] == one["error"] else one["reason"]} for one in findings]
+    emit(as_json, recovery, rows_table(rows, _FINDING, title=title))
+    errors = [one["error"] for one in findings if one["error"] is not None]
+    reason = next(iter(errors), recovery["held_reason"])
+    if reason is not None and not dry_run:
+        raise Terminal(f"nothing acts on {name}: {reason}; see docs/runbook/CleaveTopicHeld.md")
 
 
 def _properties(pairs: list[str]) -> dict[str, str]:

@@ -102,6 +102,11 @@ class Topics(Protocol):
     def detach(self, topic: str, how: How) -> Changed:
         """Give it back to its broker. Raises as `services.topic_admin.detach_topic`."""
 
+    def recover(self, topic: str, *, data_plane: str | None, dry_run: bool) -> Row:
+        """Rebuild the layout from the logs where the logs are ahead; the answer is an `output.recovery_document`. Raises as
+        `services.reconciler.recover`.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class Split:

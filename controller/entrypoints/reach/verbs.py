@@ -22,6 +22,7 @@ BOTH_WAYS = frozenset(
         "topics adopt",
         "topics attach",
         "topics detach",
+        "topics recover",
         "segments split",
         "segments merge",
         "segments rebucket",

@@ -27,6 +27,7 @@ from controller.entrypoints.web.api import (
     operations,
     pictures,
     policies,
+    recoveries,
     topics,
 )
 from controller.entrypoints.web.api import segments as reshapes
@@ -46,6 +47,7 @@ PEOPLES_ROUTERS = (
     segments.router,
     topics.router,
     adoptions.router,
+    recoveries.router,
     reshapes.router,
     policies.router,
     candidates.router,

@@ -6,17 +6,18 @@ that the journal has lost altogether.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.dataplane.base import DataPlane, SetWiseDataPlane
 from controller.dataplane.registry import configured
 from controller.domain.errors import TopicNotFound, Unsupported
 from controller.domain.segment import segment_of_log
-from controller.services.reconciler.findings import Finding
+from controller.services.reconciler.findings import Finding, FindingKind
 from controller.services.reconciler.reconcile import reconcile
 from controller.store.postgres.engine import Store
 from controller.store.topics import holds, topics
+from controller.store.topics.topics import TopicRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +47,16 @@ def recover(
     `data_plane` names where the logs are of a topic that the journal does not have. Raises TopicNotFound, Unsupported,
     DataPlaneUnavailable.
     """
-    topic_id = _topic_id(store, topic)
-    if topic_id is None:
-        topic_id = _restore_row(store, planes, topic, actor=actor, data_plane=data_plane)
-    elif not dry_run:
+    row = _row_of(store, topic)
+    if row is None:
+        ids = _ids_of_logs(planes, topic, data_plane)
+        if dry_run:
+            reason = f"the journal lacks the topic, of which {len(ids)} log(s) exist: the layout is rebuilt from them"
+            return Recovery(topic, -1, None, (Finding(FindingKind.LOGS_AHEAD, topic, "", reason=reason),))
+        row = _restore_row(store, topic, ids, actor=actor, data_plane=str(data_plane))
+    _set_wise(planes, row.data_plane, topic)
+    topic_id = row.topic_id
+    if not dry_run:
         with store.transaction() as tx:
             holds.doubt(tx, [topic_id])
     findings = reconcile(store, planes, topic_id, actor=actor, dry_run=dry_run)
@@ -58,29 +65,39 @@ def recover(
         return Recovery(row.name, row.epoch, holds.held_reason(tx, topic_id), findings)
 
 
-def _topic_id(store: Store, topic: str) -> int | None:
+def _row_of(store: Store, topic: str) -> TopicRow | None:
     with store.transaction() as tx:
         try:
-            return topics.find_topic(tx, topic).topic_id
+            return topics.find_topic(tx, topic)
         except TopicNotFound:
             return None
 
 
-def _restore_row(
-    store: Store, planes: Mapping[str, DataPlane], topic: str, *, actor: str, data_plane: str | None
-) -> int:
-    """Insert the row of a topic that only its logs tell of. Raises TopicNotFound if there is no log either."""
-    if data_plane is None:
-        raise TopicNotFound(f"topic {topic} is not in the journal; name the data plane that has its logs")
+def _set_wise(planes: Mapping[str, DataPlane], data_plane: str, topic: str) -> SetWiseDataPlane:
+    """Return the data plane whose logs Cleave creates. Raises Unsupported for one whose broker creates them."""
     plane = configured(planes, data_plane, topic)
     if not isinstance(plane, SetWiseDataPlane):
-        raise Unsupported(f"the broker keeps the layout of {topic}; attach the topic instead")
-    ids = [found[1] for name in plane.list_segments(topic) if (found := segment_of_log(name)) is not None]
+        raise Unsupported(
+            f"the broker keeps the layout of {topic} on data plane {data_plane!r}; Cleave mirrors it, and has nothing to recover"
+        )
+    return plane
+
+
+def _ids_of_logs(planes: Mapping[str, DataPlane], topic: str, data_plane: str | None) -> list[int]:
+    """Return the segment ids of the logs of a topic that the journal does not have. Raises TopicNotFound if there is none."""
+    if data_plane is None:
+        raise TopicNotFound(f"topic {topic} is not in the journal; name the data plane that has its logs")
+    names = _set_wise(planes, data_plane, topic).list_segments(topic)
+    ids = [found[1] for name in names if (found := segment_of_log(name)) is not None]
     if not ids:
         raise TopicNotFound(f"data plane {data_plane!r} has no log of topic {topic}; create the topic")
+    return ids
+
+
+def _restore_row(store: Store, topic: str, ids: Sequence[int], *, actor: str, data_plane: str) -> TopicRow:
+    """Insert the row of a topic that only its logs tell of."""
     with store.transaction() as tx:
         first_free = topics.first_free_segment_id(tx, topic)
-        row = topics.insert_topic(
+        return topics.insert_topic(
             tx, topic, data_plane=data_plane, next_segment_id=max(first_free, max(ids) + 1), actor=actor
         )
-        return row.topic_id

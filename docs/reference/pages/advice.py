@@ -12,6 +12,8 @@ TOPICS: Mapping[str, str] = {
     "named, at the level that sets it.",
     "foreign-controller": "The broker's own auto-scaler was switched on for the topic. Switch it off there, or give the topic "
     "back with `cleave topics detach`.",
+    "topic-held": "`cleave topics recover TOPIC --dry-run` says what the logs show. After a restart of the database a worker compares them "
+    "within seconds; a topic that stays held has a page, [CleaveTopicHeld](../runbook/CleaveTopicHeld.md).",
     "at-max-segments": "Raise `max_segments`, or add brokers or consumers first if they are what is short.",
     "at-min-segments": "Nothing, or lower `min_segments`.",
     "at-max-buckets": "More consumers than the topic can serve side by side: stop some, or raise `entry_bucket_max_per_segment` "

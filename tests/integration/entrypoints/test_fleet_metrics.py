@@ -25,8 +25,9 @@ from controller.entrypoints.fleet_metrics import FleetMetrics, described
 from controller.services.segment_admin import merging, rebucketing, splitting
 from controller.store import fleet_figures, leases
 from controller.store.postgres.engine import Store
-from controller.store.topics import bucket_owners
+from controller.store.topics import bucket_owners, foreign_logs, holds
 from controller.store.topics.bucket_owners import SubscriptionKey
+from controller.store.topics.foreign_logs import ForeignLog
 from tests.support.bench import Bench
 from tests.support.waiting import wait_until
 
@@ -92,6 +93,28 @@ def test_what_the_autoscaler_did_and_refused_is_counted_wherever_it_ran(
     assert value(registry, "cleave_suppressed_total", lane="load", reason="at-max-segments") == 2
     assert value(registry, "cleave_suppressed_total", lane="all", reason="disabled") == 2
     assert value(registry, "cleave_layout_changes_total", kind="merge", origin="api") == 1
+
+
+def test_topics_that_nothing_acts_on_and_logs_that_are_kept_are_counted(
+    bench: Bench, registry: CollectorRegistry
+) -> None:
+    def counts() -> list[float | None]:
+        figures = ("held_topics", "unverified_topics", "foreign_logs")
+        return [value(registry, f"cleave_fleet_{figure}") for figure in figures]
+
+    bench.topic_with()
+    assert counts() == [0, 0, 0]
+    bench.execute("UPDATE cleave.topic SET verified_under = NULL, row_version = row_version + 1")
+    assert counts() == [0, 1, 0]
+    with bench.store.transaction() as tx:
+        holds.hold(tx, bench.topic_id, "two logs share segment id 3")
+        log = ForeignLog(bench.topic_id, "log-7", 7, "not of this journal", None, None)
+        foreign_logs.note(tx, bench.plane.name, log)
+    assert counts() == [1, 0, 1]
+    with bench.store.transaction() as tx:  # found under an earlier topic of the name, a segment since
+        used = ForeignLog(bench.topic_id, bench.log_of(0), 0, "not of this journal", None, None)
+        foreign_logs.note(tx, bench.plane.name, used)
+    assert counts() == [1, 0, 1]
 
 
 def test_what_somebody_has_to_look_at_has_an_age(bench: Bench, registry: CollectorRegistry) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from controller.bootstrap import Application
+from controller.bootstrap import Application, application
 from controller.domain.layout import SegmentLayout
 from controller.entrypoints import adoption_desk
 from controller.entrypoints.adoption_desk import Adoption, PlannedAdoption
+from controller.entrypoints.output import recovery_document
 from controller.entrypoints.pictures import HOT_KEYS
 from controller.entrypoints.reach.columns import TOPIC
 from controller.entrypoints.reach.direct.changes import change
 from controller.entrypoints.reach.port import Changed, FoundTopic, How, Row
 from controller.entrypoints.reading import reading
-from controller.services import topic_admin
+from controller.entrypoints.rehearsal import stage
+from controller.entrypoints.running import user_name
+from controller.services import reconciler, topic_admin
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 from controller.store.postgres import inspection
@@ -113,3 +116,12 @@ class DirectTopics:
     def detach(self, topic: str, how: How) -> Changed:
         """See `port.Topics`."""
         return change(lambda _, store, request: topic_admin.detach_topic(store, topic, request), how)
+
+    def recover(self, topic: str, *, data_plane: str | None, dry_run: bool) -> Row:
+        """Implements `port.Topics.recover`."""
+        with application() as cleave, stage(cleave, dry_run) as store:
+            return recovery_document(
+                reconciler.recover(
+                    store, cleave.planes, topic, actor=user_name(), data_plane=data_plane, dry_run=dry_run
+                )
+            )

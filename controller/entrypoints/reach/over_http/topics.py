@@ -81,3 +81,10 @@ class HttpTopics:
     def detach(self, topic: str, how: How) -> Changed:
         """See `port.Topics`."""
         return self.calls.intend("POST", f"{topic_path(topic)}/detach", how)
+
+    def recover(self, topic: str, *, data_plane: str | None, dry_run: bool) -> Row:
+        """Implements `port.Topics.recover`."""
+        answer = self.calls.change(
+            "POST", f"{topic_path(topic)}/recover", {"data_plane": data_plane}, dry_run
+        )
+        return {name: told(answer, name) for name in ("topic", "epoch", "held_reason", "findings")}

@@ -91,6 +91,7 @@ MOMENTARY = (
 REHEARSALS = (
     f"topics create {TOPIC}-2 --segments 3 --property team=blue",
     f"topics delete {TOPIC}",
+    f"topics recover {TOPIC}",
     f"segments split {TOPIC} 1 --parts 3",
     f"segments split {TOPIC} 1 --at 0xc000",
     f"segments merge {TOPIC} 3 1",
@@ -111,6 +112,7 @@ REHEARSALS = (
 )
 CHANGES = (
     "topics create {topic} --segments 3 --property team=blue",
+    "topics recover {topic}",
     "segments split {topic} 1",
     "segments merge {topic} 3 4",
     "segments rebucket {topic} 0 2",
@@ -129,6 +131,9 @@ REFUSED = (
     "topics show acme/shop/none",
     "topics create acme/shop/orders",
     "topics delete acme/shop/none --yes",
+    "topics recover acme/shop/none",
+    "topics recover acme/shop/none --data-plane embedded",
+    "topics recover acme/shop/none --data-plane pulsar",
     "layout acme/shop/none",
     f"layout {TOPIC} --at 99",
     f"lineage {TOPIC} 99",

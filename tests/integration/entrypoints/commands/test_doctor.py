@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import make_url, text
 
 from controller.store.postgres import migrations
+from controller.store.topics import foreign_logs, holds
+from controller.store.topics.foreign_logs import ForeignLog
 from tests.support.command_line import CommandLine
 from tests.support.landing import land_rates
 
@@ -147,6 +149,8 @@ def test_what_is_away_is_wrong_and_the_rest_is_still_looked_at(
         "workers",
         "worker schemas",
         "operations",
+        "topics held",
+        "foreign logs",
         "entry buckets",
         "load runs",
         "airflow",
@@ -154,6 +158,43 @@ def test_what_is_away_is_wrong_and_the_rest_is_still_looked_at(
         "airflow connection",
     }
     assert "PostgreSQL is away" in found["database"][1]
+
+
+def test_held_topics_are_wrong_and_those_not_compared_yet_a_note(cleave: CommandLine, orders: str) -> None:
+    name = f"topic://{orders}"
+    assert findings(cleave)["topics held"][0] == "ok"
+
+    cleave.execute("UPDATE cleave.topic SET verified_under = NULL, row_version = row_version + 1")
+    assert cleave("doctor").code == 0
+    level, sentence = findings(cleave)["topics held"]
+    assert level == "note"
+    assert f"`cleave topics recover {name}`" in sentence
+
+    with cleave.store.transaction() as tx:
+        topic_id = tx.execute(text("SELECT topic_id FROM cleave.topic")).scalar_one()
+        holds.hold(tx, topic_id, "two logs share segment id 3")
+    assert cleave("doctor").code == 1
+    level, sentence = findings(cleave)["topics held"]
+    assert level == "wrong"
+    assert (
+        f"first {name}: two logs share segment id 3; run `cleave topics recover {name} --dry-run`" in sentence
+    )
+
+
+def test_foreign_logs_are_counted_and_the_first_named(cleave: CommandLine, orders: str) -> None:
+    assert orders
+    assert findings(cleave)["foreign logs"] == ("ok", "none")
+
+    with cleave.store.transaction() as tx:
+        topic_id = tx.execute(text("SELECT topic_id FROM cleave.topic")).scalar_one()
+        for segment_id in range(7, 11):
+            log = ForeignLog(topic_id, f"log-{segment_id}", segment_id, "not of this journal", None, 2)
+            foreign_logs.note(tx, "embedded", log)
+
+    level, sentence = findings(cleave)["foreign logs"]
+    assert level == "note"
+    assert sentence.startswith("4 log(s) belong to no segment")
+    assert "log-7, log-8, log-9, ...; inspect.foreign_logs says why" in sentence
 
 
 def test_a_worker_older_than_the_schema_is_told(cleave: CommandLine) -> None:

@@ -21,7 +21,20 @@ from tests.support.silent_server import SilentServer
 
 GENEROUS_SECONDS = 20.0
 """The command takes less than 10 s; the machine of the tests may be busy with others."""
-OF_THE_DATABASE = {"database", "schema", "role", "loader role", "workers", "entry buckets", "load runs"}
+OF_THE_DATABASE = {
+    "database",
+    "schema",
+    "role",
+    "loader role",
+    "writes",
+    "workers",
+    "worker schemas",
+    "operations",
+    "topics held",
+    "foreign logs",
+    "entry buckets",
+    "load runs",
+}
 
 
 @pytest.fixture

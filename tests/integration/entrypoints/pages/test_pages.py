@@ -18,7 +18,7 @@ from controller.entrypoints.pages.app import pages_app
 from controller.entrypoints.pages.desk import Desk
 from controller.services import autoscaler, policy_admin, policy_candidates, segment_admin, topic_admin
 from controller.store import backtests
-from controller.store.topics import policies, subscriptions
+from controller.store.topics import holds, policies, subscriptions
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.app_client import AppClient
 from tests.support.bench import TOPIC, Bench
@@ -94,6 +94,24 @@ def test_what_a_topic_needs_is_said_the_most_urgent_first(bench: Bench) -> None:
     operation = bench.intend(segment_admin.splitting(0)).operation
     bench.execute("UPDATE cleave.operation SET attempts = 3 WHERE state = 'intended'")
     assert needs(bench) == (6, f"operation {operation.operation_id} is stuck: fails again and again")
+
+
+def test_a_held_topic_is_shown_with_its_reason(bench: Bench, pages: AppClient) -> None:
+    bench.create(1)
+    report(bench, {0: 1.0})
+    bench.execute("UPDATE cleave.topic SET verified_under = NULL, row_version = row_version + 1")
+    assert needs(bench) == (4, "nothing new begins until its logs have been compared with the journal")
+    with bench.store.transaction() as tx:
+        holds.hold(tx, bench.topic_id, "two logs share segment id 3")
+
+    said = "held, see `cleave topics recover`: two logs share segment id 3"
+    assert needs(bench) == (6, said)
+    assert f'<p class="bad">{said}</p>' in pages.get(f"/topic?name={NAME}").text
+    assert said in pages.get("/").text
+    decide(bench)
+    assert "topic-held" in pages.get(f"/topic?name={NAME}").text
+    [(decision_id,)] = bench.rows("SELECT decision_id FROM inspect.decisions")
+    assert "topic-held" in pages.get(f"/decision?decision_id={decision_id}").text
 
 
 def test_a_bucket_that_is_not_let_go_of_and_a_policy_that_cannot_be_followed_need_somebody(

@@ -194,7 +194,7 @@ RIGHTS: dict[tuple[str, str], Right] = {
         for method, right in (("GET", Right.READ), ("POST", Right.OPERATE), ("DELETE", Right.OPERATE))
     },
     ("POST", "/api/v1/policies/cluster"): Right.ADMINISTER,
-    **{("POST", f"{CLIENTS}/{act}"): Right.ADMINISTER for act in ("adopt", "attach", "detach")},
+    **{("POST", f"{CLIENTS}/{act}"): Right.ADMINISTER for act in ("adopt", "attach", "detach", "recover")},
     ("PUT", CLIENTS): Right.ADMINISTER,
     ("DELETE", CLIENTS): Right.ADMINISTER,
     **{
