@@ -101,7 +101,9 @@ def test_a_message_that_comes_before_the_log_is_closed_keeps_the_log(bench: Benc
     assert [bench.plane.backlog(log, "billing") for log in logs] == [1, 1]
 
 
-def test_a_log_that_is_not_closed_yet_is_left_for_later(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_is_not_closed_yet_is_left_for_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logs = an_aborted_split(bench)
     with monkeypatch.context() as slow:
         slow.setattr(EmbeddedDataPlane, "terminate_segment", lambda _plane, _log: "0")
