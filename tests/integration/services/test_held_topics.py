@@ -19,7 +19,7 @@ from controller.services.reconciler import FindingKind, reconcile, reconcile_top
 from controller.services.segment_admin import splitting
 from controller.store.journal import claims, reshape_intents, topic_intents
 from controller.store.journal.reshape_intents import ReshapeDraft
-from controller.store.topics import drains, holds
+from controller.store.topics import drains, holds, recovery, topics
 from controller.store.topics.bucket_owners import SubscriptionKey
 from tests.integration.services.test_older_journal import shape
 from tests.support.bench import Bench
@@ -198,6 +198,19 @@ def test_children_before_their_fence_that_nobody_used_are_no_evidence(bench: Ben
     assert bench.operation(operation.operation_id).state is OperationState.PREPARED
 
 
+def test_children_that_are_on_their_way_out_and_unused_are_no_evidence(bench: Bench) -> None:
+    """Somebody closed the parent by hand after its split was given up."""
+    bench.topic_with()
+    operation = bench.intend(splitting(0)).operation
+    bench.run_until(operation.operation_id, OperationState.PREPARED)
+    bench.execute("UPDATE cleave.operation SET deadline = clock_timestamp(), row_version = row_version + 1")
+    assert bench.drive(operation.operation_id).state is OperationState.ABORTED
+    bench.plane.terminate_segment(bench.log_of(0))
+    doubt(bench)
+
+    assert kinds(bench) == [FindingKind.ACTIVE_TERMINATED]
+
+
 def test_an_operation_that_was_given_up_before_the_comparison_has_taken_effect(
     bench: Bench, backups: Backups
 ) -> None:
@@ -272,6 +285,23 @@ def test_a_claimed_operation_holds_the_topic_until_its_claim_is_over(bench: Benc
     assert [i for i, _, _ in shape(bench)] == [7, 8]
     assert bench.operation(operation.operation_id).state is OperationState.ABORTED
     assert held_reason(bench) is None
+
+
+def test_a_claim_is_over_when_no_call_of_its_can_be_under_way(bench: Bench) -> None:
+    bench.topic_with()
+    operation = bench.intend(splitting(0)).operation
+    with bench.store.transaction() as tx:
+        claims.claim(
+            tx,
+            runner="other",
+            lease_seconds=0.0,
+            call_timeout_seconds=600.0,
+            operation_id=operation.operation_id,
+        )
+        row = topics.get_topic(tx, bench.topic_id)
+
+        assert "still claimed by other" in (recovery.why_not_idle(tx, row, call_timeout_seconds=600.0) or "")
+        assert recovery.why_not_idle(tx, row, call_timeout_seconds=0.0) is None
 
 
 def test_a_topic_is_held_until_the_fence_that_stopped_half_way_is_complete(bench: Bench) -> None:
