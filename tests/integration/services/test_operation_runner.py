@@ -259,7 +259,9 @@ def test_a_parent_deleted_by_hand_is_put_back_and_closed_so_that_nobody_can_writ
     assert bench.drive(operation.operation_id).state is OperationState.DONE
     assert bench.plane.segment_state(log) is LogState.TERMINATED
     after = bench.plane.describe_logs([log])[log].origin
-    assert before and after and before.token == after.token  # without the record it is never deleted
+    assert before is not None  # without the record the log is never deleted
+    assert after is not None
+    assert before.token == after.token
     statement = (
         "SELECT detail -> 'found missing' ->> 0 FROM cleave.operation_step WHERE step = 'terminate-parents'"
     )
