@@ -15,6 +15,7 @@ from controller.domain.errors import InvariantViolated
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.segment import Segment, SegmentState
+from controller.domain.segment_graph import SegmentGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,7 @@ def _segment(
 ) -> Segment:
     """The segment behind a found log, made in the recovered epoch. Parents that no longer exist are left out."""
     parents = tuple(i for i in log.parent_ids if i in known)
-    depth = max((known[i].merge_depth for i in parents), default=0) + int(len(log.parent_ids) >= 2)
+    depth = SegmentGraph(epoch, 0, known).child_merge_depth(log.parent_ids)
     segment = Segment(
         log.segment_id,
         log.hash_range,

@@ -6,7 +6,7 @@ the operations that created them, so the layout, the subscriptions and their pos
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from controller.dataplane.base import MISSING_LOG, LogReport, LogState
 from controller.domain.layout import SegmentLayout
@@ -39,18 +39,14 @@ def plan(seen: PlaneView, books: Books, owners: Owners, layout: SegmentLayout, n
     reserved = _recorded_logs(seen, books.reserved)
     if not strangers:
         # An operation before its fence has children that nobody has used; past the fence its runner goes forward.
-        reserved = [
-            one
-            for one in reserved
-            if one.has_carried_messages and books.reserved[one.backing_topic] in ABORTABLE
-        ]
+        reserved = [one for one in _of_used(reserved) if books.reserved[one.backing_topic] in ABORTABLE]
     ids = [found[1] for name in seen.listed if (found := segment_of_log(name)) is not None]
     return plan_recovery(layout, logs, [*strangers, *reserved], now, highest_id=max(ids, default=-1))
 
 
 def _strangers(seen: PlaneView, books: Books, owners: Owners) -> list[SegmentLog]:
     """Logs with an origin that belong to no segment, past or present, and to no live operation. A log that is being deleted
-    counts if it was used.
+    counts if its operation's logs were used.
     """
     names = (
         name
@@ -58,7 +54,14 @@ def _strangers(seen: PlaneView, books: Books, owners: Owners) -> list[SegmentLog
         if not owner.was_active and name not in books.reserved and name in seen.listed
     )
     found = _recorded_logs(seen, names)
-    return [one for one in found if one.has_carried_messages or one.backing_topic not in books.tombstoned]
+    used = {*_of_used(found)}
+    return [one for one in found if one in used or one.backing_topic not in books.tombstoned]
+
+
+def _of_used(logs: Sequence[SegmentLog]) -> list[SegmentLog]:
+    """Logs of the operations of which a log has carried messages: the children of an operation take over together."""
+    tokens = {one.token for one in logs if one.has_carried_messages}
+    return [one for one in logs if one.token in tokens]
 
 
 def _recorded_logs(seen: PlaneView, names: Iterable[str]) -> list[SegmentLog]:

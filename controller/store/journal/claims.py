@@ -100,6 +100,7 @@ CLAIM_ONE = Prepared(
 _NEXT_DUE = """
     SELECT min(greatest(o.not_before, least(o.intended_at, clock_timestamp()), o.claim_expires_at + make_interval(secs => :call_timeout_seconds)))
       FROM cleave.operation o WHERE o.finished_at IS NULL AND o.kind = ANY (:kinds) AND {which}
+       AND (SELECT h.held_reason IS NULL FROM cleave.topic h WHERE h.topic_id = o.topic_id)
 """
 _OF_RUNNER = f"""FROM given g
      WHERE o.operation_id = ANY (:operation_ids) AND o.operation_id = g.operation_id AND {HELD} RETURNING o.operation_id"""
@@ -180,7 +181,9 @@ def claim(
 
 
 def next_due(tx: Connection, shards: Shards | None = None, *, call_timeout_seconds: float) -> datetime | None:
-    """The earliest instant at which a live operation can be claimed; it may lie in the past. None: none is live."""
+    """The earliest instant at which a live operation can be claimed; it may lie in the past. None: none is live, or its topic
+    is held.
+    """
     parameters: dict[str, object] = {"kinds": _KINDS, "call_timeout_seconds": call_timeout_seconds}
     statement = _NEXT_DUE.format(which="TRUE" if shards is None else _IN_SHARDS)
     due: datetime | None = tx.execute(

@@ -158,8 +158,12 @@ def _tombstone(row: Row[Any]) -> Tombstone:
 
 
 def next_due(tx: Connection) -> datetime | None:
-    """The earliest instant at which an open tombstone may be worked on; None when there is none."""
+    """The earliest instant at which an open tombstone may be worked on; None when there is none, or its topic is held."""
     due: datetime | None = tx.execute(
-        text("SELECT min(greatest(not_before, created_at)) FROM cleave.tombstone WHERE closed_at IS NULL")
+        text("""
+            SELECT min(greatest(d.not_before, d.created_at)) FROM cleave.tombstone d
+             WHERE d.closed_at IS NULL
+               AND (SELECT w.held_reason IS NULL FROM cleave.topic w WHERE w.topic_id = d.topic_id)
+        """)
     ).scalar_one()
     return due

@@ -140,6 +140,7 @@ def test_a_leader_of_a_database_that_went_back_in_time_is_followed_at_once(
 ) -> None:
     """Terms are handed out once more; the generation of the subscription was raised above all that were lost."""
     says, servers = script
+    says.timing = {"topic_id": 1, "silent_seconds": 5.0, "grace_seconds": 600.0}  # no new session meanwhile
     says.streams = [[assignment(9, 1)], [assignment(2, 4, generation=1_000_001)]]
     session = Session(servers, "topic://a/b/c", "s", "me", on_change=lambda: None)
 

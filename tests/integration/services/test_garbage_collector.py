@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from controller.dataplane.base import LogReport
+from controller.dataplane.embedded.plane import EmbeddedDataPlane
 from controller.domain.operation import OperationKind, OperationState
 from controller.domain.seek_target import EARLIEST
 from controller.domain.segment import SegmentState
@@ -149,6 +153,37 @@ def test_a_log_deleted_by_hand_has_nothing_left_to_read(bench: Bench) -> None:
     bench.plane.delete_segment(bench.log_of(0))
 
     assert collect_now(bench).segments == {TOPIC: (0,)}
+
+
+def test_a_log_that_is_out_of_sight_for_a_moment_keeps_its_segment(bench: Bench) -> None:
+    """A broker says so of a log that is on its way to another one."""
+    bench.topic_with()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    log, plane = bench.log_of(0), FaultyDataPlane(bench.plane)
+    bench.plane.delete_segment(log)
+
+    def be_back(call: str, _number: int) -> None:
+        if call == "segment_state":
+            bench.create_again(log, ["billing"])
+
+    plane.before_call = be_back
+    report = collect(bench.store, {"embedded": plane.as_data_plane()}, retention_minutes=0)
+
+    assert (report.segments, reasons(report)) == ({}, {0: "its log was out of sight for a moment"})
+
+
+def test_a_log_that_does_not_answer_keeps_its_segment(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.topic_with()
+    bench.reshape(splitting(0))
+    silent, describing = bench.log_of(0), EmbeddedDataPlane.describe_logs
+
+    def describe_logs(plane: EmbeddedDataPlane, logs: Sequence[str]) -> dict[str, LogReport]:
+        return {name: report for name, report in describing(plane, logs).items() if name != silent}
+
+    monkeypatch.setattr(EmbeddedDataPlane, "describe_logs", describe_logs)
+
+    assert reasons(collect_now(bench)) == {0: "its log did not answer"}
 
 
 def test_a_missing_cursor_keeps_the_segment_since_nobody_knows_what_was_read(bench: Bench) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.devstack.postgres import PostgresServer
 from controller.domain.errors import TopicHeld
 from controller.domain.hash_range import HashRange
 from controller.domain.log_origin import LogOrigin
@@ -36,15 +35,6 @@ def bench(request: pytest.FixtureRequest, database: str) -> Iterator[Bench]:
     if pulsar is not None:
         pulsar.remove(bench.plane)
     bench.close()
-
-
-@pytest.fixture
-def backups(bench: Bench, postgres_server: PostgresServer) -> Iterator[Backups]:
-    """Copies of the bench's journal, dropped at the end."""
-    backups = Backups(postgres_server, bench, [])
-    yield backups
-    bench.store.dispose()
-    backups.remove()
 
 
 def shape(bench: Bench) -> list[tuple[int, str, tuple[int, ...]]]:

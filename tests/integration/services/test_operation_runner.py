@@ -252,10 +252,16 @@ def test_a_parent_deleted_by_hand_is_put_back_and_closed_so_that_nobody_can_writ
     bench.topic_with()
     operation = bench.intend(splitting(0)).operation
     bench.run_until(operation.operation_id, OperationState.FENCING)
-    bench.plane.delete_segment(bench.log_of(0))
+    log = bench.log_of(0)
+    before = bench.plane.describe_logs([log])[log].origin
+    bench.plane.delete_segment(log)
 
     assert bench.drive(operation.operation_id).state is OperationState.DONE
-    assert bench.plane.segment_state(bench.log_of(0)) is LogState.TERMINATED
+    assert bench.plane.segment_state(log) is LogState.TERMINATED
+    after = bench.plane.describe_logs([log])[log].origin
+    assert before is not None  # without the record the log is never deleted
+    assert after is not None
+    assert before.token == after.token
     statement = (
         "SELECT detail -> 'found missing' ->> 0 FROM cleave.operation_step WHERE step = 'terminate-parents'"
     )

@@ -187,6 +187,18 @@ def test_a_cursor_nobody_recorded_is_reported_and_left_alone(bench: Bench) -> No
     assert "application-own" in bench.plane.list_subscriptions(bench.log_of(0))
 
 
+def test_a_log_put_back_has_the_record_of_its_first_creation(split_topic: Bench) -> None:
+    """Without the record it would be a foreign log, which is never deleted."""
+    log = split_topic.log_of(1)
+    before = split_topic.plane.describe_logs([log])[log]
+    delete_active(split_topic)
+
+    look(split_topic)
+
+    assert before.origin is not None
+    assert split_topic.plane.describe_logs([log])[log].origin == before.origin
+
+
 def test_a_log_put_back_has_the_cursors_its_parents_have(bench: Bench) -> None:
     bench.topic_with()
     bench.plane.create_subscription(bench.log_of(0), "application-own")

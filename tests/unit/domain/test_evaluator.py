@@ -106,6 +106,11 @@ def test_where_another_controller_acts_nothing_is_decided() -> None:
     assert decide(hot) == Evaluation(refusals=(Refusal(None, None, RefusalReason.FOREIGN_CONTROLLER),))
 
 
+def test_of_a_held_topic_nothing_is_decided() -> None:
+    hot = replace(topic(1_000_000, consumers=100), is_held=True)
+    assert decide(hot) == Evaluation(refusals=(Refusal(None, None, RefusalReason.TOPIC_HELD),))
+
+
 def test_an_invalid_policy_counts_as_disabled_and_names_each_knob() -> None:
     policy = AutoScalePolicy(max_segments=3, min_segments=4, split_msg_rate_in=float("nan"), profile="odd")
     evaluation = decide(topic(1_000_000, consumers=100, policy=policy))

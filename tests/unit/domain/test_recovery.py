@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -120,6 +121,7 @@ def test_what_was_read_and_pruned_meanwhile_is_not_missed(history: History, data
     assert plan.problems == ()
     if plan.is_needed:
         assert shape(plan.layout) == shape(present)
+        assert plan.layout.epoch > present.epoch + len(gone)  # each prune made one
 
 
 def without(
@@ -213,3 +215,47 @@ def test_no_id_of_any_log_is_given_out_again() -> None:
     plan = plan_recovery(ONE, CLOSED, used, NOW, highest_id=77)
 
     assert plan.layout.next_segment_id == 78
+
+
+def test_what_is_left_of_a_split_that_was_given_up_replaces_nothing_a_second_time() -> None:
+    """Its parent is sealed because of another split, which the journal has."""
+    split = ONE.split(0, NOW)
+    logs = {**{i: log_of(split, i, "op-split") for i in (1, 2)}, **CLOSED}
+    left = [
+        replace(one, segment_id=i + 2, token="left", backing_topic=f"left-{i}")
+        for i, one in split_of(ONE).items()
+    ]
+
+    assert not plan_recovery(split, logs, left, NOW).is_needed
+    used = [replace(one, has_carried_messages=True) for one in left]
+    problems = plan_recovery(split, logs, used, NOW).problems
+    assert [("other logs replaced its parents" in one) for one in problems] == [True, True]
+
+
+def test_what_is_active_is_not_replaced_while_it_takes_appends_though_the_parents_are_gone() -> None:
+    split = ONE.split(0, NOW)
+    journal = SegmentLayout.from_segments(split.epoch, split.next_segment_id, split.active)
+    logs = {i: log_of(split, i, "op-split") for i in (1, 2)}
+    found = replace(log_of(split, 1, "lost"), segment_id=7, backing_topic="seven", has_carried_messages=True)
+    orphan = replace(found, parent_ids=(5,))
+
+    assert "still accepts appends" in plan_recovery(journal, logs, [orphan], NOW).problems[0]
+    logs[1] = replace(logs[1], is_closed=True)
+    assert plan_recovery(journal, logs, [orphan], NOW).problems == ()
+
+
+def test_merges_of_parents_side_by_side_are_counted_together() -> None:
+    """A depth below the merges in the ancestry breaks a law of the layout, and would hold the topic for ever."""
+    journal = SegmentLayout.initial(3, now=NOW)
+    layouts = [journal, journal.merge(0, 1, NOW)]
+    layouts.append(layouts[-1].split(2, NOW))
+    layouts.append(layouts[-1].merge(4, 5, NOW))
+    layouts.append(layouts[-1].merge(3, 6, NOW))
+    logs = {i: log_of(journal, i, "op-create") for i in journal.segments}
+    for before, later in pairwise(layouts):
+        logs = after(before, logs, later)
+
+    plan = History(tuple(layouts), logs).seen(journal)
+
+    assert plan.problems == ()
+    assert plan.layout.segment(7).merge_depth == layouts[-1].segment(7).merge_depth == 3

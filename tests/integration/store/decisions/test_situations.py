@@ -15,7 +15,7 @@ from controller.domain.policy import AutoScalePolicy, PolicyOverride
 from controller.domain.reshape import ReshapeKind, plan_merge, plan_split
 from controller.domain.situation import Capabilities, Situation
 from controller.store.decisions.situations import live_elsewhere, load_situations, lock_free_topics
-from controller.store.topics import policies
+from controller.store.topics import holds, policies
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.ancestry import merge_depth_by_ancestry
 from tests.support.plans import plans_of, statements_of
@@ -54,6 +54,15 @@ def test_the_layout_is_that_of_the_active_segments_and_now_is_the_databases(driv
     assert (found.layout.epoch, found.layout.next_segment_id) == (whole.epoch, whole.next_segment_id)
     assert found.capabilities == PLANES["embedded"]
     assert before <= found.now <= to_ms(driver.sql("SELECT clock_timestamp()")[0][0])  # type: ignore[arg-type]
+
+
+def test_a_topic_is_held_while_its_logs_have_to_be_compared(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+    assert not situation(driver, topic_id).is_held
+
+    driver.do(holds.doubt, [topic_id])
+
+    assert situation(driver, topic_id).is_held
 
 
 def test_a_record_is_as_fresh_as_its_source_unless_it_fell_silent(driver: StoreDriver) -> None:

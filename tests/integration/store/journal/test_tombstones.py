@@ -7,6 +7,7 @@ import pytest
 from controller.domain.errors import NotFound
 from controller.store.journal import tombstones
 from controller.store.journal.tombstones import Tombstone
+from controller.store.topics import holds
 from tests.support.store_driver import StoreDriver
 
 
@@ -51,6 +52,16 @@ def test_what_is_claimed_is_held_and_comes_back(driver: StoreDriver, topic_id: i
     driver.sql("UPDATE cleave.tombstone SET not_before = clock_timestamp()")
 
     assert _due(driver) == [claimed]
+
+
+def test_logs_of_a_held_topic_wait_until_it_is_released(driver: StoreDriver, topic_id: int) -> None:
+    _add(driver, topic_id, "a")
+    driver.do(holds.hold, topic_id, "evidence")
+    assert _due(driver) == []
+
+    driver.do(holds.release, topic_id)
+
+    assert [one.backing_topic for one in _due(driver)] == ["a"]
 
 
 def test_it_closes_after_two_absences_far_enough_apart(driver: StoreDriver, topic_id: int) -> None:
