@@ -22,6 +22,8 @@ WHY_NOT = f"""CASE WHEN {MAY_ACT} THEN NULL
                    ELSE coalesce(t.held_reason, 'its logs are being compared with the journal') END"""
 """SQL expression on `cleave.topic t`: the reason for which nothing acts on the topic; NULL: it may be acted on."""
 RETRY_SECONDS = 1.0
+LONGEST_DELAY_SECONDS = 60.0
+"""No runner defers an operation for longer."""
 
 _WHY_NOT = text(
     f"SELECT t.name, {WHY_NOT} AS why_not FROM cleave.topic t WHERE t.topic_id = :topic_id"  # noqa: S608 - constants only
@@ -41,6 +43,7 @@ _COUNT = text(
 )
 _HELD = text("SELECT held_reason FROM cleave.topic WHERE topic_id = :topic_id")
 # Leaders of the lost time may have handed out generations that the journal does not know, so each subscription goes on above them.
+# A server whose clock is behind that of its predecessor would let deferred operations wait for the difference.
 _VERIFY = text("""
     WITH verified AS (
         UPDATE cleave.topic t SET verified_under = cleave.database_identity(), row_version = row_version + 1
@@ -51,6 +54,11 @@ _VERIFY = text("""
         UPDATE cleave.subscription u
            SET generation = greatest(u.generation + 1000000, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
           FROM verified v WHERE u.topic_id = v.topic_id)
+    , due AS (
+        UPDATE cleave.operation o SET not_before = clock_timestamp(), row_version = o.row_version + 1
+          FROM verified v
+         WHERE o.topic_id = v.topic_id AND o.finished_at IS NULL
+           AND o.not_before > clock_timestamp() + make_interval(secs => :longest_delay_seconds))
     SELECT topic_id, cleave.raise_input(ARRAY[topic_id]), pg_notify('cleave_drains', topic_id::text) FROM verified""")
 _HOLD = text("""
     UPDATE cleave.topic
@@ -101,7 +109,8 @@ def held_reason(tx: Connection, topic_id: int) -> str | None:
 
 def verify(tx: Connection, topic_ids: Collection[int]) -> list[int]:
     """Record that the logs of these topics agree with the journal. Return the ids of those that were unverified."""
-    return [row.topic_id for row in tx.execute(_VERIFY, {"topic_ids": sorted(topic_ids)})]
+    parameters = {"topic_ids": sorted(topic_ids), "longest_delay_seconds": LONGEST_DELAY_SECONDS}
+    return [row.topic_id for row in tx.execute(_VERIFY, parameters)]
 
 
 def hold(tx: Connection, topic_id: int, reason: str) -> bool:

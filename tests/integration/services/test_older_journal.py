@@ -344,3 +344,20 @@ def test_a_restored_journal_that_is_pointed_to_another_cluster_acts_on_nothing(
     with pytest.raises(TopicHeld, match="does the address name the cluster"):
         bench.intend(splitting(1))
     assert bench.plane.list_segments(bench.topic_name) == []
+
+
+def test_a_deferral_by_a_clock_that_was_ahead_is_over_when_the_topic_is_verified(
+    bench: Bench, backups: Backups
+) -> None:
+    bench.topic_with()
+    operation = bench.intend(splitting(0)).operation
+    bench.execute(
+        "UPDATE cleave.operation SET not_before = clock_timestamp() + interval '300 s', row_version = row_version + 1"
+        " WHERE finished_at IS NULL"
+    )
+    backups.restore(backups.take())
+    assert bench.run_once(operation.operation_id).value == "not-claimed"
+
+    verify_topics(bench.store, bench.planes)
+
+    assert bench.run_once(operation.operation_id).value == "finished"
