@@ -99,7 +99,7 @@ _RESERVED = text("""
 
 _TOPICS = text("""
     SELECT t.topic_id, t.state, t.epoch, t.next_segment_id, t.held_reason,
-           t.verified_under IS NOT DISTINCT FROM cleave.database_identity() AS is_verified,
+           t.verified_under IS NOT DISTINCT FROM (SELECT cleave.database_identity()) AS is_verified,
            EXISTS (SELECT FROM cleave.operation o
                     WHERE o.topic_id = t.topic_id AND o.finished_at IS NULL
                       AND o.kind IN ('subscription_create', 'subscription_delete')) AS changes_subscriptions
