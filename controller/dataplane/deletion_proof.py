@@ -11,7 +11,7 @@ FOREIGN = "another journal, or another program, created this log"
 def reason_to_keep(report: LogReport, ownership: Ownership) -> str | None:
     """Return the reason for which the log must not be deleted; None if the deletion loses nothing.
 
-    The messages of a segment that was part of a layout and has no subscription were for nobody.
+    Without a subscription the messages of a segment that was part of a layout have no reader.
     """
     if not ownership.created(report.origin):
         return FOREIGN

@@ -210,5 +210,7 @@ def _broken_laws(layout: SegmentLayout) -> list[str]:
     try:
         layout.check_invariants()
     except InvariantViolated as error:
-        return [error.message.partition(";")[0]]  # its advice is for a layout that was stored, not for one that is planned
+        return [
+            error.message.partition(";")[0]
+        ]  # its advice is for a layout that was stored, not for one that is planned
     return []

@@ -180,7 +180,7 @@ class _Looking:
         report = self.reports.get(one.backing_topic)
         if report is None:
             return "its log did not answer"
-        if report.state is LogState.MISSING:  # asked twice: a log may be on its way to another broker
+        if report.state is LogState.MISSING:  # checked twice: a log may be on its way to another broker
             state = self.plane.segment_state(one.backing_topic)
             return "" if state is LogState.MISSING else "its log was out of sight for a moment"
         recorded = self.books.expected_on(one)

@@ -4,7 +4,7 @@ Workers announce themselves (`worker/<id>`) and share topics (`shard/<i>`) by le
 resigned may be taken by anybody, and its term rises by one each time, so a late act of the former holder is recognised:
 every act checks `still_held` in its own transaction. Rows are never deleted, or terms would start again.
 
-An incarnation names the process behind a holder's name, so that a second process of that name is told from the first.
+An incarnation names the process behind a holder's name, so that a second process of that name differs from the first.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ SOON_SECONDS = 6.0
 
 
 def run_where_no_worker_is(app: Application, budget_seconds: float = BUDGET_SECONDS) -> int:
-    """Verifies topics, and runs due operations, whoever asked for them, until none is due soon or the time is over; how many runs.
+    """Verifies topics, and runs due operations of any requester until none is due soon or the time is over; how many runs.
 
     None at all while a worker is up. What is left stays in the journal for the next pass.
     """

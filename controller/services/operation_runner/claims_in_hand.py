@@ -1,6 +1,6 @@
-"""The operations that the threads of one runner have in hand, and those of which a call may still be under way.
+"""The operations that the threads of one runner are stepping, and those of which a call may still be under way.
 
-A claim in the journal that names this runner's incarnation, and is not in hand here, belongs to no thread: the store
+A claim in the journal that names this runner's incarnation, and that no thread here is stepping, belongs to no thread: the store
 went away in the middle, or it came back without the newest records. No call of the runner is under way for such an
 operation, and no other runner may take it before the claim's end, so the runner resumes it at once, in a new term.
 The memory ends with the process; a restarted process waits for the claim's end as any other runner does.
@@ -21,7 +21,7 @@ class ClaimsInHand:
         self._late_until: dict[int, float] = {}
 
     def take(self, operation_ids: Collection[int], until: float) -> None:
-        """Note that a thread has these in hand. From `until` on another runner may have them, so that a thread that
+        """Note that a thread steps these operations. From `until` on another runner may have them, so that a thread that
         never puts them down keeps this runner from nothing.
         """
         with self._lock:
@@ -34,7 +34,7 @@ class ClaimsInHand:
                 self._until.pop(operation_id, None)
 
     def held(self, now: float) -> list[int]:
-        """Return the operations in hand, by id."""
+        """Return the operations that threads are stepping, by id."""
         with self._lock:
             self._until = {one: until for one, until in self._until.items() if until > now}
             return sorted(self._until)

@@ -38,7 +38,7 @@ def plan(seen: PlaneView, books: Books, owners: Owners, layout: SegmentLayout, n
     strangers = _strangers(seen, books, owners)
     reserved = _recorded_logs(seen, books.reserved)
     if not strangers:
-        # An operation before its fence has children that nobody has used; past the fence its runner goes forward.
+        # An operation before its fence has unused children; past the fence its runner goes forward.
         reserved = [one for one in _of_used(reserved) if books.reserved[one.backing_topic] in ABORTABLE]
     ids = [found[1] for name in seen.listed if (found := segment_of_log(name)) is not None]
     return plan_recovery(layout, logs, [*strangers, *reserved], now, highest_id=max(ids, default=-1))

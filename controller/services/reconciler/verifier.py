@@ -25,7 +25,7 @@ LONGEST_INTERVAL_SECONDS = 30.0
 
 
 class Verifier:
-    """Looks for unverified topics again and again, until told to stop."""
+    """Looks for unverified topics again and again until `stop`."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Verifier:
             self._stopping.wait(interval_seconds)
 
     def stop(self) -> None:
-        """Leave after the topics in hand."""
+        """Leave after the present round."""
         self._stopping.set()
 
     def round(self) -> tuple[int, int]:

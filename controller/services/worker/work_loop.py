@@ -189,7 +189,7 @@ class WorkLoop:
     def _drain_operations(self) -> None:
         """Run operations until none is due. Then delete the logs that they and others have made superfluous.
 
-        While the store is away the thread goes on trying: nothing would wake it for what it had in hand.
+        While the store is away the thread goes on trying: nothing would wake it for its own operations.
         """
         said = ""
         while not self._stopping.is_set() and (shards := self._shards()).held:
