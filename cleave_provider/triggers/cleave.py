@@ -27,8 +27,8 @@ _NO_LAYOUT = frozenset(
         OperationKind.SUBSCRIPTION_DELETE,
     }
 )
-KINDS = (*(str(one) for one in OperationKind if one not in _NO_LAYOUT), "mirrored")
-"""Of layout changes; `mirrored` is one that a broker made."""
+KINDS = (*(str(one) for one in OperationKind if one not in _NO_LAYOUT), "mirrored", "recover")
+"""Kinds of layout changes: `mirrored` was made by a broker, `recover` was read from the logs."""
 WATERMARK = "cleave_layout_changes_resume_at"
 """Key in the asset's state, since Airflow 3.3."""
 WAIT_SECONDS = 30.0

@@ -115,7 +115,7 @@ def translate(error: DBAPIError, sentences: Callable[[], Mapping[str, str]]) -> 
         return Terminal(
             f"the database driver refuses what it was given ({said}); correct that, for it never will"
         )
-    if error.connection_invalidated or state is None or state.startswith(_AWAY_CLASSES) or state == READ_ONLY:
+    if error.connection_invalidated or state is None or state.startswith(_AWAY_CLASSES):
         return _away(error, state, said)
     lacking = _lacking(state, said)
     if lacking is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -33,21 +33,29 @@ def token(*, issued_in: float = 0.0, life_seconds: float = 3600.0, **claims: flo
 
 @pytest.mark.parametrize(
     "given",
-    [token(issued_in=LEEWAY - 10), token(life_seconds=10 - LEEWAY), token(nbf=time.time() + LEEWAY - 10)],
+    [
+        lambda: token(issued_in=LEEWAY - 10),
+        lambda: token(life_seconds=10 - LEEWAY),
+        lambda: token(nbf=time.time() + LEEWAY - 10),
+    ],
     ids=["ahead", "run-out", "not-before"],
 )
-def test_a_minute_of_difference_between_clocks_does_no_harm(given: str) -> None:
-    assert access.read(SECRET, f"Bearer {given}").topics == ("topic://*",)
+def test_a_minute_of_difference_between_clocks_does_no_harm(given: Callable[[], str]) -> None:
+    assert access.read(SECRET, f"Bearer {given()}").topics == ("topic://*",)
 
 
 @pytest.mark.parametrize(
     "given",
-    [token(issued_in=LEEWAY + 60), token(life_seconds=-LEEWAY - 10), token(nbf=time.time() + LEEWAY + 60)],
+    [
+        lambda: token(issued_in=LEEWAY + 60),
+        lambda: token(life_seconds=-LEEWAY - 10),
+        lambda: token(nbf=time.time() + LEEWAY + 60),
+    ],
     ids=["ahead", "run-out", "not-before"],
 )
-def test_more_is_refused_for_its_time_alone(leader: str, bench: Bench, given: str) -> None:
+def test_more_is_refused_for_its_time_alone(leader: str, bench: Bench, given: Callable[[], str]) -> None:
     bench.topic_with()
-    with closing(Servers([leader], given)) as servers, pytest.raises(TokenOutOfTime, match="role"):
+    with closing(Servers([leader], given())) as servers, pytest.raises(TokenOutOfTime, match="role"):
         servers.ask("GET", f"{topic_path(bench.topic_name)}/layout")
 
 

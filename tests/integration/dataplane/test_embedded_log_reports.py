@@ -9,9 +9,9 @@ import psycopg2
 import pytest
 
 from controller.dataplane.base import LogReport, SetWiseDataPlane, Successor
-from controller.dataplane.postgres_calls import libpq_url
 from controller.domain.hash_range import HashRange
 from controller.domain.log_origin import LogOrigin
+from controller.postgres.address import DatabaseAddress
 from tests.support.planes import Planes
 
 ORIGIN = LogOrigin("token", 3, (0,), (32768,))
@@ -19,7 +19,7 @@ ORIGIN = LogOrigin("token", 3, (0,), (32768,))
 
 def execute(database: str, statement: str, *values: object) -> None:
     """Run the statement as the owner of the tables."""
-    with psycopg2.connect(libpq_url(database)) as connection, connection.cursor() as cursor:
+    with psycopg2.connect(DatabaseAddress.of(database).uri) as connection, connection.cursor() as cursor:
         cursor.execute(statement, values)
     connection.close()
 

@@ -154,7 +154,9 @@ def test_an_act_that_never_arrived_waits_and_is_asked_again(
     assert keeper.read_layout(attached).epoch == 0
     with store.transaction() as tx:
         tx.execute(text("UPDATE cleave.operation SET not_before = '-infinity'"))
-    run_operation(context, intent.operation.operation_id)
+    # The first runner remembers its call, which may be under way still.
+    another = RunnerContext(store=store, planes={PLANE: keeper}, runner_id="another", lease_seconds=90.0)
+    run_operation(another, intent.operation.operation_id)
     with store.transaction() as tx:
         assert operations.get_operation(tx, intent.operation.operation_id).state is OperationState.DONE
     assert keeper.read_layout(attached).epoch == 1

@@ -64,7 +64,7 @@ def start(bench: Bench, airflow: Noted) -> Iterator[Start]:
         started.append((poster, thread))
         wait_until(
             lambda: bench.scalar(
-                "SELECT count(*) FROM pg_stat_activity WHERE application_name = :name AND query ILIKE 'LISTEN%'",
+                "SELECT count(*) FROM pg_stat_activity WHERE application_name = :name AND state = 'idle' AND query <> ''",
                 name=LISTENER,
             ),
             message="it listens",

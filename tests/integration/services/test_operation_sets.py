@@ -135,7 +135,7 @@ def test_what_an_application_subscribed_at_the_last_moment_is_on_the_children(be
 def test_a_child_terminated_by_hand_ends_its_own_operation_only(bench: Bench) -> None:
     operation_ids = two_splits(bench)
     log = bench.operation(operation_ids[0]).children[0].backing_topic
-    bench.plane.create_segment(log, [])
+    bench.create_again(log)
     bench.plane.terminate_segment(log)
 
     run_due(bench.context(), limit=8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Body
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from controller.entrypoints.output import recovery_document
 from controller.entrypoints.web.api.changes import Changing
@@ -21,6 +21,8 @@ router = APIRouter(responses=REFUSALS, tags=["topics"])
 
 class Recover(BaseModel):
     """Location of the logs of a topic."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"data_plane": "pulsar"}]})
 
     data_plane: str | None = Field(
         None,

@@ -18,7 +18,7 @@ from tests.support.bench import TOPIC, Bench
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.airflow
-LISTENS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'cleave-layout-changes' AND query LIKE 'LISTEN%'"
+LISTENS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'cleave-layout-changes' AND state = 'idle' AND query <> ''"
 
 
 def pipes() -> int:

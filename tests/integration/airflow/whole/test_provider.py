@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
 
 TELLS, EACH = "example_cleave_tell_topics", "example_cleave_each_topic"
 WAITS, REACTS, ACTS = "example_cleave_wait", "example_cleave_after_a_split", "example_cleave_acts"
-LISTENS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'cleave-layout-changes' AND query LIKE 'LISTEN%'"
+LISTENS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'cleave-layout-changes' AND state = 'idle' AND query <> ''"
 
 
 def switch_on(airflow: AirflowStandalone, *dags: str) -> None:

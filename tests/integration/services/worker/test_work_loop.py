@@ -230,7 +230,7 @@ def test_after_a_lost_connection_everything_is_looked_at(bench: Bench) -> None:
     with running(bench, Due(Lane.LOAD, None), ConsumerSensor()) as one:
         before = len(one.diary.lanes)
         bench.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND pid <> pg_backend_pid()"
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE '%listen%' AND pid <> pg_backend_pid()"
             " AND datname = current_database()"
         )
         wait_until(

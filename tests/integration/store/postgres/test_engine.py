@@ -67,7 +67,7 @@ def test_work_that_goes_on_after_its_connection_broke_is_retryable(driver: Store
             tx.execute(text("SELECT 1"))
         tx.execute(text("SELECT 1"))
 
-    with pytest.raises(StoreUnavailable, match="PostgreSQL is away"):
+    with pytest.raises(StoreUnavailable, match="was lost in the middle of a transaction"):
         driver.do(go_on)
 
 
