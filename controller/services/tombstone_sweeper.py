@@ -10,12 +10,14 @@ bring a log back unseen.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from controller import telemetry
 from controller.dataplane.base import DataPlane, LogReport, LogState, SetWiseDataPlane
 from controller.dataplane.deletion_proof import FOREIGN, reason_to_keep
-from controller.domain.errors import CleaveError, DataPlaneUnavailable, StoreUnavailable
+from controller.domain.errors import CleaveError, DataPlaneUnavailable, NotFound, StoreUnavailable
 from controller.domain.log_origin import Ownership
 from controller.store.journal import tombstones
 from controller.store.journal.tombstones import Tombstone
@@ -27,6 +29,8 @@ log = telemetry.get_logger(__name__)
 
 BATCH = 16
 CALLS_EACH = 5
+PARALLEL_DELETES = 4
+"""A broker takes most of a deletion's time to write its own metadata."""
 FIRST_DELAY_SECONDS = 1.0
 LONGEST_DELAY_SECONDS = 300.0
 
@@ -86,28 +90,47 @@ def _sweep(
         return
     with store.transaction() as tx:
         owners = backing_logs.ownership(tx, [one.backing_topic for one in due])
+    deletable: list[Tombstone] = []
     for one in due:
-        report, owner = reports.get(one.backing_topic), owners[one.backing_topic]
         try:
-            if report is None or not isinstance(plane, SetWiseDataPlane):
-                raise DataPlaneUnavailable(f"{one.backing_topic} did not answer; trying again")
-            kept_because = _reason_to_keep(plane, one, report, owner)
+            kept_because = _judge(plane, one, reports, owners[one.backing_topic])
             if kept_because is not None:
-                _keep(store, one, report, kept_because, swept)
+                _keep(store, one, reports[one.backing_topic], kept_because, swept)
                 continue
-            was_there = report.state is not LogState.MISSING
-            plane.delete_segment(
-                one.backing_topic
-            )  # even if gone: a plane may still have parts of it to remove
-            if plane.segment_state(one.backing_topic) is not LogState.MISSING:
-                raise CleaveError(
-                    f"{one.backing_topic} is there again right after its deletion; trying again"
-                )
-            _note_absence(store, one, apart_seconds, was_there, swept)
         except StoreUnavailable:
             raise
         except CleaveError as error:
             _fail(store, one, str(error), swept)
+        else:
+            deletable.append(one)
+    if plane is None:
+        return
+    with ThreadPoolExecutor(PARALLEL_DELETES, thread_name_prefix="sweep") as calls:
+        failures = list(calls.map(partial(_delete, plane), deletable))
+    for one, failure in zip(deletable, failures, strict=True):
+        was_there = reports[one.backing_topic].state is not LogState.MISSING
+        _record(store, one, failure, apart_seconds, was_there, swept)
+
+
+def _judge(
+    plane: DataPlane | None, tombstone: Tombstone, reports: Mapping[str, LogReport], owner: Ownership
+) -> str | None:
+    report = reports.get(tombstone.backing_topic)
+    if report is None or not isinstance(plane, SetWiseDataPlane):
+        raise DataPlaneUnavailable(f"{tombstone.backing_topic} did not answer; trying again")
+    return _reason_to_keep(plane, tombstone, report, owner)
+
+
+def _delete(plane: DataPlane, tombstone: Tombstone) -> str | None:
+    """Delete the log and look at it again. Return what went wrong; None if the log is gone."""
+    name = tombstone.backing_topic
+    try:
+        plane.delete_segment(name)  # even if gone: a plane may still have parts of it to remove
+        if plane.segment_state(name) is not LogState.MISSING:
+            return f"{name} is there again right after its deletion; trying again"
+    except CleaveError as error:
+        return str(error)
+    return None
 
 
 def _reports(plane: DataPlane | None, due: Sequence[Tombstone]) -> Mapping[str, LogReport]:
@@ -166,13 +189,24 @@ def _keep(store: Store, tombstone: Tombstone, report: LogReport, reason: str, sw
         holds.doubt(tx, [tombstone.topic_id])
 
 
-def _note_absence(
-    store: Store, tombstone: Tombstone, apart_seconds: float, was_there: bool, swept: SweepReport
+def _record(
+    store: Store,
+    tombstone: Tombstone,
+    failure: str | None,
+    apart_seconds: float,
+    was_there: bool,
+    swept: SweepReport,
 ) -> None:
-    with store.transaction() as tx:
-        if was_there and tombstone.absences > 0:
-            tombstones.record_failure(tx, tombstone.tombstone_id, "it came back", delay_seconds=0.0)
-        closed = tombstones.record_absence(tx, tombstone.tombstone_id, apart_seconds=apart_seconds)
+    if failure is not None:
+        _fail(store, tombstone, failure, swept)
+        return
+    try:
+        with store.transaction() as tx:
+            if was_there and tombstone.absences > 0:
+                tombstones.record_failure(tx, tombstone.tombstone_id, "it came back", delay_seconds=0.0)
+            closed = tombstones.record_absence(tx, tombstone.tombstone_id, apart_seconds=apart_seconds)
+    except NotFound:  # another sweeper closed it
+        return
     swept.absent.append(tombstone.backing_topic)
     if closed:
         swept.closed.append(tombstone.backing_topic)

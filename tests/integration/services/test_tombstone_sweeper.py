@@ -7,7 +7,7 @@ import pytest
 from controller.dataplane.base import LogState
 from controller.dataplane.embedded import plane as embedded_plane
 from controller.domain.operation import OperationState
-from controller.services import topic_admin
+from controller.services import tombstone_sweeper, topic_admin
 from controller.services.segment_admin import splitting
 from controller.services.tombstone_sweeper import sweep
 from controller.store.journal import tombstones
@@ -83,9 +83,12 @@ def test_a_log_that_comes_back_is_deleted_again_and_its_absences_start_anew(benc
     assert bench.plane.segment_state(log) is LogState.MISSING
 
 
-def test_a_log_that_is_there_again_right_after_its_deletion_is_not_absent(bench: Bench) -> None:
+def test_a_log_that_is_there_again_right_after_its_deletion_is_not_absent(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An act that says it was done is looked at: here a call held up makes the log anew in between."""
     logs = an_aborted_split(bench)
+    monkeypatch.setattr(tombstone_sweeper, "PARALLEL_DELETES", 1)
     plane, made = FaultyDataPlane(bench.plane), list[int]()
 
     def make_it_again(call: str, number: int) -> None:
