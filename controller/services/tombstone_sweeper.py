@@ -88,6 +88,24 @@ def _sweep(
         for one in due:
             _fail(store, one, str(error), swept)
         return
+    deletable = _deletable(store, plane, due, reports, swept)
+    if plane is None:
+        return
+    with ThreadPoolExecutor(PARALLEL_DELETES, thread_name_prefix="sweep") as calls:
+        failures = list(calls.map(partial(_delete, plane), deletable))
+    for one, failure in zip(deletable, failures, strict=True):
+        was_there = reports[one.backing_topic].state is not LogState.MISSING
+        _record(store, one, failure, apart_seconds, was_there, swept)
+
+
+def _deletable(
+    store: Store,
+    plane: DataPlane | None,
+    due: Sequence[Tombstone],
+    reports: Mapping[str, LogReport],
+    swept: SweepReport,
+) -> list[Tombstone]:
+    """Return those whose logs may be deleted; the others are kept, or tried again later."""
     with store.transaction() as tx:
         owners = backing_logs.ownership(tx, [one.backing_topic for one in due])
     deletable: list[Tombstone] = []
@@ -103,13 +121,7 @@ def _sweep(
             _fail(store, one, str(error), swept)
         else:
             deletable.append(one)
-    if plane is None:
-        return
-    with ThreadPoolExecutor(PARALLEL_DELETES, thread_name_prefix="sweep") as calls:
-        failures = list(calls.map(partial(_delete, plane), deletable))
-    for one, failure in zip(deletable, failures, strict=True):
-        was_there = reports[one.backing_topic].state is not LogState.MISSING
-        _record(store, one, failure, apart_seconds, was_there, swept)
+    return deletable
 
 
 def _judge(
