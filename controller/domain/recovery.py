@@ -1,8 +1,10 @@
 """Rebuilds the layout of a topic whose logs are ahead of the journal, from what the logs say about themselves. Pure.
 
 After a restore or an asynchronous fail-over the journal lacks the newest reshapes, while their logs exist. A reshape took
-effect if its parents are closed: a parent is closed only after the fence of its operation, from where every runner goes
-forward. Everything else (children of an operation that never reached its fence) is left as it is.
+effect if a parent is closed: a parent is closed only after the fence of its operation, from where every runner goes
+forward. A reshape also took effect if a child holds messages: clients append to a child only after they received the layout
+in which the child is active. The parents are open in this case if the logs went back in time together with the journal.
+Everything else (children of an operation that never reached its fence) is left as it is.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from controller.domain.errors import InvariantViolated
 from controller.domain.hash_range import HashRange
@@ -128,14 +131,32 @@ def _took_effect(
     children: Sequence[SegmentLog],
     parents: Sequence[SegmentLog],
 ) -> bool:
-    """True if a parent is closed. Where no parent is left, what the journal has in their place must be closed."""
+    """Return True if a parent is closed, or if the children cover their parents and a child holds messages.
+
+    If no parent is left, every segment that the journal has in their place must be closed.
+    """
     if parents:
-        return any(one.is_closed for one in parents)
+        was_committed = any(child.has_carried_messages for child in children) and _cover(children, parents)
+        return was_committed or any(one.is_closed for one in parents)
     return all(
         logs[segment.segment_id].is_closed
         for segment in journal.active
         if any(one.hash_range.overlaps(segment.hash_range) for one in children)
     )
+
+
+def _cover(children: Sequence[SegmentLog], parents: Sequence[SegmentLog]) -> bool:
+    """Return True if the children together have exactly the hash ranges of the parents."""
+    span = _span(children)
+    return span is not None and span == _span(parents)
+
+
+def _span(logs: Sequence[SegmentLog]) -> HashRange | None:
+    """Return the hash range that the logs tile. None if they leave a gap or overlap."""
+    ordered = sorted(log.hash_range for log in logs)
+    if not all(left.is_adjacent_to(right) for left, right in pairwise(ordered)):
+        return None
+    return HashRange(ordered[0].start, ordered[-1].end)
 
 
 def _shared_ids(logs: Mapping[int, SegmentLog], found: Sequence[SegmentLog]) -> list[str]:

@@ -33,6 +33,7 @@ PARALLEL_DELETES = 4
 """A broker takes most of a deletion's time to write its own metadata."""
 FIRST_DELAY_SECONDS = 1.0
 LONGEST_DELAY_SECONDS = 300.0
+USED_SIBLING = "another log of the same operation holds messages"
 
 
 @dataclass(slots=True)
@@ -108,6 +109,7 @@ def _deletable(
     """Return those whose logs may be deleted; the others are kept, or tried again later."""
     with store.transaction() as tx:
         owners = backing_logs.ownership(tx, [one.backing_topic for one in due])
+    unplaced = [one for one in due if not owners[one.backing_topic].was_active and not one.discards_unread]
     deletable: list[Tombstone] = []
     for one in due:
         try:
@@ -121,7 +123,24 @@ def _deletable(
             _fail(store, one, str(error), swept)
         else:
             deletable.append(one)
+    with_used = _with_used_siblings(store, unplaced) if unplaced else []
+    for one in with_used:
+        if one in deletable and reports[one.backing_topic].state is not LogState.MISSING:
+            deletable.remove(one)
+            _keep(store, one, reports[one.backing_topic], USED_SIBLING, swept)
     return deletable
+
+
+def _with_used_siblings(store: Store, unplaced: Sequence[Tombstone]) -> list[Tombstone]:
+    """Return the logs of aborted operations of which another log is kept.
+
+    Clients append to a child only after the reshape was committed. So the database lost the commit, and the recovery needs
+    all children of the operation.
+    """
+    with store.single_statement() as tx:
+        kept = tombstones.reasons_to_keep(tx, [one.operation_id for one in unplaced])
+    used = {operation_id for operation_id, reason in kept if reason != FOREIGN}
+    return [one for one in unplaced if one.operation_id in used]
 
 
 def _judge(

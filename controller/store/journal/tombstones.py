@@ -8,7 +8,7 @@ so a late deletion cannot meet a new log.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -82,6 +82,9 @@ _KEEP = """
     UPDATE cleave.tombstone SET closed_at = clock_timestamp(), kept_because = :reason
      WHERE tombstone_id = :tombstone_id AND closed_at IS NULL
 """
+_REASONS_TO_KEEP = text("""
+    SELECT DISTINCT operation_id, kept_because FROM cleave.tombstone
+     WHERE operation_id = ANY (:operation_ids) AND kept_because IS NOT NULL""")
 _OPEN = f"""
     SELECT {_COLUMNS} FROM cleave.tombstone t
      WHERE t.closed_at IS NULL AND (CAST(:topic_id AS bigint) IS NULL OR t.topic_id = :topic_id)
@@ -122,6 +125,12 @@ def claim_due(tx: Connection, *, limit: int, hold_seconds: float) -> list[Tombst
     """Up to `limit` tombstones that are due; nobody else gets them for `hold_seconds`."""
     rows = tx.execute(text(_CLAIM_DUE), {"limit": limit, "hold_seconds": hold_seconds})
     return sorted((_tombstone(row) for row in rows), key=lambda tombstone: tombstone.tombstone_id)
+
+
+def reasons_to_keep(tx: Connection, operation_ids: Collection[int | None]) -> list[tuple[int, str]]:
+    """Return the operations of which a log had to be kept, each with the reasons."""
+    ids = sorted({one for one in operation_ids if one is not None})
+    return [(row[0], row[1]) for row in tx.execute(_REASONS_TO_KEEP, {"operation_ids": ids})] if ids else []
 
 
 def record_absence(tx: Connection, tombstone_id: int, *, apart_seconds: float) -> bool:

@@ -15,7 +15,7 @@ from controller.domain.segment import segment_descriptor
 from controller.services import topic_admin
 from controller.services.reconciler import FindingKind, reconcile, recover, verify_topics
 from controller.services.segment_admin import merging, splitting
-from controller.store.topics import drains
+from controller.store.topics import drains, holds
 from tests.support.bench import Bench
 from tests.support.bench_planes import OnPulsar
 from tests.support.older_journal import Backups, maintain, open_logs, unread_by_log
@@ -99,6 +99,37 @@ def test_an_operation_in_the_backup_is_not_given_up_when_it_took_effect_later(
     assert unread_by_log(bench) == unread
     assert shape(bench) == present
     assert bench.operation(operation.operation_id).state is OperationState.DONE
+    bench.check_laws()
+
+
+@pytest.mark.parametrize("state", [OperationState.PREPARED, OperationState.ABORTED])
+def test_a_client_that_appends_to_a_child_after_logs_and_journal_went_back_completes_the_split(
+    bench: Bench, state: OperationState
+) -> None:
+    """The client has the layout of the lost time. Embedded logs are restored together with the journal."""
+    bench.topic_with()
+    bench.publish(0)
+    operation = bench.intend(splitting(0)).operation
+    bench.run_until(operation.operation_id, OperationState.PREPARED)
+    with bench.store.transaction() as tx:
+        holds.doubt(tx, [bench.topic_id])
+    if state is OperationState.ABORTED:
+        assert verify_topics(bench.store, bench.planes) == (1, 1)
+    bench.execute("UPDATE cleave.operation SET deadline = clock_timestamp(), row_version = row_version + 1")
+    if state is OperationState.ABORTED:
+        assert bench.drive(operation.operation_id).state is state
+    upper = bench.plane.backing_topic(bench.topic_name, segment_descriptor(HashRange(0x8000, 0xFFFF), 2))
+    bench.append(upper, 5)
+    unread = unread_by_log(bench)
+
+    bench.execute("UPDATE cleave.tombstone SET not_before = '-infinity' WHERE closed_at IS NULL")
+    maintain(bench)
+    bench.settle()
+
+    assert unread_by_log(bench) == unread
+    assert [str(one.hash_range) for one in bench.layout.active] == ["0000-7fff", "8000-ffff"]
+    assert bench.layout.active[1].segment_id == 2
+    assert bench.topic.epoch > 1
     bench.check_laws()
 
 

@@ -150,13 +150,35 @@ def test_children_that_nobody_used_and_whose_parent_is_open_are_left_alone() -> 
     assert not plan_recovery(ONE, OPEN, list(split_of(ONE).values()), NOW).is_needed
 
 
-def test_used_children_of_an_open_parent_contradict_themselves() -> None:
-    used = [replace(one, has_carried_messages=True) for one in split_of(ONE).values()]
+def test_a_used_child_of_an_open_parent_contradicts_itself_without_its_siblings() -> None:
+    used = replace(split_of(ONE)[1], has_carried_messages=True)
+
+    [problem] = plan_recovery(ONE, OPEN, [used], NOW).problems
+
+    assert "still accepts appends" in problem
+
+
+def test_a_used_child_shows_that_its_reshape_took_effect_though_the_parent_went_back_in_time() -> None:
+    children = split_of(ONE)
+    used = [replace(children[1], has_carried_messages=True), children[2]]
 
     plan = plan_recovery(ONE, OPEN, used, NOW)
 
-    assert len(plan.problems) == 2
-    assert "still accepts appends" in plan.problems[0]
+    assert plan.problems == ()
+    assert (plan.sealed, plan.to_terminate) == ((0,), (OPEN[0].backing_topic,))
+    assert [one.segment_id for one in plan.layout.active] == [1, 2]
+
+
+def test_used_children_of_an_open_parent_take_over_only_its_own_range() -> None:
+    two = SegmentLayout.initial(2, now=NOW)
+    logs = {i: log_of(two, i, "op-create") for i in two.segments}
+    merged = replace(log_of(two.merge(0, 1, NOW), 2, "op-merge"), has_carried_messages=True)
+
+    assert plan_recovery(two, logs, [merged], NOW).to_terminate == tuple(
+        sorted(one.backing_topic for one in logs.values())
+    )
+    of_the_first = replace(merged, parent_ids=(0,))
+    assert "still accepts appends" in plan_recovery(two, logs, [of_the_first], NOW).problems[0]
 
 
 def test_two_operations_on_one_parent_the_one_that_was_used_counts() -> None:
