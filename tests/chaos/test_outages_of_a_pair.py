@@ -65,8 +65,11 @@ def request_some(chooser: random.Random, topic: TopicScene) -> None:
 
 
 def fail_over(scene: OutageScene, chooser: random.Random) -> None:
-    """One fail-over by a kill or a freeze, to a standby whose clock may be behind."""
-    behind = chooser.choice((0, CLOCK_BEHIND_SECONDS)) if FAKETIME.exists() else 0
+    """One fail-over by a kill or a freeze, to a standby whose clock may be far from the primary's.
+
+    The clock is ahead of the machine's, or the machine's, since a server that libfaketime sets back ends transactions early.
+    """
+    behind = chooser.choice((0, -CLOCK_BEHIND_SECONDS)) if FAKETIME.exists() else 0
     scene.cluster.add_standby(synchronous=True, clock_behind_seconds=behind)
     for topic in scene.topics:
         request_some(chooser, topic)

@@ -134,7 +134,7 @@ class ReplicatedPostgres:
     # Replication.
 
     def add_standby(self, *, synchronous: bool, clock_behind_seconds: int = 0) -> None:
-        """Copy the primary into a standby that follows it. `clock_behind_seconds` needs libfaketime."""
+        """Copy the primary into a standby that follows it. `clock_behind_seconds` needs libfaketime; negative: ahead."""
         home = self.back_up()
         data = _data(home)
         address = f"host={LOOPBACK} port={self.primary.port} user={SUPERUSER} password={self._password}"
@@ -351,7 +351,11 @@ def _leash(family: list[psutil.Process]) -> subprocess.Popen[bytes]:
 
 
 def _slow_clock(home: Path, behind_seconds: int) -> Path:
-    """A directory with a `postgres` whose clock is so far behind; timers and waits are the machine's own."""
+    """A directory with a `postgres` whose clock is `behind_seconds` behind the machine's, or ahead if negative.
+
+    In a signal handler that interrupts a wait, libfaketime shows the machine's clock. So a server that is behind ends an
+    idle transaction at its first timer, within seconds, and a server that is ahead ends it late.
+    """
     assert FAKETIME.exists(), "install Debian's package faketime first"
     room = home / "slow-clock"
     room.mkdir()
@@ -359,7 +363,7 @@ def _slow_clock(home: Path, behind_seconds: int) -> Path:
     program = room / "postgres"
     real = wheel_binaries() / "postgres"
     program.write_text(
-        f"#!/bin/sh\nexport LD_PRELOAD={FAKETIME} FAKETIME=-{behind_seconds}s FAKETIME_DONT_FAKE_MONOTONIC=1\n"
+        f"#!/bin/sh\nexport LD_PRELOAD={FAKETIME} FAKETIME={-behind_seconds:+d}s FAKETIME_DONT_FAKE_MONOTONIC=1\n"
         f'exec {real} "$@"\n'
     )
     program.chmod(0o755)
