@@ -64,7 +64,7 @@ QUIET_SECONDS = 20.0
 """Operations that the worker has not ended by then are left to it."""
 CONTINUES_WITHIN_SECONDS = 25.0
 """Less than a dead runner's claim lasts by default, and more than a lease: enough for a busy machine."""
-STANDS_STILL_SECONDS = 8.0
+STANDS_STILL_SECONDS = 30.0
 """Consumers that receive nothing for so long, with messages missing and no operation under way, receive nothing more."""
 WAITS_FOR_OPERATIONS_SECONDS = 90.0
 """Consumers that receive nothing for so long while an operation is under way receive nothing more, either."""
