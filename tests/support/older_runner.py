@@ -7,18 +7,12 @@ from controller.services.operation_runner import RunnerContext
 from controller.services.operation_runner.log_acts import LogActs, Subject
 from controller.store.journal import claims, steps
 from controller.store.journal.steps import StepRecord
+from tests.support.waiting import wait_until
 
 
 def record_alone(context: RunnerContext, operation_id: int, step: Step, leads_to: OperationState) -> None:
     """Claim the operation, do one step on its logs, record that step and nothing else, and let go of it."""
-    with context.store.transaction() as tx:
-        [claim] = claims.claim(
-            tx,
-            runner=context.runner_id,
-            operation_id=operation_id,
-            lease_seconds=context.lease_seconds,
-            call_timeout_seconds=context.call_timeout_seconds,
-        )
+    [claim] = wait_until(lambda: _claims(context, operation_id), message=f"operation {operation_id} is free")
     operation, observed = claim.operation, claim.observed
     acts = LogActs(
         context.store, context.planes[operation.data_plane], lambda calls: [call() for call in calls]
@@ -29,3 +23,14 @@ def record_alone(context: RunnerContext, operation_id: int, step: Step, leads_to
     with context.store.transaction() as tx:
         assert steps.record(tx, [record], context.runner_id, started_at_ms=observed.now_ms)
         claims.release(tx, [record.moved()], context.runner_id)
+
+
+def _claims(context: RunnerContext, operation_id: int) -> list[claims.Claim]:
+    with context.store.transaction() as tx:
+        return claims.claim(
+            tx,
+            runner=context.runner_id,
+            operation_id=operation_id,
+            lease_seconds=context.lease_seconds,
+            call_timeout_seconds=context.call_timeout_seconds,
+        )
