@@ -24,6 +24,7 @@ from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.registry import PlaneSettings, build_log_client, build_planes
 from controller.domain.decision import Lane
 from controller.domain.errors import InvalidInput, Unsupported
+from controller.domain.names import demand_name
 from controller.settings import SHORTEST_STATEMENT_SECONDS, Settings, load_settings
 from controller.store.postgres.engine import STATEMENT_SECONDS, Store
 from controller.store.shards import Shards
@@ -209,7 +210,8 @@ def build_worker(
     from controller.store.postgres import migrations
     from controller.store.postgres.notifications import Listener
 
-    settings, worker_id, incarnation = app.settings, worker_id or process_name(), new_incarnation()
+    settings, incarnation = app.settings, new_incarnation()
+    worker_id = demand_name("worker", worker_id) if worker_id else process_name()
     sensors = default_sensors(
         load_lane=settings.worker_load_lane,
         merge_lane=settings.worker_merge_lane,

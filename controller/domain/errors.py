@@ -46,12 +46,14 @@ processes. A message names the thing, the value and the next move.
 
 from __future__ import annotations
 
+from controller.domain.shown import printable
+
 
 class CleaveError(Exception):
-    """Root of everything Cleave raises on purpose; `str(error)` is always one line."""
+    """Root of everything Cleave raises on purpose; `str(error)` is always one line of printable characters."""
 
     def __init__(self, message: str) -> None:
-        self.message = " ".join(message.split())
+        self.message = printable(" ".join(message.split()))
         super().__init__(self.message)
 
 
