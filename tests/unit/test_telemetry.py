@@ -117,9 +117,8 @@ def test_no_value_commands_a_terminal_or_forges_a_line(
     telemetry.configure_logging(json_lines=json_lines)
     log = telemetry.get_logger("somebody")
 
-    log.warning(
-        f"tick {attack}", consumer=attack, error=ValueError(attack), names=[attack], more={attack: attack}
-    )
+    event = f"tick {attack}"
+    log.warning(event, consumer=attack, error=ValueError(attack), names=[attack], more={attack: attack})
     logging.getLogger("library").warning("said %s", attack)
     try:
         raise ValueError(attack)
