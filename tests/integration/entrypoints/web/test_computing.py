@@ -137,9 +137,9 @@ def test_many_backtests_keep_nobody_else_waiting(bench: Bench, address: str) -> 
         assert {one.status_code for one in acts} == {200}
         assert (session.status_code, look.status_code) == (200, 200)
         assert [one.status for one in answered] == [429] * too_many  # no backtest has ended yet
-        for one in answered:
-            assert one.document["kind"] == "LimitReached"
-            assert int(one.again_seconds or 0) > 0
+        for refusal in answered:
+            assert refusal.document["kind"] == "LimitReached"
+            assert int(refusal.again_seconds or 0) > 0
         assert len(computing()) == AT_ONCE
 
         for one in operators:  # all give up
