@@ -528,7 +528,7 @@ def _costs_by(computation: Computation) -> Compute:
     from controller.services import recorded_costs
 
     def compute(*work: Any) -> Any:
-        *given, _done = work  # another process does not say how far it is
+        *given, _done = work  # another process reports no progress
         return computation.run(recorded_costs.compute, *given)
 
     return compute

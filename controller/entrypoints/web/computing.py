@@ -27,7 +27,7 @@ AGAIN_SECONDS = 5.0
 
 
 class ComputingTurns:
-    """Of one app. Used by its event loop alone."""
+    """The turns of one app, used by its event loop alone."""
 
     def __init__(self, computers: Computers) -> None:
         self.computers = computers
@@ -90,4 +90,4 @@ async def _cancel_when_gone(request: HttpRequest, computation: Computation) -> N
 COMPUTE = Depends(_computing)
 """On a route, before what acts: its acts take a turn to compute."""
 Computing = Annotated[Computation, COMPUTE]
-"""What the route computes with."""
+"""The computation of the route."""
