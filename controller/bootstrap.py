@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from controller.clock import SystemClock
 from controller.dataplane.base import DataPlane, LogClient
@@ -24,6 +24,7 @@ from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.registry import PlaneSettings, build_log_client, build_planes
 from controller.domain.decision import Lane
 from controller.domain.errors import InvalidInput, Unsupported
+from controller.domain.names import demand_name
 from controller.settings import SHORTEST_STATEMENT_SECONDS, Settings, load_settings
 from controller.store.postgres.engine import STATEMENT_SECONDS, Store
 from controller.store.shards import Shards
@@ -31,6 +32,7 @@ from controller.store.shards import Shards
 if TYPE_CHECKING:
     from controller.landing.area import LandingArea
     from controller.services.asset_events import AirflowRest, AssetEventPoster
+    from controller.services.computing.computers import Computation
     from controller.services.consumer_sessions.leader import SessionLeader
     from controller.services.consumer_watch import ConsumerWatch
     from controller.services.dead_letters import DeadLetterLogs
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from controller.services.load_collector import LoadCollector
     from controller.services.load_intake import LoadIntake
     from controller.services.operation_runner import RunnerContext
-    from controller.services.policy_backtest import PolicyBacktest
+    from controller.services.policy_backtest import Compute, PolicyBacktest
     from controller.services.policy_candidates.trials import Trials, Variant
     from controller.services.segment_lists import SegmentLists
     from controller.services.subscription_lag import LookAtLag, Unread
@@ -209,7 +211,8 @@ def build_worker(
     from controller.store.postgres import migrations
     from controller.store.postgres.notifications import Listener
 
-    settings, worker_id, incarnation = app.settings, worker_id or process_name(), new_incarnation()
+    settings, incarnation = app.settings, new_incarnation()
+    worker_id = demand_name("worker", worker_id) if worker_id else process_name()
     sensors = default_sensors(
         load_lane=settings.worker_load_lane,
         merge_lane=settings.worker_merge_lane,
@@ -503,23 +506,37 @@ def build_aggregation(settings: Settings) -> LoadAggregation:
     )
 
 
-def build_backtest(app: Application) -> PolicyBacktest:
-    """Backtests on the history of rates that the settings name."""
+def build_backtest(app: Application, computation: Computation | None = None) -> PolicyBacktest:
+    """Backtests on the history of rates that the settings name. What Spark does not compute, `computation` does, or this process."""
     from controller.landing.history import RateHistory
+    from controller.services import recorded_costs
     from controller.services.policy_backtest import PolicyBacktest
 
     settings = app.settings
+
     return PolicyBacktest(
         app.store,
         RateHistory(settings.history_location),
+        recorded_costs.compute if computation is None else _costs_by(computation),
         spark_master=settings.spark_master,
         spark_conf=settings.spark_conf,
         parallel=settings.backtest_parallel_tasks,
     )
 
 
-def build_trials(app: Application) -> Trials:
+def _costs_by(computation: Computation) -> Compute:
+    from controller.services import recorded_costs
+
+    def compute(*work: Any) -> Any:
+        *given, _done = work  # another process reports no progress
+        return computation.run(recorded_costs.compute, *given)
+
+    return compute
+
+
+def build_trials(app: Application, computation: Computation | None = None) -> Trials:
     """Trials of candidates: backtests in which a reseal has its price, so that the most restless policy does not win.
+    `computation` as for a backtest.
 
     The price is that of the defaults and not of the policy in force: else whoever tunes it would lower its own measure.
     """
@@ -527,7 +544,7 @@ def build_trials(app: Application) -> Trials:
     from controller.services.policy_backtest import Loads
     from controller.services.policy_candidates.trials import Trial
 
-    backtest = build_backtest(app)
+    backtest = build_backtest(app, computation)
     reseal_seconds = AutoScalePolicy().reseal_price_segment_seconds
 
     def run(

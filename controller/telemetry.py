@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from controller.domain.shown import printable
+
 if TYPE_CHECKING:
     import structlog
 
@@ -147,11 +149,28 @@ def _common() -> list[structlog.typing.Processor]:
 
 
 def _renderer(json_lines: bool) -> structlog.typing.Processor:
+    """Return what makes the line of text. Each fact of the line is printable, so that no value forges a line or commands a terminal."""
     import structlog
 
     if json_lines:
-        return structlog.processors.JSONRenderer(default=str)
-    return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        as_json = structlog.processors.JSONRenderer(
+            default=str
+        )  # ASCII: it escapes all that is not printable, but for DEL
+        return lambda logger, name, line: str(as_json(logger, name, line)).replace("\x7f", "\\u007f")
+    as_text = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    return lambda logger, name, line: as_text(logger, name, _printable(line))
+
+
+_OF_SEVERAL_LINES = frozenset({"exception", "stack"})
+
+
+def _printable(line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    return {
+        name: printable(str(value), lines=name in _OF_SEVERAL_LINES)
+        if isinstance(value, str | Exception)
+        else value
+        for name, value in line.items()
+    }
 
 
 class _OfLibraries(logging.StreamHandler[TextIO]):

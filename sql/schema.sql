@@ -137,6 +137,16 @@ $$;
 
 COMMENT ON FUNCTION cleave.database_identity() IS 'System identifier, timeline, database, file of the topics and start of the server: differs after a restart, a promotion or a restore.';
 
+CREATE FUNCTION cleave.demand_name() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    RAISE EXCEPTION 'The name of a % holds printable characters only: no space, no control or bidirectional character, no part . or ..', TG_TABLE_NAME
+        USING ERRCODE = 'check_violation', CONSTRAINT = TG_TABLE_NAME || '_name_printable';
+END $$;
+
+COMMENT ON FUNCTION cleave.demand_name() IS 'Refuses the row.';
+
 CREATE FUNCTION cleave.drop_decision_partitions(older_than timestamp with time zone) RETURNS SETOF text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -244,6 +254,16 @@ BEGIN
      WHERE d.topic_id = a.topic_id AND d.subscription = a.subscription AND d.segment_id = a.segment_id;
     RETURN NULL;
 END $$;
+
+CREATE FUNCTION cleave.is_name(name text) RETURNS boolean
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+    SELECT name !~ '[\u0001-\u0020\u007F-\u00A0\u00AD\u034F\u0600-\u0605\u061C\u06DD\u070F\u0890-\u0891\u08E2\u115F-\u1160\u1680\u17B4-\u17B5\u180B-\u180F\u2000-\u200F\u2028-\u202F\u205F-\u206F\u2800\u3000\u3164\uD800-\uF8FF\uFDD0-\uFDEF\uFE00-\uFE0F\uFEFF\uFFA0\uFFF0-\uFFFF\U000110BD\U000110CD\U00013430-\U0001345F\U0001BCA0-\U0001BCA3\U0001D173-\U0001D17A\U000E0000-\U0010FFFF]'
+       AND name !~ '(^|/)[.][.]?(/|$)' AND name <> '';
+$_$;
+
+COMMENT ON FUNCTION cleave.is_name(name text) IS 'True if the text holds no space, no control, formatting or invisible character, and no part that is only dots, as in a path.';
 
 CREATE FUNCTION cleave.keep_sketch(of_topic bigint, of_segment bigint, counted real[], fresh_for double precision, half_life double precision) RETURNS void
     LANGUAGE sql
@@ -2076,6 +2096,7 @@ CREATE TABLE cleave.audit (
     status integer NOT NULL,
     reason text,
     request_key text,
+    dry_run boolean DEFAULT false NOT NULL,
     CONSTRAINT audit_status_of_http CHECK (((status >= 100) AND (status <= 599)))
 );
 
@@ -2086,6 +2107,8 @@ COMMENT ON COLUMN cleave.audit.subject IS 'Who holds the token; null where it wa
 COMMENT ON COLUMN cleave.audit.act IS 'The name of the call.';
 
 COMMENT ON COLUMN cleave.audit.reason IS 'Why it was refused; null where it was done.';
+
+COMMENT ON COLUMN cleave.audit.dry_run IS 'True if the request only asked what the change would do.';
 
 COMMENT ON CONSTRAINT audit_status_of_http ON cleave.audit IS 'The result of a request is a status of HTTP.';
 
@@ -3544,7 +3567,8 @@ CREATE VIEW inspect.audit AS
             ELSE 'failed'::text
         END AS result,
     reason,
-    request_key
+    request_key,
+    dry_run
    FROM cleave.audit a;
 
 COMMENT ON VIEW inspect.audit IS 'Every change that was asked for over HTTP and every access that was denied: who, what, from where, result. A denial that repeats itself is there once a minute from each worker.';
@@ -5472,6 +5496,8 @@ CREATE TRIGGER consumer_delete AFTER DELETE ON cleave.consumer REFERENCING OLD T
 
 CREATE TRIGGER consumer_insert AFTER INSERT ON cleave.consumer REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_consumer_change();
 
+CREATE TRIGGER consumer_name_is_printable BEFORE INSERT ON cleave.consumer FOR EACH ROW WHEN ((NOT cleave.is_name(new.name))) EXECUTE FUNCTION cleave.demand_name();
+
 CREATE TRIGGER decision_counted AFTER INSERT ON cleave.decision REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_decision_counted();
 
 CREATE TRIGGER layout_change_before_insert BEFORE INSERT ON cleave.layout_change FOR EACH ROW EXECUTE FUNCTION cleave.layout_change_before_insert();
@@ -5541,6 +5567,8 @@ CREATE TRIGGER topic_before_update BEFORE UPDATE ON cleave.topic FOR EACH ROW EX
 CREATE TRIGGER topic_deleted AFTER UPDATE OF state ON cleave.topic FOR EACH ROW WHEN (((new.state = 'deleted'::text) AND (old.state <> 'deleted'::text))) EXECUTE FUNCTION cleave.on_topic_deleted();
 
 CREATE TRIGGER topic_insert AFTER INSERT ON cleave.topic REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_topic_insert();
+
+CREATE TRIGGER topic_name_is_printable BEFORE INSERT ON cleave.topic FOR EACH ROW WHEN ((NOT cleave.is_name(new.name))) EXECUTE FUNCTION cleave.demand_name();
 
 CREATE TRIGGER topic_of_namespace AFTER UPDATE OF state, properties ON cleave.topic FOR EACH ROW WHEN ((((old.state = 'live'::text) <> (new.state = 'live'::text)) OR ((new.state = 'live'::text) AND (old.properties IS DISTINCT FROM new.properties)))) EXECUTE FUNCTION cleave.on_topics_of_namespace();
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
-from controller.client.servers import topic_path
+from controller.client.servers import path_part, topic_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +23,7 @@ class BucketLag:
 
 def lag_path(topic: str, subscription: str) -> str:
     """Where it is asked for."""
-    return f"{topic_path(topic)}/subscriptions/{quote(subscription, safe='')}/lag"
+    return f"{topic_path(topic)}/subscriptions/{path_part(subscription)}/lag"
 
 
 def lag_of(rows: Iterable[Mapping[str, Any]]) -> tuple[BucketLag, ...]:

@@ -41,6 +41,7 @@ from controller.domain.errors import (
 )
 from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_bytes, key_hash
+from controller.domain.names import demand_name
 from controller.domain.segment import Segment
 
 _log = logging.getLogger(__name__)
@@ -213,7 +214,7 @@ class Producer:
         self._logs = logs
         self._eager = logs if isinstance(logs, EagerLogClient) else None
         # Batches are numbered from 1 in each process, so each needs a name that nobody used before.
-        self.producer_id = f"{name}-{uuid.uuid4().hex[:12]}"
+        self.producer_id = f"{demand_name('producer', name)}-{uuid.uuid4().hex[:12]}"
         self._batch_messages, self._batch_bytes = batch_messages, batch_bytes
         self._max_pending, self._send_timeout_seconds = max_pending_messages, send_timeout_seconds
         self._on_stored = on_stored

@@ -35,6 +35,7 @@ from controller.domain.errors import (
     LostRace,
     NotFound,
 )
+from controller.domain.names import demand_name
 
 SAY_AGAIN_SECONDS = 5.0
 """A segment that is drained and still in the list is said to be drained again after this time."""
@@ -181,7 +182,7 @@ class QueueConsumer(ClosedByWith):
         """
         if queue_messages < 1:
             raise InvalidInput(f"queue_messages {queue_messages}: let 1 message or more wait")
-        self._logs, self._subscription, self.name = logs, subscription, name
+        self._logs, self._subscription, self.name = logs, subscription, demand_name("consumer", name)
         self._servers, self._lag_path = servers, lag_path(topic, subscription)
         self._queue_messages, self._patience_seconds = queue_messages, patience_seconds
         self._wakeup = threading.Event()

@@ -11,11 +11,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 from controller.client.event_watch import LEAVES_WITHIN_SECONDS, EventWatch
 from controller.client.patience import Backoff
-from controller.client.servers import Servers, topic_path
+from controller.client.servers import Servers, path_part, topic_path
 from controller.domain.errors import CleaveError, Retryable, TopicNotFound
 from controller.domain.hash_range import HashRange
 
@@ -59,7 +58,7 @@ class SegmentWatch:
         self._servers, self._on_change = servers, on_change
         self._path = f"{topic_path(topic)}/segments"
         if queue is not None:
-            self._path = f"{topic_path(topic)}/subscriptions/{quote(queue, safe='')}/queue"
+            self._path = f"{topic_path(topic)}/subscriptions/{path_part(queue)}/queue"
         self._topic_id: int | None = None
         self.found = self._newest = self.ask()
         self._topic_id = self.found.topic_id

@@ -197,6 +197,12 @@ class Servers:
         raise httpx.TooManyRedirects(f"sent on {MOST_REDIRECTS} times, at last to {url}")
 
 
+def path_part(name: str) -> str:
+    """A name as one part of a path. Dots alone are encoded too: a library would take them for the directory above."""
+    encoded = quote(name, safe="")
+    return encoded if encoded.strip(".") else encoded.replace(".", "%2E")
+
+
 def topic_path(topic: str) -> str:
     """Where a topic is found. Raises InvalidInput for what is no `topic://tenant/namespace/name`."""
     parts = topic.removeprefix("topic://").split("/")
@@ -204,12 +210,12 @@ def topic_path(topic: str) -> str:
         raise errors.InvalidInput(
             f"{topic!r} is not a scalable topic; name it as topic://tenant/namespace/name"
         )
-    return "/api/v1/topics/" + "/".join(quote(part, safe="") for part in parts)
+    return "/api/v1/topics/" + "/".join(path_part(part) for part in parts)
 
 
 def consumer_path(topic: str, subscription: str, consumer: str) -> str:
     """Where a consumer of a subscription is found."""
-    return f"{topic_path(topic)}/subscriptions/{quote(subscription, safe='')}/consumers/{quote(consumer, safe='')}"
+    return f"{topic_path(topic)}/subscriptions/{path_part(subscription)}/consumers/{path_part(consumer)}"
 
 
 def _error(answer: httpx.Response) -> CleaveError:

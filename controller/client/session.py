@@ -26,6 +26,7 @@ from controller.client.servers import EventFeed, Servers, consumer_path
 from controller.clock import boot_seconds
 from controller.domain.errors import CleaveError, Retryable, SessionExpired, StoreUnavailable, TokenOutOfTime
 from controller.domain.hash_range import HashRange
+from controller.domain.names import demand_name
 
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.05, 2.0
 _GOODBYE_SECONDS = 2.0
@@ -115,7 +116,7 @@ class Session:
         self._servers, self._on_change, self._on_lost = servers, on_change, on_lost
         self._reads, self._standing = reads, standing
         self._told: tuple[Standing, ...] = ()
-        self._path = consumer_path(topic, subscription, consumer)
+        self._path = consumer_path(topic, subscription, demand_name("consumer", consumer))
         self._why_path = f"{self._path.rpartition('/consumers/')[0]}/why"
         self._lag_path = lag_path(topic, subscription)
         self._incarnation = uuid.uuid4().hex

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping
-from urllib.parse import quote
 
 import msgspec
 
 from controller.client.event_watch import EventWatch
-from controller.client.servers import Servers
+from controller.client.servers import Servers, path_part
 from controller.domain.errors import InvalidInput
 
 Change = Callable[[frozenset[str], frozenset[str]], None]
@@ -44,7 +43,7 @@ class TopicWatch:
         tenant, _, name = namespace.partition("/")
         if not tenant or not name or "/" in name:
             raise InvalidInput(f"{namespace!r} is no namespace; name it as tenant/namespace")
-        path = f"/api/v1/namespaces/{quote(tenant, safe='')}/{quote(name, safe='')}/topics"
+        path = f"/api/v1/namespaces/{path_part(tenant)}/{path_part(name)}/topics"
         wanted = [f"{key}={value}" for key, value in (properties or {}).items()]
         self._on_change, self._lock = on_change, threading.Lock()
         first = msgspec.convert(servers.ask("GET", path, query={"property": wanted}), _Told)

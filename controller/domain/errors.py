@@ -12,6 +12,7 @@ Drawn::
     │   ├── StoreUnavailable          PostgreSQL is away
     │   │   ├── TokenOutOfTime        the token has run out or is not valid yet (REST 401): send a fresh one
     │   │   └── StoreRefused          it refuses the login, or has no such database: a command ends with exit 2
+    │   ├── LimitReached              as much is being computed as may be at once; ask again later (REST 429)
     │   ├── TopicHeld                 the topic's logs have to be compared with the journal, or are ahead of it
     │   ├── SegmentTerminated         (client side) the segment is fenced; look up the layout again
     │   └── SessionExpired            (client side) the consumer was away for too long; begin a new session
@@ -46,12 +47,14 @@ processes. A message names the thing, the value and the next move.
 
 from __future__ import annotations
 
+from controller.domain.shown import printable
+
 
 class CleaveError(Exception):
-    """Root of everything Cleave raises on purpose; `str(error)` is always one line."""
+    """Root of everything Cleave raises on purpose; `str(error)` is always one line of printable characters."""
 
     def __init__(self, message: str) -> None:
-        self.message = " ".join(message.split())
+        self.message = printable(" ".join(message.split()))
         super().__init__(self.message)
 
 
@@ -108,6 +111,10 @@ class TopicHeld(Retryable):
 
 class TokenOutOfTime(StoreUnavailable):
     """The token has run out or is not valid yet. A client sends a fresh token for as long as it bears an outage."""
+
+
+class LimitReached(Retryable):
+    """As much is being computed as may be at once, for one subject or for all. Nothing was begun."""
 
 
 class SegmentTerminated(Retryable):

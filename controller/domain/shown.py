@@ -1,9 +1,29 @@
-"""Values as they stand in a message: on one line and short, whatever was given."""
+"""Values as they stand in a message: on one line, short and printable, whatever was given."""
 
 from __future__ import annotations
 
+import re
+
+_ACTIVE_IN_MARKDOWN = re.compile(r"[\\<`]|\](?=[(\[:])")
 _LONGEST = 80
 """Characters of a value that a message holds; a longer one is cut."""
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """Return the text with each character that is not printable escaped as Python writes it: `\\x1b`, `\\u202e`. So a terminal obeys no
+    character of it, and a reader sees all of them. `lines`: ends of lines stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or (lines and char == "\n") else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
+def in_markdown(text: str) -> str:
+    """Return the text such that Markdown makes no link, image, code or HTML of it: Airflow renders notes and questions as Markdown."""
+    return _ACTIVE_IN_MARKDOWN.sub(r"\\\g<0>", printable(text, lines=True))
 
 
 def shown(value: object) -> str:

@@ -121,6 +121,8 @@ def candidate(text: str) -> Candidate:
     """`adaptive`, or with knobs of its own `adaptive:target_use=0.8,max_segments=128`. Raises InvalidInput."""
     from spark_jobs.policy_backtest import Candidate
 
+    if not text.isprintable():  # it becomes a name, in tables and in pages
+        raise InvalidInput(f"policy {shown(text)}: use printable characters")
     rule, _, knobs = text.strip().partition(":")
     pairs = [pair.strip() for pair in knobs.split(",") if pair.strip()]
     found = parse_knobs(pairs)

@@ -14,6 +14,7 @@ from controller.domain.errors import InvalidInput
 from controller.domain.policy import PolicyOverride
 from controller.entrypoints import backtest_rows
 from controller.services import policy_candidates
+from controller.services.computing.computers import Computation
 from controller.store.decisions.candidates import CandidateRow
 
 Row = dict[str, Any]
@@ -55,12 +56,19 @@ def document(topic: str, found: CandidateRow) -> Row:
 
 
 def judge(
-    app: Application, topic: str, *, days: int, actor: str, request_key: str, dry_run: bool
+    app: Application,
+    topic: str,
+    *,
+    days: int,
+    actor: str,
+    request_key: str,
+    dry_run: bool,
+    computation: Computation | None = None,
 ) -> JudgedCandidate:
     """Weigh the topic's candidate, and promote or refuse it unless that is only rehearsed; `app` then has a store that takes
-    everything back. Raises as `policy_candidates.promote`.
+    everything back. `computation` as for `build_trials`. Raises as `policy_candidates.promote`.
     """
-    trials = build_trials(app)
+    trials = build_trials(app, computation)
     asked: dict[str, Any] = {"days": days, "actor": actor, "request_key": request_key}
     if dry_run:
         weighed = policy_candidates.weigh(app.store, trials, topic, **asked)

@@ -9,7 +9,10 @@ The list of commands is `command_list.py`; they are in `commands/`, one file a n
 from __future__ import annotations
 
 import sys
+import threading
+import traceback
 from importlib import metadata
+from types import TracebackType
 from typing import Annotated
 
 import typer
@@ -24,6 +27,7 @@ from controller.domain.errors import (
     StoreRefused,
     Unsupported,
 )
+from controller.domain.shown import printable
 from controller.entrypoints.command_list import CommandList
 from controller.entrypoints.reach.chosen import name_server
 
@@ -79,6 +83,8 @@ def options(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and leave with its exit code."""
+    sys.excepthook = _say_traceback
+    threading.excepthook = lambda of: _say_traceback(of.exc_type, of.exc_value, of.exc_traceback)
     sys.exit(run(arguments))
 
 
@@ -94,7 +100,7 @@ def run(arguments: list[str] | None = None) -> int:
     except TyperException as error:  # an unknown option, a missing argument, a value of the wrong type
         message = error.format_message() if isinstance(error, typer.BadParameter) else str(error)
         if "\n" in message:  # the help of a noun that was given no verb
-            typer.echo(message, err=True)
+            typer.echo(printable(message, lines=True), err=True)
             return EXIT_BAD_INPUT
         where = getattr(getattr(error, "ctx", None), "command_path", "cleave")
         return _say(f"{message.rstrip('.')}; `{where} --help` lists what there is", EXIT_BAD_INPUT)
@@ -112,8 +118,18 @@ def exit_code(kind: type[CleaveError]) -> int:
 
 
 def _say(message: str, code: int) -> int:
-    typer.echo("cleave: " + " ".join(message.split()), err=True)
+    typer.echo("cleave: " + printable(" ".join(message.split())), err=True)
     return code
+
+
+def _say_traceback(
+    kind: type[BaseException], error: BaseException | None, where: TracebackType | None
+) -> None:
+    """Print an unexpected error as Python does, but with characters that a terminal would obey escaped."""
+    if not issubclass(kind, SystemExit):
+        typer.echo(
+            printable("".join(traceback.format_exception(kind, error, where)), lines=True), err=True, nl=False
+        )
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ def topics(context: typer.Context, incomplete: str) -> list[str]:
     scheme = _SCHEME if incomplete.startswith(_SCHEME) else ""
     prefix = _SCHEME + incomplete.removeprefix(_SCHEME)
     rows = _asked(context, lambda found: found.list(namespace=None, prefix=prefix, limit=MOST))
-    return [scheme + str(row["topic"]).removeprefix(_SCHEME) for row in rows]
+    names = [str(row["topic"]) for row in rows]
+    return [scheme + name.removeprefix(_SCHEME) for name in names if name.isprintable()]
 
 
 def levels(context: typer.Context, incomplete: str) -> list[str]:

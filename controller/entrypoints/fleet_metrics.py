@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from controller import telemetry
 from controller.domain.errors import CleaveError
+from controller.domain.shown import printable
 from controller.entrypoints.reading import snapshot
 from controller.store.fleet_figures import FleetFigures, TopicFigures, fleet_figures
 from controller.store.postgres.engine import Store
@@ -200,7 +201,7 @@ def _of_fleet(figures: FleetFigures) -> Iterator[Metric]:
         yield total
     silent = GaugeMetricFamily(SOURCES[0], SOURCES[1], labels=SOURCES[2])
     for source, seconds in figures.silent_seconds.items():
-        silent.add_metric([source], seconds)
+        silent.add_metric([printable(source)], seconds)
     yield silent
     shards = CounterMetricFamily(SHARDS[0], SHARDS[1], labels=SHARDS[2])
     for shard, times in figures.lease_changes.items():
@@ -217,7 +218,7 @@ def _of_late(figures: FleetFigures) -> Iterator[Metric]:
         family = GaugeMetricFamily(name, text, labels=labels)
         for one in figures.recent:
             if one.of == of:
-                family.add_metric(one.labels, one.value)
+                family.add_metric(list(map(printable, one.labels)), one.value)
         yield family
 
 
@@ -250,8 +251,8 @@ def _of_topics(topics: Sequence[TopicFigures]) -> Iterator[Metric]:
         )
         for gauge, value in zip(gauges.values(), values, strict=True):
             if value is not None:
-                gauge.add_metric([one.topic], value)
+                gauge.add_metric([printable(one.topic)], value)
         for name, total in totals.items():
-            total.add_metric([one.topic], one.totals[name])
+            total.add_metric([printable(one.topic)], one.totals[name])
     yield from gauges.values()
     yield from totals.values()

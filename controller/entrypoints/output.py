@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import typer
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation
+from controller.domain.shown import printable
 from controller.domain.whole_numbers import MOST
 
 if TYPE_CHECKING:  # no command but one has a recovery
@@ -35,7 +37,19 @@ def _reader_has_gone() -> NoReturn:
     raise typer.Exit(0)
 
 
-class _Console(Console):
+class PrintableConsole(Console):
+    """A console whose texts are escaped where they hold characters that a terminal obeys. Its own colours and cursor moves are not text."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments of the renderable, all of them printable."""
+        for segment in super().render(renderable, options):
+            if segment.control is None and not segment.text.isprintable():
+                yield Segment(printable(segment.text, lines=True), segment.style)
+            else:
+                yield segment
+
+
+class _Console(PrintableConsole):
     def on_broken_pipe(self) -> None:
         _reader_has_gone()
 
@@ -62,15 +76,16 @@ def _number(value: Decimal) -> int | float | str:
 def emit(as_json: bool, document: Any, table: RenderableType) -> None:
     """Print the document for programs or the table for people."""
     if as_json:
-        say(json.dumps(document, default=to_json, indent=2, sort_keys=False))
+        # JSON in ASCII escapes all that a terminal would obey, but for DEL.
+        say(json.dumps(document, default=to_json, indent=2, sort_keys=False).replace("\x7f", "\\u007f"))
     else:
         console.print(table)
 
 
-def say(text: str) -> None:
-    """Print a text as it is."""
+def say(text: str, *, on_error: bool = False) -> None:
+    """Print a text, on standard error if `on_error`. Characters that are not printable are escaped; ends of lines stay."""
     try:
-        typer.echo(text)
+        typer.echo(printable(text, lines=True), err=on_error)
     except BrokenPipeError:
         _reader_has_gone()
 
@@ -168,7 +183,8 @@ def cell(value: Any) -> str:
         return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     if isinstance(value, float | Decimal):
         return f"{value:,.1f}"
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return printable(text, lines=True)  # escaped before the widths of columns are measured
 
 
 LAYOUT_COLUMNS = (

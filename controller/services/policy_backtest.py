@@ -1,8 +1,8 @@
 """What policies would have cost on the load that was recorded: gathers it, has it computed, keeps the answer.
 
 The load is the history of rates that the aggregation keeps, or traces that are read from files. It is computed by
-`spark_jobs.policy_backtest`, on Spark where it can run and is worth its start, else in this process. Both give the same
-figures. NumPy and the job are imported when a backtest is asked for: everything else works without them.
+`spark_jobs.policy_backtest`, on Spark where it can run and is worth its start, else in this process, or a server's child. All give the
+same figures. NumPy and the job are imported when a backtest is asked for: everything else works without them.
 """
 
 from __future__ import annotations
@@ -78,12 +78,17 @@ class BacktestAnswer:
     was_done: bool = False
 
 
+Compute = Callable[[str, int, int, Sequence[str], str, Callable[[int], None]], "pa.Table"]
+"""Computes on the history at a URL between two instants: recordings and question as JSON, and what counts the simulations done."""
+
+
 @dataclass(frozen=True)
 class PolicyBacktest:
-    """Backtests of one installation. `parallel`: Spark's tasks side by side."""
+    """Backtests of one installation. `compute`: without Spark. `parallel`: Spark's tasks side by side."""
 
     store: Store
     history: RateHistory
+    compute: Compute
     spark_master: str
     spark_conf: Mapping[str, str]
     parallel: int = 2
@@ -224,8 +229,6 @@ class PolicyBacktest:
     ) -> pa.Table:
         from spark_jobs.policy_backtest import compute_here
 
-        if rates is None:
-            rates = self._recorded(recordings, loads)
         of, done = len(recordings) * len(question.cases), 0
 
         def count(more: int) -> None:
@@ -233,15 +236,17 @@ class PolicyBacktest:
             done += more
             progress(done, of)
 
-        return compute_here(rates, recordings, question, count)
-
-    def _recorded(self, recordings: Sequence[Recording], loads: Loads) -> pa.Table:
-        """The history of these topics in the columns of a backtest."""
-        from spark_jobs.recorded_load import RATE_COLUMNS
-
-        keys = {one.key for one in recordings}
-        table = self.history.read(to_ms(loads.since), to_ms(loads.until), keys)
-        return table.rename_columns({"topic_id": "key"}).select(RATE_COLUMNS.names).cast(RATE_COLUMNS)
+        if rates is not None:
+            return compute_here(rates, recordings, question, count)
+        recorded = [one.to_json() for one in recordings]
+        return self.compute(
+            self.history.location.url(),
+            to_ms(loads.since),
+            to_ms(loads.until),
+            recorded,
+            question.to_json(),
+            count,
+        )
 
     def _on_spark(
         self,

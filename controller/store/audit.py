@@ -8,8 +8,8 @@ from datetime import datetime
 from sqlalchemy import Connection, text
 
 _WRITE = text("""
-    INSERT INTO cleave.audit (subject, role, address, method, path, act, status, reason, request_key)
-    VALUES (:subject, :role, :address, :method, :path, :act, :status, :reason, :request_key)
+    INSERT INTO cleave.audit (subject, role, address, method, path, act, status, reason, request_key, dry_run)
+    VALUES (:subject, :role, :address, :method, :path, :act, :status, :reason, :request_key, :dry_run)
 """)
 
 
@@ -26,6 +26,7 @@ class AuditRow:
     status: int
     reason: str | None = None
     request_key: str | None = None
+    dry_run: bool = False
 
 
 def write(tx: Connection, row: AuditRow) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from controller import telemetry
 from tests.support.log_settings import logging_kept
+from tests.support.terminal_attacks import ATTACKS, is_safe
 
 PROJECT = Path(__file__).parents[2]
 
@@ -104,3 +105,30 @@ def test_what_cannot_be_written_as_json_is_written_as_text(monkeypatch: pytest.M
     telemetry.configure_logging(json_lines=True)
     telemetry.get_logger("somebody").info("made", path=Path("/a/b"))
     assert json.loads(stream.getvalue())["path"] == "/a/b"
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+@pytest.mark.parametrize("json_lines", [False, True])
+def test_no_value_commands_a_terminal_or_forges_a_line(
+    monkeypatch: pytest.MonkeyPatch, attack: str, *, json_lines: bool
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    telemetry.configure_logging(json_lines=json_lines)
+    log = telemetry.get_logger("somebody")
+
+    event = f"tick {attack}"
+    log.warning(event, consumer=attack, error=ValueError(attack), names=[attack], more={attack: attack})
+    logging.getLogger("library").warning("said %s", attack)
+    try:
+        raise ValueError(attack)
+    except ValueError:
+        log.exception("it failed", consumer=attack)
+
+    written = stream.getvalue()
+    assert is_safe(written), repr(written)
+    first, second, *_ = written.splitlines()
+    assert "tick" in first
+    assert "said" in second
+    if json_lines:
+        assert json.loads(first)["consumer"] == attack

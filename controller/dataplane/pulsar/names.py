@@ -59,7 +59,7 @@ def topic_path(backing_topic: str) -> str:
     _check_entity("namespace", namespace, backing_topic)
     _check("topic", local, backing_topic)
     _check_length(backing_topic)
-    return f"persistent/{tenant}/{namespace}/{_quoted(local)}"
+    return f"persistent/{tenant}/{namespace}/{quoted(local)}"
 
 
 def namespace_path(namespace: str) -> str:
@@ -81,7 +81,7 @@ def subscription_path(subscription: str) -> str:
         raise InvalidInput(
             f"subscription {shown(subscription)} is longer than {MAX_NAME_BYTES // 2} bytes; shorten it"
         )
-    return quote(_quoted(subscription), safe="")
+    return quote(quoted(subscription), safe="")
 
 
 def cursor_name(subscription: str) -> str:
@@ -136,6 +136,6 @@ def _check_length(name: str) -> None:
         )
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """Dots too: a part that is `..` would be taken for the directory above."""
     return quote(text, safe="").replace(".", "%2E")

@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
-from urllib.parse import quote
 from zlib import crc32
 
 from controller import telemetry
+from controller.dataplane.pulsar.names import quoted
 from controller.dataplane.pulsar_load.brokers import BrokerList
 from controller.dataplane.pulsar_load.http import REDIRECTS, Answer, HttpSession, ask, origin
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable, Retryable
@@ -101,7 +101,7 @@ class ConsumerReader:
 def _path(topic: str) -> str:
     domain, _, rest = topic.partition("://")
     tenant, namespace, name = rest.split("/", 2)
-    return f"/admin/v2/{domain}/{quote(tenant)}/{quote(namespace)}/{quote(name, safe='')}/stats"
+    return f"/admin/v2/{domain}/{quoted(tenant)}/{quoted(namespace)}/{quoted(name)}/stats"
 
 
 def _attached(stats: Mapping[str, Any], broker: str) -> Iterator[ObservedConsumer]:

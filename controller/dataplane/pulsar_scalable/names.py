@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import quote
 
-from controller.dataplane.pulsar.names import namespace_path
+from controller.dataplane.pulsar.names import namespace_path, quoted
 from controller.domain.errors import InvalidInput
 from controller.domain.segment import parse_segment_descriptor
 
@@ -18,13 +17,13 @@ def topic_path(topic: str) -> str:
     found = _TOPIC.fullmatch(topic)
     if found is None:
         raise InvalidInput(f"{topic!r} is not a scalable topic; name it as topic://tenant/namespace/name")
-    return f"scalable/{namespace_path(found[1])}/{_quoted(found[2])}"
+    return f"scalable/{namespace_path(found[1])}/{quoted(found[2])}"
 
 
 def segment_path(backing_topic: str) -> str:
     """`segments/t/n/x/0000-7fff-12`."""
     found = _parts(backing_topic)
-    return f"segments/{namespace_path(found[1])}/{_quoted(found[2])}/{found[3]}"
+    return f"segments/{namespace_path(found[1])}/{quoted(found[2])}/{found[3]}"
 
 
 def topic_of(backing_topic: str) -> tuple[str, int]:
@@ -41,7 +40,3 @@ def _parts(backing_topic: str) -> re.Match[str]:
         )
     parse_segment_descriptor(found[3])
     return found
-
-
-def _quoted(text: str) -> str:
-    return quote(text, safe="").replace(".", "%2E")

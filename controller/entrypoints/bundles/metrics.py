@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from controller import telemetry
 from controller.bundles.store import views as bundle_views
 from controller.domain.errors import StoreUnavailable
+from controller.domain.shown import printable
 from controller.store.postgres.engine import Store
 
 log = telemetry.get_logger(__name__)
@@ -59,5 +60,5 @@ class BundleMetrics(Collector):
             return
         for family in self.describe():
             for labels, value in rows.get(family.name, ()):
-                family.add_metric(labels, value)
+                family.add_metric(list(map(printable, labels)), value)
             yield family

@@ -10,6 +10,7 @@ import typer
 
 from controller.dataplane.registry import PLANE_NAMES
 from controller.domain.errors import Conflict, InvalidInput, InvalidLayoutChange, InvalidRange, NotFound
+from controller.domain.names import demand_reason
 from controller.domain.shown import shown
 from controller.entrypoints import completion
 from controller.entrypoints.reach.port import How
@@ -28,9 +29,7 @@ def _wait(seconds: float) -> float:
 
 
 def _said(reason: str) -> str:
-    if not reason.strip():
-        raise InvalidInput("--reason is empty; say why, or leave it out")
-    return reason
+    return demand_reason("--reason", reason)
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]

@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from sqlalchemy import Connection, text
 
 from controller.bootstrap import Application
-from controller.domain.shown import duration
+from controller.domain.shown import duration, printable
 from controller.entrypoints.reading import snapshot
 from controller.entrypoints.tasks.access import cleave_at
 
@@ -111,7 +111,16 @@ def _words(value: object) -> str:
     return str(value)
 
 
+def _visible(value: object) -> object:
+    """A text of a page with its bidirectional and other invisible characters escaped; HTML that is ready, and other values, as given."""
+    return printable(value, lines=True) if type(value) is str else value
+
+
 _templates = Environment(
-    loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    loader=FileSystemLoader(HERE / "templates"),
+    autoescape=True,
+    finalize=_visible,
+    undefined=StrictUndefined,
+    trim_blocks=True,
 )
 _templates.filters |= {"rate": _rate, "when": _when, "ago": _ago, "words": _words}

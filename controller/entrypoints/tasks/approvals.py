@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from controller.domain.shown import in_markdown
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.entrypoints.tasks.forms import AnswerForm, fill_in
@@ -65,7 +66,7 @@ def _question(row: ApprovalRow) -> dict[str, Any]:
     return {
         "approval_id": row.approval_id,
         "subject": f"{row.topic}: {row.act}?",
-        "body": f"Because: {row.reason}. Decided by {row.proposed_by} (decision {row.decision_id}, approval {row.approval_id}).\n\n"
+        "body": f"Because: {in_markdown(row.reason)}. Decided by {in_markdown(row.proposed_by)} (decision {row.decision_id}, approval {row.approval_id}).\n\n"
         f"What is approved goes with the next pass, if that still wants it within the hour. Without an answer until {until} it "
         f"is: **{row.default_answer.capitalize()}**.",
         "default": row.default_answer,

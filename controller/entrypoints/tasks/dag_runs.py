@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from controller import telemetry
 from controller.bootstrap import build_airflow_rest
 from controller.domain.errors import Retryable
+from controller.domain.shown import in_markdown
 from controller.settings import Settings
 
 
@@ -50,6 +51,6 @@ def note(settings: Settings, asked_by: str, sentence: str) -> None:
         return
     with closing(airflow):
         try:
-            airflow.note(run.dag_id, run.run_id, sentence)
+            airflow.note(run.dag_id, run.run_id, in_markdown(sentence))
         except Retryable as error:
             telemetry.get_logger(__name__).warning("no note on the run", run=run.run_id, why=str(error))

@@ -13,6 +13,7 @@ from controller.domain.shown import shown
 from controller.domain.utf8 import utf8
 from controller.domain.whole_numbers import MOST
 from controller.entrypoints.commands.options import hash_value, level, topic_name
+from controller.entrypoints.printable_fields import Reason
 
 
 def _topic(value: object) -> object:
@@ -53,7 +54,7 @@ class Form(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     topic: TopicName
-    reason: str = Field("asked for in Airflow", min_length=1)
+    reason: Reason = "asked for in Airflow"
     timeout_seconds: float = Field(60.0, gt=0, le=3600)
     dry_run: bool = False
 
@@ -136,7 +137,7 @@ class AnswerForm(BaseModel):
         tuple[Annotated[int, Field(ge=1, le=MOST)], ...], Field(min_length=1, max_length=100)
     ]
     answer: Literal["approve", "reject"]
-    reason: str = Field("asked for in Airflow", min_length=1, max_length=1000)
+    reason: Reason = "asked for in Airflow"
     dry_run: bool = False
 
 
@@ -156,7 +157,7 @@ class ProposalForm(BaseModel):
 
     topic: TopicName
     knobs: dict[str, Any]
-    reason: str = Field("asked for in Airflow", min_length=1, max_length=1000)
+    reason: Reason = "asked for in Airflow"
     dry_run: bool = False
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from controller.bootstrap import Application, build_trials
 from controller.domain.errors import Conflict
+from controller.domain.shown import in_markdown
 from controller.entrypoints import backtest_rows, candidate_desk
 from controller.entrypoints.output import emit, rows_table, say
 from controller.entrypoints.rehearsal import stage
@@ -110,8 +111,8 @@ def weigh_policy(
         "knobs": weighed.candidate.knobs,
         "run_id": weighed.run_id,
         "regret": {row["policy"]: row["regret"] for row in rows},
-        "sentence": weighed.sentence,
-        "reason": weighed.candidate.reason,
+        "sentence": in_markdown(weighed.sentence),
+        "reason": in_markdown(weighed.candidate.reason),
     }
 
 

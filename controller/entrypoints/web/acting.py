@@ -63,8 +63,12 @@ class Acting:
 
 async def _acting(request: HttpRequest, grant: Holder) -> AsyncIterator[Acting]:
     turns: Turns = request.app.state.turns
+    acting = Acting(served_by(request).api, grant)
+    if getattr(request.state, "computes", False):  # it has a turn to compute, which lasts long
+        yield acting
+        return
     async with turns.of(request.state.right):
-        yield Acting(served_by(request).api, grant)
+        yield acting
 
 
 AtDesk = Annotated[Acting, Depends(_acting)]

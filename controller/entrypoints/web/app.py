@@ -33,10 +33,12 @@ from controller.entrypoints.web.api import (
 from controller.entrypoints.web.api import segments as reshapes
 from controller.entrypoints.web.asked import ServesPeople
 from controller.entrypoints.web.audit import Audited
+from controller.entrypoints.web.computing import ComputingTurns
 from controller.entrypoints.web.demands import Who, demand_rights, token_holder
 from controller.entrypoints.web.limits import FewAtOnce, SmallRequests
 from controller.entrypoints.web.pulsar import namespaces, scalable, segments
 from controller.entrypoints.web.refusals import answer_errors
+from controller.services.computing.computers import Computers
 from controller.store import audit
 from controller.store.audit import AuditRow
 
@@ -80,20 +82,22 @@ def routed_app() -> FastAPI:
     return _routed(ROUTERS)
 
 
-def create_app(served: ConsumerServices, secret: str, *, most_at_once: int) -> FastAPI:
+def create_app(served: ConsumerServices, secret: str, *, most_at_once: int, computers: Computers) -> FastAPI:
     """The app that a worker serves, with so many requests and streams under way at once."""
-    return _app(ROUTERS, served, token_holder(secret), most_at_once)
+    return _app(ROUTERS, served, token_holder(secret), most_at_once, computers)
 
 
 def peoples_app(served: ServesPeople, who: Who, *, most_at_once: int) -> FastAPI:
     """What people call, without what consumers and brokers do; `who` says what each may."""
-    return _app(PEOPLES_ROUTERS, served, who, most_at_once)
+    return _app(PEOPLES_ROUTERS, served, who, most_at_once, Computers())
 
 
-def _app(routers: Sequence[APIRouter], served: ServesPeople, who: Who, most_at_once: int) -> FastAPI:
+def _app(
+    routers: Sequence[APIRouter], served: ServesPeople, who: Who, most_at_once: int, computers: Computers
+) -> FastAPI:
     app = _routed(routers)
     app.state.served, app.state.who = served, who
-    app.state.turns = Turns()
+    app.state.turns, app.state.computing = Turns(), ComputingTurns(computers)
     answer_errors(app)
 
     def write_audit(row: AuditRow) -> None:

@@ -1,4 +1,4 @@
-"""Writes down every change that somebody asks for, done or refused, and every access that is denied.
+"""Writes down every change that somebody asks for, done, refused or only rehearsed, and every access that is denied.
 
 The row is written before the answer goes out. Where it cannot be, the log has it and the request is answered all the same: what was
 done is done. What consumers and brokers say all the time is no act of a person and is not written down, unless it is denied.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import parse_qs
 
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -27,6 +28,8 @@ REPEATS_AFTER_SECONDS = 60.0
 """A denial like one before is written down again after so long, so that a client that asks for ever fills no table."""
 _DENIALS_KNOWN = 10_000
 _LONGEST = 2_000
+_TRUE = frozenset({"true", "1", "yes", "on", "t", "y"})
+"""Texts that pydantic reads as True."""
 
 
 class Audited:
@@ -77,8 +80,13 @@ class Audited:
 
 
 def _is_change(scope: Scope, state: dict[str, Any]) -> bool:
-    is_asked = scope["method"] not in ("GET", "HEAD") and not state.get("is_rehearsal")
-    return is_asked and state.get("right") in _CHANGES
+    return scope["method"] not in ("GET", "HEAD") and state.get("right") in _CHANGES
+
+
+def _is_dry_run(query: str) -> bool:
+    """Return True if the query asks for a dry run, whether the request came as far as to be understood or not."""
+    given = parse_qs(query).get("dry_run", [""])[-1]
+    return given.lower() in _TRUE
 
 
 def _row(scope: Scope, state: dict[str, Any], status: int) -> AuditRow:
@@ -96,4 +104,5 @@ def _row(scope: Scope, state: dict[str, Any], status: int) -> AuditRow:
         status=status,
         reason=state.get("refusal"),
         request_key=state.get("request_key"),
+        dry_run=_is_dry_run(query),
     )

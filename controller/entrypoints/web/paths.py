@@ -6,17 +6,31 @@ from typing import Annotated
 
 from fastapi import Path
 
+from controller.domain.names import LONGEST_NAME
+from controller.entrypoints.printable_fields import name_of
+
 PREFIX = "/api/v1"
-NAMES = "names of topics, subscriptions and consumers have no slash, no space and 500 characters at most"
+NAMES = (
+    "names of topics, subscriptions and consumers have no slash, no space and no invisible character, are not only dots, and have "
+    f"{LONGEST_NAME} characters at most"
+)
 TOPIC_PATH = PREFIX + "/topics/{tenant}/{namespace}/{topic}"
 NAMESPACE_PATH = PREFIX + "/namespaces/{tenant}/{namespace}"
 CONSUMER_PATH = TOPIC_PATH + "/subscriptions/{subscription}/consumers/{consumer}"
 PRINTABLE = r"^[\x21-\x7e]+$"
 
 _IS_NAME = r"^[^\s/\x00]+$"
-Name = Annotated[str, Path(pattern=_IS_NAME, max_length=500, examples=["billing"])]
+Name = Annotated[
+    str, Path(pattern=_IS_NAME, max_length=LONGEST_NAME, examples=["billing"]), name_of("subscription")
+]
 """Of a subscription."""
-ConsumerName = Annotated[str, Path(pattern=_IS_NAME, max_length=500, examples=["a"])]
-Tenant = Annotated[str, Path(pattern=_IS_NAME, max_length=500, examples=["acme"])]
-NamespaceName = Annotated[str, Path(pattern=_IS_NAME, max_length=500, examples=["shop"])]
-TopicName = Annotated[str, Path(pattern=_IS_NAME, max_length=500, examples=["orders"])]
+ConsumerName = Annotated[
+    str, Path(pattern=_IS_NAME, max_length=LONGEST_NAME, examples=["a"]), name_of("consumer")
+]
+Tenant = Annotated[str, Path(pattern=_IS_NAME, max_length=LONGEST_NAME, examples=["acme"]), name_of("tenant")]
+NamespaceName = Annotated[
+    str, Path(pattern=_IS_NAME, max_length=LONGEST_NAME, examples=["shop"]), name_of("namespace")
+]
+TopicName = Annotated[
+    str, Path(pattern=_IS_NAME, max_length=LONGEST_NAME, examples=["orders"]), name_of("topic")
+]

@@ -20,6 +20,7 @@ from controller.domain.errors import (
     Conflict,
     FencedOut,
     InvalidInput,
+    LimitReached,
     LostRace,
     NotFound,
     Retryable,
@@ -41,6 +42,7 @@ _STATUS: tuple[tuple[type[CleaveError], int], ...] = (
     (FencedOut, 410),
     (InvalidInput, 412),
     (Unsupported, 422),
+    (LimitReached, 429),
     (Retryable, 503),
 )
 
@@ -69,6 +71,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         412: "A value can never be right.",
         413: "The body is too large, or its length is not said.",
         422: "The data plane, or this process, cannot do it.",
+        429: "As much is being computed as may be at once: ask again after `Retry-After` seconds.",
         503: "Not now: ask again after `Retry-After` seconds.",
     }.items()
 }

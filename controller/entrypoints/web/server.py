@@ -11,6 +11,7 @@ from controller.bootstrap import ConsumerServices
 from controller.domain.errors import InvalidInput
 from controller.entrypoints.web.access import demand_secret
 from controller.entrypoints.web.app import create_app
+from controller.services.computing.computers import Computers
 from controller.settings import Settings
 
 _BACKLOG = 2048
@@ -46,11 +47,12 @@ class WebServer:
         self.address = (settings.serve_url or own).rstrip("/")
         self._server: uvicorn.Server | None = None
         self._services: ConsumerServices | None = None
+        self._computers = Computers()
 
     def serve(self, services: ConsumerServices) -> WebServer:
         """Itself, with what it is to serve."""
         self._services = services
-        app = create_app(services, self._secret, most_at_once=self._most_at_once)
+        app = create_app(services, self._secret, most_at_once=self._most_at_once, computers=self._computers)
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -69,6 +71,7 @@ class WebServer:
         try:
             self._server.run(sockets=[self._socket])
         finally:
+            self._computers.close()
             self._services.api.close()
 
     def stop(self) -> None:

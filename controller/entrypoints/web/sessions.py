@@ -16,11 +16,12 @@ from typing import Annotated, Any, Literal, TypeVar
 from fastapi import APIRouter, Depends, Query
 from fastapi import Request as HttpRequest
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from controller.bootstrap import ConsumerServices
 from controller.domain.errors import StoreUnavailable
+from controller.domain.shown import printable
 from controller.entrypoints.web.asked import Topic, served_by
 from controller.entrypoints.web.demands import CONSUME, LOOK_UP
 from controller.entrypoints.web.layouts import stream_of
@@ -49,6 +50,8 @@ ANSWER_SECONDS = 10.0
 """A leader that has not answered by then is asked again."""
 Asked = TypeVar("Asked", bound=Request)
 router = APIRouter(responses={**REFUSALS, **LED}, tags=["clients: sessions"])
+LONGEST_STANDING = 300
+"""Characters that an owner's reason has; the text may hold an error of the application's, so it is escaped and not refused."""
 Incarnation = Annotated[str, Query(min_length=1, max_length=200, pattern=PRINTABLE, examples=["f00d"])]
 """Which life of the consumer asks, where there is no body."""
 
@@ -160,7 +163,11 @@ class DrainedSegments(Life):
 class SaidOf(LetGo):
     """Why nothing comes of a bucket, and for how long; of the generation at which it was got."""
 
-    reason: Annotated[str, Field(min_length=1, max_length=300, pattern=r"^[^\x00-\x1f\x7f]+$")]
+    reason: Annotated[
+        str,
+        Field(min_length=1, max_length=LONGEST_STANDING, pattern=r"^[^\x00-\x1f\x7f]+$"),
+        AfterValidator(lambda text: printable(text)[:LONGEST_STANDING]),
+    ]
     seconds: Annotated[float, Field(ge=0, lt=1e9)]
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, text
 
 from controller.domain.errors import Conflict, InvalidInput, TopicNotLive
 from controller.domain.layout import SegmentLayout
+from controller.domain.names import demand_name
 from controller.domain.operation import MIRRORED, Operation, OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import ChildPlan
@@ -99,7 +100,7 @@ def intend_subscription_create(
 ) -> Intent:
     """A new subscription at earliest: recorded here, so that every log made from now on carries it.
 
-    Raises TopicNotLive, Conflict when the name is taken.
+    Raises InvalidInput for the name, TopicNotLive, Conflict when the name is taken.
     """
 
     def act() -> Operation:
@@ -109,7 +110,7 @@ def intend_subscription_create(
             raise Conflict(
                 f"topic {topic.name} has a {taken.kind} subscription {name} ({taken.state}) already; use it or another name"
             )
-        subscriptions.insert_subscription(tx, topic_id, name, kind, topic.epoch)
+        subscriptions.insert_subscription(tx, topic_id, demand_name("subscription", name), kind, topic.epoch)
         topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
         parameters = {"subscription": name, "kind": kind.value}
         return write_operation(

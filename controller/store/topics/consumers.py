@@ -15,6 +15,7 @@ from sqlalchemy import Connection, text
 
 from controller.domain.consumer_registration import ConsumerRegistration
 from controller.domain.errors import FencedOut, SessionExpired
+from controller.domain.names import demand_name
 from controller.store.shards import Shards
 
 
@@ -48,7 +49,8 @@ _LIST = """
 
 
 def register(tx: Connection, topic_id: int, subscription: str, name: str) -> bool:
-    """Adds the consumer; True when it is new. Raises as `ConsumerRegistration.demand`."""
+    """Adds the consumer; True when it is new. Raises InvalidInput for its name, else as `ConsumerRegistration.demand`."""
+    demand_name("consumer", name)
     answer = tx.execute(text(_REGISTER), _key(topic_id, subscription, name)).one()
     return ConsumerRegistration(*answer).demand(topic_id, subscription)
 
@@ -119,8 +121,9 @@ def register_session(tx: Connection, topic_id: int, subscription: str, name: str
     """The consumer's life `incarnation` begins, or goes on; True when no consumer of that name was there.
 
     Another life of that name departs. Raises SessionExpired for one that was away for too long, FencedOut for one that has
-    left or was replaced, else as `ConsumerRegistration.demand`.
+    left or was replaced, InvalidInput for its name, else as `ConsumerRegistration.demand`.
     """
+    demand_name("consumer", name)
     row = {**_key(topic_id, subscription, name), "incarnation": incarnation}
     *answer, departed = tx.execute(text(_REGISTER_SESSION), row).one()
     if departed == EXPIRED:

@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, insert, select, text, update
 
 from controller.domain.errors import LostRace, TopicExists, TopicNotFound, TopicNotLive
+from controller.domain.names import LONGEST_TOPIC, demand_name
 from controller.domain.policy import PolicyOverride
 from controller.store.postgres.tables import TOPIC
 
@@ -121,12 +122,12 @@ def insert_topic(
     policy: PolicyOverride | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> TopicRow:
-    """A topic in state creating. `policy` is stored as given: the caller checks that it fits the levels above.
+    """A topic in state creating; its name is checked. `policy` is stored as given: the caller checks that it fits the levels above.
 
     The history of policies names `actor` for it.
     """
     columns = {
-        "name": name,
+        "name": demand_name("topic", name, LONGEST_TOPIC),
         "namespace": namespace_of(name),
         "data_plane": data_plane,
         "properties": dict(properties or {}),

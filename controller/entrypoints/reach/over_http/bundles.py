@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote
 
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.topic_name import checked_namespace
@@ -15,6 +14,7 @@ from controller.bundles.services.split_policies import PolicyOfNamespace
 from controller.bundles.store import views as bundle_views
 from controller.bundles.store.cycles import StoredCycle
 from controller.bundles.store.namespaces import BalancingMode
+from controller.client.servers import path_part
 from controller.entrypoints.reach.columns import BROKER, BUNDLE, PROPOSAL
 from controller.entrypoints.reach.over_http.calls import API, Calls, chosen, namespace_path, told
 from controller.entrypoints.reach.port import FoundBrokers, FoundBundles, Row
@@ -127,7 +127,7 @@ def _bundle_path(text: str) -> str:
     namespace, _, part = text.rpartition("/")
     if part not in BUNDLE_CHOICES:
         namespace, part = (parsed := NamespaceBundle.parse(text)).namespace, parsed.range_text
-    return f"{_namespace_path(namespace)}/{quote(part, safe='')}"
+    return f"{_namespace_path(namespace)}/{path_part(part)}"
 
 
 def _told(kind: type[Told], answer: Any) -> Told:

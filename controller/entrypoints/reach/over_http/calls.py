@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 import tenacity
 
-from controller.client.servers import Servers
+from controller.client.servers import Servers, path_part
 from controller.domain.errors import InvalidInput, Retryable, StoreUnavailable, Terminal, TokenOutOfTime
 from controller.domain.operation import OperationState
 from controller.entrypoints.reach.port import Changed, How, Planned, Row
@@ -219,7 +218,7 @@ def namespace_path(namespace: str) -> str:
     parts = namespace.split("/")
     if len(parts) != 2 or not all(parts):
         raise InvalidInput(f"{namespace!r} is no namespace; name it as tenant/namespace")
-    return f"{API}/namespaces/{'/'.join(quote(part, safe='') for part in parts)}"
+    return f"{API}/namespaces/{'/'.join(path_part(part) for part in parts)}"
 
 
 def chosen(row: Mapping[str, Any], columns: tuple[str, ...]) -> Row:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from urllib.parse import quote
 
-from controller.client.servers import topic_path
+from controller.client.servers import path_part, topic_path
 from controller.entrypoints.reach.columns import ASSIGNMENT, BUCKET
 from controller.entrypoints.reach.over_http.calls import Calls, chosen
 from controller.entrypoints.reach.port import Row
@@ -29,7 +28,5 @@ class HttpConsumers:
 
     def lag(self, topic: str, subscription: str) -> Sequence[Row]:
         """See `port.Consumers`."""
-        found: list[Row] = self.calls.get(
-            f"{topic_path(topic)}/subscriptions/{quote(subscription, safe='')}/lag"
-        )
+        found: list[Row] = self.calls.get(f"{topic_path(topic)}/subscriptions/{path_part(subscription)}/lag")
         return found

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from urllib.parse import quote
 
-from controller.client.servers import topic_path
+from controller.client.servers import path_part, topic_path
 from controller.entrypoints.dead_letter_desk import Letters, Redriven
 from controller.entrypoints.reach.over_http.calls import PAGE, Calls, told, with_instants
 from controller.entrypoints.reach.port import Row
@@ -51,4 +50,4 @@ def _all_of(count: int, limit: int | None) -> Redriven:
 
 
 def _path(topic: str, subscription: str) -> str:
-    return f"{topic_path(topic)}/subscriptions/{quote(subscription, safe='')}/dead-letters"
+    return f"{topic_path(topic)}/subscriptions/{path_part(subscription)}/dead-letters"

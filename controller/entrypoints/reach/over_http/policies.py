@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
-from controller.client.servers import topic_path
+from controller.client.servers import path_part, topic_path
 from controller.entrypoints.reach.over_http.calls import API, Calls, told
 from controller.entrypoints.reach.port import ChangedLevel, Row
 
@@ -40,4 +39,4 @@ def _path(level: str) -> str:
         return f"{API}/policies/cluster"
     if "://" in level:
         return topic_path(level).replace(f"{API}/topics/", f"{API}/policies/topics/", 1)
-    return f"{API}/policies/namespaces/{'/'.join(quote(part, safe='') for part in level.split('/'))}"
+    return f"{API}/policies/namespaces/{'/'.join(path_part(part) for part in level.split('/'))}"

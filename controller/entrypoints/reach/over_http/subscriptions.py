@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
-from controller.client.servers import topic_path
+from controller.client.servers import path_part, topic_path
 from controller.entrypoints.reach.columns import SUBSCRIPTION
 from controller.entrypoints.reach.over_http.calls import (
     LONGEST_WAIT_SECONDS,
@@ -81,4 +80,4 @@ class HttpSubscriptions:
 
 
 def _path(topic: str, subscription: str) -> str:
-    return f"{topic_path(topic)}/subscriptions/{quote(subscription, safe='')}"
+    return f"{topic_path(topic)}/subscriptions/{path_part(subscription)}"

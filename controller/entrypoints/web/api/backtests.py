@@ -18,9 +18,11 @@ from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.changes import Change, Changing
 from controller.entrypoints.web.api.paging import Asked, Listing, Page
 from controller.entrypoints.web.asked import Namespace, Topic
+from controller.entrypoints.web.computing import COMPUTE, Computing
 from controller.entrypoints.web.demands import ADMINISTER, OPERATE, READ
 from controller.entrypoints.web.paths import NAMESPACE_PATH, PREFIX, TOPIC_PATH
 from controller.entrypoints.web.refusals import REFUSALS
+from controller.services.computing.computers import Computation
 from controller.services.policy_backtest import HERE, Loads
 from controller.store import backtests
 from controller.store.postgres import inspection
@@ -179,30 +181,32 @@ class DoneBacktest(BaseModel):
 RunId = Annotated[int, Path(ge=0, lt=2**63, examples=[5])]
 
 
-@router.post(TOPIC_PATH + "/backtests", dependencies=[OPERATE])
+@router.post(TOPIC_PATH + "/backtests", dependencies=[OPERATE, COMPUTE])
 def backtest_topic(
-    change: Changing, topic: Topic, said: Annotated[Ask | None, Body()] = None
+    change: Changing, computing: Computing, topic: Topic, said: Annotated[Ask | None, Body()] = None
 ) -> DoneBacktest:
     """What policies would have cost on a topic's own past, and how far that is from the best possible. Changes nothing else."""
-    return _run_now(change, said or Ask(), topics=(topic,))
+    return _run_now(change, computing, said or Ask(), topics=(topic,))
 
 
-@router.post(NAMESPACE_PATH + "/backtests", dependencies=[OPERATE])
+@router.post(NAMESPACE_PATH + "/backtests", dependencies=[OPERATE, COMPUTE])
 def backtest_namespace(
-    change: Changing, namespace: Namespace, said: Annotated[Ask | None, Body()] = None
+    change: Changing, computing: Computing, namespace: Namespace, said: Annotated[Ask | None, Body()] = None
 ) -> DoneBacktest:
     """The same for every topic of a namespace."""
-    return _run_now(change, said or Ask(), namespace=namespace)
+    return _run_now(change, computing, said or Ask(), namespace=namespace)
 
 
-@router.post(f"{PREFIX}/backtests", dependencies=[ADMINISTER])
-def backtest_topics(change: Changing, said: Annotated[AskOfTopics | None, Body()] = None) -> DoneBacktest:
+@router.post(f"{PREFIX}/backtests", dependencies=[ADMINISTER, COMPUTE])
+def backtest_topics(
+    change: Changing, computing: Computing, said: Annotated[AskOfTopics | None, Body()] = None
+) -> DoneBacktest:
     """The same for topics by name, or all."""
     asked = said or AskOfTopics()
-    return _run_now(change, asked, topics=None if asked.topics is None else tuple(asked.topics))
+    return _run_now(change, computing, asked, topics=None if asked.topics is None else tuple(asked.topics))
 
 
-def _run_now(change: Change, said: Ask, **whose: Any) -> DoneBacktest:
+def _run_now(change: Change, computing: Computation, said: Ask, **whose: Any) -> DoneBacktest:
     if said.knobs is not None and said.policies:
         raise InvalidInput("policies and knobs: give one of the two")
     asked = AskedBacktest(
@@ -216,7 +220,7 @@ def _run_now(change: Change, said: Ask, **whose: Any) -> DoneBacktest:
     question = asked.question()
 
     def done(store: Store) -> DoneBacktest:
-        answer = build_backtest(replace(change.app, store=store)).run(
+        answer = build_backtest(replace(change.app, store=store), computing).run(
             question,
             asked.loads,
             asked_by=change.actor,

@@ -20,6 +20,7 @@ from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store.namespaces import BalancingMode
 from controller.entrypoints.bundles import desk
 from controller.entrypoints.bundles.rows import approval_row
+from controller.entrypoints.printable_fields import Reason
 from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.bundles import Cluster, InNamespace
 from controller.entrypoints.web.api.changes import Change, Changing
@@ -104,7 +105,7 @@ class WhyRefused(BaseModel):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "not before the sale"}]})
 
-    reason: Annotated[str, Field(min_length=1, max_length=1000, examples=["not before the sale"])]
+    reason: Annotated[Reason, Field(examples=["not before the sale"])]
 
 
 class SplitPolicy(BaseModel):

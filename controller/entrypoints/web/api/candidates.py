@@ -15,6 +15,7 @@ from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.changes import Changing, WithReason
 from controller.entrypoints.web.api.paging import Asked, Listing, Page
 from controller.entrypoints.web.asked import OfTopic, Topic
+from controller.entrypoints.web.computing import COMPUTE, Computing
 from controller.entrypoints.web.demands import OPERATE, READ
 from controller.entrypoints.web.paths import PREFIX, TOPIC_PATH
 from controller.entrypoints.web.refusals import REFUSALS
@@ -147,9 +148,9 @@ def withdraw_candidate(
     return change.once(ChangedCandidate, withdrawn)
 
 
-@router.post(f"{_PATH}/promote", dependencies=[OPERATE])
+@router.post(f"{_PATH}/promote", dependencies=[OPERATE, COMPUTE])
 def promote_candidate(
-    change: Changing, topic: Topic, said: Annotated[Promote | None, Body()] = None
+    change: Changing, computing: Computing, topic: Topic, said: Annotated[Promote | None, Body()] = None
 ) -> Judged:
     """Weigh a topic's candidate on its own past, and put it in force if it would have cost less; else it is refused."""
     days = (said or Promote()).days
@@ -167,6 +168,7 @@ def promote_candidate(
             actor=change.actor,
             request_key=change.request_key,
             dry_run=change.dry_run,
+            computation=computing,
         )
         return Judged.model_validate({"dry_run": change.dry_run, **asdict(found)})
 

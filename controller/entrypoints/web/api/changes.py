@@ -20,6 +20,7 @@ from controller.bootstrap import Application
 from controller.domain.errors import CleaveError
 from controller.domain.operation import Operation
 from controller.entrypoints.output import operation_document
+from controller.entrypoints.printable_fields import Reason
 from controller.entrypoints.rehearsal import planned_segments, stage
 from controller.entrypoints.running import run_to_its_end
 from controller.entrypoints.web.acting import Acting, AtDesk
@@ -221,7 +222,7 @@ async def _change(
         ),
     ] = None,
 ) -> Change:
-    request.state.is_rehearsal, request.state.request_key = dry_run, key
+    request.state.request_key = key
     asked = f"{request.method} {request.url.path}?{request.url.query}\n".encode() + await request.body()
     return Change(acting, dry_run, key, hashlib.sha256(asked).hexdigest())
 
@@ -243,4 +244,4 @@ class WithReason(BaseModel):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "before the sale"}]})
 
-    reason: Annotated[str, Field(min_length=1, max_length=1000)] = DEFAULT_REASON
+    reason: Reason = DEFAULT_REASON

@@ -229,13 +229,14 @@ class TestChanges:
 
         assert bench.scalar("SELECT array_agg(idempotency_key) FROM cleave.api_request") == ["new"]
 
-    def test_the_audit_has_changes_and_no_rehearsals(self, http: httpx.Client) -> None:
+    def test_the_audit_has_changes_and_rehearsals(self, http: httpx.Client) -> None:
         key = {"Idempotency-Key": "monday-1"}
         http.post(f"{TOPIC}/split", json={"segment_id": 0}, params={"dry_run": True})
         http.post(f"{TOPIC}/split", json={"segment_id": 0}, headers=key)
         http.post(f"{TOPIC}/split", json={"segment_id": "none"})
 
-        [[refused, done]] = pages(http, f"{API}/audit")
+        [[refused, done, rehearsed]] = pages(http, f"{API}/audit")
+        assert [one["dry_run"] for one in (refused, done, rehearsed)] == [False, False, True]
         assert (done["subject"], done["act"], done["result"], done["request_key"]) == (
             "ada",
             "split",

@@ -70,3 +70,19 @@ def test_no_row_is_ever_changed(bench: Bench, http: httpx.Client) -> None:
 
     with pytest.raises(Exception, match="history"):
         bench.execute("UPDATE cleave.audit SET subject = 'somebody else'")
+
+
+def test_a_dry_run_is_written_down_as_such_done_or_denied(bench: Bench, http: httpx.Client) -> None:
+    split = "/api/v1/topics/acme/shop/orders/split"
+    operator = bearer(token_of(Role.OPERATOR, "acme/shop"))
+    reader = bearer(token_of(Role.READER))
+    assert http.post(f"{split}?dry_run=true", json={"segment_id": 0}, headers=operator).status_code == 200
+    assert http.post(f"{split}?dry_run=true", json={"segment_id": 0}, headers=reader).status_code == 403
+    assert http.post(f"{split}?dry_run=false", json={"segment_id": 0}, headers=operator).status_code == 200
+
+    rows = audited(bench)
+    assert [(row["result"], row["dry_run"]) for row in rows] == [
+        ("done", True),
+        ("denied", True),
+        ("done", False),
+    ]

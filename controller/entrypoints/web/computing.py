@@ -1,0 +1,93 @@
+"""Turns for long computations: apart from those of other acts, a few at once, one for each subject, and a short queue.
+
+A request that computes takes no turn of an act, and computes in a child process. The process is killed once the client has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Annotated
+
+from fastapi import Depends
+from fastapi import Request as HttpRequest
+
+from controller.domain.errors import LimitReached
+from controller.entrypoints.web.demands import Holder
+from controller.services.computing.computers import Computation, Computers
+
+AT_ONCE = 2
+"""Computations; each takes a processor."""
+MOST_WAITING = 4
+"""Requests in the queue."""
+LONGEST_WAIT_SECONDS = 30.0
+"""In the queue."""
+AGAIN_SECONDS = 5.0
+
+
+class ComputingTurns:
+    """The turns of one app, used by its event loop alone."""
+
+    def __init__(self, computers: Computers) -> None:
+        self.computers = computers
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._subjects: set[str] = set()
+
+    @asynccontextmanager
+    async def take(self, subject: str) -> AsyncIterator[Computation]:
+        """A computation of the subject's, once there is a turn for it. Raises LimitReached."""
+        if subject in self._subjects:
+            raise LimitReached(
+                f"a computation of {subject or 'this subject'} is under way; ask again once it has ended",
+                AGAIN_SECONDS,
+            )
+        if len(self._subjects) >= AT_ONCE + MOST_WAITING:
+            raise LimitReached(
+                f"{AT_ONCE} computations are under way and {MOST_WAITING} wait; ask again, or trigger the DAG policy_backtest",
+                AGAIN_SECONDS,
+            )
+        self._subjects.add(subject)
+        try:
+            await self._wait()
+            try:
+                yield Computation(self.computers)
+            finally:
+                self._turns.release()
+        finally:
+            self._subjects.discard(subject)
+
+    async def _wait(self) -> None:
+        try:
+            await asyncio.wait_for(self._turns.acquire(), LONGEST_WAIT_SECONDS)
+        except TimeoutError:
+            raise LimitReached(
+                f"no turn to compute within {LONGEST_WAIT_SECONDS:g} s; ask again, or trigger the DAG policy_backtest",
+                AGAIN_SECONDS,
+            ) from None
+
+
+async def _computing(request: HttpRequest, grant: Holder) -> AsyncIterator[Computation]:
+    turns: ComputingTurns = request.app.state.computing
+    async with turns.take(grant.subject) as computation:
+        request.state.computes = True
+        gone = asyncio.create_task(_cancel_when_gone(request, computation))
+        try:
+            yield computation
+        finally:
+            gone.cancel()
+            with suppress(asyncio.CancelledError):
+                await gone
+
+
+async def _cancel_when_gone(request: HttpRequest, computation: Computation) -> None:
+    """The body has been read, so what comes next is that the client has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    computation.cancel()
+
+
+COMPUTE = Depends(_computing)
+"""On a route, before what acts: its acts take a turn to compute."""
+Computing = Annotated[Computation, COMPUTE]
+"""The computation of the route."""

@@ -1,0 +1,1 @@
+"""Long computations in processes of their own, so that a server answers everybody else meanwhile."""
