@@ -265,7 +265,9 @@ class EmbeddedDataPlane:
     def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
         """Close those that exist and that nobody holds for long. Later appends are refused."""
         with self._calls.statement(f"terminate {len(backing_topics)} logs") as cursor:
-            closed = set_wise.terminate(cursor, backing_topics, waits_for_disk=not self._shares_journal_server)
+            closed = set_wise.terminate(
+                cursor, backing_topics, waits_for_disk=not self._shares_journal_server
+            )
         if len(closed) < len(backing_topics):
             with suppress(CleaveError):  # the worker does it as well, and says why it cannot
                 self.end_long_transactions()
@@ -280,7 +282,9 @@ class EmbeddedDataPlane:
             )
             sessions = cursor.fetchall()
         for process_id, login, seconds in sessions:
-            log.warning("transaction of an application ended", process=process_id, login=login, seconds=seconds)
+            log.warning(
+                "transaction of an application ended", process=process_id, login=login, seconds=seconds
+            )
         return len(sessions)
 
     def subscriptions_of(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
