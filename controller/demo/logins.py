@@ -55,7 +55,7 @@ def make_login(cursor: psycopg2.extensions.cursor, name: str, password: str, log
 
 
 def close_to_everybody(cursor: psycopg2.extensions.cursor, database: str, *roles: str) -> None:
-    """Let the members of these roles alone connect to the database, beside its owner and superusers."""
+    """Let the members of these roles alone connect to the database. Its owner and superusers still can."""
     name = sql.Identifier(database)
     cursor.execute(sql.SQL("REVOKE CONNECT, TEMPORARY ON DATABASE {} FROM PUBLIC").format(name))
     for role in roles:

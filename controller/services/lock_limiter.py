@@ -20,7 +20,7 @@ AFTER_FAILURE_SECONDS = 60.0
 
 
 class LockLimiter:
-    """Looks again and again, beside a worker's loop, until told to stop."""
+    """Looks again and again in a thread of the worker, until stopped."""
 
     def __init__(
         self, planes: Mapping[str, DataPlane], *, interval_seconds: float = INTERVAL_SECONDS

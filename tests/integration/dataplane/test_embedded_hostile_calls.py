@@ -129,9 +129,10 @@ HOSTILE: list[tuple[str, str, str]] = [
     (APPEND.format("'p'", 1, 3, "'{NULL,NULL}'", ONE, HASH), BAD_VALUE, "1 payloads, 2 keys"),
     (APPEND.format("'p'", 1, 3, NONE, ONE, "'{0,1}'"), BAD_VALUE, "2 bucket hashes"),
     (APPEND.format("'p'", 1, 3, NONE, ONE, NONE), BAD_VALUE, "no NULL among the hashes"),
+    (APPEND.format("'p'", 1, 3, "'{{NULL}}'", "'{{abc}}'", HASH), BAD_VALUE, "a batch of 1 payloads"),
     (APPEND.format("'p'", 1, 3, NONE, ONE, "'{65536}'"), "23514", "message_bucket_hash_on_ring"),
     (APPEND.format("'p'", 1, 3, NONE, ONE, "'{-1}'"), "23514", "message_bucket_hash_on_ring"),
-    (APPEND.format("'p'", 1, 0, NONE, NONE, HASH), BAD_VALUE, "batch_bytes is 0"),
+    (APPEND.format("'p'", 1, 0, NONE, NONE, HASH), "23502", "null value in column"),
     (
         APPEND.format(
             "'p'",
