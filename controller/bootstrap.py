@@ -389,6 +389,7 @@ def _beside(app: Application, leases: ShardLeases, rescan: Callable[[], None]) -
     from controller.services.approvals import ApprovalClock
     from controller.services.drain_watch import DrainWatch
     from controller.services.key_sampler import KeySampler, KeySampling
+    from controller.services.lock_limiter import LockLimiter
     from controller.services.log_trimmer import LogTrimmer
     from controller.services.mirror import MirrorLoop
     from controller.services.reconciler import Verifier
@@ -399,6 +400,7 @@ def _beside(app: Application, leases: ShardLeases, rescan: Callable[[], None]) -
     )
     events = build_asset_events(app, lambda: leases.held)
     trimmer = LogTrimmer(app.planes, retention_seconds=settings.embedded_retention_seconds)
+    limiter = LockLimiter(app.planes)
     sampling = KeySampling(
         messages=settings.key_sample_messages,
         from_load=settings.key_sample_from_load,
@@ -412,6 +414,7 @@ def _beside(app: Application, leases: ShardLeases, rescan: Callable[[], None]) -
         Verifier(app.store, app.planes, lambda: leases.held, rescan),
         *([mirror] if mirror.is_needed else []),
         *([trimmer] if trimmer.is_needed else []),
+        *([limiter] if limiter.is_needed else []),
         *([sampler] if sampler.is_needed else []),
         *([events] if events is not None else []),
     )

@@ -28,8 +28,29 @@ CREATE ROLE cleave_app LOGIN PASSWORD :'app' IN ROLE cleave_controller;
 CREATE ROLE cleave_load LOGIN PASSWORD :'load' IN ROLE cleave_spark_loader;
 CREATE ROLE cleave_reader LOGIN PASSWORD :'reader' IN ROLE cleave_inspector;
 CREATE ROLE cleave_application LOGIN PASSWORD :'application' IN ROLE cleave_client;
+
+-- The limit on connections holds always; time-outs bound accidents, since a login may set others. Processes of Cleave set their own.
+ALTER ROLE cleave_load CONNECTION LIMIT 10;
+ALTER ROLE cleave_reader CONNECTION LIMIT 10;
+ALTER ROLE cleave_application CONNECTION LIMIT 40;
+ALTER ROLE cleave_reader SET statement_timeout = '60s';
+ALTER ROLE cleave_application SET statement_timeout = '30s';
+ALTER ROLE cleave_reader SET lock_timeout = '10s';
+ALTER ROLE cleave_application SET lock_timeout = '10s';
+ALTER ROLE cleave_reader SET idle_in_transaction_session_timeout = '10s';
+ALTER ROLE cleave_application SET idle_in_transaction_session_timeout = '10s';
+-- So that the worker can end a transaction of an application that keeps a log locked.
+GRANT pg_signal_backend, pg_read_all_stats TO cleave_owner;
+
 CREATE DATABASE cleave OWNER cleave_owner;
-REVOKE CONNECT ON DATABASE cleave FROM PUBLIC;
+REVOKE CONNECT, TEMPORARY ON DATABASE cleave FROM PUBLIC;
 GRANT CONNECT ON DATABASE cleave TO cleave_owner, cleave_controller, cleave_spark_loader, cleave_inspector,
   cleave_client;
+GRANT TEMPORARY ON DATABASE cleave TO cleave_owner, cleave_controller, cleave_spark_loader;
+REVOKE CONNECT, TEMPORARY ON DATABASE postgres, template1 FROM PUBLIC;
+
+-- `cleave migrate` does this too, where it may: functions of the server belong to its superuser.
+\connect cleave
+SELECT format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', oid::regprocedure) FROM pg_proc
+ WHERE pronamespace = 'pg_catalog'::regnamespace AND proname ~ '^(pg_(try_)?advisory_|lo_|loread$|lowrite$)' \gexec
 SQL

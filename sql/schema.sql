@@ -1082,26 +1082,32 @@ CREATE FUNCTION embedded.acknowledge(of_log_id bigint, of_subscription text, of_
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 DECLARE
-    held  record;
-    ended record;
+    held      record;
+    ended     record;
+    new_msgs  bigint;
+    new_bytes bigint;
 BEGIN
-    SELECT count(*) AS parts, min(first_hash) AS first_hash, min(position) AS position INTO held
-      FROM (SELECT first_hash, position FROM embedded.cursor
+    SELECT count(*) AS parts, min(first_hash) AS first_hash, min(position) AS position,
+           max(msg_counted) AS msg_counted, max(byte_counted) AS byte_counted INTO held
+      FROM (SELECT first_hash, position, msg_counted, byte_counted FROM embedded.cursor
              WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation
              ORDER BY first_hash FOR NO KEY UPDATE) part;
     IF held.parts = 0 THEN
         RETURN false;
     END IF;
-    SELECT next_offset, terminated_at INTO ended FROM embedded.log WHERE log_id = of_log_id;
+    SELECT next_offset, byte_in, terminated_at INTO ended FROM embedded.log WHERE log_id = of_log_id;
     IF upto > ended.next_offset OR of_timeline <> coalesce((
            SELECT t.timeline FROM embedded.timeline t
             WHERE t.log_id = of_log_id AND t.first_offset < upto ORDER BY t.first_offset DESC LIMIT 1), 0) THEN
         RETURN false;
     END IF;
+    new_msgs := least(greatest(messages, 0), greatest(ended.next_offset - held.msg_counted, 0));
+    new_bytes := least(greatest(bytes, 0), greatest(ended.byte_in - held.byte_counted, 0));
     UPDATE embedded.cursor
        SET position = greatest(position, upto),
-           msg_out = msg_out + CASE WHEN first_hash = held.first_hash THEN greatest(messages, 0) ELSE 0 END,
-           byte_out = byte_out + CASE WHEN first_hash = held.first_hash THEN greatest(bytes, 0) ELSE 0 END
+           msg_out = msg_out + CASE WHEN first_hash = held.first_hash THEN new_msgs ELSE 0 END,
+           byte_out = byte_out + CASE WHEN first_hash = held.first_hash THEN new_bytes ELSE 0 END,
+           msg_counted = held.msg_counted + new_msgs, byte_counted = held.byte_counted + new_bytes
      WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation;
     IF held.parts > 1 THEN
         PERFORM embedded.join_parts(of_log_id, of_subscription, of_generation);
@@ -1119,16 +1125,37 @@ CREATE FUNCTION embedded.append(log_name text, producer_name text, batch_sequenc
 #variable_conflict use_column
 DECLARE
     target embedded.log;
+    known  record;
     moment timestamptz;
     newest embedded.timeline;
+    size   bigint;
 BEGIN
+    IF (octet_length(producer_name) BETWEEN 1 AND 1000 AND batch_sequence >= 0) IS NOT TRUE THEN
+        RAISE EXCEPTION 'producer of % bytes with sequence %; give a name of 1 to 1000 bytes and a sequence of 0 or more',
+            octet_length(producer_name), batch_sequence USING ERRCODE = 'invalid_parameter_value';
+    ELSIF (cardinality(payloads) BETWEEN 1 AND 100000 AND cardinality(keys) = cardinality(payloads)
+           AND cardinality(bucket_hashes) = cardinality(payloads) AND array_ndims(payloads) = 1 AND array_ndims(keys) = 1
+           AND array_position(bucket_hashes, NULL) IS NULL) IS NOT TRUE THEN
+        RAISE EXCEPTION 'a batch of % payloads, % keys and % bucket hashes; give 1 to 100000 of each, and no NULL among the hashes',
+            cardinality(payloads), cardinality(keys), cardinality(bucket_hashes) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    -- An array is sent as 20 bytes and, for each element, 4 bytes and the element. A query that adds up the lengths takes longer.
+    size := octet_length(array_send(payloads)) + octet_length(array_send(keys)) - 40 - 8 * cardinality(payloads);
+    IF batch_bytes IS DISTINCT FROM size OR size > 16777216 THEN
+        RAISE EXCEPTION 'batch_bytes is %, and keys and payloads have % bytes; give their sum, at most 16777216', batch_bytes, size
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     SELECT * INTO target FROM embedded.log WHERE name = log_name FOR NO KEY UPDATE;
     log_id := target.log_id;
     IF NOT FOUND THEN
         outcome := 'missing';
         RETURN;
-    ELSIF EXISTS (SELECT FROM embedded.producer p
-                   WHERE p.log_id = target.log_id AND p.name = producer_name AND p.last_sequence >= batch_sequence) THEN
+    END IF;
+    SELECT p.login, p.last_sequence INTO known FROM embedded.producer p WHERE p.log_id = target.log_id AND p.name = producer_name;
+    IF known.login <> session_user THEN
+        RAISE EXCEPTION 'producer % of log % belongs to another login than %; give each producer a name of its own',
+            quote_literal(producer_name), log_name, quote_literal(session_user) USING ERRCODE = 'insufficient_privilege';
+    ELSIF known.last_sequence >= batch_sequence THEN
         outcome := 'stored';
         RETURN;
     ELSIF target.terminated_at IS NOT NULL THEN
@@ -1137,14 +1164,15 @@ BEGIN
     END IF;
     moment := greatest(clock_timestamp(), target.last_published_at);
     UPDATE embedded.log
-       SET next_offset = next_offset + cardinality(payloads), byte_in = byte_in + batch_bytes, last_published_at = moment
+       SET next_offset = next_offset + cardinality(payloads), byte_in = byte_in + size, last_published_at = moment
      WHERE log_id = target.log_id;
     INSERT INTO embedded.message (log_id, log_offset, published_at, key, payload, bucket_hash)
     SELECT target.log_id, target.next_offset + ordinal - 1, moment, key, payload, bucket_hash
       FROM unnest(keys, payloads, bucket_hashes) WITH ORDINALITY AS batch (key, payload, bucket_hash, ordinal);
-    INSERT INTO embedded.producer AS p (log_id, name, last_sequence)
-    VALUES (target.log_id, producer_name, batch_sequence)
-    ON CONFLICT ON CONSTRAINT producer_pkey DO UPDATE SET last_sequence = excluded.last_sequence;
+    INSERT INTO embedded.producer AS p (log_id, name, last_sequence, login, used_at)
+    VALUES (target.log_id, producer_name, batch_sequence, session_user, moment)
+    ON CONFLICT ON CONSTRAINT producer_pkey
+    DO UPDATE SET last_sequence = excluded.last_sequence, login = excluded.login, used_at = excluded.used_at;
     SELECT * INTO newest FROM embedded.timeline t WHERE t.log_id = target.log_id ORDER BY t.first_offset DESC LIMIT 1;
     IF newest.incarnation IS DISTINCT FROM embedded.incarnation() THEN
         INSERT INTO embedded.timeline AS t (log_id, first_offset, timeline, incarnation)
@@ -1237,15 +1265,48 @@ CREATE FUNCTION embedded.divide_part(of_log_id bigint, of_subscription text, at 
     LANGUAGE sql
     AS $$
     WITH whole AS (
-        SELECT last_hash, position, owned_origin, owned_generation FROM embedded.cursor
+        SELECT last_hash, position, owned_origin, owned_generation, msg_counted, byte_counted FROM embedded.cursor
          WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash < at AND at <= last_hash
     ), lower AS (
         UPDATE embedded.cursor SET last_hash = at - 1
          WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash < at AND at <= last_hash)
-    INSERT INTO embedded.cursor (log_id, subscription, first_hash, last_hash, position, generation, owned_origin, owned_generation)
-    SELECT of_log_id, of_subscription, at, last_hash, position, nextval('embedded.generation'), owned_origin, owned_generation
+    INSERT INTO embedded.cursor (log_id, subscription, first_hash, last_hash, position, generation, owned_origin, owned_generation,
+                                 msg_counted, byte_counted)
+    SELECT of_log_id, of_subscription, at, last_hash, position, nextval('embedded.generation'), owned_origin, owned_generation,
+           msg_counted, byte_counted
       FROM whole;
 $$;
+
+CREATE FUNCTION embedded.end_long_transactions(longest_seconds double precision, OUT process_id integer, OUT login text, OUT seconds double precision) RETURNS SETOF record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    IF NOT (pg_has_role(current_user, 'pg_signal_backend', 'USAGE') AND pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')) THEN
+        RAISE EXCEPTION 'role % may not end transactions of applications; as a superuser run GRANT pg_signal_backend, pg_read_all_stats TO %',
+            current_user, current_user USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    FOR process_id, login, seconds IN
+        SELECT a.pid, a.usename, extract(epoch FROM clock_timestamp() - a.xact_start)
+          FROM pg_stat_activity a JOIN pg_roles r ON r.oid = a.usesysid
+         WHERE NOT r.rolsuper AND NOT pg_has_role(r.oid, 'cleave_owner', 'MEMBER') AND NOT pg_has_role(r.oid, 'cleave_controller', 'MEMBER')
+           AND (pg_has_role(r.oid, 'cleave_client', 'MEMBER')
+                AND a.xact_start < clock_timestamp() - longest_seconds * interval '1 s'
+                    * CASE WHEN a.wait_event_type = 'Lock' THEN 3 ELSE 1 END
+                AND a.pid IN (SELECT l.pid FROM pg_locks l
+                               WHERE l.locktype = 'relation' AND l.granted AND l.mode IN ('RowShareLock', 'RowExclusiveLock')
+                                 AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+                                 AND l.relation IN (SELECT c.oid FROM pg_class c WHERE c.relnamespace = 'embedded'::regnamespace))
+                OR (pg_has_role(r.oid, 'cleave_client', 'MEMBER') OR pg_has_role(r.oid, 'cleave_inspector', 'MEMBER'))
+                AND a.xact_start < clock_timestamp() - interval '1 min' AND pg_notification_queue_usage() > 0.25)
+    LOOP
+        IF pg_terminate_backend(process_id) THEN
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+END $$;
+
+COMMENT ON FUNCTION embedded.end_long_transactions(longest_seconds double precision, OUT process_id integer, OUT login text, OUT seconds double precision) IS 'End the sessions of applications that have held locks of logs or cursors for longer than that, and say which.';
 
 CREATE FUNCTION embedded.end_queue() RETURNS trigger
     LANGUAGE plpgsql
@@ -1272,7 +1333,8 @@ DECLARE
     parts  record;
     newest record;
 BEGIN
-    SELECT min(first_hash) AS first_hash, max(last_hash) AS last_hash, sum(msg_out) AS msg_out, sum(byte_out) AS byte_out
+    SELECT min(first_hash) AS first_hash, max(last_hash) AS last_hash, sum(msg_out) AS msg_out, sum(byte_out) AS byte_out,
+           max(msg_counted) AS msg_counted, max(byte_counted) AS byte_counted
       INTO parts
       FROM embedded.cursor
      WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation
@@ -1287,6 +1349,7 @@ BEGIN
            AND first_hash > parts.first_hash;
         UPDATE embedded.cursor
            SET last_hash = parts.last_hash, msg_out = parts.msg_out, byte_out = parts.byte_out,
+               msg_counted = parts.msg_counted, byte_counted = parts.byte_counted,
                owned_origin = newest.owned_origin, owned_generation = newest.owned_generation
          WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash = parts.first_hash;
     END IF;
@@ -1370,7 +1433,7 @@ BEGIN
         DELETE FROM embedded.cursor
          WHERE log_id = target.log_id AND subscription = of_subscription AND first_hash > 0 RETURNING msg_out, byte_out)
     UPDATE embedded.cursor
-       SET last_hash = 65535, owner = NULL, generation = nextval('embedded.generation'),
+       SET last_hash = 65535, owner = NULL, generation = nextval('embedded.generation'), msg_counted = 0, byte_counted = 0,
            position = CASE WHEN instant IS NULL THEN target.next_offset ELSE embedded.offset_at(target.log_id, instant) END,
            msg_out = msg_out + coalesce((SELECT sum(msg_out) FROM gone), 0),
            byte_out = byte_out + coalesce((SELECT sum(byte_out) FROM gone), 0)
@@ -1432,6 +1495,10 @@ DECLARE
     lowest  bigint;
     refused bigint[];
 BEGIN
+    IF (cardinality(offsets) <= 10000 AND cardinality(batches) = cardinality(offsets)) IS NOT TRUE THEN
+        RAISE EXCEPTION '% offsets with % batches; give as many of each, at most 10000', cardinality(offsets), cardinality(batches)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     SELECT c.position, c.frontier INTO before FROM embedded.cursor c
      WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.first_hash = 0 FOR UPDATE;
     IF NOT FOUND THEN
@@ -1462,7 +1529,11 @@ CREATE FUNCTION embedded.queue_close(of_log_id bigint, of_subscription text, of_
 BEGIN
     PERFORM FROM embedded.cursor
       WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash = 0 FOR UPDATE;
-    DELETE FROM embedded.queue_reader WHERE mark = of_mark;
+    DELETE FROM embedded.queue_reader
+     WHERE mark = of_mark AND log_id = of_log_id AND subscription = of_subscription AND coalesce(login, session_user) = session_user;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
     UPDATE embedded.unsettled SET mark = NULL, batch = NULL, visible_at = clock_timestamp()
      WHERE mark = of_mark;
     IF FOUND THEN
@@ -1475,6 +1546,12 @@ CREATE FUNCTION embedded.queue_give_back(of_log_id bigint, of_subscription text,
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
+    IF (cardinality(offsets) <= 10000 AND cardinality(batches) = cardinality(offsets)) IS NOT TRUE THEN
+        RAISE EXCEPTION '% offsets with % batches; give as many of each, at most 10000', cardinality(offsets), cardinality(batches)
+            USING ERRCODE = 'invalid_parameter_value';
+    ELSIF (delay_seconds >= 0 AND delay_seconds <= 604800 AND unseen IS NOT NULL) IS NOT TRUE THEN
+        RAISE EXCEPTION 'a delay of % s; give 0 to 604800', delay_seconds USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     PERFORM FROM embedded.cursor
       WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash = 0 FOR UPDATE;
     UPDATE embedded.unsettled u
@@ -1498,13 +1575,20 @@ CREATE FUNCTION embedded.queue_is_drained(of_log_id bigint, of_subscription text
 $$;
 
 CREATE FUNCTION embedded.queue_keep(marks text[], life_seconds double precision) RETURNS SETOF text
-    LANGUAGE sql SECURITY DEFINER
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+BEGIN
+    IF (life_seconds > 0 AND life_seconds <= 3600 AND cardinality(marks) <= 100000) IS NOT TRUE THEN
+        RAISE EXCEPTION 'a life of % s for % readers; give more than 0 and at most 3600 s, and at most 100000 readers', life_seconds,
+            cardinality(marks) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    RETURN QUERY
     UPDATE embedded.queue_reader r SET alive_until = clock_timestamp() + life_seconds * interval '1 s'
-      FROM (SELECT mark FROM embedded.queue_reader WHERE mark = ANY (marks) ORDER BY mark FOR NO KEY UPDATE) known
-     WHERE r.mark = known.mark RETURNING r.mark
-$$;
+      FROM (SELECT mark FROM embedded.queue_reader
+             WHERE mark = ANY (marks) AND coalesce(login, session_user) = session_user ORDER BY mark FOR NO KEY UPDATE) known
+     WHERE r.mark = known.mark RETURNING r.mark;
+END $$;
 
 CREATE FUNCTION embedded.queue_open(log_name text, of_subscription text, new_mark text, new_owner text, life_seconds double precision, OUT outcome text, OUT log_id bigint) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1515,6 +1599,12 @@ DECLARE
     of_log_id bigint;
     before    record;
 BEGIN
+    IF (life_seconds > 0 AND life_seconds <= 3600) IS NOT TRUE THEN
+        RAISE EXCEPTION 'a life of % s; give more than 0 and at most 3600', life_seconds USING ERRCODE = 'invalid_parameter_value';
+    ELSIF (octet_length(new_mark) BETWEEN 1 AND 64 AND octet_length(new_owner) BETWEEN 1 AND 1000) IS NOT TRUE THEN
+        RAISE EXCEPTION 'a mark of % bytes and an owner of % bytes; give 1 to 64 and 1 to 1000', octet_length(new_mark),
+            octet_length(new_owner) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     SELECT l.log_id INTO of_log_id FROM embedded.log l WHERE l.name = log_name FOR KEY SHARE;
     log_id := of_log_id;
     IF of_log_id IS NULL THEN
@@ -1536,8 +1626,14 @@ BEGIN
          WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.first_hash = 0;
         PERFORM pg_notify('embedded_arrivals', of_log_id::text);
     END IF;
-    INSERT INTO embedded.queue_reader (mark, log_id, subscription, owner, alive_until)
-    VALUES (new_mark, of_log_id, of_subscription, new_owner, clock_timestamp() + life_seconds * interval '1 s');
+    PERFORM embedded.queue_reap(of_log_id, of_subscription);
+    IF (SELECT count(*) FROM embedded.queue_reader r
+         WHERE r.log_id = of_log_id AND r.subscription = of_subscription AND r.login = session_user) >= 10000 THEN
+        RAISE EXCEPTION 'login % has 10000 readers of % on log %; close some', quote_literal(session_user),
+            quote_literal(of_subscription), log_name USING ERRCODE = 'configuration_limit_exceeded';
+    END IF;
+    INSERT INTO embedded.queue_reader (mark, log_id, subscription, owner, login, alive_until)
+    VALUES (new_mark, of_log_id, of_subscription, new_owner, session_user, clock_timestamp() + life_seconds * interval '1 s');
     outcome := 'opened';
 END $$;
 
@@ -1567,10 +1663,20 @@ DECLARE
     bytes    bigint;
     given    integer := 0;
 BEGIN
+    IF (life_seconds > 0 AND life_seconds <= 3600) IS NOT TRUE THEN
+        RAISE EXCEPTION 'a life of % s; give more than 0 and at most 3600', life_seconds USING ERRCODE = 'invalid_parameter_value';
+    ELSIF (most >= 1 AND most_bytes >= 0 AND most_unsettled >= 0 AND of_batch >= 1) IS NOT TRUE THEN
+        RAISE EXCEPTION 'batch % of % messages and % bytes with % unsettled; give 1 or more', of_batch, most, most_bytes, most_unsettled
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    most := least(most, 10000);
+    most_bytes := least(most_bytes, 16777216);
+    most_unsettled := least(most_unsettled, 10000);
     SELECT c.frontier INTO start FROM embedded.cursor c
      WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.first_hash = 0 FOR UPDATE;
     UPDATE embedded.queue_reader r SET alive_until = clock_timestamp() + life_seconds * interval '1 s'
      WHERE r.mark = of_mark AND r.log_id = of_log_id AND r.subscription = of_subscription
+       AND coalesce(r.login, session_user) = session_user
     RETURNING r.last_batch INTO batches;
     IF NOT FOUND OR start IS NULL THEN
         RETURN;
@@ -1582,8 +1688,8 @@ BEGIN
     IF of_batch > batches THEN
         PERFORM embedded.queue_reap(of_log_id, of_subscription);
         SELECT array_agg(chosen.log_offset), sum(chosen.size) INTO again, bytes FROM (
-            SELECT u.log_offset, octet_length(m.payload) AS size, row_number() OVER w AS place,
-                   sum(octet_length(m.payload)) OVER w AS total
+            SELECT u.log_offset, octet_length(m.payload) + coalesce(octet_length(m.key), 0) AS size, row_number() OVER w AS place,
+                   sum(octet_length(m.payload) + coalesce(octet_length(m.key), 0)) OVER w AS total
               FROM (SELECT x.log_offset, x.visible_at FROM embedded.unsettled x
                      WHERE x.log_id = of_log_id AND x.subscription = of_subscription AND x.mark IS NULL
                        AND x.visible_at <= clock_timestamp()
@@ -1599,7 +1705,7 @@ BEGIN
                                WHERE u.log_id = of_log_id AND u.subscription = of_subscription),
             ended - start);
         SELECT max(chosen.log_offset) + 1 INTO upto FROM (
-            SELECT m.log_offset, row_number() OVER w AS place, sum(octet_length(m.payload)) OVER w AS total
+            SELECT m.log_offset, row_number() OVER w AS place, sum(octet_length(m.payload) + coalesce(octet_length(m.key), 0)) OVER w AS total
               FROM embedded.message m
              WHERE m.log_id = of_log_id AND m.log_offset >= start AND m.log_offset < upto
             WINDOW w AS (ORDER BY m.log_offset)) chosen
@@ -1657,6 +1763,13 @@ DECLARE
     given    integer := 0;
     bytes    bigint := 0;
 BEGIN
+    most := least(most, 10000);
+    most_bytes := least(most_bytes, 16777216);
+    most_scanned := least(most_scanned, 100000);
+    IF (from_offset >= 0 AND most >= 1 AND most_bytes >= 0 AND most_scanned >= 1) IS NOT TRUE THEN
+        RAISE EXCEPTION 'a read of % messages and % bytes in % offsets from % on; give 1 or more, and an offset of 0 or more', most,
+            most_bytes, most_scanned, from_offset USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     SELECT min(first_hash) AS low, max(last_hash) AS high, min(position) AS lowest, max(position) AS settled INTO held
       FROM embedded.cursor
      WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation;
@@ -1687,7 +1800,7 @@ BEGIN
                         ORDER BY c.first_hash DESC LIMIT 1))
              ORDER BY m.log_offset LIMIT most - given
         LOOP
-            bytes := bytes + octet_length(read.payload);
+            bytes := bytes + octet_length(read.payload) + coalesce(octet_length(read.key), 0);
             EXIT steps WHEN given > 0 AND bytes > most_bytes;
             given := given + 1;
             scanned := read.log_offset + 1;
@@ -1723,6 +1836,12 @@ DECLARE
     given  integer := 0;
     upto   bigint := from_offset;
 BEGIN
+    most := least(most, 10000);
+    most_bytes := least(most_bytes, 16777216);
+    IF (from_offset >= 0 AND most >= 0 AND most_bytes >= 0) IS NOT TRUE THEN
+        RAISE EXCEPTION 'a read of % messages and % bytes from % on; give 0 or more', most, most_bytes, from_offset
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     SELECT * INTO target FROM embedded.log l WHERE l.log_id = of_log_id AND l.name = coalesce(log_name, l.name);
     IF NOT FOUND OR (of_timeline IS NULL AND from_offset > target.next_offset) THEN
         RETURN;
@@ -1738,7 +1857,7 @@ BEGIN
          WHERE m.log_id = of_log_id AND m.log_offset >= from_offset AND m.log_offset < from_offset + most
          ORDER BY m.log_offset
     LOOP
-        bytes := bytes + octet_length(read_at.payload);
+        bytes := bytes + octet_length(read_at.payload) + coalesce(octet_length(read_at.key), 0);
         EXIT WHEN given > 0 AND bytes > most_bytes;
         given := given + 1;
         upto := read_at.log_offset + 1;
@@ -1780,14 +1899,36 @@ CREATE FUNCTION embedded.take(log_name text, of_subscription text, new_owner tex
 DECLARE
     of_log_id bigint;
     lost      bigint[];
+    splits    integer[];
+    newest    record;
 BEGIN
-    SELECT l.log_id INTO of_log_id FROM embedded.log l WHERE l.name = log_name FOR KEY SHARE;
+    IF (0 <= low AND low <= high AND high <= 65535) IS NOT TRUE THEN
+        RAISE EXCEPTION 'bucket hashes % to %; give a range within 0 and 65535', low, high USING ERRCODE = 'invalid_parameter_value';
+    ELSIF (octet_length(new_owner) BETWEEN 1 AND 1000 AND cardinality(live_owners) <= 100000) IS NOT TRUE THEN
+        RAISE EXCEPTION 'an owner of % bytes and % live owners; give a name of 1 to 1000 bytes and at most 100000 live owners',
+            octet_length(new_owner), cardinality(live_owners) USING ERRCODE = 'invalid_parameter_value';
+    ELSIF (of_origin IS NULL) <> (of_generation IS NULL) THEN
+        RAISE EXCEPTION 'an ownership is an origin and a generation; give both or neither' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    SELECT l.log_id, string_to_array(l.origin ->> 'cleave.bucket-splits', ',')::integer[] INTO of_log_id, splits
+      FROM embedded.log l WHERE l.name = log_name FOR KEY SHARE;
     log_id := of_log_id;
     IF of_log_id IS NULL THEN
         outcome := 'missing';
         RETURN;
     ELSIF NOT embedded.lock_parts(of_log_id, of_subscription) THEN
         outcome := 'unsubscribed';
+        RETURN;
+    ELSIF NOT ((low = 0 OR low = ANY (splits)) AND (high = 65535 OR high + 1 = ANY (splits))) THEN
+        RAISE EXCEPTION 'bucket hashes % to % of log % are not whole entry buckets; take a range that its buckets make up', low, high,
+            log_name USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    -- The journal is in this database as a rule. Elsewhere an origin, which is a time, is compared with the clock.
+    SELECT u.origin, u.generation INTO newest FROM cleave.segment s JOIN cleave.subscription u USING (topic_id)
+     WHERE s.backing_topic = log_name AND u.name = of_subscription ORDER BY u.origin DESC LIMIT 1;
+    IF (FOUND AND (of_origin, of_generation) > (newest.origin, newest.generation))
+       OR (NOT FOUND AND of_origin > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + 3600000000) THEN
+        outcome := 'stale';
         RETURN;
     END IF;
     SELECT c.owner INTO holder FROM embedded.cursor c
@@ -1823,6 +1964,10 @@ BEGIN
            owned_origin = coalesce(of_origin, c.owned_origin), owned_generation = coalesce(of_generation, c.owned_generation)
      WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.first_hash BETWEEN low AND high;
     PERFORM embedded.join_parts(of_log_id, of_subscription, take.generation);
+    IF splits IS NULL AND (SELECT count(*) FROM embedded.cursor c WHERE c.log_id = of_log_id AND c.subscription = of_subscription) > 1024 THEN
+        RAISE EXCEPTION 'the cursor of % on log % would be in more than 1024 parts; take wider ranges', quote_literal(of_subscription),
+            log_name USING ERRCODE = 'configuration_limit_exceeded';
+    END IF;
     SELECT min(c.position) INTO start FROM embedded.cursor c
      WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.generation = take.generation;
     timeline := embedded.timeline_before(of_log_id, start);
@@ -1856,6 +2001,9 @@ BEGIN
     END IF;
     DELETE FROM embedded.message WHERE log_id = of_log_id AND log_offset < mark;
     UPDATE embedded.log SET first_offset = mark WHERE log_id = of_log_id;
+    IF mark < start + most THEN
+        DELETE FROM embedded.producer WHERE log_id = of_log_id AND used_at < least(before, clock_timestamp() - interval '1 day');
+    END IF;
     RETURN mark - start;
 END $$;
 
@@ -3319,6 +3467,8 @@ CREATE TABLE embedded.cursor (
     frontier bigint,
     owned_origin bigint,
     owned_generation bigint,
+    msg_counted bigint DEFAULT 0 NOT NULL,
+    byte_counted bigint DEFAULT 0 NOT NULL,
     CONSTRAINT cursor_frontier_ahead CHECK (((frontier IS NULL) OR ((frontier >= "position") AND (first_hash = 0) AND (last_hash = 65535) AND (owner IS NULL)))),
     CONSTRAINT cursor_not_negative CHECK ((("position" >= 0) AND (msg_out >= 0) AND (byte_out >= 0))),
     CONSTRAINT cursor_ownership_whole CHECK (((owned_origin IS NULL) = (owned_generation IS NULL))),
@@ -3329,6 +3479,10 @@ WITH (fillfactor='50');
 COMMENT ON TABLE embedded.cursor IS 'Parts of cursors. position is the first offset that is not acknowledged; what lies above it in other parts is not the part''s.';
 
 COMMENT ON COLUMN embedded.cursor.owned_origin IS 'Of the newest ownership under which it was taken; NULL where none was ever named.';
+
+COMMENT ON COLUMN embedded.cursor.msg_counted IS 'Messages that acknowledgements have reported since the last seek; never more than the log has taken.';
+
+COMMENT ON COLUMN embedded.cursor.byte_counted IS 'Bytes that acknowledgements have reported since the last seek; never more than the log has taken.';
 
 COMMENT ON CONSTRAINT cursor_frontier_ahead ON embedded.cursor IS 'A queue is one part without an owner, and what it has given out lies at its position and above.';
 
@@ -3405,9 +3559,15 @@ COMMENT ON CONSTRAINT message_bucket_hash_on_ring ON embedded.message IS 'A buck
 CREATE TABLE embedded.producer (
     log_id bigint NOT NULL,
     name text NOT NULL COLLATE pg_catalog."C",
-    last_sequence bigint NOT NULL
+    last_sequence bigint NOT NULL,
+    login text,
+    used_at timestamp with time zone DEFAULT now() NOT NULL
 )
 WITH (fillfactor='50');
+
+COMMENT ON COLUMN embedded.producer.login IS 'Login that sends under this name, and the only one that may; NULL until the first batch after the column was added.';
+
+COMMENT ON COLUMN embedded.producer.used_at IS 'Time of the last batch.';
 
 CREATE TABLE embedded.queue_reader (
     mark text NOT NULL,
@@ -3416,11 +3576,14 @@ CREATE TABLE embedded.queue_reader (
     first_hash integer DEFAULT 0 NOT NULL,
     owner text NOT NULL,
     last_batch bigint DEFAULT 0 NOT NULL,
-    alive_until timestamp with time zone NOT NULL
+    alive_until timestamp with time zone NOT NULL,
+    login text
 )
 WITH (fillfactor='50');
 
 COMMENT ON TABLE embedded.queue_reader IS 'Who reads which queue, and until when it counts as alive if it is not heard again.';
+
+COMMENT ON COLUMN embedded.queue_reader.login IS 'Login that opened the reader, and the only one that may use its mark; NULL for a reader opened before the column was added.';
 
 CREATE TABLE embedded.timeline (
     log_id bigint NOT NULL,
@@ -5844,6 +6007,9 @@ GRANT ALL ON FUNCTION embedded.bucket_hash_of(key bytea) TO cleave_controller;
 REVOKE ALL ON FUNCTION embedded.divide_part(of_log_id bigint, of_subscription text, at integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.divide_part(of_log_id bigint, of_subscription text, at integer) TO cleave_controller;
 
+REVOKE ALL ON FUNCTION embedded.end_long_transactions(longest_seconds double precision, OUT process_id integer, OUT login text, OUT seconds double precision) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.end_long_transactions(longest_seconds double precision, OUT process_id integer, OUT login text, OUT seconds double precision) TO cleave_controller;
+
 REVOKE ALL ON FUNCTION embedded.end_queue() FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.end_queue() TO cleave_controller;
 
@@ -5963,6 +6129,82 @@ GRANT ALL ON FUNCTION inspect.lineage(topic text, segment bigint) TO cleave_cont
 
 GRANT ALL ON FUNCTION inspect.times_32(a bigint, b bigint) TO cleave_inspector;
 GRANT ALL ON FUNCTION inspect.times_32(a bigint, b bigint) TO cleave_controller;
+
+REVOKE ALL ON FUNCTION pg_catalog.lo_close(integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.lo_creat(integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.lo_create(oid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.lo_from_bytea(oid, bytea) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.lo_get(oid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.lo_get(oid, bigint, integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.lo_lseek(integer, integer, integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.lo_lseek64(integer, bigint, integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.lo_open(oid, integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.lo_put(oid, bigint, bytea) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.lo_tell(integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.lo_tell64(integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.lo_truncate(integer, integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.lo_truncate64(integer, bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.lo_unlink(oid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.loread(integer, integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.lowrite(integer, bytea) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.pg_advisory_lock(bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.pg_advisory_lock(integer, integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.pg_advisory_lock_shared(bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.pg_advisory_lock_shared(integer, integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.pg_advisory_unlock(bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.pg_advisory_unlock(integer, integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.pg_advisory_unlock_all() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.pg_advisory_unlock_shared(bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.pg_advisory_unlock_shared(integer, integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.pg_advisory_xact_lock(bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.pg_advisory_xact_lock(integer, integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.pg_advisory_xact_lock_shared(bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.pg_advisory_xact_lock_shared(integer, integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.pg_try_advisory_lock(bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.pg_try_advisory_lock(integer, integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.pg_try_advisory_lock_shared(bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.pg_try_advisory_lock_shared(integer, integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.pg_try_advisory_xact_lock(bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.pg_try_advisory_xact_lock(integer, integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.pg_try_advisory_xact_lock_shared(bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION pg_catalog.pg_try_advisory_xact_lock_shared(integer, integer) FROM PUBLIC;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.api_request TO cleave_controller;
 

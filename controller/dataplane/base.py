@@ -244,6 +244,14 @@ class TrimmingDataPlane(DataPlane, Protocol):
 
 
 @runtime_checkable
+class LockableDataPlane(DataPlane, Protocol):
+    """A data plane whose logs an application can keep locked, since it stores them in a database that the application logs in to."""
+
+    def end_long_transactions(self) -> int:
+        """End the sessions of applications that have held locks for longer than a call may take. Return their number."""
+
+
+@runtime_checkable
 class BucketCountingDataPlane(DataPlane, Protocol):
     """A data plane that counts the backlog of each entry bucket. A released broker counts whole subscriptions."""
 

@@ -25,6 +25,7 @@ from controller.demo.planes import plane_named
 from controller.demo.report import counts, judge, operations_table, write_page
 from controller.demo.stack import Stack
 from controller.demo.story import DayRecord, Moment, Story
+from controller.devstack.accounts import server_account
 from controller.devstack.failure import DevstackFailed
 from controller.domain.errors import CleaveError, InvalidInput
 from controller.entrypoints.output import console
@@ -57,7 +58,8 @@ def _demo() -> int:
 
     plane.prepare(say)
     shutil.rmtree(DIRECTORY, ignore_errors=True)
-    DIRECTORY.mkdir(parents=True)
+    # PostgreSQL's own account, which it has if we are root, has to pass through. Files are for our account alone.
+    DIRECTORY.mkdir(parents=True, mode=0o700 if server_account() is None else 0o711)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     say(f"load: {profile.name}, at most {max(profile.rates):,.0f} msg/s; everything is kept in {DIRECTORY}")
     with Stack(DIRECTORY, say, plane) as stack:

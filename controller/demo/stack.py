@@ -20,8 +20,8 @@ from typing import Self
 
 import psutil
 import psycopg2
-from psycopg2 import sql
 
+from controller.demo.logins import LOGINS, close_to_everybody, make_login
 from controller.demo.planes import EMBEDDED, NAMESPACE, Plane
 from controller.devstack.airflow import AirflowStandalone
 from controller.devstack.failure import DevstackFailed
@@ -38,12 +38,6 @@ from controller.settings import PROJECT_ROOT
 from controller.store.postgres.migrations import migrate
 
 DATABASE, METADATA = "cleave", "airflow"
-LOGINS = {
-    "cleave_app": "cleave_controller",
-    "cleave_load": "cleave_spark_loader",
-    "cleave_reader": "cleave_inspector",
-    "shop": "cleave_client",
-}
 TOKEN_SECONDS = 7 * 24 * 3600.0
 """Of the token that producers and consumers have; KEEP=1 may leave the demo running for days."""
 MOST_RESTARTS = 5
@@ -137,8 +131,11 @@ class Stack:
             connection,
             connection.cursor() as cursor,
         ):
-            for login, role in LOGINS.items():
-                _make_login(cursor, login, self._passwords[login], role)
+            for name, login in LOGINS.items():
+                make_login(cursor, name, self._passwords[name], login)
+            close_to_everybody(cursor, DATABASE, *(login.role for login in LOGINS.values()))
+            for other in (METADATA, "postgres", "template1"):
+                close_to_everybody(cursor, other)
         return owner_url
 
     def _addresses(self, postgres: EmbeddedPostgres) -> dict[str, str]:
@@ -251,15 +248,6 @@ def _runs(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def _make_login(cursor: psycopg2.extensions.cursor, login: str, password: str, role: str) -> None:
-    """A login in one role; an existing one (a kept directory) gets the new password."""
-    cursor.execute("SELECT FROM pg_roles WHERE rolname = %s", (login,))
-    verb = "ALTER" if cursor.rowcount else "CREATE"
-    name = sql.Identifier(login)
-    cursor.execute(sql.SQL(verb + " ROLE {} LOGIN PASSWORD {}").format(name, sql.Literal(password)))
-    cursor.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(role), name))
 
 
 def _connect(url: str) -> psycopg2.extensions.connection:

@@ -14,12 +14,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import psutil
 
 from controller.devstack.failure import DevstackFailed
 
 _POLL_SECONDS = 0.05
+_PRIVATE = 0o077
+"""File mode bits that children leave out: logs and data hold names, addresses and keys."""
 _LEASH = """
 read -r word && exit 0
 kill -s "$2" -- "-$1"
@@ -38,7 +41,7 @@ class RunAs:
 
 
 class ChildProcess:
-    """A command running in its own process group; its output is appended to `log`."""
+    """A command running in its own process group; its output is appended to `log`, which only this user may read."""
 
     def __init__(
         self,
@@ -89,8 +92,8 @@ class ChildProcess:
     def start(self) -> None:
         """Launch the command; returns at once (see `wait_ready`)."""
         account, self._asked = self._run_as, False
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        with self._log.open("ab") as log:
+        self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _private_log(self._log) as log:
             self._log_start = log.tell()
             self._child = subprocess.Popen(
                 self._command,
@@ -103,6 +106,7 @@ class ChildProcess:
                 user=account.user_id if account else None,
                 group=account.group_id if account else None,
                 extra_groups=() if account else None,
+                umask=_PRIVATE,
             )
         self._leash = subprocess.Popen(
             ["/bin/sh", "-c", _LEASH, "leash", str(self.pid), self._stop_signal.name.removeprefix("SIG")],
@@ -192,6 +196,13 @@ def run_checked(
     if done.returncode != 0:
         raise DevstackFailed(f"{Path(command[0]).name} ended with {done.returncode}: {done.stdout.strip()}")
     return done.stdout
+
+
+def _private_log(path: Path) -> BinaryIO:
+    """Open a file to append to, for this user alone; a file that was there loses wider rights."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return os.fdopen(descriptor, "ab")
 
 
 def _descendants(pid: int) -> list[psutil.Process]:

@@ -9,21 +9,25 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import psycopg2.extensions
 from sqlalchemy import URL
 
+from controller import telemetry
 from controller.dataplane.base import Born, Counters, LogReport, LogState, Successor, Trimmed
 from controller.dataplane.embedded import set_wise
 from controller.dataplane.embedded.names import ARRIVALS, checked, no_cursor, no_log
 from controller.dataplane.observation import LONGEST_KEY_BYTES, KeySample
 from controller.dataplane.postgres_calls import PostgresCalls
-from controller.domain.errors import InvalidInput, SegmentTerminated
+from controller.domain.errors import CleaveError, InvalidInput, SegmentTerminated
 from controller.domain.key_hash import key_hash
 from controller.domain.log_origin import LogOrigin
 from controller.domain.situation import Capabilities
 from controller.postgres.address import DatabaseAddress
+
+log = telemetry.get_logger(__name__)
 
 DELETE_CHUNK = 20_000
 """Messages removed in one transaction: some tens of milliseconds of work."""
@@ -261,7 +265,27 @@ class EmbeddedDataPlane:
     def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
         """Close those that exist and that nobody holds for long. Later appends are refused."""
         with self._calls.statement(f"terminate {len(backing_topics)} logs") as cursor:
-            return set_wise.terminate(cursor, backing_topics, waits_for_disk=not self._shares_journal_server)
+            closed = set_wise.terminate(
+                cursor, backing_topics, waits_for_disk=not self._shares_journal_server
+            )
+        if len(closed) < len(backing_topics):
+            with suppress(CleaveError):  # the worker does it as well, and says why it cannot
+                self.end_long_transactions()
+        return closed
+
+    def end_long_transactions(self) -> int:
+        """End the sessions of applications that have held locks for longer than a call may take. Return their number."""
+        with self._calls.statement("end long transactions") as cursor:
+            cursor.execute(
+                "SELECT process_id, login, seconds FROM embedded.end_long_transactions(%s)",
+                (self.call_timeout_seconds,),
+            )
+            sessions = cursor.fetchall()
+        for process_id, login, seconds in sessions:
+            log.warning(
+                "transaction of an application ended", process=process_id, login=login, seconds=seconds
+            )
+        return len(sessions)
 
     def subscriptions_of(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """Subscriptions on each log, sorted; a log that is missing or has none is absent."""

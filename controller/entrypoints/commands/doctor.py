@@ -21,7 +21,7 @@ from controller.bootstrap import Application, application
 from controller.clock import SystemClock
 from controller.domain.errors import CleaveError, Terminal
 from controller.domain.shown import duration
-from controller.entrypoints.commands import doctor_pulsar
+from controller.entrypoints.commands import doctor_pulsar, doctor_rights
 from controller.entrypoints.commands.checks_in_time import findings_by
 from controller.entrypoints.commands.findings import Finding, Note
 from controller.entrypoints.commands.options import AsJson
@@ -428,6 +428,8 @@ CHECKS: dict[str, Callable[[Application], str]] = {
     "schema": schema,
     "role": role,
     "loader role": _loader_role,
+    "public rights": doctor_rights.public,
+    "login limits": doctor_rights.logins,
     "writes": _writes,
     "workers": _workers,
     "worker schemas": _worker_schemas,

@@ -18,9 +18,13 @@ from pathlib import Path
 import tenacity
 from sqlalchemy import URL, Connection, TextClause, text
 
+from controller import telemetry
 from controller.domain.errors import Conflict, LostRace, Retryable, Terminal
 from controller.domain.policy import AutoScalePolicy
+from controller.store.postgres import public_rights
 from controller.store.postgres.engine import Store
+
+log = telemetry.get_logger(__name__)
 
 MIGRATION_STATEMENT_SECONDS = 3600.0
 """The longest wait for one file of migrations; a change of a large table takes minutes."""
@@ -145,6 +149,10 @@ def _attempt(store: Store, directory: Path) -> list[str]:
             _grant_views(tx)
             _note(tx, views)
         _write_policy_defaults(tx)
+        tx.exec_driver_sql("RESET ROLE")
+        left = public_rights.restrict(tx)
+        if left:
+            log.warning("rights left that only a superuser can change", rights="; ".join(left))
         return [script.name for script in (*unapplied, *([views] if rebuild else []))]
 
 

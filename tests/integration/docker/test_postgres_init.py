@@ -14,6 +14,7 @@ from controller.devstack.postgres import FORGETFUL, EmbeddedPostgres
 from controller.devstack.postgres_home import wheel_binaries
 from controller.domain.errors import StoreUnavailable, Terminal
 from controller.settings import PROJECT_ROOT
+from controller.store.postgres import public_rights
 from controller.store.postgres.engine import Store
 from controller.store.postgres.migrations import migrate
 from tests.support.scratch import scratch
@@ -114,6 +115,50 @@ def test_an_application_calls_the_functions_of_the_logs_and_reads_no_table(conne
         looked = text("SELECT FROM embedded.owners(:log_id, :subscription, :first, :last)")
         parameters = {"log_id": 1, "subscription": "nobody's", "first": 0, "last": 65_535}
         assert tx.execute(looked, parameters).all() == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT pg_advisory_lock(1)",
+        "SELECT pg_try_advisory_xact_lock_shared(1, 2)",
+        "SELECT lo_creat(-1)",
+        "SELECT lo_from_bytea(0, 'x')",
+        "CREATE TEMPORARY TABLE mine ()",
+    ],
+)
+@pytest.mark.parametrize("login", ["cleave_application", "cleave_reader"])
+def test_an_application_or_a_reader_takes_nothing_that_all_share(
+    connect: Connect, login: str, statement: str
+) -> None:
+    store = connect(login, login.upper())
+    with pytest.raises(Terminal, match="may not do this"), store.transaction() as tx:
+        tx.execute(text(statement))
+
+
+@pytest.mark.parametrize("database", ["postgres", "template1", "airflow"])
+def test_an_application_connects_to_cleaves_database_only(connect: Connect, database: str) -> None:
+    store = connect("cleave_application", "CLEAVE_APPLICATION", database)
+    with pytest.raises((StoreUnavailable, Terminal), match="permission denied"), store.transaction():
+        pass
+
+
+def test_applications_and_readers_have_limits_and_the_owner_can_end_their_transactions(
+    connect: Connect,
+) -> None:
+    limits = text("""
+        SELECT rolname, rolconnlimit, array_length(rolconfig, 1) FROM pg_roles
+         WHERE rolname IN ('cleave_reader', 'cleave_application', 'cleave_load') ORDER BY 1
+    """)
+    with connect("cleave_app", "CLEAVE_APP").transaction() as tx:
+        assert tx.execute(limits).all() == [
+            ("cleave_application", 40, 3),
+            ("cleave_load", 10, None),
+            ("cleave_reader", 10, 3),
+        ]
+        assert public_rights.held_by_everybody(tx) == []
+        assert public_rights.missing_for_the_owner(tx) == []
+        tx.execute(text("CREATE TEMPORARY TABLE ours ()"))
 
 
 def test_airflow_owns_its_database_and_never_sees_cleaves(connect: Connect) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from controller.devstack.postgres import FORGETFUL, EmbeddedPostgres, PostgresServer
+from tests.support.scratch import scratch
 from tests.support.store_driver import StoreDriver
 
 
@@ -15,3 +17,14 @@ def driver(database: str) -> Iterator[StoreDriver]:
     driver = StoreDriver(database)
     yield driver
     driver.store.dispose()
+
+
+@pytest.fixture
+def pristine_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """A server on which the roles of Cleave were never made."""
+    server = EmbeddedPostgres(scratch(tmp_path_factory, "pristine"), settings=FORGETFUL)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.destroy()

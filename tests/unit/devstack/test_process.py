@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import stat
 import sys
 from pathlib import Path
 
@@ -122,3 +123,19 @@ def test_a_child_is_started_again_after_its_end(tmp_path: Path) -> None:
 
     assert child.running
     child.stop()
+
+
+def test_a_log_and_the_files_of_a_child_are_for_this_user_alone(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "child.log"
+    program = "open('data', 'w').close()"
+    child = ChildProcess([sys.executable, "-c", program], log=log, cwd=tmp_path)
+    child.start()
+    wait_until(lambda: not child.running, message="the child ends")
+    child.stop()
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (log.parent, log, tmp_path / "data")]
+    assert modes == [0o700, 0o600, 0o600]
+
+    log.chmod(0o644)
+    child.start()
+    child.stop()
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600

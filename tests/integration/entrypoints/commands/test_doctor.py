@@ -73,6 +73,33 @@ def test_a_login_without_its_role_is_told_what_to_grant(
     assert f"GRANT cleave_controller TO {make_url(login).username}" in found["role"][1]
 
 
+def test_rights_of_everybody_are_reported_with_the_statement_that_revokes_them(cleave: CommandLine) -> None:
+    """The migration of this server's template revoked the rest; rights on a database are not copied with it."""
+    cleave.execute("GRANT EXECUTE ON FUNCTION pg_advisory_lock(bigint) TO PUBLIC")
+
+    level, sentence = findings(cleave)["public rights"]
+
+    assert level == "note"
+    assert (
+        "PUBLIC has in this database: advisory locks, no time-out for idle transactions, temporary tables"
+        in sentence
+    )
+    assert "every login may connect to" in sentence
+    assert "REVOKE CONNECT ON DATABASE" in sentence
+    assert "pg_signal_backend" not in sentence
+
+
+def test_applications_without_limits_are_named(cleave: CommandLine, login: str) -> None:
+    name = make_url(login).username
+    cleave.execute(f"GRANT cleave_client TO {name}")
+    assert findings(cleave)["login limits"][0] == "note"
+    assert f"ALTER ROLE {name} CONNECTION LIMIT 40" in findings(cleave)["login limits"][1]
+
+    cleave.execute(f"ALTER ROLE {name} CONNECTION LIMIT 5")
+    cleave.execute(f"ALTER ROLE {name} SET statement_timeout = '30s'")
+    assert str(name) not in findings(cleave)["login limits"][1]
+
+
 def test_without_a_java_of_the_machine_spark_does_not_compute_here(
     cleave: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -145,6 +172,8 @@ def test_what_is_away_is_wrong_and_the_rest_is_still_looked_at(
         "database",
         "schema",
         "role",
+        "public rights",
+        "login limits",
         "writes",
         "workers",
         "worker schemas",

@@ -26,6 +26,8 @@ OF_THE_DATABASE = {
     "schema",
     "role",
     "loader role",
+    "public rights",
+    "login limits",
     "writes",
     "workers",
     "worker schemas",

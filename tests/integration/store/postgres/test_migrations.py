@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from controller.devstack.postgres import FORGETFUL, EmbeddedPostgres, PostgresServer
+from controller.devstack.postgres import PostgresServer
 from controller.domain.errors import CleaveError, Conflict
 from controller.domain.key_hash import key_hash
 from controller.domain.policy import AutoScalePolicy
 from controller.store.postgres.migrations import migrate, pending, sql_directory
-from tests.support.scratch import scratch
 from tests.support.store_driver import StoreDriver
 
 
@@ -197,17 +196,6 @@ def test_whoever_migrates_everything_belongs_to_the_owner(
     finally:
         empty.sql(f"DROP OWNED BY {user}")
         empty.sql(f"DROP ROLE {user}")
-
-
-@pytest.fixture
-def pristine_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    """A server on which the roles of Cleave were never made."""
-    server = EmbeddedPostgres(scratch(tmp_path_factory, "pristine"), settings=FORGETFUL)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.destroy()
 
 
 def test_a_deployer_needs_no_superuser_and_others_are_told_so(pristine_server: PostgresServer) -> None:

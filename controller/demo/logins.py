@@ -1,0 +1,62 @@
+"""The demo's logins: each in one role of Cleave's, with limits on its connections and its time.
+
+A login may set its own time-outs, so that they bound accidents; the limit on connections it cannot change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import psycopg2.extensions
+from psycopg2 import sql
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """The role of a login, the largest number of its connections, and its settings, which a connection may override."""
+
+    role: str
+    connections: int
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+_SHORT: Final = {
+    "statement_timeout": "30s",
+    "lock_timeout": "10s",
+    "idle_in_transaction_session_timeout": "10s",
+}
+LOGINS: Final[Mapping[str, Login]] = {
+    "cleave_app": Login("cleave_controller", 100),
+    "cleave_load": Login("cleave_spark_loader", 20),
+    "cleave_reader": Login("cleave_inspector", 20, _SHORT | {"statement_timeout": "60s"}),
+    "shop": Login("cleave_client", 60, _SHORT),
+}
+"""Cleave's own processes set their time-outs with each connection."""
+
+
+def make_login(cursor: psycopg2.extensions.cursor, name: str, password: str, login: Login) -> None:
+    """Create the login. An existing one (a kept directory) gets the new password and the limits."""
+    cursor.execute("SELECT FROM pg_roles WHERE rolname = %s", (name,))
+    verb, identifier = "ALTER" if cursor.rowcount else "CREATE", sql.Identifier(name)
+    cursor.execute(
+        sql.SQL(verb + " ROLE {} LOGIN PASSWORD {} CONNECTION LIMIT {}").format(
+            identifier, sql.Literal(password), sql.Literal(login.connections)
+        )
+    )
+    cursor.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(login.role), identifier))
+    for setting, value in login.settings.items():
+        cursor.execute(
+            sql.SQL("ALTER ROLE {} SET {} = {}").format(
+                identifier, sql.Identifier(setting), sql.Literal(value)
+            )
+        )
+
+
+def close_to_everybody(cursor: psycopg2.extensions.cursor, database: str, *roles: str) -> None:
+    """Let the members of these roles alone connect to the database. Its owner and superusers still can."""
+    name = sql.Identifier(database)
+    cursor.execute(sql.SQL("REVOKE CONNECT, TEMPORARY ON DATABASE {} FROM PUBLIC").format(name))
+    for role in roles:
+        cursor.execute(sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(name, sql.Identifier(role)))

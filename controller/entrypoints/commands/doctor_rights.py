@@ -1,0 +1,60 @@
+"""Checks of `cleave doctor`: what every login of the server may do, and which logins have no limits."""
+
+from __future__ import annotations
+
+from sqlalchemy import text
+
+from controller.bootstrap import Application
+from controller.entrypoints.commands.findings import Note
+from controller.store.postgres import public_rights
+
+_OPEN_DATABASES = text("""
+    SELECT datname FROM pg_database
+     WHERE datallowconn AND NOT datistemplate AND has_database_privilege('public', oid, 'CONNECT') ORDER BY datname LIMIT 5
+""")
+_UNLIMITED = text("""
+    SELECT r.rolname FROM pg_roles r
+     WHERE r.rolcanlogin AND NOT r.rolsuper AND NOT pg_has_role(r.oid, 'cleave_owner', 'MEMBER')
+       AND (pg_has_role(r.oid, 'cleave_client', 'MEMBER') OR pg_has_role(r.oid, 'cleave_inspector', 'MEMBER'))
+       AND (r.rolconnlimit < 0 OR NOT EXISTS (
+            SELECT FROM pg_db_role_setting s, unnest(s.setconfig) AS setting
+             WHERE s.setrole = r.oid AND starts_with(setting, 'statement_timeout=')))
+     ORDER BY r.rolname LIMIT 5
+""")
+
+
+def public(cleave: Application) -> str:
+    """Report that no login has rights by itself. Raises Note with the rights that are left, and what revokes them."""
+    with cleave.store.transaction() as tx:
+        held = public_rights.held_by_everybody(tx)
+        missing = public_rights.missing_for_the_owner(tx)
+        databases = list(tx.execute(_OPEN_DATABASES).scalars())
+    findings = []
+    if held:
+        findings.append(
+            f"PUBLIC has in this database: {', '.join(held)}; run `cleave migrate` as a superuser"
+        )
+    if databases:
+        findings.append(
+            f"every login may connect to {', '.join(databases)}; run REVOKE CONNECT ON DATABASE {databases[0]} FROM PUBLIC"
+        )
+    if missing:
+        findings.append(
+            "transactions of applications that keep a log locked are not ended; as a superuser run "
+            f"GRANT {', '.join(missing)} TO cleave_owner"
+        )
+    if findings:
+        raise Note(". ".join(findings))
+    return "a login without a role of Cleave's may do nothing here"
+
+
+def logins(cleave: Application) -> str:
+    """Report that applications and readers have limits. Raises Note with the logins that have none."""
+    with cleave.store.transaction() as tx:
+        unlimited = list(tx.execute(_UNLIMITED).scalars())
+    if not unlimited:
+        return "each login of applications and readers has limits"
+    raise Note(
+        f"no limit on connections, or no statement_timeout: {', '.join(unlimited)}; run ALTER ROLE {unlimited[0]} CONNECTION LIMIT 40, "
+        f"and ALTER ROLE {unlimited[0]} SET statement_timeout = '30s'"
+    )

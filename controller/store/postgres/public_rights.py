@@ -1,0 +1,76 @@
+"""Rights that PostgreSQL gives to every login, and that no login of Cleave needs: temporary tables, large objects, advisory locks.
+
+Advisory locks fill the lock table that all databases of a server share, large objects and temporary files fill its disk.
+`cleave migrate` revokes them in Cleave's database and gives Cleave's own roles the one they need, temporary tables. On a
+managed server only the provider's superuser may revoke the others, so that the caller reports what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+from sqlalchemy.exc import ProgrammingError
+
+_TEMPORARY_TABLES = "cleave_owner, cleave_controller, cleave_spark_loader"
+"""The roles that make temporary tables: aggregations of load, and `cleave doctor`."""
+IDLE_IN_TRANSACTION = "60s"
+"""After this time a session of the database ends that does nothing in a transaction, unless its login says otherwise."""
+_HELD = text(r"""
+    SELECT 'temporary tables' AS subject, pg_has_role(current_user, d.datdba, 'USAGE') AS is_ours,
+           format('GRANT TEMPORARY ON DATABASE %1$I TO %2$s; REVOKE TEMPORARY ON DATABASE %1$I FROM PUBLIC', d.datname, CAST(:roles AS text))
+           AS statement
+      FROM pg_database d
+     WHERE d.datname = current_database() AND has_database_privilege('public', d.oid, 'TEMPORARY')
+    UNION ALL
+    SELECT CASE WHEN p.proname LIKE '%advisory%' THEN 'advisory locks' ELSE 'large objects' END,
+           bool_and(pg_has_role(current_user, p.proowner, 'USAGE')),
+           string_agg(format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', CAST(p.oid AS regprocedure)), '; ')
+      FROM pg_proc p
+     WHERE p.pronamespace = CAST('pg_catalog' AS regnamespace) AND has_function_privilege('public', p.oid, 'EXECUTE')
+       AND p.proname ~ '^(pg_(try_)?advisory_|lo_|loread$|lowrite$)'
+     GROUP BY 1
+    UNION ALL
+    SELECT 'no time-out for idle transactions', pg_has_role(current_user, d.datdba, 'USAGE'),
+           format('ALTER DATABASE %I SET idle_in_transaction_session_timeout = %L', d.datname, CAST(:idle AS text))
+      FROM pg_database d
+     WHERE d.datname = current_database()
+       AND NOT EXISTS (SELECT FROM pg_db_role_setting s, unnest(s.setconfig) AS setting
+                        WHERE s.setdatabase = d.oid AND s.setrole = 0
+                          AND starts_with(setting, 'idle_in_transaction_session_timeout='))
+     ORDER BY 1
+""")
+_MISSING = text("""
+    SELECT role FROM unnest(ARRAY['pg_signal_backend', 'pg_read_all_stats']) AS role
+     WHERE NOT pg_has_role('cleave_owner', role, 'USAGE') ORDER BY 1
+""")
+
+
+def held_by_everybody(tx: Connection) -> list[str]:
+    """Return the rights of PUBLIC in this database that Cleave revokes, in words; empty if there is none left."""
+    return [row.subject for row in _held(tx)]
+
+
+def missing_for_the_owner(tx: Connection) -> list[str]:
+    """Return the roles that cleave_owner lacks for ending transactions of applications that hold locks of logs."""
+    return list(tx.execute(_MISSING).scalars())
+
+
+def restrict(tx: Connection) -> list[str]:
+    """Revoke what this login may revoke, and return what is left to be done by a superuser, in words."""
+    for right in _held(tx):
+        if right.is_ours:
+            tx.exec_driver_sql(right.statement, execution_options={"no_parameters": True})
+    for role in missing_for_the_owner(tx):
+        try:
+            with tx.begin_nested():
+                tx.exec_driver_sql(f"GRANT {role} TO cleave_owner")
+        except ProgrammingError:
+            continue
+    left = [f"PUBLIC has: {subject}" for subject in held_by_everybody(tx)]
+    return left + [f"cleave_owner is not in role {role}" for role in missing_for_the_owner(tx)]
+
+
+def _held(tx: Connection) -> Sequence[Row[Any]]:
+    return tx.execute(_HELD, {"roles": _TEMPORARY_TABLES, "idle": IDLE_IN_TRANSACTION}).all()
