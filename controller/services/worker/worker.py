@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from controller import telemetry
-from controller.domain.errors import Retryable
+from controller.domain.errors import InvariantViolated, Retryable, Terminal
 from controller.services.worker.shard_leases import ShardLeases
 from controller.services.worker.work_loop import WorkLoop
 from controller.store.postgres.notifications import Listener
@@ -66,8 +66,9 @@ class Worker:
 
     def _work(self) -> None:
         leasing = telemetry.start_thread("leases", self.leases.run, self.loop.rescan, self.loop.stop)
+        ended: list[str] = []
         for other in self.beside:
-            telemetry.start_thread(type(other).__name__, other.run)
+            telemetry.start_thread(type(other).__name__, self._run_part, other, ended)
         try:
             self.loop.run()
         finally:
@@ -80,6 +81,19 @@ class Worker:
                     ends.callback(other.stop)
         if self.leases.refused is not None:
             raise self.leases.refused
+        if ended:
+            raise InvariantViolated(f"{ended[0]} ended by itself, and the worker with it; the log says why")
+
+    def _run_part(self, part: Beside, ended: list[str]) -> None:
+        """Run it. A worker whose part has ended by itself would go on without it unnoticed, so it ends, to be started again."""
+        try:
+            part.run()
+        except Exception:
+            log.exception("a part of the worker failed", part=type(part).__name__)
+        finally:
+            if not self.loop.is_stopping:
+                ended.append(type(part).__name__)
+                self.loop.stop()
 
     def _take_shards(self) -> bool:
         """The first round of leases; False when told to stop before there was one. Raises WorkerNameInUse."""
@@ -88,10 +102,18 @@ class Worker:
             try:
                 self.schema()
                 self.leases.round()
-            except Retryable as error:
+            except Terminal:
+                raise
+            except Exception as error:
                 if str(error) != said:
                     said = str(error)
-                    log.warning("the worker waits to begin", error=said, next_try_in_seconds=delay_seconds)
+                    is_known = isinstance(error, Retryable)
+                    log.warning(
+                        "the worker waits to begin",
+                        error=said,
+                        next_try_in_seconds=delay_seconds,
+                        exc_info=None if is_known else error,
+                    )
                 self.loop.pause(delay_seconds)
                 delay_seconds = min(2 * delay_seconds, LONGEST_WAIT_SECONDS)
             else:
