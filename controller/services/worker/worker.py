@@ -5,7 +5,7 @@ Decides nothing and runs no operation itself: `work_loop` does, in the shards th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol
@@ -33,6 +33,28 @@ class Beside(Protocol):
 
     def stop(self) -> None:
         """Leave soon."""
+
+
+def run_part(
+    part: Beside, ended: list[str], is_stopping: Callable[[], bool], stop: Callable[[], None]
+) -> None:
+    """Run a part of a process. One that ends by itself is noted in `ended`, and the process stops: it would go on without that part
+    unnoticed, and is started again instead.
+    """
+    try:
+        part.run()
+    except Exception:
+        log.exception("a part of the process failed", part=type(part).__name__)
+    finally:
+        if not is_stopping():
+            ended.append(type(part).__name__)
+            stop()
+
+
+def demand_none_ended(ended: Sequence[str]) -> None:
+    """Raises InvariantViolated where a part of the process has ended by itself."""
+    if ended:
+        raise InvariantViolated(f"{ended[0]} ended by itself, and the process with it; the log says why")
 
 
 @dataclass(frozen=True)
@@ -68,7 +90,8 @@ class Worker:
         leasing = telemetry.start_thread("leases", self.leases.run, self.loop.rescan, self.loop.stop)
         ended: list[str] = []
         for other in self.beside:
-            telemetry.start_thread(type(other).__name__, self._run_part, other, ended)
+            leaving = (lambda: self.loop.is_stopping), self.loop.stop
+            telemetry.start_thread(type(other).__name__, run_part, other, ended, *leaving)
         try:
             self.loop.run()
         finally:
@@ -81,19 +104,7 @@ class Worker:
                     ends.callback(other.stop)
         if self.leases.refused is not None:
             raise self.leases.refused
-        if ended:
-            raise InvariantViolated(f"{ended[0]} ended by itself, and the worker with it; the log says why")
-
-    def _run_part(self, part: Beside, ended: list[str]) -> None:
-        """Run it. A worker whose part has ended by itself would go on without it unnoticed, so it ends, to be started again."""
-        try:
-            part.run()
-        except Exception:
-            log.exception("a part of the worker failed", part=type(part).__name__)
-        finally:
-            if not self.loop.is_stopping:
-                ended.append(type(part).__name__)
-                self.loop.stop()
+        demand_none_ended(ended)
 
     def _take_shards(self) -> bool:
         """The first round of leases; False when told to stop before there was one. Raises WorkerNameInUse."""
