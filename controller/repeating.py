@@ -51,23 +51,25 @@ class Repeating:
     def run(self, first_pause_seconds: float = 0.0) -> None:
         """Rounds until stopped. Raises what `ends_with` names, and nothing else."""
         pause_seconds = first_pause_seconds
+        failure: Exception | None = None
         while not self._stopping.wait(pause_seconds):
+            if failure is not None and not self._puts_right(failure):
+                return
             try:
-                pause_seconds = self._act()
+                pause_seconds, failure = self._act(), None
                 self._backoff_seconds, self._last_said = 0.0, ""
             except self._ends_with:
                 raise
             except Exception as error:  # noqa: BLE001 - the thread would end, and nobody would notice
-                pause_seconds = self._bear(error)
+                pause_seconds, failure = self._reported(error), error
 
-    def _bear(self, error: Exception) -> float:
-        """Say what happened, and wait; then the caller puts things right. The next round comes at once."""
-        self._stopping.wait(self._reported(error))
+    def _puts_right(self, failure: Exception) -> bool:
+        """Have the caller put right what the error has left. Return False if the loop was stopped meanwhile."""
         try:
-            self._on_error(error)
+            self._on_error(failure)
         except Exception:  # noqa: BLE001 - as in `run`
             self._log.exception(self._failed)
-        return 0.0
+        return not self._stopping.is_set()
 
     def _reported(self, error: Exception) -> float:
         """Log the error. Return the seconds to wait."""

@@ -21,6 +21,7 @@ from sqlalchemy import Connection
 from controller import telemetry
 from controller.clock import Clock
 from controller.domain.errors import (
+    AccessForbidden,
     CleaveError,
     FencedOut,
     InvalidInput,
@@ -162,7 +163,7 @@ class SessionLeader:
             with self._store.transaction() as tx:
                 for row in consumers.of_shards(tx, Shards.of(self._shard_count, new)):
                     known = self._of(SubscriptionKey(row.topic_id, row.subscription))
-                    known.restore(row.name, row.incarnation, now)
+                    known.restore(row.name, row.incarnation, now, row.subject)
             self._terms |= {shard: terms[shard] for shard in new}
 
     def _shard(self, key: SubscriptionKey) -> int:
@@ -178,12 +179,25 @@ class SessionLeader:
             request = self._mailbox.popleft()
             if self._shard(request.key) not in self._terms:
                 _refuse(request, StoreUnavailable("another worker leads this topic now; ask again", 0.2))
+            elif self._is_foreign(request):
+                continue
             elif isinstance(request, Pulse | Detach):
                 self._note(request)
             else:
                 waiting.setdefault(request.key, []).append(request)
         for key, requests in waiting.items():
             self._settle(key, requests)
+
+    def _is_foreign(self, request: Request) -> bool:
+        """Return True if the request is refused, since a token of another subject began the consumer's session."""
+        known = self._known.get(request.key)
+        try:
+            if known is not None:
+                known.demand_owner(request, request.key.name)
+        except AccessForbidden as error:
+            _refuse(request, error)
+            return True
+        return False
 
     def _note(self, request: Request) -> None:
         """A pulse or the end of a stream, which are in memory only."""
@@ -354,9 +368,10 @@ class SessionLeader:
             try:
                 if index in settled.refused:
                     raise settled.refused[index]
+                known.demand_owner(request, key.name)
                 ids = {"topic": settled.topic, "subscription": key.name, "consumer": request.consumer}
                 if isinstance(request, Register):
-                    if known.begin(request.consumer, request.incarnation, now):
+                    if known.begin(request.consumer, request.incarnation, now, request.subject):
                         log.info("session begun", **ids)
                 elif isinstance(request, Attach):
                     known.attach(request.consumer, request.incarnation, request.stream, now)
@@ -369,7 +384,7 @@ class SessionLeader:
                 _refuse(request, refusal)
             else:
                 _answer(request)
-        known.follow_rows({name: row.incarnation for name, row in settled.rows.items()}, now)
+        known.follow_rows(settled.rows, now)
 
 
 def _next_due(known: SubscriptionSessions) -> float:
