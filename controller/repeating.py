@@ -1,7 +1,7 @@
-"""The loop of a long-lived thread: does one thing again and again until told to stop, whatever that thing raises.
+"""Runs the loop of a long-lived thread: one act in rounds, until the loop is stopped, whatever the act raises.
 
-A thread that ends is missed by nobody until what it does is. So an error that is expected is logged in one line, any other with its
-traceback, and the loop goes on after a pause. Errors that are to end a process on purpose are named by the caller.
+A thread that ends goes unnoticed until its work is missed. So the loop logs an expected error in one line and any other error with its
+traceback, pauses, and goes on. The caller names the errors that end a process on purpose.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Repeating:
                 self._backoff_seconds, self._last_said = 0.0, ""
             except self._ends_with:
                 raise
-            except Exception as error:  # noqa: BLE001 - the thread would end, and nobody would notice
+            except Exception as error:  # noqa: BLE001 - the thread would end unnoticed
                 pause_seconds, failure = self._reported(error), error
 
     def _puts_right(self, failure: Exception) -> bool:

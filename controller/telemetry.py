@@ -111,7 +111,7 @@ IGNORED_NOTIFICATIONS = Counter(
 )
 LOOP_ERRORS = Counter(
     "cleave_loop_errors_total",
-    "Rounds of a loop that ended with an error that nobody expected; the log has its traceback, and the loop goes on.",
+    "Rounds of a loop that ended with an unexpected error; the log has its traceback, and the loop goes on.",
     ["loop"],
 )
 

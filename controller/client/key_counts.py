@@ -90,5 +90,5 @@ class KeyCounts:
                     self._hand_in(summed(counts))
                 except CleaveError:
                     continue
-                except Exception:  # noqa: BLE001 - the thread would end, and no count would be handed in any more
+                except Exception:  # noqa: BLE001 - the thread would end, and the worker would get no more counts
                     _log.exception("counts of keys not handed in")

@@ -29,7 +29,7 @@ _RETRY_SECONDS = 0.5
 
 
 class PostgresListener:
-    """Listens from `start` to `close`. The callbacks run in its thread and must not block. One that raises has it connect anew."""
+    """Listens from `start` to `close`. The callbacks run in its thread and must not block. The listener connects again after a callback that raises."""
 
     def __init__(
         self,

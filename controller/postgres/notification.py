@@ -1,4 +1,4 @@
-"""What a notification of PostgreSQL says. Every login of the database may send any payload on any channel, so a payload is outside text.
+"""Notifications of PostgreSQL, and the ids in their payloads. Every login of the database may send any payload on any channel, so a payload is outside text.
 
 A receiver reads it through `ids`, which takes the numbers of a payload and nothing else. Listeners ignore a notification that is not
 legible.
@@ -17,7 +17,7 @@ NAMES = frozenset({"cleave_topics"})
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """What arrived on a channel; `is_resync` says that some may have been missed before it."""
+    """A payload that arrived on a channel; `is_resync` says that notifications may have been missed before it."""
 
     channel: str
     payload: str
@@ -26,7 +26,7 @@ class Notification:
 
     @property
     def is_resync(self) -> bool:
-        """Whether this is no notification but the start of a connection: look at everything."""
+        """True for the start of a connection, which is no notification: look at everything."""
         return self.channel == RESYNC
 
     @property
@@ -43,5 +43,5 @@ class Notification:
 
     @property
     def is_legible(self) -> bool:
-        """Whether Cleave itself sends such a payload on a channel like this: numbers, a name, or nothing at all."""
+        """True if Cleave itself sends such a payload on such a channel: numbers, a name, or nothing at all."""
         return not self.payload or self.channel in NAMES or bool(self.ids)

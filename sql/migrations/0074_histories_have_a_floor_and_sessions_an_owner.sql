@@ -1,5 +1,5 @@
--- What the controller's login may not do, whoever has it: delete the decisions of the last thirty days, as it may not delete the audit
--- of that time (migration 0056).
+-- The controller's login cannot delete the decisions of the last thirty days, nor the cycles of bundles, as it cannot delete the audit of
+-- that time (migration 0056). A stolen login wipes out no traces.
 
 CREATE OR REPLACE FUNCTION cleave.drop_decision_partitions(older_than timestamptz) RETURNS SETOF text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$

@@ -1,4 +1,4 @@
-"""Every loop of a long-lived thread is run by `repeating`, so that none ends with an error that nobody expected."""
+"""Every loop of a long-lived thread is run by `repeating`, so that none ends with an unexpected error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUN_OTHERWISE = {
         "controller/services/worker/work_loop.py",
         "_drain_operations",
     ): "a thread of the pool, begun again by the loop",
-    ("controller/services/worker/worker.py", "_take_shards"): "an error that nobody expected is caught there",
+    ("controller/services/worker/worker.py", "_take_shards"): "an unexpected error is caught there",
     ("controller/services/consumer_watch.py", "round"): "one round, over when every topic had its turn",
     ("controller/services/log_trimmer.py", "trim"): "one round, bounded by its time",
     ("controller/services/tombstone_sweeper.py", "sweep"): "one round, bounded by its budget",

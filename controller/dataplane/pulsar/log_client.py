@@ -459,7 +459,7 @@ class PulsarLogClient:
     def _look_at(
         self, reader: PulsarReader | PulsarPositionReader | PulsarQueueReader, *, rings: bool
     ) -> None:
-        """An error that nobody expected keeps no other reader from being looked at; it is logged with the rings, not each time."""
+        """An unexpected error keeps no other reader from being looked at; it is logged with the rings, not each time."""
         try:
             reader.look()
             if rings:

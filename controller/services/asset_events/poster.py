@@ -68,7 +68,7 @@ class AssetEventPoster:
         return 0.0
 
     def _drop_unpostable(self, error: Exception) -> None:
-        """What raises an error that nobody expected would raise it again, and keep the changes behind it."""
+        """Drop all changes after an unexpected error: the change at fault would raise it again, and hold up the changes behind it."""
         if not isinstance(error, CleaveError):
             self._pending.clear()
 

@@ -127,7 +127,7 @@ class SessionLeader:
         return 0.0
 
     def _look_after_streams(self, _error: Exception) -> None:
-        """What needs no database is done after a round that failed, too."""
+        """End the streams that must end now. That needs no database, so it is done after a round that failed, too."""
         self._leave_shards()
         self._hang_up_silent()
 
@@ -285,7 +285,7 @@ class SessionLeader:
                 self._settle(key, ())
 
     def _settle(self, key: SubscriptionKey, requests: Sequence[Request]) -> None:
-        """One transaction for all of it; then what it changed in memory, the answers and the pushes. An error that nobody expected
+        """One transaction for all of it; then what it changed in memory, the answers and the pushes. An unexpected error
         is this subscription's: the others are settled.
         """
         try:

@@ -68,7 +68,7 @@ class Feeds:
         """Until `stop`."""
         retry_seconds = (0.0, LONGEST_WAIT_SECONDS)
         Repeating(
-            self._round, self._stopping, log, "watchers are not told", retry_seconds=retry_seconds
+            self._round, self._stopping, log, "watchers not notified", retry_seconds=retry_seconds
         ).run()
         for feed in self._feeds:
             feed.end_all("moved")

@@ -117,9 +117,11 @@ class LayoutFeed:
                 with self._lock:
                     self._dirty |= dirty
                 raise
-            except Exception:  # of this topic, which the next sweep reads again; the others are told
-                telemetry.LOOP_ERRORS.labels("a layout is not told").inc()
-                log.exception("a layout is not told", topic_id=topic_id)
+            except (
+                Exception
+            ):  # The next sweep reads this topic again; the watchers of other topics are notified.
+                telemetry.LOOP_ERRORS.labels("watchers not notified").inc()
+                log.exception("watchers not notified", topic_id=topic_id)
             else:
                 self._push(topic_id, found)
 

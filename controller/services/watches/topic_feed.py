@@ -115,9 +115,11 @@ class TopicFeed:
                 with self._lock:
                     self._due = dict.fromkeys(self._watchers, -math.inf)
                 raise
-            except Exception:  # of this set, which the next sweep reads again; the others are told
-                telemetry.LOOP_ERRORS.labels("topics are not told").inc()
-                log.exception("topics are not told", namespace=wanted.namespace)
+            except (
+                Exception
+            ):  # The next sweep reads this namespace again; the watchers of others are notified.
+                telemetry.LOOP_ERRORS.labels("watchers not notified").inc()
+                log.exception("watchers not notified", namespace=wanted.namespace)
                 continue
             for watcher in self._watching(wanted):
                 watcher.push(names)

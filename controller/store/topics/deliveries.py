@@ -54,7 +54,7 @@ class MessageDelivery:
 MOST_TROUBLED = 1000
 """Messages of a bucket that are remembered, as `cleave.note_delivery` bounds them; as many as a consumer holds by default."""
 LONGEST_ERROR = 200
-"""Characters of an error that a bucket's next reader is told."""
+"""Characters of an error in the answer to a bucket's next reader."""
 _OPEN = """
     SELECT cleave.open_bucket(:topic_id, :subscription, :segment_id, :bucket_start, :consumer, :incarnation, :generation,
                               CAST(:position AS bigint[]))

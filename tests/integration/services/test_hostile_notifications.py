@@ -46,7 +46,7 @@ def worker(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServingWor
 
 
 def errors() -> float:
-    """Rounds of any loop that ended with an error that nobody expected."""
+    """Rounds of any loop that ended with an unexpected error."""
     found = [one for one in REGISTRY.collect() if one.name == "cleave_loop_errors"]
     return sum(sample.value for one in found for sample in one.samples if sample.name.endswith("_total"))
 

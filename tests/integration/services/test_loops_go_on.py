@@ -1,4 +1,4 @@
-"""No loop of a long-lived thread ends with an error that nobody expected: each is given one, and does its work afterwards."""
+"""No loop of a long-lived thread ends with an unexpected error: each is given one, and does its work afterwards."""
 
 from __future__ import annotations
 
