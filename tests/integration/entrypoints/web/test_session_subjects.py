@@ -10,7 +10,11 @@ import httpx_sse
 import pytest
 
 from controller.devstack.serving import SECRET, ServingWorker, serving_worker
+from controller.domain.errors import AccessForbidden
 from controller.entrypoints.web import access
+from controller.services.consumer_sessions.leader import SessionLeader
+from controller.services.consumer_sessions.requests import Attach, Goodbye, PushedAssignment, Register
+from controller.store.topics.bucket_owners import SubscriptionKey
 from tests.support.bench import Bench
 from tests.support.waiting import wait_until
 
@@ -158,18 +162,38 @@ def test_who_was_registered_without_a_token_belongs_to_whoever_goes_on_with_it(
     assert registered(client("other")).status_code == 403
 
 
-def test_requests_in_the_leaders_mailbox_together_are_told_apart(bench: Bench, client: Client) -> None:
-    """The session of the first is not known when the second is put there."""
-    from concurrent.futures import ThreadPoolExecutor
+def test_requests_in_the_leaders_mailbox_together_are_told_apart(
+    bench: Bench, worker: ServingWorker, client: Client
+) -> None:
+    """The session is known to the leader's memory only after the one transaction for all of them."""
+    assert registered(client("shop"), "cafe").status_code == 200  # it leads the topic
+    leader = next(one for one in worker.worker.beside if isinstance(one, SessionLeader))
+    names: dict[str, Any] = {"key": SubscriptionKey(bench.topic_id, "billing"), "consumer": "b"}
+    stream = EndedStream()
+    requests = [
+        Register(**names, incarnation="f00d", subject="shop"),
+        Attach(**names, incarnation="f00d", subject="other", stream=stream),
+        Goodbye(**names, incarnation="f00d", subject="other"),
+        Register(**names, incarnation="beef", subject="other"),
+        Register(**names, incarnation="f00d", subject="shop"),
+    ]
 
-    subjects = [client(f"s{number}") for number in range(8)]
-    registered(client("first"), "cafe")
-    subjects[0].delete(CONSUMER, params={"incarnation": "cafe"})
-    client("first").delete(CONSUMER, params={"incarnation": "cafe"})
+    leader._mailbox.extend(requests)
+    leader.submit(Register(**names | {"consumer": "c"}, incarnation="f00d", subject="other"))
 
-    def ask(http: httpx.Client) -> Any:
-        return http.post(CONSUMER, json=LIFE).status_code
+    answers = [type(one.done.exception(timeout=30.0)) for one in requests]
+    assert answers == [type(None), AccessForbidden, AccessForbidden, AccessForbidden, type(None)]
+    assert stream.pushed == []
 
-    with ThreadPoolExecutor(8) as threads:
-        answers = sorted(threads.map(ask, subjects))
-    assert answers == [200] + [403] * 7
+
+class EndedStream:
+    """Keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.pushed: list[PushedAssignment] = []
+
+    def push(self, assignment: PushedAssignment) -> None:
+        self.pushed.append(assignment)
+
+    def end(self, reason: str) -> None:
+        """Nothing to close."""
