@@ -106,6 +106,16 @@ KEY_SAMPLES = Counter(
     "cleave_key_samples_total", "Logs looked into for where their load lies, by outcome.", ["outcome"]
 )
 WAKEUPS = Counter("cleave_worker_wakeups_total", "What woke the worker.", ["sensor"])
+IGNORED_NOTIFICATIONS = Counter(
+    "cleave_ignored_notifications_total",
+    "Notifications of PostgreSQL that Cleave does not send: their payload is no id. Any login may send them.",
+    ["channel"],
+)
+LOOP_ERRORS = Counter(
+    "cleave_loop_errors_total",
+    "Rounds of a loop that ended with an unexpected error; the log has its traceback, and the loop goes on.",
+    ["loop"],
+)
 
 
 _asked: list[tuple[bool, int]] = []

@@ -36,7 +36,7 @@ KEEP_DAYS = Param(
     type="integer",
     minimum=1,
     title="Days of decisions to keep",
-    description="Days of the ledger that ended longer ago are dropped. CLEAVE_LEDGER_DAYS is the default.",
+    description="Days of the ledger that ended longer ago are dropped, and none of the last 30 days. CLEAVE_LEDGER_DAYS is the default.",
 )
 
 

@@ -23,6 +23,7 @@ from cleave_provider.versions import (
     CronTriggerTimetable,
     DeltaTriggerTimetable,
 )
+from controller.domain.whole_numbers import from_digits
 
 CONNECTION, LOADER_CONNECTION = "cleave", "cleave_loader"
 NAMED_SPARK_CONNECTION = os.environ.get("CLEAVE_SPARK_CONNECTION", "")
@@ -44,11 +45,12 @@ PASS_SHARES = 2
 def seconds_from(variable: str, default: int) -> int:
     """A cadence from the environment, in whole seconds, at least 5. A wrong value becomes the DAG's import error."""
     text = os.environ.get(variable, "").strip() or str(default)
-    if not text.isdigit() or int(text) < 5:
+    seconds = from_digits(text)
+    if seconds is None or seconds < 5:
         raise ValueError(
             f"{variable}={text!r} is not a number of whole seconds from 5 up; correct or unset it"
         )
-    return int(text)
+    return seconds
 
 
 def every(seconds: int) -> CronTriggerTimetable | DeltaTriggerTimetable:

@@ -151,19 +151,23 @@ CREATE FUNCTION cleave.drop_decision_partitions(older_than timestamp with time z
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $_$
-DECLARE partition_name text;
+DECLARE
+    partition_name text;
+    before timestamptz := least(older_than, clock_timestamp() - interval '30 days');
 BEGIN
     FOR partition_name IN
         SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
          WHERE i.inhparent = 'cleave.decision'::regclass AND c.relname ~ '^decision_[0-9]{8}$'
-           AND to_date(right(c.relname, 8), 'YYYYMMDD') + 1 <= (older_than AT TIME ZONE 'UTC')
+           AND to_date(right(c.relname, 8), 'YYYYMMDD') + 1 <= (before AT TIME ZONE 'UTC')
          ORDER BY c.relname
     LOOP
         EXECUTE format('DROP TABLE cleave.%I', partition_name);
         RETURN NEXT partition_name;
     END LOOP;
-    DELETE FROM cleave.decision_default WHERE decided_at < older_than;
+    DELETE FROM cleave.decision_default WHERE decided_at < before;
 END $_$;
+
+COMMENT ON FUNCTION cleave.drop_decision_partitions(older_than timestamp with time zone) IS 'Drops the days of decisions that ended before the instant, and never those of the last 30 days; their tables.';
 
 CREATE FUNCTION cleave.empty_bundle_inbox(run text) RETURNS void
     LANGUAGE sql SECURITY DEFINER
@@ -219,17 +223,21 @@ CREATE FUNCTION cleave.expire_bundle_history(older_than timestamp with time zone
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-DECLARE cycles bigint;
+DECLARE
+    cycles bigint;
+    before timestamptz := least(older_than, clock_timestamp() - interval '30 days');
 BEGIN
     DELETE FROM cleave.bundle_decision d
-     WHERE d.recorded_at < older_than
+     WHERE d.recorded_at < before
        AND NOT EXISTS (SELECT FROM cleave.bundle_proposal p
                         WHERE p.cycle_id = d.cycle_id AND p.state IN ('proposed', 'approved', 'applied'));
     GET DIAGNOSTICS cycles = ROW_COUNT;
     DELETE FROM cleave.bundle_load_run r
-     WHERE r.window_end < older_than AND r.window_end < (SELECT max(window_end) FROM cleave.bundle_load_run);
+     WHERE r.window_end < before AND r.window_end < (SELECT max(window_end) FROM cleave.bundle_load_run);
     RETURN cycles;
 END $$;
+
+COMMENT ON FUNCTION cleave.expire_bundle_history(older_than timestamp with time zone) IS 'Deletes the cycles of bundles of before the instant, and never those of the last 30 days; how many.';
 
 CREATE FUNCTION cleave.forget_bundle_inputs(older_than timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
@@ -549,6 +557,16 @@ BEGIN
     ON CONFLICT (topic_id, subscription, segment_id, bucket_start, position) DO UPDATE
        SET deliveries = greatest(d.deliveries, excluded.deliveries), begun_by = excluded.begun_by,
            error = coalesce(excluded.error, d.error), last_at = clock_timestamp();
+    DELETE FROM cleave.message_delivery
+     WHERE topic_id = of_topic AND subscription = of_subscription AND segment_id = of_segment AND bucket_start = of_bucket
+       AND position IN (
+           SELECT m.position FROM cleave.message_delivery m
+            WHERE m.topic_id = of_topic AND m.subscription = of_subscription AND m.segment_id = of_segment
+              AND m.bucket_start = of_bucket
+              AND 1000 < (SELECT count(*) FROM cleave.message_delivery n
+                           WHERE n.topic_id = of_topic AND n.subscription = of_subscription AND n.segment_id = of_segment
+                             AND n.bucket_start = of_bucket)
+            ORDER BY m.begun_by IS NULL AND m.deaths = 0, m.last_at DESC, m.position DESC OFFSET 1000);
     RETURN true;
 END $$;
 
@@ -895,10 +913,10 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION cleave.register_session(of_topic bigint, of_subscription text, consumer_name text, of_incarnation text, OUT topic_name text, OUT topic_state text, OUT subscription_state text, OUT is_new boolean, OUT departed text) RETURNS record
+CREATE FUNCTION cleave.register_session(of_topic bigint, of_subscription text, consumer_name text, of_incarnation text, of_subject text DEFAULT NULL::text, OUT topic_name text, OUT topic_state text, OUT subscription_state text, OUT is_new boolean, OUT departed text) RETURNS record
     LANGUAGE plpgsql
     AS $$
-DECLARE before text;
+DECLARE before record;
 BEGIN
     SELECT t.name, t.state, u.state INTO topic_name, topic_state, subscription_state
       FROM cleave.topic t LEFT JOIN cleave.subscription u ON u.topic_id = t.topic_id AND u.name = of_subscription
@@ -912,17 +930,22 @@ BEGIN
     IF FOUND THEN
         RETURN;
     END IF;
-    SELECT c.incarnation INTO before FROM cleave.consumer c
+    SELECT c.incarnation, c.subject INTO before FROM cleave.consumer c
      WHERE c.topic_id = of_topic AND c.subscription = of_subscription AND c.name = consumer_name FOR UPDATE;
     is_new := NOT FOUND;
     IF is_new THEN
-        INSERT INTO cleave.consumer (topic_id, subscription, name, incarnation)
-        VALUES (of_topic, of_subscription, consumer_name, of_incarnation);
-    ELSIF before <> of_incarnation THEN
-        UPDATE cleave.consumer SET incarnation = of_incarnation, registered_at = clock_timestamp()
+        INSERT INTO cleave.consumer (topic_id, subscription, name, incarnation, subject)
+        VALUES (of_topic, of_subscription, consumer_name, of_incarnation, of_subject);
+    ELSIF before.subject <> of_subject THEN
+        departed := 'foreign';
+    ELSIF before.incarnation <> of_incarnation THEN
+        UPDATE cleave.consumer SET incarnation = of_incarnation, subject = of_subject, registered_at = clock_timestamp()
          WHERE topic_id = of_topic AND subscription = of_subscription AND name = consumer_name;
         INSERT INTO cleave.departed_consumer (topic_id, subscription, name, incarnation, reason)
-        VALUES (of_topic, of_subscription, consumer_name, before, 'replaced') ON CONFLICT DO NOTHING;
+        VALUES (of_topic, of_subscription, consumer_name, before.incarnation, 'replaced') ON CONFLICT DO NOTHING;
+    ELSIF before.subject IS NULL AND of_subject IS NOT NULL THEN
+        UPDATE cleave.consumer SET subject = of_subject
+         WHERE topic_id = of_topic AND subscription = of_subscription AND name = consumer_name;
     END IF;
 END $$;
 
@@ -2604,6 +2627,7 @@ CREATE TABLE cleave.consumer (
     registered_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     incarnation text DEFAULT ''::text NOT NULL,
     disconnected_at timestamp with time zone,
+    subject text,
     CONSTRAINT consumer_name_form CHECK ((name ~ '^[^[:space:]]+$'::text))
 );
 
@@ -2612,6 +2636,8 @@ COMMENT ON COLUMN cleave.consumer.connected IS 'Read by nobody. Programs from be
 COMMENT ON COLUMN cleave.consumer.incarnation IS 'Which process of that name registered; empty where nobody said.';
 
 COMMENT ON COLUMN cleave.consumer.disconnected_at IS 'Since when its topic''s leader has been without its stream, noted once that is longer than a moment; NULL while it is connected.';
+
+COMMENT ON COLUMN cleave.consumer.subject IS 'Subject of the token that began the session; NULL where the consumer was registered without a token.';
 
 COMMENT ON CONSTRAINT consumer_name_form ON cleave.consumer IS 'A consumer name is not empty and has no spaces.';
 
@@ -6249,7 +6275,7 @@ GRANT USAGE ON SEQUENCE cleave.decision_id_seq TO cleave_controller;
 
 GRANT SELECT,INSERT ON TABLE cleave.decision TO cleave_controller;
 
-GRANT SELECT,INSERT,UPDATE ON TABLE cleave.decision_default TO cleave_controller;
+GRANT SELECT,INSERT ON TABLE cleave.decision_default TO cleave_controller;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.departed_consumer TO cleave_controller;
 

@@ -6,6 +6,7 @@ is of bounded size, however many keys there are.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections import Counter
@@ -17,6 +18,8 @@ from typing import Self
 from controller.client.layout_source import LayoutSource, TakesKeyCounts
 from controller.domain.errors import CleaveError, InvalidInput
 from controller.domain.hash_range import RING_SIZE
+
+_log = logging.getLogger(__name__)
 
 KeyCount = tuple[int, int, int]
 """First hash, how many hashes, messages."""
@@ -87,3 +90,5 @@ class KeyCounts:
                     self._hand_in(summed(counts))
                 except CleaveError:
                     continue
+                except Exception:  # noqa: BLE001 - the thread would end, and the worker would get no more counts
+                    _log.exception("counts of keys not handed in")

@@ -51,7 +51,7 @@ class PostgresSource:
             late=StoreUnavailable,
         )
         self._lock = threading.Lock()
-        self._watches: dict[_Watch, tuple[str, Callable[[], None]]] = {}
+        self._watches: dict[_Watch, tuple[int, Callable[[], None]]] = {}
         self._listener: PostgresListener | None = None
 
     def topic(self, name: str) -> TopicSnapshot:
@@ -72,12 +72,12 @@ class PostgresSource:
         """Call back after every change, from the listening thread."""
         watch = _Watch(self._forget)
         with self._lock:
-            self._watches[watch] = (str(topic_id), on_change)
+            self._watches[watch] = (topic_id, on_change)
             if self._listener is None:
                 self._listener = PostgresListener(
                     self._url,
                     CHANNELS,
-                    on_notification=lambda _, payload: self._tell(payload.partition(":")[0]),
+                    on_notification=self._tell,
                     on_gap=lambda: self._tell(None),
                 )
                 self._listener.start()
@@ -93,7 +93,7 @@ class PostgresSource:
         with self._lock:
             self._watches.pop(watch, None)
 
-    def _tell(self, topic_id: str | None) -> None:
+    def _tell(self, topic_id: int | None) -> None:
         with self._lock:
             wanted = [
                 call for of_topic, call in self._watches.values() if topic_id is None or topic_id == of_topic

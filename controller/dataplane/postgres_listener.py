@@ -16,25 +16,30 @@ import psycopg2
 from psycopg2 import sql
 from sqlalchemy import URL
 
+from controller import telemetry
 from controller.descriptors import readable
 from controller.postgres.address import DatabaseAddress
 from controller.postgres.connection import ANSWER_SECONDS, SILENT_SECONDS, WatchedConnection, connect
+from controller.postgres.notification import Notification
+from controller.repeating import Repeating
+
+log = telemetry.get_logger(__name__)
 
 _RETRY_SECONDS = 0.5
 
 
 class PostgresListener:
-    """Listens from `start` to `close`. The callbacks run in its thread and must not block or raise."""
+    """Listens from `start` to `close`. The callbacks run in its thread and must not block. The listener connects again after a callback that raises."""
 
     def __init__(
         self,
         url: str | URL | DatabaseAddress,
         channels: Sequence[str],
         *,
-        on_notification: Callable[[str, str], None],
+        on_notification: Callable[[int], None],
         on_gap: Callable[[], None],
     ) -> None:
-        """`on_notification` gets channel and payload."""
+        """`on_notification` gets the id that a payload begins with. A notification without an id is ignored: any login may send it."""
         self._address = DatabaseAddress.of(url)
         self._channels = tuple(channels)
         self._on_notification, self._on_gap = on_notification, on_gap
@@ -58,16 +63,22 @@ class PostgresListener:
         os.close(self._wake_write)
 
     def _run(self) -> None:
-        while not self._closing.is_set():
-            with contextlib.suppress(psycopg2.Error, OSError):
-                listening = self._connect()
-                try:
-                    self._on_gap()
-                    self._listen(listening)
-                finally:
-                    listening.close()
-            if not self._closing.is_set():
-                readable(self._wake_read, timeout_seconds=_RETRY_SECONDS)
+        Repeating(
+            self._follow,
+            self._closing,
+            log,
+            "notifications not heard",
+            longest_pause_seconds=_RETRY_SECONDS,
+            expected=(psycopg2.Error, OSError),
+            says_once=True,
+        ).run()
+
+    def _follow(self) -> float:
+        """Listen on one connection until it is lost, or the listener is closed."""
+        with contextlib.closing(self._connect()) as listening:
+            self._on_gap()
+            self._listen(listening)
+        return 0.0
 
     def _connect(self) -> WatchedConnection:
         found = connect(self._address, application_name="cleave-listener", statement_seconds=ANSWER_SECONDS)
@@ -83,5 +94,7 @@ class PostgresListener:
                 listening.demand_answer()
             listening.poll()
             arrived, listening.notifies = list(listening.notifies), []
-            for notification in arrived:
-                self._on_notification(notification.channel, notification.payload)
+            for one in arrived:
+                first_id = Notification(one.channel, one.payload).first_id
+                if first_id is not None:
+                    self._on_notification(first_id)

@@ -1,5 +1,5 @@
-"""Whole numbers out of JSON, which holds fractions, infinities and numbers of any length as well; and how large a number
-may be at all.
+"""Whole numbers out of text, and out of JSON, which holds fractions, infinities and numbers of any length as well; and how
+large a number may be at all.
 """
 
 from __future__ import annotations
@@ -22,6 +22,17 @@ def whole(value: Any, name: str, least: int = 0, most: int = MOST) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise InvalidInput(f"{name} = {shown(value)}; give a whole number from {least} to {most}")
     return value
+
+
+def from_digits(text: str, most: int = MOST) -> int | None:
+    """The number that is written in the digits 0 to 9; None for any other text, and for a number above `most`.
+
+    `str.isdigit` is True for `²`, which `int` refuses, and `int` refuses more than 4,300 digits.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(most))):
+        return None
+    number = int(text)
+    return number if number <= most else None
 
 
 def wholes(values: Any, name: str) -> tuple[int, ...]:

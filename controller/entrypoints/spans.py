@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from controller.domain.errors import InvalidInput
 from controller.domain.shown import shown
+from controller.domain.whole_numbers import from_digits
 
 _AGO = re.compile(r"(\d{1,6})(min|h|d|w)")
 _UNITS = {
@@ -52,8 +53,8 @@ def span(
 
 def moment(text: str) -> int | datetime:
     """An epoch, or an instant in ISO 8601; without a time zone it is UTC."""
-    if text.isdecimal() and len(text) <= 19:  # what a bigint holds
-        return int(text)
+    if (epoch := from_digits(text)) is not None:
+        return epoch
     try:
         instant = datetime.fromisoformat(text)
     except ValueError as error:

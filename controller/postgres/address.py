@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
 from controller.domain.errors import InvalidInput
+from controller.domain.whole_numbers import from_digits
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
@@ -98,7 +99,7 @@ def authority(host: str, port: int | None) -> str:
 
 def _split(server: str) -> tuple[str, str]:
     name, _, port = server.rpartition(":")
-    if server.startswith("/") or not port.isdigit() or (":" in name and not name.endswith("]")):
+    if server.startswith("/") or from_digits(port) is None or (":" in name and not name.endswith("]")):
         return server.strip("[]"), ""
     return name.strip("[]"), port
 
@@ -155,7 +156,7 @@ def _refuse_repeated(names: Counter[str]) -> None:
 
 def _check_hosts(parameters: Mapping[str, str]) -> None:
     hosts, ports = parameters.get("host", "").split(","), parameters.get("port", "").split(",")
-    if any(port and not (port.isdigit() and 0 < int(port) < 65_536) for port in ports):
+    if any(port and not from_digits(port, 65_535) for port in ports):
         raise InvalidInput(  # the text may be a piece of the password
             "a port in the database URL is no number from 1 to 65535; percent-encode / ? # @ : in a name or password"
         )

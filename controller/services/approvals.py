@@ -15,8 +15,9 @@ from sqlalchemy import Connection
 
 from controller import telemetry
 from controller.domain.approvals import ApprovalState
-from controller.domain.errors import CleaveError, Conflict, NotFound
+from controller.domain.errors import Conflict, NotFound
 from controller.domain.whole_numbers import MOST
+from controller.repeating import repeat_every
 from controller.store.decisions import approvals
 from controller.store.decisions.approvals import ApprovalRow
 from controller.store.postgres.engine import Store
@@ -127,13 +128,9 @@ class ApprovalClock:
 
     def run(self) -> None:
         """Until `stop`."""
-        while not self._stopping.wait(self._interval_seconds):
-            try:
-                settle(self._store)
-            except CleaveError as error:
-                log.warning("proposals not settled", error=str(error))
-            except Exception:  # the thread would end unseen, and proposals would wait for ever
-                log.exception("settling proposals failed")
+        repeat_every(
+            self._interval_seconds, lambda: settle(self._store), self._stopping, log, "proposals not settled"
+        )
 
     def stop(self) -> None:
         """Leave after the settling in hand."""

@@ -19,6 +19,7 @@ from controller.dataplane.base import DataPlane
 from controller.dataplane.observation import ObservesConsumers
 from controller.domain.errors import CleaveError, InvalidInput
 from controller.domain.observed_consumers import ObservedConsumer, subscription_uses
+from controller.repeating import Repeating
 from controller.store.postgres.engine import Store
 from controller.store.topics import observed_consumers
 from controller.store.topics import watched_logs as watch_list
@@ -76,18 +77,19 @@ class ConsumerWatch:
 
     def run(self) -> None:
         """One round an interval until `stop`. A round that fails is logged; the next one comes."""
-        while not self._stopping.is_set():
-            began = self._clock.monotonic_seconds()
-            try:
-                outcome = self.round()
-                telemetry.CONSUMER_ROUNDS.labels("partial" if outcome.silent else "whole").inc()
-            except CleaveError as error:
-                telemetry.CONSUMER_ROUNDS.labels("failed").inc()
-                log.warning("round of consumers failed", error=str(error))
-            except Exception:  # the thread would end, and nobody would notice
-                telemetry.CONSUMER_ROUNDS.labels("failed").inc()
-                log.exception("round of consumers failed")
-            self._stopping.wait(max(0.0, began + self._interval_seconds - self._clock.monotonic_seconds()))
+        retry_seconds = (self._interval_seconds, self._interval_seconds)
+        Repeating(
+            self._counted_round, self._stopping, log, "round of consumers failed", retry_seconds=retry_seconds
+        ).run()
+
+    def _counted_round(self) -> float:
+        began = self._clock.monotonic_seconds()
+        outcome = "failed"
+        try:
+            outcome = "partial" if self.round().silent else "whole"
+        finally:
+            telemetry.CONSUMER_ROUNDS.labels(outcome).inc()
+        return max(0.0, began + self._interval_seconds - self._clock.monotonic_seconds())
 
     def round(self) -> Round:
         """Ask and write until every topic had its turn or the interval is over. Raises StoreUnavailable."""

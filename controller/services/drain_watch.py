@@ -15,6 +15,7 @@ from controller import telemetry
 from controller.clock import Clock
 from controller.dataplane.base import DataPlane
 from controller.domain.errors import CleaveError
+from controller.repeating import repeat_every
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
 from controller.store.topics import drain_backlogs
@@ -51,13 +52,7 @@ class DrainWatch:
 
     def run(self) -> None:
         """Rounds until `stop`."""
-        while not self._stopping.wait(INTERVAL_SECONDS):
-            try:
-                self.round()
-            except CleaveError as error:
-                log.warning("drains not counted", error=str(error))
-            except Exception:  # the thread would end unseen, and slow drains would look like still ones
-                log.exception("counting drains failed")
+        repeat_every(INTERVAL_SECONDS, self.round, self._stopping, log, "drains not counted")
 
     def stop(self) -> None:
         """Leave after the counts in hand."""

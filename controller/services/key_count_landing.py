@@ -17,6 +17,7 @@ from controller.clock import Clock
 from controller.domain.errors import CleaveError
 from controller.domain.hash_range import HashRange
 from controller.domain.key_sketch import add_counts, bin_count
+from controller.repeating import repeat_every
 from controller.store.postgres.engine import Store
 from controller.store.topics.published import published_layout
 
@@ -73,11 +74,14 @@ class KeyCountLanding:
 
     def run(self) -> None:
         """Land what has come, until `stop`."""
-        while not self._stopping.wait(LANDS_EVERY_SECONDS):
-            try:
-                self.land()
-            except (CleaveError, OSError) as error:
-                log.warning("counts of keys not landed", error=str(error))
+        repeat_every(
+            LANDS_EVERY_SECONDS,
+            self.land,
+            self._stopping,
+            log,
+            "counts of keys not landed",
+            expected=(CleaveError, OSError),
+        )
 
     def stop(self) -> None:
         """Leave after the landing in hand."""

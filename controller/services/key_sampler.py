@@ -19,6 +19,7 @@ from controller.dataplane.observation import KeySample, SamplesKeys
 from controller.domain.errors import CleaveError, SegmentNotFound, SegmentTerminated, Unsupported
 from controller.domain.hash_range import HashRange
 from controller.domain.key_sketch import bin_count, count_hashes
+from controller.repeating import Repeating
 from controller.store.load import sketches
 from controller.store.load.sketches import LogToSample, Sketch
 from controller.store.postgres.engine import Store
@@ -91,19 +92,19 @@ class KeySampler:
 
     def run(self) -> None:
         """Rounds until `stop`."""
-        pause_seconds = INTERVAL_SECONDS
-        while not self._stopping.wait(pause_seconds):
-            pause_seconds = INTERVAL_SECONDS
-            try:
-                began = self._clock.monotonic_seconds()
-                found = self._due(self._shards())
-                took = self._clock.monotonic_seconds() - began
-                pause_seconds = max(INTERVAL_SECONDS, took / LOOK_SHARE)
-                self._sample(found)
-            except CleaveError as error:
-                log.warning("keys not sampled", error=str(error))
-            except Exception:  # the thread would end unseen, and cuts would be of equal width again
-                log.exception("sampling keys failed")
+        retry_seconds = (INTERVAL_SECONDS, INTERVAL_SECONDS)
+        rounds = Repeating(
+            self._paced_round, self._stopping, log, "keys not sampled", retry_seconds=retry_seconds
+        )
+        rounds.run(first_pause_seconds=INTERVAL_SECONDS)
+
+    def _paced_round(self) -> float:
+        """A round; then the seconds until the next one, since looking for what is due takes a small share of the time."""
+        began = self._clock.monotonic_seconds()
+        found = self._due(self._shards())
+        took = self._clock.monotonic_seconds() - began
+        self._sample(found)
+        return max(INTERVAL_SECONDS, took / LOOK_SHARE)
 
     def stop(self) -> None:
         """Leave after the samples in hand."""

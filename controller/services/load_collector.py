@@ -20,9 +20,10 @@ from controller import telemetry
 from controller.clock import Clock
 from controller.dataplane.base import Counters, DataPlane
 from controller.dataplane.observation import SamplesByPage
-from controller.domain.errors import CleaveError, InvalidInput, Retryable
+from controller.domain.errors import CleaveError, InvalidInput
 from controller.landing.area import LandingArea
 from controller.landing.samples import Sample, sample_table
+from controller.repeating import Repeating
 from controller.store.load import producers
 from controller.store.postgres.engine import Store
 from controller.store.topics import watched_logs as watch_list
@@ -88,17 +89,30 @@ class LoadCollector:
 
     def run(self) -> None:
         """Tick at multiples of the interval until `stop`. A tick that fails is logged; the next one comes."""
-        while not self._stopping.wait(self._until_next_tick()):
-            began_ms = self._clock.now_ms()
-            try:
-                self.tick()
-            except (Retryable, OSError) as error:
-                telemetry.COLLECTOR_TICKS.labels("failed").inc()
-                log.warning("tick failed", error=str(error))
+        Repeating(
+            self._timed_tick,
+            self._stopping,
+            log,
+            "tick failed",
+            retry_seconds=(0.0, 0.0),
+            expected=(CleaveError, OSError),
+            on_error=lambda _: self._stopping.wait(self._until_next_tick()),
+        ).run(first_pause_seconds=self._until_next_tick())
+
+    def _timed_tick(self) -> float:
+        """A tick; then the seconds until the next one."""
+        began_ms = self._clock.now_ms()
+        try:
+            self.tick()
+        except Exception:
+            telemetry.COLLECTOR_TICKS.labels("failed").inc()
+            raise
+        finally:
             skipped = (self._clock.now_ms() - began_ms) // self._interval_ms
             if skipped:
                 telemetry.COLLECTOR_TICKS.labels("skipped").inc(skipped)
                 log.warning("ticks skipped: sampling took longer than the interval", skipped=skipped)
+        return self._until_next_tick()
 
     def tick(self) -> Tick:
         """Sample everything once and land it. Raises StoreUnavailable, and OSError when storage is away."""
@@ -151,6 +165,10 @@ class LoadCollector:
                 found += [(logs[topic], counters) for topic, counters in answer.items()]
         except CleaveError as error:
             log.warning("data plane did not answer", data_plane=name, sampled=len(found), error=str(error))
+            return _Answer(found, is_whole=False)
+        except Exception:  # of this plane; the others are sampled
+            telemetry.LOOP_ERRORS.labels("data plane did not answer").inc()
+            log.exception("data plane did not answer", data_plane=name, sampled=len(found))
             return _Answer(found, is_whole=False)
         return _Answer(found, is_whole=True)
 

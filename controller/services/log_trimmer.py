@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from controller import telemetry
 from controller.dataplane.base import DataPlane, TrimmingDataPlane
 from controller.domain.errors import CleaveError
+from controller.repeating import repeat_every
 
 log = telemetry.get_logger(__name__)
 
@@ -70,18 +71,17 @@ class LogTrimmer:
 
     def run(self) -> None:
         """Trim until `stop`."""
-        while not self._stopping.wait(self._interval_seconds):
-            try:
-                trimmed = trim(
-                    self._planes,
-                    retention_seconds=self._retention_seconds,
-                    budget_seconds=self._interval_seconds,
-                    should_stop=self._stopping.is_set,
-                )
-                if trimmed:
-                    log.info("logs trimmed", messages=trimmed)
-            except Exception:  # the thread would end unseen, and the logs would grow
-                log.exception("trimming failed")
+        repeat_every(self._interval_seconds, self._trim, self._stopping, log, "logs not trimmed")
+
+    def _trim(self) -> None:
+        trimmed = trim(
+            self._planes,
+            retention_seconds=self._retention_seconds,
+            budget_seconds=self._interval_seconds,
+            should_stop=self._stopping.is_set,
+        )
+        if trimmed:
+            log.info("logs trimmed", messages=trimmed)
 
     def stop(self) -> None:
         """Leave after the chunk in hand."""

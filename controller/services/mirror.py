@@ -17,6 +17,7 @@ from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import CleaveError, StoreUnavailable, TopicNotFound, Unsupported
 from controller.domain.layout import SegmentLayout
 from controller.domain.mirroring import LayoutStep
+from controller.repeating import repeat_every
 from controller.store.mirrors import mirrors
 from controller.store.mirrors.mirroring import follow_layout
 from controller.store.postgres.engine import Store
@@ -135,16 +136,12 @@ class MirrorLoop:
 
     def run(self) -> None:
         """Follow until `stop`; a store that is away is waited for."""
-        while not self._stopping.wait(self._interval_seconds / 2):
-            shards = self._shards()
-            if not shards.held:
-                continue
-            try:
-                follow_due(self._store, self._planes, interval_seconds=self._interval_seconds, shards=shards)
-            except CleaveError as error:
-                log.warning("mirror waits", error=str(error))
-            except Exception:  # the thread would end unseen, and the mirrors would be out of date
-                log.exception("mirror failed")
+        repeat_every(self._interval_seconds / 2, self._follow, self._stopping, log, "mirror waits")
+
+    def _follow(self) -> None:
+        shards = self._shards()
+        if shards.held:
+            follow_due(self._store, self._planes, interval_seconds=self._interval_seconds, shards=shards)
 
     def stop(self) -> None:
         """Leave after the look in hand."""

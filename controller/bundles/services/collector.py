@@ -26,7 +26,8 @@ from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.reports import REPORT_SCHEMAS, ReportArea
 from controller.clock import Clock
 from controller.dataplane.pulsar_load.brokers import Broker
-from controller.domain.errors import CleaveError, DataPlaneUnavailable, InvalidInput, Retryable
+from controller.domain.errors import CleaveError, DataPlaneUnavailable, InvalidInput
+from controller.repeating import Repeating
 
 log = telemetry.get_logger(__name__)
 
@@ -116,13 +117,28 @@ class BundleCollector:
 
     def run(self) -> None:
         """Tick at multiples of the interval until `stop`. A tick that fails is logged, and the next one follows."""
-        while not self._stopping.wait((self._interval_ms - self._clock.now_ms() % self._interval_ms) / 1000):
-            try:
-                self.tick()
-            except (Retryable, OSError) as error:
-                telemetry.BUNDLE_TICKS.labels("failed").inc()
-                clusters = [reader.cluster for reader in self._readers]
-                log.warning("tick failed", clusters=clusters, error=str(error))
+        clusters = [reader.cluster for reader in self._readers]
+        Repeating(
+            self._counted_tick,
+            self._stopping,
+            log.bind(clusters=clusters),
+            "bundle tick failed",
+            retry_seconds=(0.0, 0.0),
+            expected=(CleaveError, OSError),
+            on_error=lambda _: self._stopping.wait(self._until_next_tick()),
+        ).run(first_pause_seconds=self._until_next_tick())
+
+    def _counted_tick(self) -> float:
+        """A tick; then the seconds until the next one."""
+        try:
+            self.tick()
+        except Exception:
+            telemetry.BUNDLE_TICKS.labels("failed").inc()
+            raise
+        return self._until_next_tick()
+
+    def _until_next_tick(self) -> float:
+        return (self._interval_ms - self._clock.now_ms() % self._interval_ms) / 1000
 
     def tick_once(self) -> BundleTick:
         """One tick by itself. Raises DataPlaneUnavailable where no broker answered, OSError when storage fails."""

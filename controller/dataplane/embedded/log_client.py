@@ -70,7 +70,7 @@ class EmbeddedLogClient:
         self._calls = PostgresCalls(url, call_timeout_seconds=call_timeout_seconds, pool_size=pool_size)
         self._lock = threading.Lock()
         self._listener: PostgresListener | None = None
-        self._callbacks: dict[_Reader, tuple[str, Callable[[], None]]] = {}
+        self._callbacks: dict[_Reader, tuple[int, Callable[[], None]]] = {}
         self._queue_life_seconds = queue_life_seconds
         self._keeper = QueueKeeper(self._calls, queue_life_seconds)
 
@@ -231,7 +231,7 @@ class EmbeddedLogClient:
     def _watch(self, reader: _Reader, log_id: int, on_arrival: Callable[[], None]) -> None:
         """Let it know when its log rings."""
         with self._lock:
-            self._callbacks[reader] = (str(log_id), on_arrival)
+            self._callbacks[reader] = (log_id, on_arrival)
 
     def _forget(self, reader: _Reader) -> None:
         with self._lock:
@@ -243,12 +243,12 @@ class EmbeddedLogClient:
                 self._listener = PostgresListener(
                     self._url,
                     [ARRIVALS],
-                    on_notification=lambda _, log_id: self._call_back(log_id),
+                    on_notification=self._call_back,
                     on_gap=lambda: self._call_back(None),
                 )
                 self._listener.start()
 
-    def _call_back(self, log_id: str | None) -> None:
+    def _call_back(self, log_id: int | None) -> None:
         with self._lock:
             wanted = [call for of_log, call in self._callbacks.values() if log_id is None or of_log == log_id]
         for call in wanted:

@@ -20,6 +20,7 @@ from controller.dataplane.embedded.reader import MAX_READ_BYTES, milliseconds
 from controller.dataplane.embedded.timelines import Place, Timelines, demand_there
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.domain.errors import CleaveError, InvalidInput, LostRace
+from controller.repeating import repeat_every
 
 log = telemetry.get_logger(__name__)
 
@@ -204,14 +205,15 @@ class QueueKeeper:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._ended.wait(self._life_seconds / 5):
-            with self._lock:
-                readers = dict(self._readers)
-            if readers:
-                try:
-                    self._keep(readers)
-                except CleaveError as error:
-                    log.warning("readers of queues are not kept alive", error=str(error))
+        repeat_every(
+            self._life_seconds / 5, self._keep_all, self._ended, log, "readers of queues are not kept alive"
+        )
+
+    def _keep_all(self) -> None:
+        with self._lock:
+            readers = dict(self._readers)
+        if readers:
+            self._keep(readers)
 
     def _keep(self, readers: dict[str, EmbeddedQueueReader]) -> None:
         began = boot_seconds()

@@ -454,9 +454,19 @@ class PulsarLogClient:
             if is_time:
                 ring_at = time.monotonic() + RING_SECONDS
             for reader in readers:
-                reader.look()
-                if is_time:
-                    reader.ring()
+                self._look_at(reader, rings=is_time)
+
+    def _look_at(
+        self, reader: PulsarReader | PulsarPositionReader | PulsarQueueReader, *, rings: bool
+    ) -> None:
+        """An unexpected error keeps no other reader from being looked at; it is logged with the rings, not each time."""
+        try:
+            reader.look()
+            if rings:
+                reader.ring()
+        except Exception:  # the thread would end, and broken connections would go unnoticed
+            if rings:
+                log.exception("a reader cannot be looked at")
 
 
 _open: WeakSet[PulsarLogClient] = WeakSet()

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from controller.domain.errors import DataPlaneUnavailable
+from controller.domain.shown import shown
+from controller.domain.whole_numbers import MOST
 
 LINE_BYTES = 1 << 16
 """No line of a metrics page is longer. A body with a longer one is no metrics page."""
@@ -26,6 +28,10 @@ _LINE = re.compile(
 _VALUE = rb'="([^"\\]*(?:\\.[^"\\]*)*)"'
 _ESCAPED = {name: re.compile(rb"," + name + _VALUE) for name in (b"topic", b"subscription")}
 _PLAIN = {name: b"," + name + b'="' for name in _ESCAPED}
+
+
+LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999."""
 
 
 @dataclass(slots=True)
@@ -69,7 +75,7 @@ class Page:
         end = text.rfind(b"\n")
         for match in _LINE.finditer(text, 0, end + 1):
             kind, labels, value = match.groups()
-            number = int(value) if value.isdigit() else int(float(value) * (1 if kind else 1000))
+            number = _number(value) if kind else _number(value, 1000, LATEST_MS)
             if kind:
                 self._count(kind, labels, number)
             else:
@@ -101,6 +107,19 @@ class Page:
             name = self._names.setdefault(name, name)  # one text for many topics
             messages, size = counters.out.get(name, (0, 0))
             counters.out[name] = (number, size) if kind == b"out_messages_total" else (messages, number)
+
+
+def _number(value: bytes, times: int = 1, most: int = MOST) -> int:
+    """The whole part of a value of the page. Raises DataPlaneUnavailable for what is no number that a counter or an instant can have."""
+    try:
+        number = int(value) if value.isdigit() else int(float(value) * times)
+    except (ValueError, OverflowError):
+        number = most + 1
+    if number > most:
+        raise DataPlaneUnavailable(
+            f"{shown(value.decode())} is no value of a broker's counter: this is no metrics page"
+        )
+    return number
 
 
 def _label(labels: bytes, name: bytes) -> bytes:

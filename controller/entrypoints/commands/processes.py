@@ -79,21 +79,24 @@ def serve(
     limit = settings.worker_statement_seconds
     with application(settings, name="cleave-serve", statement_seconds=limit) as cleave:
         from controller.entrypoints.web.server import web_server
+        from controller.services.worker.worker import demand_none_ended, run_part
 
         served = web_server(cleave.settings)
         if served is None:
             raise InvalidInput("CLEAVE_API_SECRET is not set, so no token could be told from another; set it")
         parts = build_server(cleave, served)
-        leave = threading.Event()
+        leave, ended = threading.Event(), list[str]()
         on_stop_signals(leave.set)
         with telemetry.bound(server=served.address):
-            running = [telemetry.start_thread(type(one).__name__, one.run) for one in parts]
+            leaving = ended, leave.is_set, leave.set
+            running = [telemetry.start_thread(type(one).__name__, run_part, one, *leaving) for one in parts]
             telemetry.get_logger(__name__).info("serving")
         leave.wait()
         for one in parts:
             one.stop()
         for thread in running:
             thread.join()
+        demand_none_ended(ended)
 
 
 def metrics(

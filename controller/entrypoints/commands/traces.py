@@ -17,6 +17,7 @@ from controller.entrypoints.output import say
 from controller.entrypoints.reading import reading_store, snapshot
 from controller.entrypoints.spans import instant
 from controller.entrypoints.stop_signals import on_stop_signals
+from controller.repeating import Repeating
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
 from controller.store.traced import Traced, ended_operations, installed_at
@@ -49,12 +50,12 @@ def traces(
             return
         leave = threading.Event()
         on_stop_signals(leave.set)
-        while not leave.is_set():
-            try:
-                sender.round()
-            except Retryable as error:
-                log.warning("no traces sent; trying again", error=str(error))
-            leave.wait(every)
+
+        def send() -> float:
+            sender.round()
+            return every
+
+        Repeating(send, leave, log, "no traces sent; trying again", retry_seconds=(every, every)).run()
 
 
 class _Sender:

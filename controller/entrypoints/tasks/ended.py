@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from controller.domain.errors import InvalidInput
-from controller.domain.whole_numbers import MOST
+from controller.domain.whole_numbers import from_digits
 from controller.entrypoints.output import operation_document
 from controller.entrypoints.running import demand_done
 from controller.entrypoints.tasks.access import Extras, cleave_at
@@ -14,9 +14,9 @@ from controller.store.journal import operations
 
 def ended_operation(*, dsn: str, extras: Extras, operation_id: int | str) -> dict[str, Any] | None:
     """The operation once it is done; None while it is under way. Raises Terminal if it was aborted, NotFound, InvalidInput."""
-    text = str(operation_id).strip()
-    if not text.isascii() or not text.isdigit() or int(text) > MOST:
+    number = from_digits(str(operation_id).strip())
+    if number is None:
         raise InvalidInput(f"operation_id={operation_id!r} is not an operation's id, which is a whole number")
     with cleave_at(dsn, extras) as app, app.store.transaction() as tx:
-        operation = operations.get_operation(tx, int(text))
+        operation = operations.get_operation(tx, number)
     return None if operation.state.is_live else operation_document(demand_done(operation))

@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from controller.bootstrap import ConsumerServices
 from controller.domain.deliveries import DeliveryEvent
 from controller.entrypoints.web.asked import Topic
-from controller.entrypoints.web.demands import CONSUME
+from controller.entrypoints.web.demands import CONSUME, Holder
 from controller.entrypoints.web.paths import CONSUMER_PATH, ConsumerName, Name
 from controller.entrypoints.web.refusals import LED, REFUSALS
 from controller.entrypoints.web.sessions import AtLeader, Life
@@ -104,22 +104,30 @@ class Openings(BaseModel):
     messages: list[Troubled]
 
 
-async def _asker(request: HttpRequest, topic: Topic, subscription: Name, consumer: ConsumerName) -> _Asker:
+async def _asker(
+    request: HttpRequest, topic: Topic, subscription: Name, consumer: ConsumerName, holder: Holder
+) -> _Asker:
     served: ConsumerServices = request.app.state.served
     topic_id, _ = await run_in_threadpool(served.layouts.find, topic)
-    return _Asker(served, SubscriptionKey(topic_id, subscription), consumer)
+    return _Asker(served, SubscriptionKey(topic_id, subscription), consumer, holder.subject)
 
 
 class _Asker:
     """Which consumer asks."""
 
-    def __init__(self, served: ConsumerServices, key: SubscriptionKey, consumer: str) -> None:
+    def __init__(self, served: ConsumerServices, key: SubscriptionKey, consumer: str, subject: str) -> None:
         self.counts = served.deliveries
-        self._key, self._consumer = key, consumer
+        self._key, self._consumer, self._subject = key, consumer, subject
 
     def ownership(self, said: Owned) -> Ownership:
         return Ownership(
-            self._key, self._consumer, said.incarnation, said.segment_id, said.bucket_start, said.generation
+            self._key,
+            self._consumer,
+            said.incarnation,
+            said.segment_id,
+            said.bucket_start,
+            said.generation,
+            self._subject,
         )
 
 

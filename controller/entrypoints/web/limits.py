@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from controller.domain.whole_numbers import from_digits
 from controller.entrypoints.web.refusals import json_answer
 
 LARGEST_BODY_BYTES = 4 * 1024 * 1024
@@ -45,8 +46,8 @@ class SmallRequests:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             headers = dict(scope["headers"])
-            length = headers.get(b"content-length", b"0")
-            if b"transfer-encoding" in headers or not length.isdigit() or int(length) > LARGEST_BODY_BYTES:
+            length = headers.get(b"content-length", b"0").decode("latin-1")
+            if b"transfer-encoding" in headers or from_digits(length, LARGEST_BODY_BYTES) is None:
                 reason = f"a body of {LARGEST_BODY_BYTES} bytes at most, with its length in Content-Length"
                 await json_answer({"reason": reason, "kind": "InvalidInput"}, 413)(scope, receive, send)
                 return

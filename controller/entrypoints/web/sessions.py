@@ -23,7 +23,7 @@ from controller.bootstrap import ConsumerServices
 from controller.domain.errors import StoreUnavailable
 from controller.domain.shown import printable
 from controller.entrypoints.web.asked import Topic, served_by
-from controller.entrypoints.web.demands import CONSUME, LOOK_UP
+from controller.entrypoints.web.demands import CONSUME, LOOK_UP, Holder
 from controller.entrypoints.web.layouts import stream_of
 from controller.entrypoints.web.paths import CONSUMER_PATH, PRINTABLE, TOPIC_PATH, ConsumerName, Name
 from controller.entrypoints.web.refusals import LED, REFUSALS, AskLeader, json_answer
@@ -203,13 +203,17 @@ class Asking:
     served: ConsumerServices
     key: SubscriptionKey
     consumer: str
+    subject: str
 
     async def ask(self, kind: type[Asked], **more: Any) -> None:
         """Put it into the leader's mailbox and wait for the answer."""
-        await _answered(self.served.leader, kind(key=self.key, consumer=self.consumer, **more))
+        request = kind(key=self.key, consumer=self.consumer, subject=self.subject, **more)
+        await _answered(self.served.leader, request)
 
 
-async def _asking(request: HttpRequest, topic: Topic, subscription: Name, consumer: ConsumerName) -> Asking:
+async def _asking(
+    request: HttpRequest, topic: Topic, subscription: Name, consumer: ConsumerName, holder: Holder
+) -> Asking:
     """At the leader; a client that asks another worker is sent there."""
     served = served_by(request)
     topic_id, leader = await run_in_threadpool(served.layouts.find, topic)
@@ -217,7 +221,7 @@ async def _asking(request: HttpRequest, topic: Topic, subscription: Name, consum
         if leader is None:
             raise StoreUnavailable(f"nobody leads {topic} just now; ask again in a moment")
         raise AskLeader(leader)
-    return Asking(served, SubscriptionKey(topic_id, subscription), consumer)
+    return Asking(served, SubscriptionKey(topic_id, subscription), consumer, holder.subject)
 
 
 AtLeader = Annotated[Asking, Depends(_asking)]

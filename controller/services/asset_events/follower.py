@@ -98,7 +98,5 @@ class LayoutFollower:
 
 def _named(heard: list[Notification]) -> list[tuple[int, int]]:
     """The changes that notifications name, by topic id and epoch."""
-    pairs = [one.payload.partition(":") for one in heard if not one.is_resync]
-    return [
-        (int(topic_id), int(epoch)) for topic_id, _, epoch in pairs if topic_id.isdigit() and epoch.isdigit()
-    ]
+    named = (one.ids for one in heard)
+    return [(ids[0], ids[1]) for ids in named if len(ids) == 2]

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from controller import telemetry
-from controller.domain.errors import CleaveError, Retryable
+from controller.domain.errors import CleaveError
+from controller.repeating import Repeating
 from controller.store.postgres.engine import Store
 from controller.store.postgres.notifications import Listener, Notification
 from controller.store.shards import Shards
@@ -43,28 +44,33 @@ class AssetEventPoster:
         self._store, self._listener, self._assets, self._shards = store, listener, assets, shards
         self._pending: dict[tuple[int, int], None] = {}  # in the order of arrival
         self._stopping = threading.Event()
-        self._is_away = False
 
     def run(self) -> None:
         """Post until `stop`. Raises nothing: what goes wrong is logged and tried again or dropped."""
         try:
-            self._follow()
+            Repeating(
+                self._round,
+                self._stopping,
+                log,
+                "asset events wait",
+                retry_seconds=(0.0, IDLE_SECONDS),
+                longest_pause_seconds=IDLE_SECONDS,
+                on_error=self._drop_unpostable,
+                says_once=True,
+            ).run()
         finally:
             self._listener.close()
 
-    def _follow(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                self._hear(self._listener.wait(0.0 if self._pending else IDLE_SECONDS))
-                self._post_some()
-                self._is_away = False
-            except CleaveError as error:
-                self._note(str(error))
-                self._stopping.wait(error.delay_seconds if isinstance(error, Retryable) else IDLE_SECONDS)
-            except Exception as error:  # noqa: BLE001  # a worker does not end for this
-                self._note(f"{type(error).__name__}: {error}")
-                self._pending.clear()
-                self._stopping.wait(IDLE_SECONDS)
+    def _round(self) -> float:
+        """Wait for changes, and post some; the next round comes at once."""
+        self._hear(self._listener.wait(0.0 if self._pending else IDLE_SECONDS))
+        self._post_some()
+        return 0.0
+
+    def _drop_unpostable(self, error: Exception) -> None:
+        """Drop all changes after an unexpected error: the change at fault would raise it again, and hold up the changes behind it."""
+        if not isinstance(error, CleaveError):
+            self._pending.clear()
 
     def stop(self) -> None:
         """Leave after the call in hand. Safe to call from a signal handler."""
@@ -75,9 +81,9 @@ class AssetEventPoster:
         """Remember the changes of our shards, up to the bound. The oldest are dropped first."""
         shards = self._shards()
         for notification in notifications:
-            topic_id, _, epoch = notification.payload.partition(":")
-            if topic_id.isdigit() and epoch.isdigit() and shards.owns(int(topic_id)):
-                self._pending[int(topic_id), int(epoch)] = None
+            match notification.ids:
+                case (topic_id, epoch) if shards.owns(topic_id):
+                    self._pending[topic_id, epoch] = None
         while len(self._pending) > PENDING_AT_MOST:
             del self._pending[next(iter(self._pending))]
             telemetry.ASSET_EVENTS.labels(outcome="dropped").inc()
@@ -98,12 +104,6 @@ class AssetEventPoster:
             is_known = self._assets.post(event.topic, document(event))
             del self._pending[event.topic_id, event.epoch]
             telemetry.ASSET_EVENTS.labels(outcome="posted" if is_known else "unknown").inc()
-
-    def _note(self, why: str) -> None:
-        """Logged once when an outage begins, not each time."""
-        if not self._is_away:
-            log.warning("asset events wait", error=why, pending=len(self._pending))
-        self._is_away = True
 
 
 def document(event: LayoutEvent) -> dict[str, Any]:

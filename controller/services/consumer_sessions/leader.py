@@ -21,6 +21,7 @@ from sqlalchemy import Connection
 from controller import telemetry
 from controller.clock import Clock
 from controller.domain.errors import (
+    AccessForbidden,
     CleaveError,
     FencedOut,
     InvalidInput,
@@ -29,6 +30,7 @@ from controller.domain.errors import (
     Retryable,
     StoreUnavailable,
 )
+from controller.repeating import Repeating
 from controller.services.consumer_sessions.requests import Attach, Detach, Goodbye, Pulse, Register, Request
 from controller.services.consumer_sessions.sessions import SubscriptionSessions
 from controller.services.consumer_sessions.settlement import Settlement, settle
@@ -99,27 +101,35 @@ class SessionLeader:
 
     def run(self) -> None:
         """Until `stop`."""
-        while not self._stopping.is_set():
-            try:
-                self._wait()
-                self._take_over()
-                self._take_requests()
-                self._keep_time()
-                self._settle_all()
-            except Retryable as error:
-                log.warning("consumers wait", error=str(error), delay_seconds=error.delay_seconds)
-                self._stopping.wait(min(error.delay_seconds, LONGEST_WAIT_SECONDS))
-                self._leave_shards()
-                self._hang_up_silent()
-            except Exception:  # the thread would end, and nobody would be served
-                log.exception("a round of the sessions' leader failed")
-                self._stopping.wait(RETRY_SECONDS)
+        Repeating(
+            self._round,
+            self._stopping,
+            log,
+            "consumers wait",
+            retry_seconds=(0.0, LONGEST_WAIT_SECONDS),
+            longest_pause_seconds=LONGEST_WAIT_SECONDS,
+            on_error=self._look_after_streams,
+        ).run()
         for known in self._known.values():
             known.end_all("moved")
         while self._mailbox:
             _refuse(self._mailbox.popleft(), StoreUnavailable("this worker is leaving; ask another one"))
         self._listener.close()
         self._store.dispose()
+
+    def _round(self) -> float:
+        """Wait, and do what there is to do; the next round comes at once."""
+        self._wait()
+        self._take_over()
+        self._take_requests()
+        self._keep_time()
+        self._settle_all()
+        return 0.0
+
+    def _look_after_streams(self, _error: Exception) -> None:
+        """End the streams that must end now. That needs no database, so it is done after a round that failed, too."""
+        self._leave_shards()
+        self._hang_up_silent()
 
     def _wait(self) -> None:
         """Until there is something to do."""
@@ -132,10 +142,8 @@ class SessionLeader:
         for notification in self._listener.wait(timeout):
             if notification.sender == self._own_process and not notification.is_resync:
                 continue  # the same transaction settled what follows
-            head = notification.payload.partition(":")[0]
-            topic_id = int(head) if head.isdigit() else None
             for key, known in self._known.items():
-                if notification.is_resync or key.topic_id == topic_id:
+                if notification.is_resync or key.topic_id == notification.first_id:
                     known.is_settled = False
 
     def _leave_shards(self) -> None:
@@ -155,7 +163,7 @@ class SessionLeader:
             with self._store.transaction() as tx:
                 for row in consumers.of_shards(tx, Shards.of(self._shard_count, new)):
                     known = self._of(SubscriptionKey(row.topic_id, row.subscription))
-                    known.restore(row.name, row.incarnation, now)
+                    known.restore(row.name, row.incarnation, now, row.subject)
             self._terms |= {shard: terms[shard] for shard in new}
 
     def _shard(self, key: SubscriptionKey) -> int:
@@ -171,12 +179,25 @@ class SessionLeader:
             request = self._mailbox.popleft()
             if self._shard(request.key) not in self._terms:
                 _refuse(request, StoreUnavailable("another worker leads this topic now; ask again", 0.2))
+            elif self._is_foreign(request):
+                continue
             elif isinstance(request, Pulse | Detach):
                 self._note(request)
             else:
                 waiting.setdefault(request.key, []).append(request)
         for key, requests in waiting.items():
             self._settle(key, requests)
+
+    def _is_foreign(self, request: Request) -> bool:
+        """Return True if the request is refused, since a token of another subject began the consumer's session."""
+        known = self._known.get(request.key)
+        try:
+            if known is not None:
+                known.demand_owner(request, request.key.name)
+        except AccessForbidden as error:
+            _refuse(request, error)
+            return True
+        return False
 
     def _note(self, request: Request) -> None:
         """A pulse or the end of a stream, which are in memory only."""
@@ -264,7 +285,24 @@ class SessionLeader:
                 self._settle(key, ())
 
     def _settle(self, key: SubscriptionKey, requests: Sequence[Request]) -> None:
-        """One transaction for all of it; then what it changed in memory, the answers and the pushes."""
+        """One transaction for all of it; then what it changed in memory, the answers and the pushes. An unexpected error
+        is this subscription's: the others are settled.
+        """
+        try:
+            self._settle_at_once(key, requests)
+        except CleaveError:
+            raise
+        except Exception:
+            if len(requests) > 1:  # one of them may be at fault
+                for request in requests:
+                    self._settle(key, [request])
+                return
+            telemetry.LOOP_ERRORS.labels("sessions not settled").inc()
+            log.exception("sessions not settled", topic_id=key.topic_id, subscription=key.name)
+            failed = Retryable("the leader failed, and its log says why; ask again", RETRY_SECONDS)
+            self._put_off(key, self._of(key), requests, failed)
+
+    def _settle_at_once(self, key: SubscriptionKey, requests: Sequence[Request]) -> None:
         known = self._of(key)
         for request in requests:
             if isinstance(request, Goodbye):  # should the write fail, the grace period ends the session
@@ -330,9 +368,10 @@ class SessionLeader:
             try:
                 if index in settled.refused:
                     raise settled.refused[index]
+                known.demand_owner(request, key.name)
                 ids = {"topic": settled.topic, "subscription": key.name, "consumer": request.consumer}
                 if isinstance(request, Register):
-                    if known.begin(request.consumer, request.incarnation, now):
+                    if known.begin(request.consumer, request.incarnation, now, request.subject):
                         log.info("session begun", **ids)
                 elif isinstance(request, Attach):
                     known.attach(request.consumer, request.incarnation, request.stream, now)
@@ -345,7 +384,7 @@ class SessionLeader:
                 _refuse(request, refusal)
             else:
                 _answer(request)
-        known.follow_rows({name: row.incarnation for name, row in settled.rows.items()}, now)
+        known.follow_rows(settled.rows, now)
 
 
 def _next_due(known: SubscriptionSessions) -> float:

@@ -62,6 +62,8 @@ class Request:
     key: SubscriptionKey
     consumer: str
     incarnation: str
+    subject: str | None = None
+    """Subject of the token that asks; None where the leader itself does."""
     done: Future[None] = field(default_factory=Future)
 
 

@@ -13,9 +13,16 @@ from dataclasses import dataclass, field
 from controller.domain.assignment import SegmentBucket
 from controller.domain.errors import LostRace
 from controller.services.consumer_sessions.presence import AWAY_SECONDS, Presence
-from controller.services.consumer_sessions.requests import NO_SESSION, GrantedBucket, PushedAssignment, Stream
+from controller.services.consumer_sessions.requests import (
+    NO_SESSION,
+    GrantedBucket,
+    PushedAssignment,
+    Request,
+    Stream,
+)
 from controller.services.consumer_sessions.settlement import Settlement
 from controller.services.consumer_sessions.timing import ConsumerTiming
+from controller.store.topics.consumers import ConsumerRow, not_yours
 
 
 @dataclass(slots=True)
@@ -28,6 +35,8 @@ class Session:
     away_since: float
     stream: Stream | None = None
     told: PushedAssignment | None = None
+    subject: str | None = None
+    """Whose token began it; None where no token did."""
 
 
 @dataclass(slots=True)
@@ -72,19 +81,21 @@ class SubscriptionSessions:
             },
         )
 
-    def restore(self, consumer: str, incarnation: str, now: float) -> None:
+    def restore(self, consumer: str, incarnation: str, now: float, subject: str | None = None) -> None:
         """A session from before: disconnected just now."""
-        self.sessions[consumer] = Session(incarnation, now + self.timing.grace_seconds, now, now)
+        expires_at = now + self.timing.grace_seconds
+        self.sessions[consumer] = Session(incarnation, expires_at, now, now, subject=subject)
 
-    def begin(self, consumer: str, incarnation: str, now: float) -> bool:
+    def begin(self, consumer: str, incarnation: str, now: float, subject: str | None = None) -> bool:
         """A session that was just registered; False for one that goes on. Another life of that name is told that it was replaced."""
         before = self.sessions.get(consumer)
         if before is not None and before.incarnation == incarnation:
             before.heard_at, before.expires_at = now, max(before.expires_at, now + self.timing.grace_seconds)
+            before.subject = before.subject or subject
             return False
         if before is not None and before.stream is not None:
             before.stream.end("replaced")
-        self.restore(consumer, incarnation, now)
+        self.restore(consumer, incarnation, now, subject)
         return True
 
     def demand(self, consumer: str, incarnation: str) -> Session:
@@ -123,13 +134,23 @@ class SubscriptionSessions:
             if session.stream is not None:
                 session.stream.end(reason)
 
-    def follow_rows(self, incarnations: Mapping[str, str], now: float) -> None:
+    def demand_owner(self, request: Request, subscription: str) -> None:
+        """Raises AccessForbidden for the token of another subject than the one that began the consumer's session."""
+        session = self.sessions.get(request.consumer)
+        if (
+            request.subject is not None
+            and session is not None
+            and session.subject not in (None, request.subject)
+        ):
+            raise not_yours(request.consumer, subscription)
+
+    def follow_rows(self, rows: Mapping[str, ConsumerRow], now: float) -> None:
         """Somebody else may have registered or removed a consumer: who has a row has a session, and nobody else."""
-        for name in [name for name in self.sessions if name not in incarnations]:
+        for name in [name for name in self.sessions if name not in rows]:
             self.end(name, self.sessions[name].incarnation, "removed")
-        for name, incarnation in incarnations.items():
+        for name, row in rows.items():
             if name not in self.sessions:
-                self.restore(name, incarnation, now)
+                self.restore(name, row.incarnation, now, row.subject)
 
     def end_all(self, reason: str) -> None:
         """Nobody is served here any more; whoever is somewhere else will be."""

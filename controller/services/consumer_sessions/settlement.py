@@ -231,8 +231,10 @@ def _begin_and_end(tx: Connection, key: SubscriptionKey, asked: _Asked) -> None:
                     tx, key.topic_id, key.name, request.consumer, request.incarnation
                 ):
                     holds.demand_topic_may_act(tx, key.topic_id)
-                consumers.register_session(tx, key.topic_id, key.name, request.consumer, request.incarnation)
+                life = request.consumer, request.incarnation, request.subject
+                consumers.register_session(tx, key.topic_id, key.name, *life)
             elif isinstance(request, Goodbye):
+                consumers.demand_owner(tx, key.topic_id, key.name, request.consumer, request.subject)
                 reason = consumers.EXPIRED if request.has_expired else consumers.LEFT
                 consumers.depart(tx, key.topic_id, key.name, request.consumer, request.incarnation, reason)
 

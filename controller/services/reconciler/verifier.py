@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from controller import telemetry
 from controller.dataplane.base import DataPlane
-from controller.domain.errors import CleaveError
+from controller.repeating import Repeating
 from controller.services.reconciler.reconcile import verify_topics
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
@@ -37,26 +37,26 @@ class Verifier:
         """`on_verified` is called, in the verifier's thread, when topics may be acted on again."""
         self._store, self._planes, self._shards, self._on_verified = store, planes, shards, on_verified
         self._stopping = threading.Event()
+        self._interval_seconds = INTERVAL_SECONDS
 
     def run(self) -> None:
         """Rounds until `stop`. A round that verified topics is followed by the next one at once."""
-        interval_seconds = INTERVAL_SECONDS
-        while not self._stopping.is_set():
-            found = verified = 0
-            try:
-                found, verified = self.round()
-            except CleaveError as error:
-                log.warning("topics not verified", error=str(error))
-            except Exception:  # the thread would end unseen, and topics would wait for ever
-                log.exception("verifying topics failed")
-            if verified:
-                log.info("topics verified", topics=verified)
-                self._on_verified()
-                continue
-            interval_seconds = (
-                min(2 * interval_seconds, LONGEST_INTERVAL_SECONDS) if found else INTERVAL_SECONDS
-            )
-            self._stopping.wait(interval_seconds)
+        retry_seconds = (INTERVAL_SECONDS, INTERVAL_SECONDS)
+        Repeating(
+            self._paced_round, self._stopping, log, "topics not verified", retry_seconds=retry_seconds
+        ).run()
+
+    def _paced_round(self) -> float:
+        """A round; then the seconds until the next one."""
+        found, verified = self.round()
+        if verified:
+            log.info("topics verified", topics=verified)
+            self._on_verified()
+            return 0.0
+        self._interval_seconds = (
+            min(2 * self._interval_seconds, LONGEST_INTERVAL_SECONDS) if found else INTERVAL_SECONDS
+        )
+        return self._interval_seconds
 
     def stop(self) -> None:
         """Leave after the present round."""

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 from controller import telemetry
 from controller.clock import Clock
-from controller.domain.errors import Retryable
+from controller.repeating import Repeating
 from controller.store.postgres.notifications import Listener, Notification
 
 log = telemetry.get_logger(__name__)
@@ -66,20 +66,20 @@ class Feeds:
 
     def run(self) -> None:
         """Until `stop`."""
-        while not self._stopping.is_set():
-            try:
-                self._wait()
-                for feed in self._feeds:
-                    feed.tell()
-            except Retryable as error:
-                log.warning("watchers are not told", error=str(error), delay_seconds=error.delay_seconds)
-                self._stopping.wait(min(error.delay_seconds, LONGEST_WAIT_SECONDS))
-            except Exception:  # the thread would end, and nobody would be told any more
-                log.exception("a round of the feeds failed")
-                self._stopping.wait(LONGEST_WAIT_SECONDS)
+        retry_seconds = (0.0, LONGEST_WAIT_SECONDS)
+        Repeating(
+            self._round, self._stopping, log, "watchers not notified", retry_seconds=retry_seconds
+        ).run()
         for feed in self._feeds:
             feed.end_all("moved")
         self._listener.close()
+
+    def _round(self) -> float:
+        """Wait, and tell; the next round comes at once."""
+        self._wait()
+        for feed in self._feeds:
+            feed.tell()
+        return 0.0
 
     def _wait(self) -> None:
         due = min(feed.due_in_seconds for feed in self._feeds)

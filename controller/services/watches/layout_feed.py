@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from controller import telemetry
 from controller.domain.errors import CleaveError, NotFound
 from controller.services.watches.feeds import Watcher
 from controller.store import leases
@@ -20,6 +21,8 @@ from controller.store.postgres.engine import Store
 from controller.store.postgres.notifications import Notification
 from controller.store.topics import topics
 from controller.store.topics.published import PublishedLayout, published_layout
+
+log = telemetry.get_logger(__name__)
 
 LAYOUTS, LEADERS = "cleave_layout", "cleave_leaders"
 CHANNELS = (LAYOUTS, LEADERS)
@@ -114,6 +117,11 @@ class LayoutFeed:
                 with self._lock:
                     self._dirty |= dirty
                 raise
+            except (
+                Exception
+            ):  # The next sweep reads this topic again; the watchers of other topics are notified.
+                telemetry.LOOP_ERRORS.labels("watchers not notified").inc()
+                log.exception("watchers not notified", topic_id=topic_id)
             else:
                 self._push(topic_id, found)
 
@@ -158,5 +166,5 @@ class LayoutFeed:
 
 def _named(notifications: Sequence[Notification], channel: str) -> set[int]:
     """The topics, or shards, that a channel's payloads begin with."""
-    heads = (one.payload.partition(":")[0] for one in notifications if one.channel == channel)
-    return {int(head) for head in heads if head.isdigit()}
+    firsts = (one.first_id for one in notifications if one.channel == channel)
+    return {first for first in firsts if first is not None}

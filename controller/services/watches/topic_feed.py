@@ -15,11 +15,14 @@ from dataclasses import dataclass
 
 from sqlalchemy import text
 
+from controller import telemetry
 from controller.clock import Clock
 from controller.domain.errors import CleaveError, InvalidInput
 from controller.services.watches.feeds import Watcher
 from controller.store.postgres.engine import Store
 from controller.store.postgres.notifications import Notification
+
+log = telemetry.get_logger(__name__)
 
 CHANNEL = "cleave_topics"
 GATHER_SECONDS = 0.05
@@ -112,6 +115,12 @@ class TopicFeed:
                 with self._lock:
                     self._due = dict.fromkeys(self._watchers, -math.inf)
                 raise
+            except (
+                Exception
+            ):  # The next sweep reads this namespace again; the watchers of others are notified.
+                telemetry.LOOP_ERRORS.labels("watchers not notified").inc()
+                log.exception("watchers not notified", namespace=wanted.namespace)
+                continue
             for watcher in self._watching(wanted):
                 watcher.push(names)
 

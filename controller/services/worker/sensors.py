@@ -157,9 +157,3 @@ def everything(sensors: Iterable[Sensor]) -> Work:
     for sensor in sensors:
         work = work | sensor.due()
     return work
-
-
-def topic_of(payload: str) -> int | None:
-    """The topic a notification names first (`17` or `17:4`); None for a payload that names none."""
-    head = payload.split(":", 1)[0]
-    return int(head) if head.isdigit() else None

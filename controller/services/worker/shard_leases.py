@@ -21,7 +21,8 @@ from sqlalchemy import Connection
 
 from controller import telemetry
 from controller.clock import Clock
-from controller.domain.errors import CleaveError, FencedOut, HeldUp, Retryable, WorkerNameInUse
+from controller.domain.errors import FencedOut, HeldUp, Retryable, WorkerNameInUse
+from controller.repeating import Repeating
 from controller.services.worker.schema_version import SchemaVersion
 from controller.store import leases
 from controller.store.leases import Lease
@@ -176,26 +177,28 @@ class ShardLeases:
         """Rounds at a third of the lease time until `stop`; a failed round is repeated soon, so that leases which run
         still are renewed as soon as the store answers. Calls `on_refused` and ends when another process has the name.
         """
-        pause, said = self._ttl_seconds / 3, ""
-        while not self._stop.wait(pause):
-            pause = self._ttl_seconds / 3
-            try:
-                if self.round():
-                    on_change()
-                said = ""
-            except Retryable as error:
-                pause = min(pause, RETRY_SECONDS, error.delay_seconds)
-                if str(error) != said:
-                    said = str(error)
-                    log.warning("lease round failed; trying again", worker=self._worker_id, error=said)
-            except WorkerNameInUse as error:
-                self.refused = error
-                on_refused()
-                return
-            except CleaveError as error:
-                log.error("lease round refused", worker=self._worker_id, error=str(error))
-            except Exception:  # the thread would end, and the worker would go on without a shard
-                log.exception("lease round failed", worker=self._worker_id)
+        pause_seconds = self._ttl_seconds / 3
+
+        def renew() -> float:
+            if self.round():
+                on_change()
+            return pause_seconds
+
+        rounds = Repeating(
+            renew,
+            self._stop,
+            log.bind(worker=self._worker_id),
+            "lease round failed",
+            retry_seconds=(0.0, min(pause_seconds, RETRY_SECONDS)),
+            longest_pause_seconds=pause_seconds,
+            ends_with=(WorkerNameInUse,),
+            says_once=True,
+        )
+        try:
+            rounds.run(first_pause_seconds=pause_seconds)
+        except WorkerNameInUse as error:
+            self.refused = error
+            on_refused()
 
     def stop(self) -> None:
         """End `run`, after the round in hand."""

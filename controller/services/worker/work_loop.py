@@ -18,13 +18,9 @@ from controller import telemetry
 from controller.clock import Clock, to_ms
 from controller.domain.decision import Lane
 from controller.domain.errors import CleaveError, Retryable
+from controller.repeating import Repeating
 from controller.services.worker.agenda import Agenda, Firing
-from controller.services.worker.sensors import (
-    LONGEST_GATHERING_SECONDS,
-    Sensor,
-    everything,
-    topic_of,
-)
+from controller.services.worker.sensors import LONGEST_GATHERING_SECONDS, Sensor, everything
 from controller.services.worker.work import NOTHING, Work
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
@@ -93,6 +89,8 @@ class WorkLoop:
         self._running: set[Future[None]] = set()
         self._notified_at: dict[int | None, float] = {}
         """Since when consumers of a topic, or of any (None), wait for a decision."""
+        self._next: Round | None = None
+        """What the next round does; None: everything."""
 
     @property
     def is_stopping(self) -> bool:
@@ -115,20 +113,24 @@ class WorkLoop:
 
     def run(self) -> None:
         """Work until `stop`; a store that is away is waited for."""
-        next_round = self._everything()
+        rounds = Repeating(
+            self._round,
+            self._stopping,
+            log,
+            "round failed; trying again",
+            retry_seconds=(0.0, min(RETRY_SECONDS, self._sweep_seconds)),
+        )
         try:
-            while not self._stopping.is_set():
-                try:
-                    self._perform(next_round)
-                    next_round = self._wait()
-                except Retryable as error:
-                    log.warning(
-                        "round failed; trying again", error=str(error), delay_seconds=error.delay_seconds
-                    )
-                    self._stopping.wait(min(error.delay_seconds, RETRY_SECONDS, self._sweep_seconds))
-                    next_round = self._everything()
+            rounds.run()
         finally:
             self._pool.shutdown(wait=True)
+
+    def _round(self) -> float:
+        """Do what is next, all there is at first and after an error, and wait; the next round comes at once."""
+        next_round, self._next = self._next or self._everything(), None
+        self._perform(next_round)
+        self._next = self._wait()
+        return 0.0
 
     def _everything(self) -> Round:
         """Drain all there is; the next sweep counts from here."""
@@ -150,6 +152,9 @@ class WorkLoop:
             except CleaveError as error:
                 log.error("evaluation refused", error=str(error))
                 self._stopping.wait(REFUSED_PAUSE_SECONDS)
+            except Exception:  # what is intended already does not depend on it
+                self._start_operations(max(next_round.threads, 1))
+                raise
         if work.operations or intended:
             self._start_operations(max(next_round.threads, intended, 1))
 
@@ -207,7 +212,11 @@ class WorkLoop:
                 log.warning("operation left for later", error=str(error))
                 return
             except Exception:  # a thread of the pool would swallow it unseen
+                telemetry.LOOP_ERRORS.labels("operation runner failed").inc()
                 log.exception("operation runner failed")
+                self._stopping.wait(
+                    RETRY_SECONDS
+                )  # the loop is woken by the end of this thread, and begins the next
                 return
 
     def _wait(self) -> Round:
@@ -237,7 +246,7 @@ class WorkLoop:
         """What they ask for at once; what may wait for more of its kind goes on the agenda."""
         shards, work, threads = self._shards(), NOTHING, 0
         for notification in notifications:
-            topic_id = topic_of(notification.payload)
+            topic_id = notification.first_id
             if topic_id is not None and not shards.owns(topic_id):
                 continue  # another worker's topic
             for sensor in self._sensors:

@@ -5,13 +5,13 @@ Decides nothing and runs no operation itself: `work_loop` does, in the shards th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
 from controller import telemetry
-from controller.domain.errors import Retryable
+from controller.domain.errors import InvariantViolated, Retryable, Terminal
 from controller.services.worker.shard_leases import ShardLeases
 from controller.services.worker.work_loop import WorkLoop
 from controller.store.postgres.notifications import Listener
@@ -33,6 +33,28 @@ class Beside(Protocol):
 
     def stop(self) -> None:
         """Leave soon."""
+
+
+def run_part(
+    part: Beside, ended: list[str], is_stopping: Callable[[], bool], stop: Callable[[], None]
+) -> None:
+    """Run a part of a process. One that ends by itself is noted in `ended`, and the process stops: it would go on without that part
+    unnoticed, and is started again instead.
+    """
+    try:
+        part.run()
+    except Exception:
+        log.exception("a part of the process failed", part=type(part).__name__)
+    finally:
+        if not is_stopping():
+            ended.append(type(part).__name__)
+            stop()
+
+
+def demand_none_ended(ended: Sequence[str]) -> None:
+    """Raises InvariantViolated where a part of the process has ended by itself."""
+    if ended:
+        raise InvariantViolated(f"{ended[0]} ended by itself, and the process with it; the log says why")
 
 
 @dataclass(frozen=True)
@@ -66,8 +88,10 @@ class Worker:
 
     def _work(self) -> None:
         leasing = telemetry.start_thread("leases", self.leases.run, self.loop.rescan, self.loop.stop)
+        ended: list[str] = []
         for other in self.beside:
-            telemetry.start_thread(type(other).__name__, other.run)
+            leaving = (lambda: self.loop.is_stopping), self.loop.stop
+            telemetry.start_thread(type(other).__name__, run_part, other, ended, *leaving)
         try:
             self.loop.run()
         finally:
@@ -80,6 +104,7 @@ class Worker:
                     ends.callback(other.stop)
         if self.leases.refused is not None:
             raise self.leases.refused
+        demand_none_ended(ended)
 
     def _take_shards(self) -> bool:
         """The first round of leases; False when told to stop before there was one. Raises WorkerNameInUse."""
@@ -88,10 +113,18 @@ class Worker:
             try:
                 self.schema()
                 self.leases.round()
-            except Retryable as error:
+            except Terminal:
+                raise
+            except Exception as error:
                 if str(error) != said:
                     said = str(error)
-                    log.warning("the worker waits to begin", error=said, next_try_in_seconds=delay_seconds)
+                    is_known = isinstance(error, Retryable)
+                    log.warning(
+                        "the worker waits to begin",
+                        error=said,
+                        next_try_in_seconds=delay_seconds,
+                        exc_info=None if is_known else error,
+                    )
                 self.loop.pause(delay_seconds)
                 delay_seconds = min(2 * delay_seconds, LONGEST_WAIT_SECONDS)
             else:

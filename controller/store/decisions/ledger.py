@@ -105,7 +105,7 @@ def ensure_partitions(tx: Connection, days_ahead: int) -> list[str]:
 
 
 def drop_partitions(tx: Connection, older_than: datetime) -> list[str]:
-    """Drops the days (UTC) that ended at or before `older_than`; returns their tables' names."""
+    """Drops the days (UTC) that ended at or before `older_than`, and none of the last 30 days; returns their tables' names."""
     drop = text("SELECT cleave.drop_decision_partitions(:older_than)")
     return list(tx.execute(drop, {"older_than": older_than}).scalars())
 

@@ -23,6 +23,8 @@ stands in `sql/schema.sql`):
 
 Two more are sent by statements: `cleave_drains` (`topic`) by `store/topics/drains.py` when what a subscription has read to its
 end has changed, and `embedded_arrivals` (the log's id) by `dataplane/embedded` when a log got messages or was closed.
+
+Every login may send any payload on any of them. The listener drops what none of these would send (`postgres/notification`).
 """
 
 from __future__ import annotations
@@ -32,7 +34,6 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -40,29 +41,19 @@ import psycopg2
 from psycopg2 import sql
 from sqlalchemy import URL
 
+from controller import telemetry
 from controller.descriptors import readable
 from controller.domain.errors import StoreUnavailable
 from controller.postgres.address import DatabaseAddress
 from controller.postgres.connection import ANSWER_SECONDS, SILENT_SECONDS, WatchedConnection, connect
+from controller.postgres.notification import RESYNC, Notification
+
+__all__ = ["Listener", "Notification"]
+
+log = telemetry.get_logger(__name__)
 
 RECONNECT_SECONDS = 1.0
-_RESYNC = "resync"
 _PIPE_BYTES = 65_536  # all a pipe holds, so that one wait takes every interrupt before it
-
-
-@dataclass(frozen=True, slots=True)
-class Notification:
-    """What arrived on a channel; `is_resync` says that some may have been missed before it."""
-
-    channel: str
-    payload: str
-    sender: int = field(default=0, compare=False)
-    """The server process whose transaction sent it, as `engine.server_process` says."""
-
-    @property
-    def is_resync(self) -> bool:
-        """Whether this is no notification but the start of a connection: look at everything."""
-        return self.channel == _RESYNC
 
 
 class Listener:
@@ -102,7 +93,7 @@ class Listener:
         """
         if self._connection is None:
             self._connect()
-            return [Notification(_RESYNC, "")]
+            return [Notification(RESYNC, "")]
         deadline = time.monotonic() + timeout_seconds
         while True:
             try:
@@ -110,7 +101,7 @@ class Listener:
             except psycopg2.Error:
                 self._disconnect()
                 self._connect()
-                return [Notification(_RESYNC, "")]
+                return [Notification(RESYNC, "")]
             if arrived is not None:
                 return arrived
             if time.monotonic() >= deadline:
@@ -137,7 +128,7 @@ class Listener:
             os.close(self._wake_write)
 
     def _poll(self, live: WatchedConnection, deadline: float) -> list[Notification] | None:
-        """Notifications, an empty list after an interrupt, None when nothing came until the deadline or the next question."""
+        """Legible notifications, an empty list after an interrupt, None when none came until the deadline or the next question."""
         if not live.notifies:
             socket, wake = live.fileno(), self._wake_read
             asks_at = self._heard_at + SILENT_SECONDS
@@ -158,7 +149,11 @@ class Listener:
     @staticmethod
     def _take(live: WatchedConnection) -> list[Notification]:
         taken, live.notifies[:] = list(live.notifies), []
-        return [Notification(one.channel, one.payload, one.pid) for one in taken]
+        arrived = [Notification(one.channel, one.payload, one.pid) for one in taken]
+        legible = [one for one in arrived if one.is_legible]
+        if len(legible) < len(arrived):
+            _ignore([one for one in arrived if not one.is_legible])
+        return legible
 
     def _connect(self) -> None:
         try:
@@ -177,3 +172,10 @@ class Listener:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _ignore(illegible: Sequence[Notification]) -> None:
+    """Count them. The payload is outside text and may be long, so the log has its beginning."""
+    for one in illegible:
+        telemetry.IGNORED_NOTIFICATIONS.labels(one.channel).inc()
+        log.debug("notification ignored", channel=one.channel, payload=one.payload[:100], sender=one.sender)

@@ -14,7 +14,7 @@ from datetime import datetime
 from sqlalchemy import Connection, text
 
 from controller.domain.consumer_registration import ConsumerRegistration
-from controller.domain.errors import FencedOut, SessionExpired
+from controller.domain.errors import AccessForbidden, FencedOut, SessionExpired
 from controller.domain.names import demand_name
 from controller.store.shards import Shards
 
@@ -30,6 +30,8 @@ class ConsumerRow:
     incarnation: str = ""
     away_seconds: float | None = None
     """For how long it has not been connected, where that was noted."""
+    subject: str | None = None
+    """Subject of the token that began the session; None where no token did."""
 
 
 _REGISTER = """
@@ -40,7 +42,7 @@ _UNREGISTER = """
     DELETE FROM cleave.consumer WHERE topic_id = :topic_id AND subscription = :subscription AND name = :name
 """
 _LIST = """
-    SELECT topic_id, subscription, name, registered_at, incarnation,
+    SELECT topic_id, subscription, name, registered_at, incarnation, subject,
            CAST(extract(epoch FROM clock_timestamp() - disconnected_at) AS float8) AS away_seconds
       FROM cleave.consumer
      WHERE topic_id = :topic_id AND (CAST(:subscription AS text) IS NULL OR subscription = :subscription)
@@ -72,6 +74,8 @@ register of a life that is forgotten leaves a session that ends with its grace p
 """
 LEFT, EXPIRED = "left", "expired"
 """Why a life of a consumer is over; the third reason is that another one of its name has begun."""
+FOREIGN = "foreign"
+"""Instead of a reason: the session belongs to another subject."""
 _DEPARTED = {LEFT: "has left", "replaced": "was replaced by a newer one"}
 _HAS_SESSION = """
     SELECT EXISTS (SELECT FROM cleave.consumer WHERE topic_id = :topic_id AND subscription = :subscription
@@ -79,7 +83,7 @@ _HAS_SESSION = """
 """
 _REGISTER_SESSION = """
     SELECT topic_name, topic_state, subscription_state, is_new, departed
-      FROM cleave.register_session(:topic_id, :subscription, :name, :incarnation)
+      FROM cleave.register_session(:topic_id, :subscription, :name, :incarnation, :subject)
 """
 _DEPART = """
     WITH gone AS (
@@ -97,13 +101,17 @@ _FORGET_OLDEST = """
             WHERE topic_id = :topic_id AND subscription = :subscription
             ORDER BY departed_at DESC OFFSET :most - 1 LIMIT 1)
 """
+_IS_FOREIGN = """
+    SELECT EXISTS (SELECT FROM cleave.consumer WHERE topic_id = :topic_id AND subscription = :subscription
+                      AND name = :name AND subject <> CAST(:subject AS text))
+"""
 _NOTE_AWAY = """
     UPDATE cleave.consumer c SET disconnected_at = clock_timestamp() - make_interval(secs => n.seconds)
       FROM unnest(CAST(:names AS text[]), CAST(:seconds AS float8[])) AS n (name, seconds)
      WHERE c.topic_id = :topic_id AND c.subscription = :subscription AND c.name = n.name
 """
 _OF_SHARDS = """
-    SELECT topic_id, subscription, name, registered_at, incarnation FROM cleave.consumer
+    SELECT topic_id, subscription, name, registered_at, incarnation, subject FROM cleave.consumer
      WHERE topic_id % :shard_count = ANY (:shards) ORDER BY topic_id, subscription, name
 """
 _FORGET = """
@@ -117,15 +125,20 @@ def has_session(tx: Connection, topic_id: int, subscription: str, name: str, inc
     return bool(tx.execute(text(_HAS_SESSION), row).scalar_one())
 
 
-def register_session(tx: Connection, topic_id: int, subscription: str, name: str, incarnation: str) -> bool:
+def register_session(
+    tx: Connection, topic_id: int, subscription: str, name: str, incarnation: str, subject: str | None = None
+) -> bool:
     """The consumer's life `incarnation` begins, or goes on; True when no consumer of that name was there.
 
-    Another life of that name departs. Raises SessionExpired for one that was away for too long, FencedOut for one that has
-    left or was replaced, InvalidInput for its name, else as `ConsumerRegistration.demand`.
+    Another life of that name departs. Raises AccessForbidden where a session of that name belongs to another subject,
+    SessionExpired for one that was away for too long, FencedOut for one that has left or was replaced, InvalidInput for
+    its name, else as `ConsumerRegistration.demand`.
     """
     demand_name("consumer", name)
-    row = {**_key(topic_id, subscription, name), "incarnation": incarnation}
+    row = {**_key(topic_id, subscription, name), "incarnation": incarnation, "subject": subject}
     *answer, departed = tx.execute(text(_REGISTER_SESSION), row).one()
+    if departed == FOREIGN:
+        raise not_yours(name, subscription)
     if departed == EXPIRED:
         raise SessionExpired(
             f"consumer {name} of {subscription} was away for too long; begin a new session", 0.0
@@ -135,6 +148,21 @@ def register_session(tx: Connection, topic_id: int, subscription: str, name: str
             f"consumer {name} of {subscription}: this incarnation {_DEPARTED[departed]}; open a new consumer"
         )
     return ConsumerRegistration(*answer).demand(topic_id, subscription)
+
+
+def not_yours(name: str, subscription: str) -> AccessForbidden:
+    """The error for a token of another subject than the session's."""
+    return AccessForbidden(
+        f"consumer {name} of {subscription} has a session that a token of another subject began; give this consumer another name, "
+        "or ask with a token of that subject"
+    )
+
+
+def demand_owner(tx: Connection, topic_id: int, subscription: str, name: str, subject: str | None) -> None:
+    """Raises AccessForbidden where the consumer's session belongs to another subject."""
+    row = {**_key(topic_id, subscription, name), "subject": subject}
+    if tx.execute(text(_IS_FOREIGN), row).scalar_one():
+        raise not_yours(name, subscription)
 
 
 def depart(

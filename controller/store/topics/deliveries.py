@@ -25,6 +25,8 @@ class Ownership:
     segment_id: int
     bucket_start: int
     generation: int
+    subject: str | None = None
+    """Subject of the token that says so."""
 
     @property
     def parameters(self) -> dict[str, object]:
@@ -49,15 +51,19 @@ class MessageDelivery:
     error: str | None
 
 
+MOST_TROUBLED = 1000
+"""Messages of a bucket that are remembered, as `cleave.note_delivery` bounds them; as many as a consumer holds by default."""
+LONGEST_ERROR = 200
+"""Characters of an error in the answer to a bucket's next reader."""
 _OPEN = """
     SELECT cleave.open_bucket(:topic_id, :subscription, :segment_id, :bucket_start, :consumer, :incarnation, :generation,
                               CAST(:position AS bigint[]))
 """
 _CLOSE = "SELECT cleave.close_bucket(:topic_id, :subscription, :segment_id, :bucket_start, :incarnation)"
 _TROUBLED = """
-    SELECT position, deliveries, deaths, error FROM cleave.message_delivery
+    SELECT position, deliveries, deaths, left(error, :longest_error) FROM cleave.message_delivery
      WHERE topic_id = :topic_id AND subscription = :subscription AND segment_id = :segment_id AND bucket_start = :bucket_start
-     ORDER BY position
+     ORDER BY position LIMIT :most
 """
 _NOTE = """
     SELECT cleave.note_delivery(:topic_id, :subscription, :segment_id, :bucket_start, :consumer, :incarnation, :generation,
@@ -75,7 +81,8 @@ def open_bucket(
     openings = tx.execute(text(_OPEN), parameters).scalar_one()
     if openings is None:
         raise _not_owned(ownership)
-    return openings, [MessageDelivery(*row) for row in tx.execute(text(_TROUBLED), parameters)]
+    bounds = {"most": MOST_TROUBLED, "longest_error": LONGEST_ERROR}
+    return openings, [MessageDelivery(*row) for row in tx.execute(text(_TROUBLED), parameters | bounds)]
 
 
 def close_bucket(tx: Connection, ownership: Ownership) -> None:

@@ -119,6 +119,9 @@ def test_old_cycles_expire_unless_a_proposal_of_theirs_is_open(driver: StoreDriv
     kept = record(driver, cycle("run-2", (open_one,)), seen=1)
 
     tomorrow = datetime.now(UTC) + timedelta(days=1)
+    assert driver.do(bundle_cycles.expire, tomorrow) == 0, "younger than 30 days"
+    driver.sql("ALTER TABLE cleave.bundle_decision DISABLE TRIGGER USER")
+    driver.sql("UPDATE cleave.bundle_decision SET recorded_at = recorded_at - interval '31 days'")
     assert driver.do(bundle_cycles.expire, tomorrow) == 1
 
     def ids() -> list[int]:

@@ -147,11 +147,11 @@ def test_days_that_ended_are_dropped_whole_and_no_other_row_goes(driver: StoreDr
     assert driver.do(ledger.drop_partitions, today - timedelta(days=39)) == []
     assert len(driver.do(ledger.list_decisions, 1)) == 2
 
-    tomorrow = (today + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
+    _made_of(driver, today - timedelta(days=40))
+    month_ago = today - timedelta(days=31)
 
-    assert driver.do(ledger.drop_partitions, tomorrow) == [f"decision_{today:%Y%m%d}"]
-    [left] = driver.do(ledger.list_decisions, 1)
-    assert left.decided_at >= tomorrow
+    assert driver.do(ledger.drop_partitions, month_ago) == [f"decision_{today - timedelta(days=40):%Y%m%d}"]
+    assert len(driver.do(ledger.list_decisions, 1)) == 2
 
 
 @pytest.mark.parametrize("change", ["UPDATE cleave.decision SET epoch = 0", "DELETE FROM cleave.decision"])
@@ -177,3 +177,42 @@ def test_a_topics_decisions_are_found_by_index(driver: StoreDriver) -> None:
 
     assert f"Seq Scan on decision_{datetime.now(UTC):%Y%m%d}" not in plan
     assert "topic_id_decision_id_idx" in plan
+
+
+@pytest.mark.parametrize("instant", [timedelta(days=3650), timedelta(0), timedelta(days=-29)])
+def test_no_day_of_the_last_thirty_goes_whatever_is_asked_for(
+    driver: StoreDriver, instant: timedelta
+) -> None:
+    today = datetime.now(UTC)
+    driver.do(ledger.ensure_partitions, 1)
+    for days in (29, 31):
+        _made_of(driver, today - timedelta(days=days))
+    record(
+        driver, row(0, 1, today), row(0, 1, today - timedelta(days=28)), row(0, 1, today - timedelta(days=35))
+    )
+
+    with driver.store.transaction() as tx:
+        tx.execute(text("SET LOCAL ROLE cleave_controller"))
+        dropped = ledger.drop_partitions(tx, today + instant)
+
+    assert dropped == [f"decision_{today - timedelta(days=31):%Y%m%d}"]
+    assert len(driver.do(ledger.list_decisions, 1)) == 2
+
+
+def _made_of(driver: StoreDriver, day: datetime) -> None:
+    """The table of a day gone by."""
+    begin = day.replace(hour=0, minute=0, second=0, microsecond=0)
+    driver.sql(
+        f"CREATE TABLE cleave.decision_{day:%Y%m%d} PARTITION OF cleave.decision "
+        f"FOR VALUES FROM ('{begin.isoformat()}') TO ('{(begin + timedelta(days=1)).isoformat()}')"
+    )
+
+
+@pytest.mark.parametrize(
+    "change", ["UPDATE cleave.decision_default SET epoch = 0", "DELETE FROM cleave.decision_default"]
+)
+def test_nor_does_the_controllers_role_change_days_that_have_no_table(
+    driver: StoreDriver, change: str
+) -> None:
+    with pytest.raises(Terminal, match="permission denied"):
+        as_controller(driver, change)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
-from controller.domain.errors import Retryable
+from controller.domain.errors import InvariantViolated, Retryable
 from controller.services.worker import worker as module
 from controller.services.worker.worker import Worker
 
@@ -62,6 +63,7 @@ class Ending:
 
     def run(self, *_: object) -> None:
         """Over at once."""
+        self.is_stopping = True
 
     def round(self) -> bool:
         return True
@@ -81,12 +83,79 @@ class Ending:
         self._ended.append(f"{self._name} closed")
 
 
+class Part(Ending):
+    """What is beside the loop: it runs until it is stopped."""
+
+    def __init__(self, name: str, ended: list[str], fault: Exception | None = None) -> None:
+        super().__init__(name, ended, fault)
+        self._over = threading.Event()
+
+    def run(self, *_: object) -> None:
+        self._over.wait(30.0)
+
+    def stop(self) -> None:
+        self._over.set()
+        super().stop()
+
+
+class Working(Ending):
+    """A loop: it runs until it is stopped."""
+
+    def __init__(self, name: str, ended: list[str]) -> None:
+        super().__init__(name, ended)
+        self._over = threading.Event()
+
+    def run(self, *_: object) -> None:
+        assert self._over.wait(30.0)
+
+    def stop(self) -> None:
+        self.is_stopping = True
+        self._over.set()
+
+
+@pytest.mark.parametrize("fault", [None, ValueError("²")])
+def test_a_part_that_ends_by_itself_ends_the_worker_so_that_it_is_started_again(
+    fault: Exception | None,
+) -> None:
+    ended: list[str] = []
+    parts: Any = {name: Ending(name, ended) for name in ("leases", "listener")}
+    loop: Any = Working("loop", ended)
+    part: Any = Ending("part", ended)
+
+    def run() -> None:
+        if fault is not None:
+            raise fault
+
+    part.run = run
+    with capture_logs() as lines, pytest.raises(InvariantViolated, match="Ending ended by itself"):
+        Worker(loop, parts["leases"], parts["listener"], (part,)).run()
+
+    assert "leases resigned" in ended
+    assert [one["event"] for one in lines] == ([] if fault is None else ["a part of the process failed"])
+
+
+def test_an_error_that_nobody_expected_keeps_a_worker_from_beginning_only_for_a_while() -> None:
+    told = Told()
+    refusals: Iterator[Exception | None] = iter([ValueError("²"), None])
+
+    def demand_schema() -> None:
+        if (refusal := next(refusals)) is not None:
+            raise refusal
+
+    stands_for: Any = told
+    with capture_logs() as lines:
+        assert cast(Any, Worker(stands_for, stands_for, stands_for, schema=demand_schema))._take_shards()
+
+    assert [(one["error"], type(one["exc_info"])) for one in lines] == [("²", ValueError)]
+
+
 def test_what_fails_to_stop_keeps_nothing_else_from_its_end() -> None:
     """Leases that are not given back keep their topics from everybody until they expire."""
     ended: list[str] = []
-    parts: Any = {name: Ending(name, ended) for name in ("loop", "leases", "listener", "first")}
-    failing: Any = Ending("failing", ended, RuntimeError("stuck"))
-    worker = Worker(parts["loop"], parts["leases"], parts["listener"], (parts["first"], failing))
+    parts: Any = {name: Ending(name, ended) for name in ("loop", "leases", "listener")}
+    first: Any = Part("first", ended)
+    failing: Any = Part("failing", ended, RuntimeError("stuck"))
+    worker = Worker(parts["loop"], parts["leases"], parts["listener"], (first, failing))
 
     with pytest.raises(RuntimeError, match="stuck"):
         worker.run()

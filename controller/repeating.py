@@ -1,0 +1,107 @@
+"""Runs the loop of a long-lived thread: one act in rounds, until the loop is stopped, whatever the act raises.
+
+A thread that ends goes unnoticed until its work is missed. So the loop logs an expected error in one line and any other error with its
+traceback, pauses, and goes on. The caller names the errors that end a process on purpose.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from controller import telemetry
+from controller.domain.errors import CleaveError, Retryable
+
+if TYPE_CHECKING:
+    import structlog
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 10.0
+"""After an unexpected error; each pause is twice the one before, up to the longest, until a round goes well."""
+
+
+class Repeating:
+    """One thing that is done in rounds. For one thread; the event that stops it is for any."""
+
+    def __init__(
+        self,
+        act: Callable[[], float],
+        stopping: threading.Event,
+        log: structlog.typing.FilteringBoundLogger,
+        failed: str,
+        *,
+        retry_seconds: tuple[float, float] = (0.0, 1.0),
+        longest_pause_seconds: float = LONGEST_PAUSE_SECONDS,
+        expected: tuple[type[Exception], ...] = (CleaveError,),
+        ends_with: tuple[type[Exception], ...] = (),
+        on_error: Callable[[Exception], object] = lambda _: None,
+        says_once: bool = False,
+    ) -> None:
+        """`act` returns the seconds until its next round. `failed` is the log's event when a round raises, and the loop's name in
+        metrics. A Retryable has the loop pause for as long as it asks, within `retry_seconds`. An error of a kind in `ends_with`
+        leaves the loop. `on_error` comes after the pause. With `says_once` an expected error that repeats is logged once, until
+        a round goes well.
+        """
+        self._act, self._stopping, self._log, self._failed = act, stopping, log, failed
+        self._retry_seconds, self._longest_pause_seconds = retry_seconds, longest_pause_seconds
+        self._expected, self._ends_with, self._on_error = expected, ends_with, on_error
+        self._says_once, self._last_said = says_once, ""
+        self._backoff_seconds = 0.0
+
+    def run(self, first_pause_seconds: float = 0.0) -> None:
+        """Rounds until stopped. Raises what `ends_with` names, and nothing else."""
+        pause_seconds = first_pause_seconds
+        failure: Exception | None = None
+        while not self._stopping.wait(pause_seconds):
+            if failure is not None and not self._puts_right(failure):
+                return
+            try:
+                pause_seconds, failure = self._act(), None
+                self._backoff_seconds, self._last_said = 0.0, ""
+            except self._ends_with:
+                raise
+            except Exception as error:  # noqa: BLE001 - the thread would end unnoticed
+                pause_seconds, failure = self._reported(error), error
+
+    def _puts_right(self, failure: Exception) -> bool:
+        """Have the caller put right what the error has left. Return False if the loop was stopped meanwhile."""
+        try:
+            self._on_error(failure)
+        except Exception:  # noqa: BLE001 - as in `run`
+            self._log.exception(self._failed)
+        return not self._stopping.is_set()
+
+    def _reported(self, error: Exception) -> float:
+        """Log the error. Return the seconds to wait."""
+        if not isinstance(error, self._expected):
+            telemetry.LOOP_ERRORS.labels(self._failed).inc()
+            self._log.error(self._failed, exc_info=error)
+        elif not (self._says_once and str(error) == self._last_said):
+            self._last_said = str(error)
+            self._log.warning(self._failed, error=self._last_said)
+        shortest, longest = self._retry_seconds
+        if isinstance(error, Retryable):
+            return max(shortest, min(error.delay_seconds, longest))
+        self._backoff_seconds = min(
+            2 * self._backoff_seconds or FIRST_PAUSE_SECONDS, self._longest_pause_seconds
+        )
+        return max(shortest, self._backoff_seconds)
+
+
+def repeat_every(
+    seconds: float,
+    act: Callable[[], object],
+    stopping: threading.Event,
+    log: structlog.typing.FilteringBoundLogger,
+    failed: str,
+    *,
+    expected: tuple[type[Exception], ...] = (CleaveError,),
+) -> None:
+    """Do it every so many seconds until stopped, the first time after as many. A round that raises is logged; the next one comes."""
+
+    def once() -> float:
+        act()
+        return seconds
+
+    rounds = Repeating(once, stopping, log, failed, retry_seconds=(seconds, seconds), expected=expected)
+    rounds.run(first_pause_seconds=seconds)
