@@ -1244,6 +1244,19 @@ CREATE FUNCTION embedded.backlog_of_buckets(log_name text, of_subscription text,
       FROM parts
 $$;
 
+CREATE FUNCTION embedded.begin_ownership() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+BEGIN
+    SELECT u.origin, u.generation INTO NEW.owned_origin, NEW.owned_generation
+      FROM embedded.log l
+      JOIN cleave.topic t ON t.name = 'topic://' || substring(l.name FROM '^segment://(.*)/[^/]*$') AND t.state <> 'deleted'
+      JOIN cleave.subscription u ON u.topic_id = t.topic_id AND u.name = NEW.subscription
+     WHERE l.log_id = NEW.log_id;
+    RETURN NEW;
+END $_$;
+
 CREATE FUNCTION embedded.bounds(log_name text, instant timestamp with time zone, OUT log_id bigint, OUT first_offset bigint, OUT next_offset bigint, OUT at_instant bigint, OUT timeline bigint) RETURNS SETOF record
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -5769,6 +5782,8 @@ CREATE TRIGGER topic_policy_first AFTER INSERT ON cleave.topic FOR EACH ROW WHEN
 
 CREATE TRIGGER topic_policy_history AFTER UPDATE OF policy ON cleave.topic FOR EACH ROW WHEN ((old.policy IS DISTINCT FROM new.policy)) EXECUTE FUNCTION cleave.note_policy_change('topic');
 
+CREATE TRIGGER cursor_begins_at_the_present_ownership BEFORE INSERT ON embedded.cursor FOR EACH ROW WHEN (((new.first_hash = 0) AND (new.owned_generation IS NULL))) EXECUTE FUNCTION embedded.begin_ownership();
+
 CREATE TRIGGER cursor_ends_queue BEFORE UPDATE OF generation, last_hash, owner ON embedded.cursor FOR EACH ROW WHEN (((old.frontier IS NOT NULL) AND ((new.generation <> old.generation) OR (new.last_hash <> old.last_hash)))) EXECUTE FUNCTION embedded.end_queue();
 
 CREATE TRIGGER log_before_update BEFORE UPDATE ON embedded.log FOR EACH ROW EXECUTE FUNCTION embedded.log_before_update();
@@ -6022,6 +6037,8 @@ GRANT ALL ON FUNCTION embedded.backlog(log_name text, of_subscription text) TO c
 
 REVOKE ALL ON FUNCTION embedded.backlog_of_buckets(log_name text, of_subscription text, starts integer[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.backlog_of_buckets(log_name text, of_subscription text, starts integer[]) TO cleave_controller;
+
+REVOKE ALL ON FUNCTION embedded.begin_ownership() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION embedded.bounds(log_name text, instant timestamp with time zone, OUT log_id bigint, OUT first_offset bigint, OUT next_offset bigint, OUT at_instant bigint, OUT timeline bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.bounds(log_name text, instant timestamp with time zone, OUT log_id bigint, OUT first_offset bigint, OUT next_offset bigint, OUT at_instant bigint, OUT timeline bigint) TO cleave_controller;

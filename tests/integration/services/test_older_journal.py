@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.domain.errors import TopicHeld
+from controller.dataplane.base import LogReader, Ownership
+from controller.domain.errors import FencedOut, TopicHeld
 from controller.domain.hash_range import HashRange
 from controller.domain.log_origin import LogOrigin
 from controller.domain.operation import OperationState
@@ -327,6 +328,37 @@ def test_what_was_pruned_in_the_lost_time_is_not_missed(bench: Bench, backups: B
     assert [(i, where) for i, where, _ in shape(bench)] == [(i, where) for i, where, _ in present]
     assert bench.layout.epoch > epoch
     bench.check_laws()
+
+
+def test_an_owner_of_the_lost_time_reads_no_log_that_was_created_after_the_restore(
+    bench: Bench, backups: Backups
+) -> None:
+    """The log has the name of a log of the lost time, and its parent is unread."""
+    bench.topic_with()
+    bench.publish(0, 2)
+    subscription = "SELECT origin, generation FROM cleave.subscription WHERE name = 'billing'"
+    [(origin, generation)] = bench.rows(subscription)
+    lost = Ownership(origin, generation + 7)
+
+    with bench.store.transaction() as tx:
+        holds.doubt(tx, [bench.topic_id])
+    maintain(bench, 1)
+    bench.reshape(splitting(0))
+
+    def open_reader(ownership: Ownership) -> LogReader:
+        return bench.logs.open_reader(
+            bench.log_of(1),
+            "billing",
+            owner="ada",
+            live_owners=["ada"],
+            on_arrival=lambda: None,
+            ownership=ownership,
+        )
+
+    with pytest.raises(FencedOut):
+        open_reader(lost)
+    [(origin, generation)] = bench.rows(subscription)
+    open_reader(Ownership(origin, generation)).close()
 
 
 def test_generations_go_on_above_those_of_the_lost_time(bench: Bench, backups: Backups) -> None:
