@@ -59,6 +59,8 @@ class WatchedConnection(psycopg2.extensions.connection):
     statement_seconds: float = math.inf
     due_at: float = math.inf
     """`time.monotonic` seconds at which any statement ends, however short its own wait was."""
+    chosen_from: tuple[tuple[str, str], ...] = ()
+    """The servers of the address, if there are several."""
 
     @property
     def server(self) -> str:
@@ -71,6 +73,18 @@ class WatchedConnection(psycopg2.extensions.connection):
         told = self.info.parameter_status
         return "on" in (told("in_hot_standby"), told("default_transaction_read_only"))
 
+    @property
+    def is_superseded(self) -> bool:
+        """True if this process has since connected to another server of the same address, as after a fail-over.
+
+        The server of this connection may be a primary that was frozen during its own replacement.
+        """
+        if not self.chosen_from:
+            return False
+        with _serving_lock:
+            serving = _serving.get(self.chosen_from)
+        return serving is not None and serving != _entry_of(self)
+
     @contextmanager
     def answering_by(self, due_at: float) -> Iterator[None]:
         """Have every statement of the block end by `due_at`, in `time.monotonic` seconds."""
@@ -81,7 +95,9 @@ class WatchedConnection(psycopg2.extensions.connection):
             self.due_at = math.inf
 
     def demand_answer(self) -> None:
-        """Raise psycopg2.Error unless the server answers in `ANSWER_SECONDS`. Needs autocommit."""
+        """Raise psycopg2.Error unless the server answers in `ANSWER_SECONDS` and is not superseded. Needs autocommit."""
+        if self.is_superseded:
+            raise NoAnswer(f"PostgreSQL at {self.server} has been replaced by another server")
         with self.answering_by(time.monotonic() + ANSWER_SECONDS), self.cursor() as cursor:
             cursor.execute("SELECT 1")
 
@@ -165,7 +181,8 @@ def connect(
     )
     made.statement_seconds = statement_seconds
     if several:
-        _note_serving(address, made)
+        made.chosen_from = address.servers
+        _note_serving(made)
     return made
 
 
@@ -177,9 +194,14 @@ def _last_serving_first(address: DatabaseAddress) -> DatabaseAddress:
     return address.starting_with(last)
 
 
-def _note_serving(address: DatabaseAddress, made: WatchedConnection) -> None:
-    actual = (made.info.host, str(made.info.port))
-    for server in address.servers:
-        if server in (actual, (actual[0], "")):
-            with _serving_lock:
-                _serving[address.servers] = server
+def _note_serving(made: WatchedConnection) -> None:
+    entry = _entry_of(made)
+    if entry is not None:
+        with _serving_lock:
+            _serving[made.chosen_from] = entry
+
+
+def _entry_of(made: WatchedConnection) -> tuple[str, str] | None:
+    """The server of the connection, as its address names the server."""
+    host, port = made.info.host, str(made.info.port)
+    return next((entry for entry in made.chosen_from if entry in ((host, port), (host, ""))), None)

@@ -86,8 +86,10 @@ class Outcome:
         """Unread messages in the logs that disappeared."""
         return sum(self.deleted_logs.values())
 
-    def broken_laws(self, *, duplicates: bool) -> list[str]:
-        """The laws of every outage that did not hold. `duplicates`: acknowledgements of consumers may be lost with a server."""
+    def broken_laws(self, *, duplicates: bool, disorder: bool = False) -> list[str]:
+        """The laws of every outage that did not hold. `duplicates`: acknowledgements of consumers may be lost with a server.
+        `disorder`: logs went back in time between two appends of a producer.
+        """
         resumed = {
             **{f"{name}, every key,": seconds for name, seconds in self.every_key_seconds.items()},
             **self.consumer_seconds,
@@ -101,7 +103,7 @@ class Outcome:
         for name, one in (("live", self.live), ("audit", self.audit)):
             laws |= {
                 f"{name}: {one.lost} acknowledged messages were never delivered": not one.lost,
-                f"{name}: {one.out_of_order} messages out of order": not one.out_of_order,
+                f"{name}: {one.out_of_order} messages out of order": disorder or not one.out_of_order,
                 f"{name}: {one.duplicates} messages again": duplicates or not one.duplicates,
             }
         return [f"{self.plane}: {law}" for law, holds in laws.items() if not holds]

@@ -200,11 +200,13 @@ def _replace_dead_connections(engine: Engine) -> None:
         idle_since = record.info.get("idle_since")
         if idle_since is None:  # just made
             return
-        if _has_word_from_server(connection) or not (
-            time.monotonic() - idle_since < PING_AFTER_SECONDS or _answers(engine, connection)
+        if (
+            _has_word_from_server(connection)
+            or connection.is_superseded
+            or not (time.monotonic() - idle_since < PING_AFTER_SECONDS or _answers(engine, connection))
         ):
             record.info.pop("idle_since")
-            raise InvalidatePoolError("the server closed the connection while it was idle")
+            raise InvalidatePoolError("the server closed the connection while it was idle, or was replaced")
 
 
 def _has_word_from_server(connection: Any) -> bool:

@@ -121,6 +121,34 @@ def test_listeners_notice_that_nothing_can_come_and_begin_anew_at_the_promoted_s
         assert heard.get(timeout=LONG) == 17
 
 
+def test_connections_to_a_primary_that_wakes_up_beside_its_successor_are_not_used(
+    cluster: ReplicatedPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old primary still accepts writes. What the process has learnt by one connection holds for all."""
+    monkeypatch.setattr("controller.store.postgres.notifications.SILENT_SECONDS", 0.0)
+    url = cluster.url("postgres", Address.HOSTS)
+    store = Store(url, application_name="test")
+    with Listener(url, ["news"]) as listener:
+        assert [one.is_resync for one in listener.wait(LONG)] == [True]
+        with store.transaction() as tx:
+            tx.execute(text("SELECT 1"))
+        freeze(cluster)
+        cluster.promote()
+        with closing(
+            connect(DatabaseAddress.of(url), application_name="test", statement_seconds=LONG)
+        ) as made:
+            assert made.info.port == cluster.primary.port
+
+        cluster.thaw()
+
+        with store.transaction() as tx:
+            assert tx.execute(text("SELECT inet_server_port()")).scalar_one() == cluster.primary.port
+        assert [one.is_resync for one in listener.wait(LONG)] == [True]
+        execute(cluster.primary, "NOTIFY news, '19'")
+        assert [one.payload for one in listener.wait(LONG)] == ["19"]
+    store.dispose()
+
+
 def test_a_listener_whose_server_answers_hears_on_however_silent_it_is(
     cluster: ReplicatedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
