@@ -159,11 +159,11 @@ _QUEUES = Prepared(
     {"topic_ids": "bigint[]"},
 )
 # As many as the segment with most has: one that was just made has not all of them yet. Those that hand in counts of their keys
-# count for a while.
+# count for a while, and only where no broker counts producers: it is their own claim, and the whole cluster pays for it.
 _PRODUCERS = Prepared(
     "situation_producers",
     """
-    SELECT p.topic_id, max(greatest(p.connected, CASE WHEN p.counted_at > clock_timestamp() - interval '5 minutes' THEN p.counting END))
+    SELECT p.topic_id, max(coalesce(p.connected, CASE WHEN p.counted_at > clock_timestamp() - interval '5 minutes' THEN p.counting END))
                AS producers
       FROM cleave.segment_producers p
      WHERE p.topic_id = ANY (:topic_ids)
