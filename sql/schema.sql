@@ -3363,7 +3363,7 @@ CREATE TABLE cleave.set_aside (
 
 COMMENT ON TABLE cleave.set_aside IS 'What a batch that serves many topics left out, one row for each subject; kept for a day after it was last left out.';
 
-COMMENT ON COLUMN cleave.set_aside.batch IS 'The batch: load, key counts, bundle load, evaluation, shadow.';
+COMMENT ON COLUMN cleave.set_aside.batch IS 'The batch: load, key counts, bundle load, evaluation, maintenance.';
 
 COMMENT ON COLUMN cleave.set_aside.subject IS 'What was left out: a segment, a source of samples, a broker, a topic.';
 
@@ -3925,7 +3925,7 @@ CREATE VIEW inspect.buckets AS
             ( SELECT min(c.registered_at) AS min
                    FROM cleave.consumer c
                   WHERE ((c.topic_id = a.topic_id) AND (c.subscription = a.subscription))) AS first_registered_at) free)
-     CROSS JOIN LATERAL ( SELECT (sum(left_over.messages))::bigint AS backlog,
+     CROSS JOIN LATERAL ( SELECT (LEAST(sum(left_over.messages), ('9223372036854775807'::bigint)::numeric))::bigint AS backlog,
             min(left_over.counted_at) AS backlog_counted_at
            FROM cleave.drain_backlog left_over
           WHERE ((left_over.topic_id = a.topic_id) AND (left_over.subscription = a.subscription) AND (left_over.segment_id = ANY (a.waits_for)))) unread)
@@ -4313,10 +4313,10 @@ CREATE VIEW inspect.load_now AS
                    FROM cleave.policy_default d
                   WHERE ((d.knob ~ '^(split|merge)_(msg|byte)_rate_(in|out)$'::text) OR (d.knob = 'load_stale_after_seconds'::text))) knobs) k)
      LEFT JOIN LATERAL ( SELECT m.metric,
-            (m.rate / m.threshold) AS ratio
+            (LEAST(m.rate, ('100000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000'::numeric)::double precision) / GREATEST(m.threshold, (0.0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000001)::double precision)) AS ratio
            FROM ( VALUES (1,'msg_rate_in'::text,l.msg_rate_in,k.split_msg_rate_in), (2,'byte_rate_in'::text,l.byte_rate_in,k.split_byte_rate_in), (3,'msg_rate_out'::text,l.msg_rate_out,k.split_msg_rate_out), (4,'byte_rate_out'::text,l.byte_rate_out,k.split_byte_rate_out)) m(ordinal, metric, rate, threshold)
           WHERE ((m.threshold > (0)::double precision) AND (m.rate IS NOT NULL))
-          ORDER BY (m.rate / m.threshold) DESC, m.ordinal
+          ORDER BY (LEAST(m.rate, ('100000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000'::numeric)::double precision) / GREATEST(m.threshold, (0.0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000001)::double precision)) DESC, m.ordinal
          LIMIT 1) hot ON (true))
   WHERE (t.state <> 'deleted'::text);
 
@@ -4725,7 +4725,10 @@ CREATE VIEW inspect.key_sketches AS
     round(((hot.messages / k.messages))::numeric, 3) AS share,
     l.hottest_ratio AS load,
     round((l.hottest_ratio * ((hot.messages / k.messages))::numeric), 3) AS load_on_hottest,
-    (round(k.messages))::bigint AS messages,
+        CASE
+            WHEN (k.messages < ('9000000000000000000'::numeric)::double precision) THEN (round(k.messages))::bigint
+            ELSE NULL::bigint
+        END AS messages,
     k.sampled_at,
     round(EXTRACT(epoch FROM (clock_timestamp() - k.sampled_at)), 1) AS age_seconds,
     (k.fresh_until > clock_timestamp()) AS is_fresh

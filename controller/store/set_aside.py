@@ -29,6 +29,7 @@ class Batch(StrEnum):
     KEY_COUNTS = "key counts"
     BUNDLE_LOAD = "bundle load"
     EVALUATION = "evaluation"
+    MAINTENANCE = "maintenance"
 
 
 @dataclass(frozen=True, slots=True)

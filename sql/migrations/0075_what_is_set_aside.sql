@@ -13,7 +13,7 @@ CREATE TABLE cleave.set_aside (
 );
 COMMENT ON TABLE cleave.set_aside IS
     'What a batch that serves many topics left out, one row for each subject; kept for a day after it was last left out.';
-COMMENT ON COLUMN cleave.set_aside.batch IS 'The batch: load, key counts, bundle load, evaluation, shadow.';
+COMMENT ON COLUMN cleave.set_aside.batch IS 'The batch: load, key counts, bundle load, evaluation, maintenance.';
 COMMENT ON COLUMN cleave.set_aside.subject IS 'What was left out: a segment, a source of samples, a broker, a topic.';
 COMMENT ON COLUMN cleave.set_aside.topic_id IS 'The topic that is concerned; NULL where it is none, or more than one.';
 COMMENT ON COLUMN cleave.set_aside.times IS 'How many batches left it out.';
