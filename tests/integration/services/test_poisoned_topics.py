@@ -15,20 +15,29 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from controller.clock import SystemClock
-from controller.dataplane.base import Counters
+from controller.dataplane.base import Born, Counters, Successor
 from controller.domain.decision import Evaluation, Lane
 from controller.domain.errors import CleaveError
+from controller.domain.operation import OperationState
 from controller.domain.policy import PolicyOverride
 from controller.domain.situation import Situation
 from controller.entrypoints.fleet_metrics import FleetMetrics
 from controller.landing.area import LandingArea
 from controller.landing.history import RateHistory
-from controller.services import garbage_collector, reconciler, segment_admin, tombstone_sweeper, topic_admin
+from controller.services import (
+    garbage_collector,
+    reconciler,
+    recorded_costs,
+    segment_admin,
+    tombstone_sweeper,
+    topic_admin,
+)
 from controller.services.autoscaler import batch
 from controller.services.consumer_sessions import leader as session_leader
 from controller.services.consumer_sessions.requests import Register, Request
 from controller.services.consumer_sessions.settlement import Settlement
 from controller.services.load_collector import LoadCollector
+from controller.services.operation_runner import run_due
 from controller.services.policy_backtest import Loads, PolicyBacktest
 from controller.services.segment_admin import splitting
 from controller.store.journal.request_keys import Intent
@@ -186,6 +195,29 @@ def test_the_sweeper_deletes_the_logs_of_the_healthy(bench: Bench, poisoned: int
     assert "no attribute" in bench.scalar(error, log=logs[POISONED])
 
 
+def test_the_operations_of_the_healthy_are_done(
+    bench: Bench, poisoned: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are of one set: they share each call of the data plane."""
+    create = bench.plane.create_successors
+
+    def trouble(successors: Sequence[Successor]) -> Mapping[str, Born]:
+        if any("/odd/" in one.backing_topic for one in successors):
+            raise ArithmeticError("a bug")
+        return create(successors)
+
+    monkeypatch.setattr(bench.plane, "create_successors", trouble)
+    operations = {name: _split(bench, name).operation.operation_id for name in (POISONED, TOPIC)}
+    run_due(bench.context(), limit=10)
+
+    assert bench.operation(operations[TOPIC]).state is OperationState.DONE
+    odd = operations[POISONED]
+    assert bench.operation(odd).state in (OperationState.ABORTING, OperationState.ABORTED)
+    told = "SELECT row_to_json(o)::text FROM inspect.operations o WHERE operation_id = :i"
+    steps = "SELECT json_agg(s)::text FROM cleave.operation_step s WHERE operation_id = :i"
+    assert "ArithmeticError" in bench.scalar(told, i=odd) + bench.scalar(steps, i=odd)
+
+
 def test_a_backtest_answers_for_the_healthy(bench: Bench, poisoned: int, tmp_path: Path) -> None:
     since = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(hours=1)
     history = RateHistory(str(tmp_path))
@@ -194,7 +226,7 @@ def test_a_backtest_answers_for_the_healthy(bench: Bench, poisoned: int, tmp_pat
         keep_rates(history, milliseconds(since) + minute * 60_000, rates)
     question = Question((Candidate("in-force", IN_FORCE),), seeds=(1,))
 
-    answer = PolicyBacktest(bench.store, history, "none", {}).run(
+    answer = PolicyBacktest(bench.store, history, recorded_costs.compute, "none", {}).run(
         question, Loads(since, since + timedelta(hours=1)), asked_by="ada", request_key="key"
     )
 
