@@ -76,7 +76,7 @@ def compute(
     spark: SparkSession, report_urls: Mapping[str, Sequence[str]], scratch_url: str, window: ReportWindow
 ) -> dict[str, pa.Table]:
     """The rows to write: boundaries, bundles, namespaces, brokers, clusters, the topics of hot bundles, and what is set aside: reports
-    of brokers and boundaries that nobody can compute with (`silent`, `uncut`).
+    of brokers (`silent`) and boundaries (`uncut`) that are not sound.
 
     Writes every bundle's figures below the scratch URL, as `judged`. Needs a report of at least one broker.
     """

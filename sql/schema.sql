@@ -603,7 +603,7 @@ CREATE FUNCTION cleave.note_set_aside(of_batch text, subjects text[], topic_ids 
        SET topic_id = excluded.topic_id, reason = excluded.reason, times = s.times + 1, last_at = excluded.last_at;
 $$;
 
-COMMENT ON FUNCTION cleave.note_set_aside(of_batch text, subjects text[], topic_ids bigint[], reasons text[]) IS 'Writes down what a batch left out, and forgets what no batch left out for a day.';
+COMMENT ON FUNCTION cleave.note_set_aside(of_batch text, subjects text[], topic_ids bigint[], reasons text[]) IS 'Records the subjects that a batch left out, and deletes rows that are a day old.';
 
 CREATE FUNCTION cleave.on_change_counted() RETURNS trigger
     LANGUAGE plpgsql
@@ -3361,11 +3361,11 @@ CREATE TABLE cleave.set_aside (
     CONSTRAINT set_aside_short CHECK (((length(subject) <= 300) AND (length(reason) <= 1000)))
 );
 
-COMMENT ON TABLE cleave.set_aside IS 'What a batch that serves many topics left out, one row for each subject; kept for a day after it was last left out.';
+COMMENT ON TABLE cleave.set_aside IS 'A subject that a batch of many topics left out; the row is kept for a day after the last such batch.';
 
 COMMENT ON COLUMN cleave.set_aside.batch IS 'The batch: load, key counts, bundle load, evaluation, maintenance.';
 
-COMMENT ON COLUMN cleave.set_aside.subject IS 'What was left out: a segment, a source of samples, a broker, a topic.';
+COMMENT ON COLUMN cleave.set_aside.subject IS 'The segment, source of samples, broker or topic that was left out.';
 
 COMMENT ON COLUMN cleave.set_aside.topic_id IS 'The topic that is concerned; NULL where it is none, or more than one.';
 
@@ -4604,7 +4604,7 @@ CREATE VIEW inspect.set_aside AS
    FROM (cleave.set_aside s
      LEFT JOIN cleave.topic t ON ((t.topic_id = s.topic_id)));
 
-COMMENT ON VIEW inspect.set_aside IS 'What a batch that serves many topics left out, and why; the rest of the batch went on. is_current: it was left out within a quarter of an hour. A row is kept for a day.';
+COMMENT ON VIEW inspect.set_aside IS 'Subjects that a batch of many topics left out, and why; the rest of the batch went on. is_current: it was left out within a quarter of an hour. A row is kept for a day.';
 
 CREATE VIEW inspect.undrained AS
  SELECT t.name AS topic,

@@ -1,7 +1,7 @@
 """Bounds of the counts of keys that producers hand in.
 
 A count says where on the ring messages lie. It never says how much load there is: the broker's counters do. So these bounds only
-have to keep a claim that cannot be true from the sums, whoever makes it.
+have to keep a claim that cannot be true from the sums.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ REQUEST_HASHES = 4 * RING_SIZE
 """Hashes that the counts of one request cover in all, at most. A client sends each hash twice, and once without a key."""
 
 
-def demand_possible(topic: str, producer: str, counts: Sequence[KeyCount], told: Mapping[str, int]) -> int:
-    """Return the messages of a request. `told`: messages by producer of the topic since the last landing.
+def demand_possible(topic: str, producer: str, counts: Sequence[KeyCount], counted: Mapping[str, int]) -> int:
+    """Return the messages of a request. `counted`: messages by producer of the topic since the last landing.
 
     Raises InvalidInput for counts that no producer can have, and for more producers than a topic may have.
     """
@@ -41,15 +41,15 @@ def demand_possible(topic: str, producer: str, counts: Sequence[KeyCount], told:
             f"the counts of {producer} cover {hashes} hashes, and {REQUEST_HASHES} is the most of one request; sum them up by hash"
         )
     messages = sum(count[2] for count in counts)
-    total = messages + told.get(producer, 0)
+    total = messages + counted.get(producer, 0)
     if total > PRODUCER_MESSAGES:
         raise InvalidInput(
             f"{producer} counts {total} messages to {topic}, and {PRODUCER_MESSAGES} is the most of one producer "
             f"({MESSAGES_PER_SECOND} a second for {LONGEST_SECONDS} s); count each message once"
         )
-    if producer not in told and len(told) >= PRODUCERS:
+    if producer not in counted and len(counted) >= PRODUCERS:
         raise InvalidInput(
-            f"{producer} would be producer {len(told) + 1} that counts keys of {topic}, and {PRODUCERS} is the most; "
+            f"{producer} would be producer {len(counted) + 1} that counts keys of {topic}, and {PRODUCERS} is the most; "
             "have fewer of them count"
         )
     return messages

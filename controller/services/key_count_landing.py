@@ -49,7 +49,7 @@ class KeyCountLanding:
         self._store, self._area, self._worker, self._clock = store, area, worker, clock
         self._lock = threading.Lock()
         self._counted: dict[tuple[int, int], _Counted] = {}
-        self._told: dict[int, dict[str, int]] = {}
+        self._messages: dict[int, dict[str, int]] = {}
         """Messages by topic and producer since the last landing."""
         self._stopping = threading.Event()
 
@@ -62,10 +62,10 @@ class KeyCountLanding:
         segments = published.layout.active
         found = by_segment(segments, counts)
         with self._lock:
-            told = self._told.get(published.topic_id, {})
-            messages = demand_possible(topic, producer, counts, told)
-            self._told[published.topic_id] = told
-            told[producer] = told.get(producer, 0) + messages
+            of_topic = self._messages.get(published.topic_id, {})
+            messages = demand_possible(topic, producer, counts, of_topic)
+            self._messages[published.topic_id] = of_topic
+            of_topic[producer] = of_topic.get(producer, 0) + messages
             for index, some in found.items():
                 key = published.topic_id, segments[index].segment_id
                 if key not in self._counted and len(self._counted) >= MOST_SEGMENTS:
@@ -104,7 +104,7 @@ class KeyCountLanding:
         """Writes what has come since the last time; where, None where nothing has. Raises OSError when storage is away."""
         with self._lock:
             counted, self._counted = self._counted, {}
-            self._told = {}
+            self._messages = {}
         if not counted:
             return None
         import pyarrow as pa

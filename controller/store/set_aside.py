@@ -61,5 +61,5 @@ def note(tx: Connection, batch: Batch, subjects: Sequence[SetAside]) -> None:
 
 
 def _storable(words: str) -> str:
-    """Without what PostgreSQL keeps in no text, and on one line."""
+    """Return the words on one line, without characters that PostgreSQL cannot store."""
     return " ".join(words.replace("\0", "\N{REPLACEMENT CHARACTER}").split())

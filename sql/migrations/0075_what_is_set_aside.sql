@@ -12,9 +12,9 @@ CREATE TABLE cleave.set_aside (
     CONSTRAINT set_aside_short CHECK (length(subject) <= 300 AND length(reason) <= 1000)
 );
 COMMENT ON TABLE cleave.set_aside IS
-    'What a batch that serves many topics left out, one row for each subject; kept for a day after it was last left out.';
+    'A subject that a batch of many topics left out; the row is kept for a day after the last such batch.';
 COMMENT ON COLUMN cleave.set_aside.batch IS 'The batch: load, key counts, bundle load, evaluation, maintenance.';
-COMMENT ON COLUMN cleave.set_aside.subject IS 'What was left out: a segment, a source of samples, a broker, a topic.';
+COMMENT ON COLUMN cleave.set_aside.subject IS 'The segment, source of samples, broker or topic that was left out.';
 COMMENT ON COLUMN cleave.set_aside.topic_id IS 'The topic that is concerned; NULL where it is none, or more than one.';
 COMMENT ON COLUMN cleave.set_aside.times IS 'How many batches left it out.';
 COMMENT ON CONSTRAINT set_aside_short ON cleave.set_aside IS 'A subject has at most 300 characters, a reason 1000.';
@@ -30,6 +30,6 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     ON CONFLICT (batch, subject) DO UPDATE
        SET topic_id = excluded.topic_id, reason = excluded.reason, times = s.times + 1, last_at = excluded.last_at;
 $$;
-COMMENT ON FUNCTION cleave.note_set_aside(text, text[], bigint[], text[]) IS 'Writes down what a batch left out, and forgets what no batch left out for a day.';
+COMMENT ON FUNCTION cleave.note_set_aside(text, text[], bigint[], text[]) IS 'Records the subjects that a batch left out, and deletes rows that are a day old.';
 REVOKE EXECUTE ON FUNCTION cleave.note_set_aside(text, text[], bigint[], text[]) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION cleave.note_set_aside(text, text[], bigint[], text[]) TO cleave_spark_loader, cleave_controller;

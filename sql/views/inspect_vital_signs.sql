@@ -54,7 +54,7 @@ SELECT s.batch, s.subject, t.name AS topic, s.topic_id, s.reason, s.times, s.fir
   FROM cleave.set_aside s
   LEFT JOIN cleave.topic t ON t.topic_id = s.topic_id;
 COMMENT ON VIEW inspect.set_aside IS
-    'What a batch that serves many topics left out, and why; the rest of the batch went on. is_current: it was left out within a quarter of an hour. A row is kept for a day.';
+    'Subjects that a batch of many topics left out, and why; the rest of the batch went on. is_current: it was left out within a quarter of an hour. A row is kept for a day.';
 
 CREATE VIEW inspect.health AS
 SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges,

@@ -235,7 +235,7 @@ def _read(decoder: msgspec.json.Decoder[Document], body: bytes, what: str) -> Do
 
 
 def _usage(usage: float, limit: float) -> ResourceUsage:
-    """Figures that nobody can add up count as unknown."""
+    """Return the usage. Figures that are not finite or above MOST count as unknown."""
     is_known = all(math.isfinite(one) and abs(one) <= MOST for one in (usage, limit))
     return ResourceUsage(usage, limit) if is_known else ResourceUsage()
 

@@ -31,8 +31,8 @@ Count = tuple[
 
 
 class KeyCounts(BaseModel):
-    """Messages by hash since the producer last told: first hash, how many hashes, messages. Refused are counts that no producer can
-    have: see `KeyCounts` of docs/reference/client-protocol.md.
+    """Messages by hash since the last request of the producer: first hash, number of hashes, messages. Counts above the bounds in
+    docs/reference/client-protocol.md are refused.
     """
 
     model_config = ConfigDict(

@@ -80,7 +80,7 @@ def _row(
     lanes: frozenset[Lane],
     decided_by: str,
 ) -> ShadowRow | None:
-    """None, and a line in the log, where the inputs cannot be kept."""
+    """Return the row; None, after a line in the log, if JSON cannot hold the inputs."""
     topic_id, situation = shadow.candidate.topic_id, shadow.situation
     try:
         kept = situation.to_json()

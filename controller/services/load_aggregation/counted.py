@@ -48,7 +48,7 @@ class Counted:
         return leave_out(self.area, whole)
 
     def sketches(self, scratch: Scratch, rates: pa.Table, baseline: Baseline) -> CountedKeys:
-        """What an engine has added up, of topics whose profile looks at it, where it is of most of the load; and what is set aside.
+        """Return the sums of an engine for topics whose profile reads sketches, where they cover most of the load; and what is set aside.
 
         The broker's counters say how much was stored in a segment. Where producers count more, their counts are scaled down to that:
         they say where the load lies, and nothing of how much it is.

@@ -503,7 +503,7 @@ class OperationSet:
 
 
 def _known(trouble: Exception) -> CleaveError:
-    """An error of ours; whatever else was raised would end all operations of the set with the one that it is about."""
+    """Return the error as a CleaveError. Any other exception would end every operation of the set."""
     if isinstance(trouble, CleaveError):
         return trouble
     # not `exc_info`: to draw all values on the stack may take longer than the claims last

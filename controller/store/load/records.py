@@ -61,7 +61,7 @@ landed rows are set aside, which are in none of these.
 """
 
 STAGED_SKETCH_SCHEMA = pa.schema([one for one in SKETCH_SCHEMA if one.name not in ("messages", "set_aside")])
-"""What is written of it."""
+"""The columns of SKETCH_SCHEMA that are written."""
 
 CHANGE_SCHEMA = pa.schema(
     [*_IDS, *_RATES, ("source", pa.string()), *_INSTANTS, ("seen_row_version", pa.int64())]
