@@ -3925,7 +3925,11 @@ CREATE VIEW inspect.buckets AS
             ( SELECT min(c.registered_at) AS min
                    FROM cleave.consumer c
                   WHERE ((c.topic_id = a.topic_id) AND (c.subscription = a.subscription))) AS first_registered_at) free)
-     CROSS JOIN LATERAL ( SELECT (LEAST(sum(left_over.messages), ('9223372036854775807'::bigint)::numeric))::bigint AS backlog,
+     CROSS JOIN LATERAL ( SELECT (
+                CASE
+                    WHEN (sum(left_over.messages) > ('9223372036854775807'::bigint)::numeric) THEN ('9223372036854775807'::bigint)::numeric
+                    ELSE sum(left_over.messages)
+                END)::bigint AS backlog,
             min(left_over.counted_at) AS backlog_counted_at
            FROM cleave.drain_backlog left_over
           WHERE ((left_over.topic_id = a.topic_id) AND (left_over.subscription = a.subscription) AND (left_over.segment_id = ANY (a.waits_for)))) unread)
