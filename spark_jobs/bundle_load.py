@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 
 from controller.domain.errors import InvalidInput
 
+SIGNALS = ("cpu", "memory", "direct_memory", "bandwidth_in", "bandwidth_out")
 RATES = ("msg_rate_in", "byte_rate_in", "msg_rate_out", "byte_rate_out")
 COUNTS = ("topic_count", "producer_count", "consumer_count")
 
@@ -43,15 +44,40 @@ class ReportWindow:
         return self.end_ms - self.gone_after_ms
 
 
-_REPORTS = """
+MOST = 2**50
+"""A rate or a count above it is no figure of a topic or a broker. Millions of those below it can be added up."""
+LONGEST_NAME = 512
+"""Characters in the name of a namespace or a broker, at most: the name is part of a key in PostgreSQL."""
+
+
+def _all(template: str, names: tuple[str, ...]) -> str:
+    return " AND ".join(template.format(m=name) for name in names)
+
+
+_STORABLE = "length({m}) <= " + str(LONGEST_NAME) + r" AND NOT contains({m}, '\u0000')"
+SOUND_TOPIC = f"{_all(f'{{m}} BETWEEN 0 AND {MOST}', RATES + COUNTS[1:])} AND {_all(_STORABLE, ('namespace', 'broker'))}"
+"""A topic whose figures can be added up. A report with another one is set aside as a whole."""
+SOUND_OWNED = f"cache_size_bytes BETWEEN 0 AND {MOST} AND {_all(_STORABLE, ('namespace', 'broker'))}"
+_SOUND_BROKER = f"""
+    {_all(f"abs({{m}}_usage) <= {MOST} AND abs({{m}}_limit) <= {MOST}", SIGNALS)} AND {_all(_STORABLE, ("broker", "version"))}
+    AND report IN ('load-report', 'metrics')
+"""
+SOUND_BOUNDARIES = rf"""
+    size(boundaries) >= 2 AND try_element_at(boundaries, 1) = 0 AND try_element_at(boundaries, -1) = 4294967295
+    AND boundaries = array_sort(array_distinct(boundaries)) AND namespace RLIKE r'^[^/\s]+/[^/\s]+$' AND {_STORABLE.format(m="namespace")}
+"""
+"""Boundaries that tile the space of hashes, of a namespace with a name that is one."""
+
+_REPORTS = f"""
 WITH counted AS (
-  SELECT cluster, broker, instant_ms, count(*) AS topics
-    FROM {topics} WHERE instant_ms > :start_ms AND instant_ms <= :end_ms
+  SELECT cluster, broker, instant_ms, count_if({SOUND_TOPIC}) AS topics, count_if(NOT ({SOUND_TOPIC})) AS unsound
+    FROM {{topics}} WHERE instant_ms > :start_ms AND instant_ms <= :end_ms
    GROUP BY cluster, broker, instant_ms
 )
-SELECT b.cluster, b.broker, max(b.instant_ms) AS instant_ms
-  FROM {brokers} b LEFT JOIN counted c USING (cluster, broker, instant_ms)
- WHERE b.instant_ms > :start_ms AND b.instant_ms <= :end_ms AND b.topic_count = coalesce(c.topics, 0)
+SELECT b.cluster, b.broker, max(if(b.is_sound AND b.topic_count = coalesce(c.topics, 0), b.instant_ms, NULL)) AS instant_ms,
+       sum(coalesce(c.unsound, 0) + if(b.is_sound, 0, 1)) AS set_aside
+  FROM (SELECT *, {_SOUND_BROKER} AS is_sound FROM {{brokers}}) b LEFT JOIN counted c USING (cluster, broker, instant_ms)
+ WHERE b.instant_ms > :start_ms AND b.instant_ms <= :end_ms
  GROUP BY b.cluster, b.broker
 """
 
@@ -119,11 +145,17 @@ SELECT cluster, namespace, lower_bound, upper_bound, coalesce(o.told.broker, nul
 
 
 def build_reports(topics: DataFrame, brokers: DataFrame, window: ReportWindow) -> DataFrame:
-    """The report that counts for each broker: the latest of which every topic is there (cluster, broker,
-    instant_ms).
+    """The report that counts for each broker: the latest that is sound and of which every topic is there (cluster, broker,
+    instant_ms; null where it has none), and how many parts of its reports are not sound (set_aside).
     """
     bounds = {"start_ms": window.start_ms, "end_ms": window.end_ms}
     return topics.sparkSession.sql(_REPORTS, bounds, topics=topics, brokers=brokers)
+
+
+def build_unsound_boundaries(boundaries: DataFrame) -> DataFrame:
+    """The namespaces of which boundaries are landed that are none: cluster, namespace, set_aside."""
+    unsound = boundaries.where(f"NOT coalesce({SOUND_BOUNDARIES}, false)")
+    return unsound.groupBy("cluster", "namespace").count().withColumnRenamed("count", "set_aside")
 
 
 def build_namespaces(

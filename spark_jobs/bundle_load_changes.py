@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from spark_jobs.bundle_load import COUNTS, RATES, ReportWindow
+from spark_jobs.bundle_load import COUNTS, RATES, SIGNALS, ReportWindow
 
-SIGNALS = ("cpu", "memory", "direct_memory", "bandwidth_in", "bandwidth_out")
 _USAGES = tuple(f"{signal}_{part}" for signal in SIGNALS for part in ("usage", "limit"))
 _FIGURES = (*RATES, *COUNTS, "cache_size_bytes")
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from controller.domain.load import FLOOR_FRACTION, METRICS
+from controller.domain.key_counts import PRODUCERS, SEGMENT_MESSAGES
+from controller.domain.key_sketch import MOST_BINS
+from controller.domain.load import FLOOR_FRACTION, LONGEST_SOURCE, METRICS
 from controller.domain.load_window import LoadWindow
 
 _COUNTERS = ("msg_in", "byte_in", "msg_out", "byte_out")
@@ -22,6 +24,12 @@ def _each(template: str, separator: str = ", ") -> str:
 
 _IN_SPAN = "instant >= timestamp_millis(:{start} + 1) AND instant < timestamp_millis(:end_ms + 1)"
 """Instants count by whole milliseconds; written so that the bound reaches the Parquet reader."""
+
+SOUND = rf"""
+    least({_each("{c}")}) >= 0 AND length(source) BETWEEN 1 AND {LONGEST_SOURCE}
+    AND NOT contains(source, '\u0000') AND NOT contains(source, '\ufffd')
+"""
+"""A sample that can be computed with, and whose source has a name that PostgreSQL can store."""
 
 _RATES = f"""
 WITH numbered AS (  -- numbers sort, travel and compare faster than names; in the order of the names
@@ -60,9 +68,10 @@ SELECT /*+ BROADCAST(n) */ topic_id, segment_id, {_each("{c} * 1000 / covered_ms
 """
 
 _HEARD = f"""
-SELECT source, max(unix_millis(instant)) AS observed_at_ms
-  FROM {{samples}}
- WHERE {_IN_SPAN.format(start="start_ms")}
+SELECT source, max(if(is_sound, unix_millis(instant), NULL)) AS observed_at_ms, count_if(NOT is_sound) AS set_aside,
+       max(if(is_sound, NULL, topic_id)) AS topic_id
+  FROM (SELECT *, {SOUND} AS is_sound FROM {{samples}}
+         WHERE {_IN_SPAN.format(start="start_ms")})
  GROUP BY source
 """
 
@@ -110,36 +119,43 @@ SELECT p.topic_id, p.segment_id, {_each("p.{m}")}, p.source, p.modified_at_ms, p
 """
 
 
-_SKETCHES = """
-WITH told AS (
-  SELECT topic_id, segment_id, source, producers, bins
-    FROM {counts}
+_SKETCHES = f"""
+WITH told AS (  -- a row that no worker lands would make the sums of all segments overflow
+  SELECT topic_id, segment_id, source, producers, bins,
+         coalesce(producers BETWEEN 0 AND {PRODUCERS} AND size(bins) BETWEEN 1 AND {MOST_BINS}
+                  AND forall(copy, one -> one >= 0) AND aggregate(copy, 0D, (total, one) -> total + one) <= {SEGMENT_MESSAGES},
+                  false) AS is_sound
+    FROM (SELECT *, slice(bins, 1, {MOST_BINS}) AS copy FROM {{counts}})  -- lambdas read no nulls off a Parquet page
    WHERE instant >= timestamp_millis(:since_ms + 1) AND instant < timestamp_millis(:until_ms + 1)
 ), summed AS (
   SELECT topic_id, segment_id, bin, sum(messages) AS messages
-    FROM (SELECT topic_id, segment_id, posexplode(bins) AS (bin, messages) FROM told)
+    FROM (SELECT topic_id, segment_id, posexplode(bins) AS (bin, messages) FROM told WHERE is_sound)
    GROUP BY topic_id, segment_id, bin
 ), whole AS (
   SELECT topic_id, segment_id, sum(messages) AS messages,
          transform(array_sort(collect_list(struct(bin, messages))), one -> one.messages) AS bins
     FROM summed GROUP BY topic_id, segment_id
 ), tellers AS (  -- a worker tells of the same producers again and again, workers of different ones
-  SELECT topic_id, segment_id, sum(producers) AS producers
-    FROM (SELECT topic_id, segment_id, source, max(producers) AS producers FROM told GROUP BY topic_id, segment_id, source)
+  SELECT topic_id, segment_id, sum(producers) AS producers, sum(set_aside) AS set_aside
+    FROM (SELECT topic_id, segment_id, source, max(if(is_sound, producers, 0)) AS producers, count_if(NOT is_sound) AS set_aside
+            FROM told GROUP BY topic_id, segment_id, source)
    GROUP BY topic_id, segment_id
 )
-SELECT w.topic_id, w.segment_id, t.producers, w.messages, w.bins
-  FROM whole w JOIN tellers t ON t.topic_id = w.topic_id AND t.segment_id = w.segment_id
+SELECT t.topic_id, t.segment_id, t.producers, coalesce(w.messages, 0) AS messages,
+       coalesce(w.bins, CAST(array() AS array<bigint>)) AS bins, t.set_aside
+  FROM tellers t LEFT JOIN whole w ON w.topic_id = t.topic_id AND w.segment_id = t.segment_id
 """
 
 
 def build_sketches(counts: DataFrame, since_ms: int, until_ms: int) -> DataFrame:
-    """Counts of keys whose instants lie in (since, until], added up for each segment: topic_id, segment_id, producers, messages, bins."""
+    """Counts of keys whose instants lie in (since, until], added up for each segment: topic_id, segment_id, producers, messages,
+    bins, and how many of its rows are set aside.
+    """
     return counts.sparkSession.sql(_SKETCHES, {"since_ms": since_ms, "until_ms": until_ms}, counts=counts)
 
 
 def build_rates(samples: DataFrame, window: LoadWindow) -> DataFrame:
-    """Rates of every segment observed in the window: topic_id, segment_id, four rates per second,
+    """Rates of every segment observed in the window, from SOUND samples: topic_id, segment_id, four rates per second,
     observed_at_ms, covered_ms, and the source that was heard last.
     """
     bounds = {
@@ -152,7 +168,9 @@ def build_rates(samples: DataFrame, window: LoadWindow) -> DataFrame:
 
 
 def build_heard(samples: DataFrame, window: LoadWindow) -> DataFrame:
-    """The sources that reported anything in the window, and when last: source, observed_at_ms."""
+    """The sources that reported anything in the window: source, observed_at_ms (of its last sound sample; null if it has none), how many
+    of its samples are set aside, and a topic_id of these.
+    """
     bounds = {"start_ms": window.start_ms, "end_ms": window.end_ms}
     return samples.sparkSession.sql(_HEARD, bounds, samples=samples)
 

@@ -59,16 +59,19 @@ RESULTS = pa.schema(
         ("least_cost", pa.float64()),
         ("figures", pa.string()),
         ("picture", pa.string()),
+        ("error", pa.string()),
     ]
 )
-"""One row a load, candidate and seed; `figures` and `picture` are JSON, the latter null unless it was asked for."""
+"""One row a load, candidate and seed; `figures` and `picture` are JSON, the latter null unless it was asked for. A load that cannot be
+simulated has one row with its `error`, which is null elsewhere.
+"""
 
 _HISTORY = (
     "topic_id BIGINT, segment_id BIGINT, "
     + ", ".join(f"{metric} DOUBLE" for metric in METRICS)
     + ", window_end STRING"
 )
-_RESULTS_DDL = "key BIGINT, load STRING, policy STRING, seed INT, cost DOUBLE, least_cost DOUBLE, figures STRING, picture STRING"
+_RESULTS_DDL = "key BIGINT, load STRING, policy STRING, seed INT, cost DOUBLE, least_cost DOUBLE, figures STRING, picture STRING, error STRING"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,18 +164,15 @@ def answers(
 def _answered(loads: Sequence[Load], question: Question, done: Done) -> pa.RecordBatch:
     rows: list[dict[str, Any]] = []
     bounded: dict[tuple[int, ...], list[tuple[int, Floats]]] = defaultdict(list)
-    for recording, rates, (number, of) in loads:
-        series = series_of(recording, rates)
-        base = recording.base_policy
-        cases = question.cases[number::of]
-        most = max(one.as_rule(base, series).policy.max_segments for one in question.candidates)
-        for candidate, seed in cases:
-            rows.append(_simulated(recording, series, candidate, seed, question))
-            of_seed = drawn(series, seed).load(base.thresholds.split.rates)
-            bounded[series.steps, series.step_seconds, most, recording.segments].append(
-                (len(rows) - 1, of_seed)
-            )
-            done(1)
+    for load in loads:
+        try:
+            simulated = _simulations(load, question, done)
+        except Exception as error:  # noqa: BLE001 - of one load, and its row says it; the others have their answers
+            rows.append(_failed(load.recording, error))
+            continue
+        for row, group, of_seed in simulated:
+            bounded[group].append((len(rows), of_seed))
+            rows.append(row)
     for (_, step_seconds, most, first), members in bounded.items():
         if question.pictures:
             _add_fronts(rows, members, question.prices, step_seconds, max(most, first), first)
@@ -186,6 +186,37 @@ def _answered(loads: Sequence[Load], question: Question, done: Done) -> pa.Recor
         for (place, _), cost in zip(members, least, strict=True):
             rows[place]["least_cost"] = float(cost)
     return pa.RecordBatch.from_pylist(rows, RESULTS)
+
+
+def _simulations(
+    load: Load, question: Question, done: Done
+) -> list[tuple[dict[str, Any], tuple[int, ...], Floats]]:
+    """Of each case of a load: its row, the loads that its least cost can be computed with, and the load itself."""
+    recording, rates, (number, of) = load
+    series = series_of(recording, rates)
+    base = recording.base_policy
+    most = max(one.as_rule(base, series).policy.max_segments for one in question.candidates)
+    group = (series.steps, series.step_seconds, most, recording.segments)
+    found: list[tuple[dict[str, Any], tuple[int, ...], Floats]] = []
+    for candidate, seed in question.cases[number::of]:
+        row = _simulated(recording, series, candidate, seed, question)
+        if not np.isfinite(row["cost"]):
+            raise InvalidInput(
+                f"the cost under {candidate.name} is {row['cost']}; its recorded rates are beyond any capacity"
+            )
+        found.append((row, group, drawn(series, seed).load(base.thresholds.split.rates)))
+        done(1)
+    return found
+
+
+def _failed(recording: Recording, error: Exception) -> dict[str, Any]:
+    nothing = {"policy": "", "seed": 0, "cost": 0.0, "least_cost": 0.0, "figures": "{}", "picture": None}
+    return {
+        "key": recording.key,
+        "load": recording.name,
+        **nothing,
+        "error": f"{type(error).__name__}: {error}",
+    }
 
 
 def _add_fronts(
@@ -233,8 +264,9 @@ def _simulated(
         "seed": seed,
         "cost": cost,
         "least_cost": 0.0,
-        "figures": json.dumps(figures, sort_keys=True),
+        "figures": json.dumps(figures, sort_keys=True, allow_nan=False),
         "picture": json.dumps(picture(run, base.thresholds.split)) if question.pictures else None,
+        "error": None,
     }
 
 

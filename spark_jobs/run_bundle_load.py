@@ -12,9 +12,20 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.bundle_load import COUNTS, RATES, ReportWindow, build, build_namespaces, build_reports
-from spark_jobs.bundle_load_changes import (
+from spark_jobs.bundle_load import (
+    COUNTS,
+    RATES,
     SIGNALS,
+    SOUND_BOUNDARIES,
+    SOUND_OWNED,
+    SOUND_TOPIC,
+    ReportWindow,
+    build,
+    build_namespaces,
+    build_reports,
+    build_unsound_boundaries,
+)
+from spark_jobs.bundle_load_changes import (
     build_brokers,
     build_clusters,
     build_hot_topics,
@@ -64,16 +75,20 @@ _JUDGED = (
 def compute(
     spark: SparkSession, report_urls: Mapping[str, Sequence[str]], scratch_url: str, window: ReportWindow
 ) -> dict[str, pa.Table]:
-    """The rows to write: boundaries, bundles, namespaces, brokers, clusters, and the topics of hot bundles.
+    """The rows to write: boundaries, bundles, namespaces, brokers, clusters, the topics of hot bundles, and what is set aside: reports
+    of brokers (`silent`) and boundaries (`uncut`) that are not sound.
 
     Writes every bundle's figures below the scratch URL, as `judged`. Needs a report of at least one broker.
     """
     landed = {kind: _read(spark, schema, report_urls[kind]) for kind, schema in REPORTS.items()}
     stored = {name: spark.read.schema(s).parquet(f"{scratch_url}/{name}") for name, s in BASELINE.items()}
-    limits, topics, brokers = stored.pop("limits"), landed["topics"], landed["brokers"]
-    reports = spark.createDataFrame(build_reports(topics, brokers, window).toArrow())
-    namespaces = build_namespaces(landed["boundaries"], reports, stored["stored_boundaries"], window)
-    figures = build(topics, landed["owned"], reports, namespaces)
+    limits, brokers = stored.pop("limits"), landed["brokers"]
+    heard_of = build_reports(landed["topics"], brokers, window).toArrow()
+    reports = spark.createDataFrame(heard_of.select(["cluster", "broker", "instant_ms"]).drop_null())
+    topics, owned = landed["topics"].where(SOUND_TOPIC), landed["owned"].where(SOUND_OWNED)
+    boundaries = landed["boundaries"].where(SOUND_BOUNDARIES)
+    namespaces = build_namespaces(boundaries, reports, stored["stored_boundaries"], window)
+    figures = build(topics, owned, reports, namespaces)
     everything = build_judged(
         figures,
         reports,
@@ -93,6 +108,8 @@ def compute(
         "brokers": heard,
         "clusters": build_clusters(judged, changed, reports, stored["stored_brokers"], window).toArrow(),
         "hot_topics": build_hot_topics(judged, topics, reports, limits).toArrow(),
+        "silent": heard_of,
+        "uncut": build_unsound_boundaries(landed["boundaries"]).toArrow(),
     }
 
 

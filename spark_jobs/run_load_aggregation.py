@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from controller.domain.load import METRICS
 from controller.domain.load_window import LoadWindow
-from spark_jobs.load_aggregation import build_changes, build_heard, build_rates, build_sketches
+from spark_jobs.load_aggregation import SOUND, build_changes, build_heard, build_rates, build_sketches
 from spark_jobs.session import with_session
 
 if TYPE_CHECKING:
@@ -43,16 +43,17 @@ def compute(
     spark: SparkSession, sample_urls: Sequence[str], scratch_url: str, window: LoadWindow
 ) -> tuple[DataFrame, pa.Table]:
     """Writes `rates` below the scratch URL; returns the records to write, which are not computed yet, and the sources
-    that were heard.
+    that were heard, see `build_heard`.
 
-    A row with a missing value is no sample.
+    A row with a missing value is no sample, and one that is not SOUND is set aside.
     """
     samples = spark.read.schema(SAMPLES).parquet(*sample_urls).na.drop()
-    build_rates(samples, window).write.mode("overwrite").parquet(f"{scratch_url}/rates")
+    build_rates(samples.where(SOUND), window).write.mode("overwrite").parquet(f"{scratch_url}/rates")
     heard = build_heard(samples, window).toArrow()
     before = {name: spark.read.schema(s).parquet(f"{scratch_url}/{name}") for name, s in BASELINE.items()}
     rates = spark.read.schema(RATES).parquet(f"{scratch_url}/rates")
-    return build_changes(rates, spark.createDataFrame(heard), window=window, **before), heard
+    sources = spark.createDataFrame(heard.select(["source", "observed_at_ms"]).drop_null())
+    return build_changes(rates, sources, window=window, **before), heard
 
 
 def add_up(spark: SparkSession, count_urls: Sequence[str], since_ms: int, until_ms: int) -> pa.Table:

@@ -591,6 +591,20 @@ BEGIN
     RETURN NULL;
 END $$;
 
+CREATE FUNCTION cleave.note_set_aside(of_batch text, subjects text[], topic_ids bigint[], reasons text[]) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    DELETE FROM cleave.set_aside WHERE last_at < clock_timestamp() - interval '1 day';
+    INSERT INTO cleave.set_aside AS s (batch, subject, topic_id, reason)
+    SELECT DISTINCT ON (left(subject, 300)) of_batch, left(subject, 300), topic_id, left(reason, 1000)
+      FROM unnest(subjects, topic_ids, reasons) AS given (subject, topic_id, reason) ORDER BY left(subject, 300)
+    ON CONFLICT (batch, subject) DO UPDATE
+       SET topic_id = excluded.topic_id, reason = excluded.reason, times = s.times + 1, last_at = excluded.last_at;
+$$;
+
+COMMENT ON FUNCTION cleave.note_set_aside(of_batch text, subjects text[], topic_ids bigint[], reasons text[]) IS 'Records the subjects that a batch left out, and deletes rows that are a day old.';
+
 CREATE FUNCTION cleave.on_change_counted() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -3336,6 +3350,29 @@ COMMENT ON CONSTRAINT segment_sketch_bins ON cleave.segment_sketch IS 'A sketch 
 
 COMMENT ON CONSTRAINT segment_sketch_counts ON cleave.segment_sketch IS 'A sketch counts something.';
 
+CREATE TABLE cleave.set_aside (
+    batch text NOT NULL,
+    subject text NOT NULL,
+    topic_id bigint,
+    reason text NOT NULL,
+    times bigint DEFAULT 1 NOT NULL,
+    first_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    last_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT set_aside_short CHECK (((length(subject) <= 300) AND (length(reason) <= 1000)))
+);
+
+COMMENT ON TABLE cleave.set_aside IS 'A subject that a batch of many topics left out; the row is kept for a day after the last such batch.';
+
+COMMENT ON COLUMN cleave.set_aside.batch IS 'The batch: load, key counts, bundle load, evaluation, maintenance.';
+
+COMMENT ON COLUMN cleave.set_aside.subject IS 'The segment, source of samples, broker or topic that was left out.';
+
+COMMENT ON COLUMN cleave.set_aside.topic_id IS 'The topic that is concerned; NULL where it is none, or more than one.';
+
+COMMENT ON COLUMN cleave.set_aside.times IS 'How many batches left it out.';
+
+COMMENT ON CONSTRAINT set_aside_short ON cleave.set_aside IS 'A subject has at most 300 characters, a reason 1000.';
+
 CREATE TABLE cleave.shadow_decision (
     shadow_id bigint NOT NULL,
     candidate_id bigint NOT NULL,
@@ -3888,7 +3925,11 @@ CREATE VIEW inspect.buckets AS
             ( SELECT min(c.registered_at) AS min
                    FROM cleave.consumer c
                   WHERE ((c.topic_id = a.topic_id) AND (c.subscription = a.subscription))) AS first_registered_at) free)
-     CROSS JOIN LATERAL ( SELECT (sum(left_over.messages))::bigint AS backlog,
+     CROSS JOIN LATERAL ( SELECT (
+                CASE
+                    WHEN (sum(left_over.messages) > ('9223372036854775807'::bigint)::numeric) THEN ('9223372036854775807'::bigint)::numeric
+                    ELSE sum(left_over.messages)
+                END)::bigint AS backlog,
             min(left_over.counted_at) AS backlog_counted_at
            FROM cleave.drain_backlog left_over
           WHERE ((left_over.topic_id = a.topic_id) AND (left_over.subscription = a.subscription) AND (left_over.segment_id = ANY (a.waits_for)))) unread)
@@ -4276,10 +4317,10 @@ CREATE VIEW inspect.load_now AS
                    FROM cleave.policy_default d
                   WHERE ((d.knob ~ '^(split|merge)_(msg|byte)_rate_(in|out)$'::text) OR (d.knob = 'load_stale_after_seconds'::text))) knobs) k)
      LEFT JOIN LATERAL ( SELECT m.metric,
-            (m.rate / m.threshold) AS ratio
+            (LEAST(m.rate, ('100000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000'::numeric)::double precision) / GREATEST(m.threshold, (0.0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000001)::double precision)) AS ratio
            FROM ( VALUES (1,'msg_rate_in'::text,l.msg_rate_in,k.split_msg_rate_in), (2,'byte_rate_in'::text,l.byte_rate_in,k.split_byte_rate_in), (3,'msg_rate_out'::text,l.msg_rate_out,k.split_msg_rate_out), (4,'byte_rate_out'::text,l.byte_rate_out,k.split_byte_rate_out)) m(ordinal, metric, rate, threshold)
           WHERE ((m.threshold > (0)::double precision) AND (m.rate IS NOT NULL))
-          ORDER BY (m.rate / m.threshold) DESC, m.ordinal
+          ORDER BY (LEAST(m.rate, ('100000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000'::numeric)::double precision) / GREATEST(m.threshold, (0.0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000001)::double precision)) DESC, m.ordinal
          LIMIT 1) hot ON (true))
   WHERE (t.state <> 'deleted'::text);
 
@@ -4554,6 +4595,21 @@ CREATE VIEW inspect.foreign_logs AS
 
 COMMENT ON VIEW inspect.foreign_logs IS 'Logs that have the name of a segment and that Cleave must not delete: another journal created them, or they hold unread messages.';
 
+CREATE VIEW inspect.set_aside AS
+ SELECT s.batch,
+    s.subject,
+    t.name AS topic,
+    s.topic_id,
+    s.reason,
+    s.times,
+    s.first_at,
+    s.last_at,
+    (s.last_at > (clock_timestamp() - '00:15:00'::interval)) AS is_current
+   FROM (cleave.set_aside s
+     LEFT JOIN cleave.topic t ON ((t.topic_id = s.topic_id)));
+
+COMMENT ON VIEW inspect.set_aside IS 'Subjects that a batch of many topics left out, and why; the rest of the batch went on. is_current: it was left out within a quarter of an hour. A row is kept for a day.';
+
 CREATE VIEW inspect.undrained AS
  SELECT t.name AS topic,
     t.topic_id,
@@ -4608,8 +4664,9 @@ CREATE VIEW inspect.health AS
     away.oldest_seconds AS oldest_away_seconds,
     held.topics AS held_topics,
     held.unverified AS unverified_topics,
-    strange.logs AS foreign_logs
-   FROM (((((((((((((( SELECT ( SELECT count(*) AS count
+    strange.logs AS foreign_logs,
+    aside.subjects AS set_aside
+   FROM ((((((((((((((( SELECT ( SELECT count(*) AS count
                    FROM cleave.topic
                   WHERE (topic.state = 'live'::text)) AS topics,
             ( SELECT count(*) AS count
@@ -4656,7 +4713,10 @@ CREATE VIEW inspect.health AS
             count(*) FILTER (WHERE held_topics.unverified) AS unverified
            FROM inspect.held_topics) held)
      CROSS JOIN ( SELECT count(*) AS logs
-           FROM inspect.foreign_logs) strange);
+           FROM inspect.foreign_logs) strange)
+     CROSS JOIN ( SELECT count(*) AS subjects
+           FROM inspect.set_aside
+          WHERE set_aside.is_current) aside);
 
 COMMENT ON VIEW inspect.health IS 'One row: how everything is. Ages are empty where there is nothing to be old; shards are those that had a worker within the hour; lease_changes only rises, by one for each time that a worker began to have a shard.';
 
@@ -4669,7 +4729,10 @@ CREATE VIEW inspect.key_sketches AS
     round(((hot.messages / k.messages))::numeric, 3) AS share,
     l.hottest_ratio AS load,
     round((l.hottest_ratio * ((hot.messages / k.messages))::numeric), 3) AS load_on_hottest,
-    (round(k.messages))::bigint AS messages,
+        CASE
+            WHEN (k.messages < ('9000000000000000000'::numeric)::double precision) THEN (round(k.messages))::bigint
+            ELSE NULL::bigint
+        END AS messages,
     k.sampled_at,
     round(EXTRACT(epoch FROM (clock_timestamp() - k.sampled_at)), 1) AS age_seconds,
     (k.fresh_until > clock_timestamp()) AS is_fresh
@@ -5469,6 +5532,9 @@ ALTER TABLE ONLY cleave.segment_producers
 ALTER TABLE ONLY cleave.segment_sketch
     ADD CONSTRAINT segment_sketch_pkey PRIMARY KEY (topic_id, segment_id);
 
+ALTER TABLE ONLY cleave.set_aside
+    ADD CONSTRAINT set_aside_pkey PRIMARY KEY (batch, subject);
+
 ALTER TABLE ONLY cleave.shadow_decision
     ADD CONSTRAINT shadow_decision_pkey PRIMARY KEY (shadow_id);
 
@@ -5621,6 +5687,8 @@ CREATE INDEX segment_parent_by_parent ON cleave.segment_parent USING btree (topi
 CREATE INDEX segment_present ON cleave.segment USING btree (topic_id, segment_id) WHERE (pruned_epoch IS NULL);
 
 CREATE INDEX segment_unread ON cleave.segment USING btree (topic_id, sealed_epoch) WHERE ((state = 'SEALED'::text) AND (pruned_epoch IS NULL) AND (drained_at IS NULL));
+
+CREATE INDEX set_aside_last ON cleave.set_aside USING btree (last_at);
 
 CREATE INDEX shadow_decision_by_age ON cleave.shadow_decision USING brin (decided_at);
 
@@ -6021,6 +6089,10 @@ GRANT ALL ON FUNCTION cleave.merge_load(run text, run_window_end timestamp with 
 
 REVOKE ALL ON FUNCTION cleave.merge_sketches(run text, fresh_for double precision, half_life double precision) FROM PUBLIC;
 GRANT ALL ON FUNCTION cleave.merge_sketches(run text, fresh_for double precision, half_life double precision) TO cleave_spark_loader;
+
+REVOKE ALL ON FUNCTION cleave.note_set_aside(of_batch text, subjects text[], topic_ids bigint[], reasons text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION cleave.note_set_aside(of_batch text, subjects text[], topic_ids bigint[], reasons text[]) TO cleave_spark_loader;
+GRANT ALL ON FUNCTION cleave.note_set_aside(of_batch text, subjects text[], topic_ids bigint[], reasons text[]) TO cleave_controller;
 
 REVOKE ALL ON FUNCTION cleave.remember_loads(run text, run_window_end timestamp with time zone) FROM PUBLIC;
 
@@ -6483,6 +6555,9 @@ GRANT SELECT ON TABLE inspect.fleet TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.foreign_logs TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.foreign_logs TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.set_aside TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.set_aside TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.undrained TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.undrained TO cleave_controller;

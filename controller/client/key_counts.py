@@ -18,11 +18,9 @@ from typing import Self
 from controller.client.layout_source import LayoutSource, TakesKeyCounts
 from controller.domain.errors import CleaveError, InvalidInput
 from controller.domain.hash_range import RING_SIZE
+from controller.domain.key_counts import KeyCount
 
 _log = logging.getLogger(__name__)
-
-KeyCount = tuple[int, int, int]
-"""First hash, how many hashes, messages."""
 
 HOT_HASHES = 1_024
 """So many are counted by themselves, those with most messages."""

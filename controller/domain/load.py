@@ -30,6 +30,10 @@ FLOOR_FRACTION = 0.01
 """A change below this fraction of a metric's merge threshold is noise: 10 messages/s with the defaults."""
 
 
+LONGEST_SOURCE = 512
+"""Characters in the name of a source of samples, at most: the name is a key in PostgreSQL."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoadStats:
     """Rates of one segment, messages and bytes per second, in Pulsar's order of metrics."""

@@ -53,6 +53,7 @@ HEALTH: Final = {
     "held_topics": "Topics whose logs are ahead of the database and do not tell enough (inspect.held_topics).",
     "unverified_topics": "Topics whose logs are still to be compared with the database after it came back.",
     "foreign_logs": "Logs that have the name of a segment and that Cleave must not delete (inspect.foreign_logs).",
+    "set_aside": "Subjects that a batch of many topics left out within a quarter of an hour (inspect.set_aside).",
 }
 """Column of `inspect.health` to what it tells; the metric is `cleave_fleet_` and the column."""
 _COUNTED_HEALTH = {"lease_changes"}

@@ -141,6 +141,8 @@ class ConsumerWatch:
                 log.warning(
                     "data plane did not say of any log who consumes", data_plane=name, error=str(error)
                 )
+            except Exception:  # what other data planes say would be lost with it
+                log.exception("data plane did not say of any log who consumes", data_plane=name)
         observations = []
         for name, topic_id, names in topics:
             heard = {one: answers[name, one] for one in names if (name, one) in answers}

@@ -15,6 +15,7 @@ from controller import telemetry
 from controller.clock import Clock
 from controller.dataplane.base import DataPlane
 from controller.domain.errors import CleaveError
+from controller.domain.whole_numbers import MOST
 from controller.repeating import repeat_every
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
@@ -86,7 +87,8 @@ class DrainWatch:
         if self._clock.monotonic_seconds() >= give_up_at or self._stopping.is_set():
             return None
         try:
-            return self._planes[one.data_plane].backlog(one.backing_topic, one.subscription)
+            left = self._planes[one.data_plane].backlog(one.backing_topic, one.subscription)
+            return None if left is None else min(max(left, 0), MOST)
         except CleaveError as error:
             log.warning(
                 "what is left of a segment not counted",
@@ -94,5 +96,10 @@ class DrainWatch:
                 subscription=one.subscription,
                 segment_id=one.segment_id,
                 error=str(error),
+            )
+            return None
+        except Exception:  # the counts of all others would be lost with it
+            log.exception(
+                "what is left of a segment not counted", topic_id=one.topic_id, segment_id=one.segment_id
             )
             return None

@@ -12,20 +12,25 @@ import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from controller import telemetry
 from controller.dataplane.base import MISSING_LOG, DataPlane, LogReport, LogState, SetWiseDataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import CleaveError, Conflict, Retryable, StoreUnavailable, Unsupported
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Origin
 from controller.domain.segment import SegmentState
+from controller.store import set_aside
 from controller.store.journal import operations, topic_intents
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 from controller.store.postgres.engine import Store
+from controller.store.set_aside import SetAside
 from controller.store.shards import Shards
 from controller.store.topics import backing_logs, drains, layouts, topics
 from controller.store.topics.backing_logs import BackingLog, Books
 from controller.store.topics.retention import ExpiredTopic, expired_topics
+
+log = telemetry.get_logger(__name__)
 
 DEADLINE_SECONDS = 60.0
 
@@ -71,6 +76,7 @@ def collect(
             tx, default_minutes=retention_minutes, limit=limit, after=after, shards=shards
         )
     report = CollectionReport(next_after=expired[-1].topic_id if len(expired) == limit else None)
+    unfit: list[SetAside] = []
     for topic in expired:
         try:
             _collect_topic(store, planes, topic, actor, dry_run, report)
@@ -78,6 +84,15 @@ def collect(
             raise
         except CleaveError as error:
             report.kept.append(KeptSegment(topic.name, None, str(error)))
+        except Exception as error:  # one topic's trouble must not keep the garbage of the others
+            log.exception("garbage of a topic not collected", topic=topic.name)
+            unfit.append(
+                SetAside(f"topic {topic.topic_id}", f"no garbage is collected: {error}", topic.topic_id)
+            )
+            report.kept.append(KeptSegment(topic.name, None, f"{type(error).__name__}: {error}"))
+    if unfit and not dry_run:
+        with store.transaction() as tx:
+            set_aside.note(tx, set_aside.Batch.MAINTENANCE, unfit)
     return report
 
 

@@ -16,6 +16,7 @@ from controller import telemetry
 from controller.clock import Clock
 from controller.domain.errors import CleaveError
 from controller.domain.hash_range import HashRange
+from controller.domain.key_counts import KeyCount, by_segment, demand_possible
 from controller.domain.key_sketch import add_counts, bin_count
 from controller.repeating import repeat_every
 from controller.store.postgres.engine import Store
@@ -29,9 +30,6 @@ log = telemetry.get_logger(__name__)
 LANDS_EVERY_SECONDS = 10.0
 MOST_SEGMENTS = 2_000
 """Counts of more are not taken until the next landing: 8 KiB are held for each."""
-
-Count = tuple[int, int, int]
-"""First hash, how many hashes, messages."""
 
 
 @dataclass(slots=True)
@@ -51,26 +49,41 @@ class KeyCountLanding:
         self._store, self._area, self._worker, self._clock = store, area, worker, clock
         self._lock = threading.Lock()
         self._counted: dict[tuple[int, int], _Counted] = {}
+        self._messages: dict[int, dict[str, int]] = {}
+        """Messages by topic and producer since the last landing."""
         self._stopping = threading.Event()
 
-    def add(self, topic: str, producer: str, counts: Sequence[Count]) -> None:
-        """What this producer counted since it was last heard of. Raises TopicNotFound, TopicNotLive, StoreUnavailable."""
+    def add(self, topic: str, producer: str, counts: Sequence[KeyCount]) -> None:
+        """Add what this producer counted since its last request. Raises TopicNotFound, TopicNotLive, StoreUnavailable, and
+        InvalidInput for counts that no producer can have.
+        """
         with self._store.transaction() as tx:
             published = published_layout(tx, topic)
+        segments = published.layout.active
+        found = by_segment(segments, counts)
         with self._lock:
-            for segment in published.layout.active:
-                key = published.topic_id, segment.segment_id
-                counted = self._counted.get(key)
-                if counted is None:
-                    if len(self._counted) >= MOST_SEGMENTS:
-                        log.warning("counts of keys not taken", topic=topic, segments=MOST_SEGMENTS)
-                        return
-                    counted = _Counted(segment.hash_range, [0.0] * bin_count(segment.hash_range))
-                before = sum(counted.bins)
-                add_counts(counted.bins, counted.hash_range, counts)
-                if sum(counted.bins) > before:
-                    counted.producers.add(producer)
-                    self._counted[key] = counted
+            of_topic = self._messages.get(published.topic_id, {})
+            messages = demand_possible(topic, producer, counts, of_topic)
+            self._messages[published.topic_id] = of_topic
+            of_topic[producer] = of_topic.get(producer, 0) + messages
+            for index, some in found.items():
+                key = published.topic_id, segments[index].segment_id
+                if key not in self._counted and len(self._counted) >= MOST_SEGMENTS:
+                    log.warning("counts of keys not taken", topic=topic, segments=MOST_SEGMENTS)
+                    return
+                self._add(key, segments[index].hash_range, producer, some)
+
+    def _add(
+        self, key: tuple[int, int], hash_range: HashRange, producer: str, counts: Sequence[KeyCount]
+    ) -> None:
+        """Add counts of one segment. Those of no message leave no trace. The lock is held."""
+        if not any(messages for _, _, messages in counts):
+            return
+        counted = self._counted.get(key)
+        if counted is None:
+            counted = self._counted[key] = _Counted(hash_range, [0.0] * bin_count(hash_range))
+        add_counts(counted.bins, counted.hash_range, counts)
+        counted.producers.add(producer)
 
     def run(self) -> None:
         """Land what has come, until `stop`."""
@@ -91,6 +104,7 @@ class KeyCountLanding:
         """Writes what has come since the last time; where, None where nothing has. Raises OSError when storage is away."""
         with self._lock:
             counted, self._counted = self._counted, {}
+            self._messages = {}
         if not counted:
             return None
         import pyarrow as pa

@@ -162,7 +162,9 @@ class LoadCollector:
                     )
                     return _Answer(found, is_whole=False)
                 answer = plane.sample(order[begin : begin + limit])
-                found += [(logs[topic], counters) for topic, counters in answer.items()]
+                found += [
+                    (logs[topic], counters) for topic, counters in answer.items() if _is_sound(counters)
+                ]
         except CleaveError as error:
             log.warning("data plane did not answer", data_plane=name, sampled=len(found), error=str(error))
             return _Answer(found, is_whole=False)
@@ -188,6 +190,28 @@ class LoadCollector:
     def _until_next_tick(self) -> float:
         """Seconds to the next multiple of the interval, so that collectors tick together."""
         return (self._interval_ms - self._clock.now_ms() % self._interval_ms) / 1000
+
+
+def _is_sound(counters: Counters) -> bool:
+    """Whether these are counters. Those of one log that are not would keep the samples of all others from being landed."""
+    if (
+        all(
+            0 <= one < 2**63
+            for one in (
+                counters.msg_in,
+                counters.byte_in,
+                counters.msg_out,
+                counters.byte_out,
+                counters.instant_ms,
+            )
+        )
+        and 0 <= (counters.producers or 0) < 2**31
+    ):
+        return True
+    log.warning(
+        "counters set aside: not from 0 to 2^63", backing_topic=counters.backing_topic, source=counters.source
+    )
+    return False
 
 
 def _table(samples: Sequence[tuple[WatchedLog, Counters]]) -> pa.Table:

@@ -45,6 +45,8 @@ def trim(
                     break
         except CleaveError as error:
             log.warning("logs not trimmed", data_plane=name, error=str(error))
+        except Exception:  # the logs of other data planes would grow
+            log.exception("logs not trimmed", data_plane=name)
     return trimmed
 
 

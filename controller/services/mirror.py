@@ -63,6 +63,8 @@ def follow_due(
             raise
         except CleaveError as error:
             log.warning("topic not mirrored", topic_id=topic_id, error=str(error))
+        except Exception:  # the topics after it would never be looked at
+            log.exception("topic not mirrored", topic_id=topic_id)
     return looks
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from controller import telemetry
 from controller.clock import to_ms
-from controller.domain.errors import CleaveError, InvalidInput, NotFound, Unsupported
+from controller.domain.errors import CleaveError, InvalidInput, InvalidPolicy, NotFound, Unsupported
 from controller.domain.policy import UnreadablePolicy
 from controller.domain.profiles.registry import PROFILES_BY_NAME
 from controller.landing.names import day_directories
@@ -157,9 +157,14 @@ class PolicyBacktest:
             table = self._on_spark(question, recordings, loads, rates)
         else:
             table = self._here(question, recordings, loads, rates, progress)
-        results, pictures = _read(table)
-        answered = {one.load for one in results}
+        results, pictures, failed = _read(table)
+        left_out |= failed
+        answered = {one.load for one in results} | failed.keys()
         left_out |= {one.name: "no load was recorded" for one in recordings if one.name not in answered}
+        if not results and failed:
+            raise InvalidInput(
+                "no load can be simulated: " + "; ".join(f"{name}: {why}" for name, why in failed.items())
+            )
         if not results:
             raise NotFound(
                 f"no load was recorded for {_whose(loads)} between {loads.since.isoformat()} and "
@@ -181,10 +186,18 @@ class PolicyBacktest:
         else:
             recordings, left_out = self._topics(loads)
             rates = None
+        fitting = []
         for recording in recordings:
-            for candidate in question.candidates:
-                candidate.check(recording.base_policy)
-        return recordings, left_out, rates
+            try:
+                for candidate in question.candidates:
+                    candidate.check(recording.base_policy)
+            except InvalidPolicy as error:
+                if len(recordings) == 1:
+                    raise
+                left_out[recording.name] = error.message
+            else:
+                fitting.append(recording)
+        return fitting, left_out, rates
 
     def _topics(self, loads: Loads) -> tuple[list[Recording], dict[str, str]]:
         from spark_jobs.recorded_load import Recording
@@ -377,10 +390,17 @@ def _of_trace(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _read(table: pa.Table) -> tuple[list[BacktestResult], dict[tuple[str, str], Mapping[str, Any]]]:
+def _read(
+    table: pa.Table,
+) -> tuple[list[BacktestResult], dict[tuple[str, str], Mapping[str, Any]], dict[str, str]]:
+    """The results, the pictures by load and policy, and why a load could not be simulated."""
     results: list[BacktestResult] = []
+    failed: dict[str, str] = {}
     pictures: dict[tuple[str, str], Mapping[str, Any]] = {}
     for row in table.to_pylist():
+        if row["error"] is not None:
+            failed[row["load"]] = row["error"]
+            continue
         topic_id = row["key"] if row["key"] >= 0 else None
         results.append(
             BacktestResult(
@@ -395,7 +415,7 @@ def _read(table: pa.Table) -> tuple[list[BacktestResult], dict[tuple[str, str], 
         )
         if row["picture"] is not None:
             pictures.setdefault((row["load"], row["policy"]), json.loads(row["picture"]))
-    return results, pictures
+    return results, pictures, failed
 
 
 def _whose(loads: Loads) -> str:

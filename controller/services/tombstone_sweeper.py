@@ -85,7 +85,13 @@ def _sweep(
         reports = _reports(plane, due)
     except StoreUnavailable:
         raise
-    except CleaveError as error:
+    except Exception as error:
+        if not isinstance(error, CleaveError):
+            log.exception("logs not looked at", logs=len(due))
+        if len(due) > 1 and not isinstance(error, CleaveError):
+            for one in due:  # it is one log's trouble
+                _sweep(store, plane, [one], apart_seconds, swept)
+            return
         for one in due:
             _fail(store, one, str(error), swept)
         return
@@ -121,6 +127,9 @@ def _deletable(
             raise
         except CleaveError as error:
             _fail(store, one, str(error), swept)
+        except Exception as error:  # the others of the batch would be left alone with it
+            log.exception("log not judged", backing_topic=one.backing_topic)
+            _fail(store, one, f"{type(error).__name__}: {error}", swept)
         else:
             deletable.append(one)
     with_used = _with_used_siblings(store, unplaced) if unplaced else []
@@ -161,6 +170,9 @@ def _delete(plane: DataPlane, tombstone: Tombstone) -> str | None:
             return f"{name} is there again right after its deletion; trying again"
     except CleaveError as error:
         return str(error)
+    except Exception as error:  # what became of the others of the batch would not be recorded
+        log.exception("log not deleted", backing_topic=name)
+        return f"{type(error).__name__}: {error}"
     return None
 
 

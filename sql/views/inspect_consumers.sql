@@ -94,7 +94,7 @@ SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state,
               (SELECT min(c.registered_at) FROM cleave.consumer c
                 WHERE c.topic_id = a.topic_id AND c.subscription = a.subscription) AS first_registered_at) free
  CROSS JOIN LATERAL (
-       SELECT sum(left_over.messages)::bigint AS backlog, min(left_over.counted_at) AS backlog_counted_at
+       SELECT (CASE WHEN sum(left_over.messages) > 9223372036854775807 THEN 9223372036854775807 ELSE sum(left_over.messages) END)::bigint AS backlog, min(left_over.counted_at) AS backlog_counted_at
          FROM cleave.drain_backlog left_over
         WHERE left_over.topic_id = a.topic_id AND left_over.subscription = a.subscription
           AND left_over.segment_id = ANY (a.waits_for)) unread

@@ -34,7 +34,7 @@ SELECT t.name AS topic, t.topic_id, s.segment_id, inspect.hash_range_text(s.rang
                  FROM cleave.policy_default d
                 WHERE d.knob ~ '^(split|merge)_(msg|byte)_rate_(in|out)$' OR d.knob = 'load_stale_after_seconds') knobs) k
   LEFT JOIN LATERAL (
-       SELECT metric, rate / threshold AS ratio
+       SELECT metric, least(rate, 1e200) / greatest(threshold, 1e-100) AS ratio  -- no ratio of a topic may overflow in the view of all
          FROM (VALUES (1, 'msg_rate_in', l.msg_rate_in, k.split_msg_rate_in), (2, 'byte_rate_in', l.byte_rate_in, k.split_byte_rate_in),
                       (3, 'msg_rate_out', l.msg_rate_out, k.split_msg_rate_out), (4, 'byte_rate_out', l.byte_rate_out, k.split_byte_rate_out))
               AS m (ordinal, metric, rate, threshold)
@@ -48,7 +48,7 @@ CREATE VIEW inspect.key_sketches AS
 SELECT l.topic, k.topic_id, k.segment_id, l.hash_range,
        inspect.hash_range_text(hot.first_hash, hot.last_hash) AS hottest, round((hot.messages / k.messages)::numeric, 3) AS share,
        l.hottest_ratio AS load, round(l.hottest_ratio * (hot.messages / k.messages)::numeric, 3) AS load_on_hottest,
-       round(k.messages)::bigint AS messages, k.sampled_at,
+       CASE WHEN k.messages < 9e18 THEN round(k.messages)::bigint END AS messages, k.sampled_at,
        round(extract(epoch FROM clock_timestamp() - k.sampled_at), 1) AS age_seconds,
        k.fresh_until > clock_timestamp() AS is_fresh
   FROM inspect.load_now l

@@ -48,6 +48,14 @@ SELECT t.name AS topic, t.topic_id, count(*) FILTER (WHERE s.readers > 1) AS sha
 COMMENT ON VIEW inspect.readers IS
     'How each topic is read by its consumers: segments that several of them share, entry buckets with an owner, those that their owner is to let go of and has not yet, and those whose owner is not connected (away).';
 
+CREATE VIEW inspect.set_aside AS
+SELECT s.batch, s.subject, t.name AS topic, s.topic_id, s.reason, s.times, s.first_at, s.last_at,
+       s.last_at > clock_timestamp() - interval '15 minutes' AS is_current
+  FROM cleave.set_aside s
+  LEFT JOIN cleave.topic t ON t.topic_id = s.topic_id;
+COMMENT ON VIEW inspect.set_aside IS
+    'Subjects that a batch of many topics left out, and why; the rest of the batch went on. is_current: it was left out within a quarter of an hour. A row is kept for a day.';
+
 CREATE VIEW inspect.health AS
 SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges,
        live.operations AS live_operations, live.oldest_seconds AS oldest_operation_seconds, stuck.operations AS stuck_operations,
@@ -58,7 +66,7 @@ SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges
        undrained.still_seconds AS still_drain_seconds,
        withheld.buckets AS buckets_withheld, withheld.oldest_seconds AS oldest_withheld_seconds,
        away.buckets AS buckets_away, away.oldest_seconds AS oldest_away_seconds,
-       held.topics AS held_topics, held.unverified AS unverified_topics, strange.logs AS foreign_logs
+       held.topics AS held_topics, held.unverified AS unverified_topics, strange.logs AS foreign_logs, aside.subjects AS set_aside
   FROM (SELECT (SELECT count(*) FROM cleave.topic WHERE state = 'live') AS topics,
                (SELECT count(*) FROM cleave.segment s JOIN cleave.topic t USING (topic_id)
                  WHERE s.state = 'ACTIVE' AND t.state = 'live') AS active_segments) fleet
@@ -90,6 +98,7 @@ SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges
               WHERE c.disconnected_at IS NOT NULL) away
  CROSS JOIN (SELECT count(*) FILTER (WHERE NOT unverified) AS topics, count(*) FILTER (WHERE unverified) AS unverified
                FROM inspect.held_topics) held
- CROSS JOIN (SELECT count(*) AS logs FROM inspect.foreign_logs) strange;
+ CROSS JOIN (SELECT count(*) AS logs FROM inspect.foreign_logs) strange
+ CROSS JOIN (SELECT count(*) AS subjects FROM inspect.set_aside WHERE is_current) aside;
 COMMENT ON VIEW inspect.health IS
     'One row: how everything is. Ages are empty where there is nothing to be old; shards are those that had a worker within the hour; lease_changes only rises, by one for each time that a worker began to have a shard.';

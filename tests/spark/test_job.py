@@ -141,6 +141,7 @@ def count_keys(scratch: Path) -> tuple[str, pa.Table]:
         "producers": [3, 4],
         "messages": [33, 7],
         "bins": [[11, 22], [7, 0]],
+        "set_aside": [0, 0],
     }
     expected = pa.table({name: made[name] for name in SKETCH_SCHEMA.names}).cast(SKETCH_SCHEMA)
     return (scratch / "counts.parquet").as_uri(), expected

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from controller.dataplane.pulsar_load.page import Page, watched_labels
-from controller.domain.errors import DataPlaneUnavailable, InvalidInput
+from controller.dataplane.pulsar_load.page import Page, TopicCounters, watched_labels
+from controller.domain.errors import InvalidInput
 from controller.entrypoints import spans
 from controller.entrypoints.tasks.ended import ended_operation
 from controller.entrypoints.web.limits import SmallRequests
@@ -52,13 +52,17 @@ def test_a_body_of_such_a_length_is_refused_and_not_read(length: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["9" * 5_000, "9" * 19, "1e999", "1.2.3", "1ee5"])
-def test_a_page_of_such_a_counter_is_no_metrics_page(value: str) -> None:
-    page = Page(watched_labels([]))
-    line = f'pulsar_in_messages_total{{cluster="c",topic="persistent://a/b/c"}} {value}\n'
-    with pytest.raises(DataPlaneUnavailable, match="no metrics page"):
-        page.feed(line.encode())
+def test_such_a_counter_on_a_page_silences_its_log_alone(value: str) -> None:
+    logs = ["persistent://a/b/odd", "persistent://a/b/c"]
+    page = Page(watched_labels(logs))
+    for log, number in zip(logs, (value, "7"), strict=True):
+        page.feed(f'pulsar_in_messages_total{{cluster="c",topic="{log}"}} {number}\n'.encode())
+
+    assert page.topics == {logs[1]: TopicCounters(msg_in=7)}
 
 
-def test_a_process_that_began_after_the_end_of_the_calendar_is_none() -> None:
-    with pytest.raises(DataPlaneUnavailable, match="no metrics page"):
-        Page({}).feed(b"process_start_time_seconds 9e15\n")
+def test_a_process_that_began_after_the_end_of_the_calendar_began_at_no_known_time() -> None:
+    page = Page({})
+    page.feed(b"process_start_time_seconds 9e15\n")
+
+    assert page.started_at_ms is None

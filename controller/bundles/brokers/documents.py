@@ -24,6 +24,9 @@ from controller.domain.errors import DataPlaneUnavailable, InvalidInput
 
 Document = TypeVar("Document")
 
+MOST = 2**50
+"""A rate or a count above it is no figure of a topic or a broker. Millions of those below it can be added up."""
+
 
 @dataclass(frozen=True, slots=True)
 class SystemReport:
@@ -132,7 +135,7 @@ def load_report(body: bytes) -> SystemReport:
         "load-report",
         report.version,
         BrokerResources(**{name: _usage(one.usage, one.limit) for name, one in usages.items()}),
-        {bundle: max(one.cache_size, 0) for bundle, one in report.last_stats.items()},
+        {bundle: _count(one.cache_size) for bundle, one in report.last_stats.items()},
     )
 
 
@@ -232,22 +235,27 @@ def _read(decoder: msgspec.json.Decoder[Document], body: bytes, what: str) -> Do
 
 
 def _usage(usage: float, limit: float) -> ResourceUsage:
-    """Figures that are not finite count as unknown."""
-    return ResourceUsage(usage, limit) if math.isfinite(usage) and math.isfinite(limit) else ResourceUsage()
+    """Return the usage. Figures that are not finite or above MOST count as unknown."""
+    is_known = all(math.isfinite(one) and abs(one) <= MOST for one in (usage, limit))
+    return ResourceUsage(usage, limit) if is_known else ResourceUsage()
 
 
 def _stats(topic: _Topic) -> BundleStats:
-    """Rates that are not finite (a broker divides by the time since its last count) count as 0."""
+    """Rates that are not finite (a broker divides by the time since its last count), and any figure above MOST, count as 0."""
     return BundleStats(
         msg_rate_in=_rate(topic.msg_rate_in),
         msg_rate_out=_rate(topic.msg_rate_out),
         byte_rate_in=_rate(topic.byte_rate_in),
         byte_rate_out=_rate(topic.byte_rate_out),
         topic_count=1,
-        producer_count=max(topic.producer_count, 0),
+        producer_count=_count(topic.producer_count),
         consumer_count=sum(len(one.consumers) for one in topic.subscriptions.values()),
     )
 
 
 def _rate(rate: float) -> float:
-    return rate if math.isfinite(rate) and rate > 0 else 0.0
+    return rate if 0 < rate <= MOST else 0.0
+
+
+def _count(count: int) -> int:
+    return count if 0 < count <= MOST else 0

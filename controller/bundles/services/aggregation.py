@@ -7,7 +7,7 @@ run may be repeated: its id and the watermark make a repeat change nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -21,8 +21,10 @@ from controller.bundles.store import loads as bundle_loads
 from controller.bundles.store.loads import BASELINE_SCHEMAS, BundleRun
 from controller.clock import to_datetime, to_ms
 from controller.landing.history import Scratch
+from controller.store import set_aside
 from controller.store.postgres.arrow_copy import MergeResult
 from controller.store.postgres.engine import Store
+from controller.store.set_aside import SetAside
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,7 +117,23 @@ def _compute(
 
 def _merge(store: Store, run: BundleRun, changes: Mapping[str, pa.Table]) -> MergeResult:
     with store.transaction() as tx:
-        return bundle_loads.stage_and_merge(tx, run, changes)
+        merged = bundle_loads.stage_and_merge(tx, run, changes)
+        if merged.applied:
+            set_aside.note(tx, set_aside.Batch.BUNDLE_LOAD, list(_set_aside(changes)))
+    return merged
+
+
+def _set_aside(changes: Mapping[str, pa.Table]) -> Iterator[SetAside]:
+    """The brokers and namespaces of which something was left out."""
+    for row in changes["silent"].to_pylist():
+        if row["set_aside"]:
+            reason = (
+                f"{row['set_aside']} figures or names of its reports cannot be: the report counts as none"
+            )
+            yield SetAside(f"broker {row['broker']} of cluster {row['cluster']}", reason)
+    for row in changes["uncut"].to_pylist():
+        reason = f"{row['set_aside']} lists of its boundaries do not tile the hashes, or its name is no tenant/namespace"
+        yield SetAside(f"namespace {row['namespace']} of cluster {row['cluster']}", reason)
 
 
 def _limits(settings: Mapping[tuple[str, str], Mapping[str, Any]]) -> pa.Table:

@@ -217,6 +217,9 @@ def _asked(
         except CleaveError as error:
             log.warning("not read", what=str(asked), error=str(error))
             return None
+        except Exception:  # an answer of one broker must not silence all others
+            log.exception("not read", what=str(asked))
+            return None
 
     everyone = list(many)
     answers = zip(everyone, pool.map(one, everyone), strict=True)

@@ -224,8 +224,8 @@ class EmbeddedDataPlane:
         """Counters of those logs that exist, all read at one instant."""
         with self._calls.statement(f"sample {len(backing_topics)} logs") as cursor:
             cursor.execute(
-                "SELECT l.name, l.next_offset, l.byte_in, (l.msg_out + coalesce(c.msg_out, 0))::bigint,"
-                "       (l.byte_out + coalesce(c.byte_out, 0))::bigint, i.instance_id::text,"
+                "SELECT l.name, l.next_offset, l.byte_in, least(l.msg_out + coalesce(c.msg_out, 0), 9223372036854775807)::bigint,"
+                "       least(l.byte_out + coalesce(c.byte_out, 0), 9223372036854775807)::bigint, i.instance_id::text,"
                 "       (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
                 "  FROM embedded.log l CROSS JOIN embedded.instance i LEFT JOIN LATERAL ("
                 "       SELECT sum(msg_out) AS msg_out, sum(byte_out) AS byte_out"

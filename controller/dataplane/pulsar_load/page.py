@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from controller.domain.errors import DataPlaneUnavailable
-from controller.domain.shown import shown
 from controller.domain.whole_numbers import MOST
 
 LINE_BYTES = 1 << 16
@@ -76,6 +75,8 @@ class Page:
         for match in _LINE.finditer(text, 0, end + 1):
             kind, labels, value = match.groups()
             number = _number(value) if kind else _number(value, 1000, LATEST_MS)
+            if number is None:
+                continue
             if kind:
                 self._count(kind, labels, number)
             else:
@@ -109,17 +110,13 @@ class Page:
             counters.out[name] = (number, size) if kind == b"out_messages_total" else (messages, number)
 
 
-def _number(value: bytes, times: int = 1, most: int = MOST) -> int:
-    """The whole part of a value of the page. Raises DataPlaneUnavailable for what is no number that a counter or an instant can have."""
+def _number(value: bytes, times: int = 1, most: int = MOST) -> int | None:
+    """Return the whole part of a value of the page; None if no counter or instant can have it, so that its series alone is silent."""
     try:
         number = int(value) if value.isdigit() else int(float(value) * times)
     except (ValueError, OverflowError):
-        number = most + 1
-    if number > most:
-        raise DataPlaneUnavailable(
-            f"{shown(value.decode())} is no value of a broker's counter: this is no metrics page"
-        )
-    return number
+        return None
+    return number if number <= most else None
 
 
 def _label(labels: bytes, name: bytes) -> bytes:

@@ -294,6 +294,7 @@ def _held_topics(cleave: Application) -> str:
     )
 
 
+_SET_ASIDE = "SELECT batch, subject, reason FROM inspect.set_aside WHERE is_current ORDER BY last_at DESC"
 _FOREIGN = "SELECT backing_topic, count(*) OVER () AS logs FROM inspect.foreign_logs ORDER BY topic, segment_id LIMIT 3"
 
 
@@ -363,6 +364,18 @@ def _load_runs(cleave: Application) -> str:
             "cleave_load_aggregation"
         )
     return f"the last one, by {engine}, is {duration(age_seconds)} old"
+
+
+def _set_aside(cleave: Application) -> str:
+    with cleave.store.transaction() as tx:
+        rows = inspection.rows(tx, _SET_ASIDE)
+    if rows:
+        first = rows[0]
+        raise Note(
+            f"batches leave out {len(rows)} subject(s), such as {first['subject']} of {first['batch']}: {first['reason']}; "
+            "inspect.set_aside has all of them"
+        )
+    return "no batch leaves anything out"
 
 
 def _airflow(cleave: Application) -> str:
@@ -441,6 +454,7 @@ CHECKS: dict[str, Callable[[Application], str]] = {
     "spark": _spark,
     "landing area": _landing,
     "load runs": _load_runs,
+    "set aside": _set_aside,
     "pulsar": doctor_pulsar.cluster,
     "airflow": _airflow,
     "airflow DAGs": _airflow_dags,

@@ -26,12 +26,14 @@ MOST_COUNTS = 4_096
 Count = tuple[
     Annotated[int, Field(ge=0, lt=RING_SIZE)],
     Annotated[int, Field(ge=1, le=RING_SIZE)],
-    Annotated[int, Field(ge=0, lt=2**40)],
+    Annotated[int, Field(ge=0, lt=2**63)],
 ]
 
 
 class KeyCounts(BaseModel):
-    """Messages by hash since the producer last told: first hash, how many hashes, messages."""
+    """Messages by hash since the last request of the producer: first hash, number of hashes, messages. Counts above the bounds in
+    docs/reference/client-protocol.md are refused.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={

@@ -21,6 +21,7 @@ from controller.domain.situation import Capabilities, Situation
 from controller.services.autoscaler import shadows as shadow
 from controller.services.autoscaler.shadows import Shadow
 from controller.services.autoscaler.verdicts import digest
+from controller.store import set_aside
 from controller.store.decisions import approvals, evaluations, ledger, reconnections, situations
 from controller.store.decisions.approvals import DoneAct, ProposedAct
 from controller.store.decisions.evaluations import FinishedEvaluation, PendingEvaluation
@@ -30,6 +31,7 @@ from controller.store.decisions.situations import LockedTopic
 from controller.store.journal import reshape_intents
 from controller.store.journal.operations import Request
 from controller.store.journal.reshape_intents import ReshapeDraft, TopicView
+from controller.store.set_aside import SetAside
 
 log = telemetry.get_logger(__name__)
 
@@ -77,6 +79,7 @@ class Batch:
         self.postponed: list[int] = []
         self._digests: dict[int, str | None] = {}
         self._paused: list[int] = []
+        self._unfit: list[SetAside] = []
         self._decision_ids: dict[int, int] = {}
         self._operation_ids: dict[int, tuple[int, ...]] = {}
         self._names: dict[int, str] = {}
@@ -85,18 +88,20 @@ class Batch:
         """Decide about these topics, for the first time or again."""
         if not topic_ids:
             return
-        found = situations.load_situations(self._tx, topic_ids, self._capabilities)
+        found, unreadable = situations.load_readable(self._tx, topic_ids, self._capabilities)
+        for topic_id, error in unreadable.items():
+            self._set_aside(topic_id, "its rows cannot be read", error)
         for topic_id, situation in found.items():
             try:
                 self.verdicts[topic_id] = decide(situation, self._lanes)
-            except Exception:  # one topic's trouble must not stop the fleet
+            except Exception as error:  # one topic's trouble must not stop the fleet
                 log.exception("a topic could not be decided", topic_id=topic_id)
-                self._pause(topic_id)
+                self._set_aside(topic_id, "it cannot be decided on", error)
             else:
                 self.situations[topic_id] = situation
                 refusals = self.verdicts[topic_id].refusals
                 self._digests[topic_id] = digest(refusals, self._lanes, self.pending[topic_id].outcome_digest)
-        missing = set(topic_ids) - found.keys()
+        missing = set(topic_ids) - found.keys() - unreadable.keys()
         for topic_id, plane in (
             situations.live_elsewhere(self._tx, missing, self._planes).items() if missing else ()
         ):
@@ -117,8 +122,9 @@ class Batch:
         shadows = self._shadows()
         new = self._new_topics()
         self._decision_ids = dict(zip(new, ledger.reserve_ids(self._tx, len(new)), strict=True))
+        rows = self._ledger_rows(new)
         self._intend([locked[topic_id] for topic_id in sorted(self._acting())])
-        ledger.record(self._tx, [self._ledger_row(t) for t in new if t in self.verdicts])
+        ledger.record(self._tx, [row for t, row in rows.items() if t in self.verdicts])
         approvals.propose(self._tx, [one for t in locked for one in self._proposals(t)])
         approvals.done(self._tx, [one for t in self._operation_ids for one in self._done(t)])
         written = {t: self._decision_ids[t] for t in new if t in self.verdicts}
@@ -132,6 +138,7 @@ class Batch:
         finished = [self._finished(p) for p in self.pending.values() if p.topic_id not in kept]
         evaluations.finish(self._tx, self._lanes, finished)
         evaluations.defer(self._tx, self._paused, PAUSE_SECONDS)
+        set_aside.note(self._tx, set_aside.Batch.EVALUATION, self._unfit)
 
     def outcomes(self) -> list[TopicOutcome]:
         """The topics that acted, or refused something new."""
@@ -274,6 +281,17 @@ class Batch:
             decision_id=decision_id,
         )
 
+    def _ledger_rows(self, topic_ids: Collection[int]) -> dict[int, LedgerRow]:
+        """The rows of these topics, before any intent: a decision whose inputs cannot be kept is not carried out."""
+        rows: dict[int, LedgerRow] = {}
+        for topic_id in topic_ids:
+            try:
+                rows[topic_id] = self._ledger_row(topic_id)
+            except Exception as error:
+                log.exception("the inputs of a decision cannot be kept", topic_id=topic_id)
+                self._set_aside(topic_id, "its inputs cannot be kept", error)
+        return rows
+
     def _ledger_row(self, topic_id: int) -> LedgerRow:
         situation = self.situations[topic_id]
         return LedgerRow(
@@ -346,6 +364,13 @@ class Batch:
     def _pause(self, topic_id: int) -> None:
         self._paused.append(topic_id)
         self._leave(topic_id)
+
+    def _set_aside(self, topic_id: int, what: str, error: Exception) -> None:
+        """Leave a topic alone for a while, and say why where people look."""
+        self._unfit.append(
+            SetAside(f"topic {topic_id}", f"{what}: {type(error).__name__}: {error}", topic_id)
+        )
+        self._pause(topic_id)
 
     def _leave(self, topic_id: int) -> None:
         self.left.append(topic_id)

@@ -68,7 +68,7 @@ def record(
     try:
         with tx.begin_nested():
             rows = [_row(one, live, decision_ids, lanes, decided_by) for one in said]
-            shadow_decisions.record(tx, rows)
+            shadow_decisions.record(tx, [row for row in rows if row is not None])
     except Exception:  # what is in shadow must not stop what is live
         log.exception("decisions in shadow could not be written", rows=len(said))
 
@@ -79,8 +79,14 @@ def _row(
     decision_ids: Mapping[int, int],
     lanes: frozenset[Lane],
     decided_by: str,
-) -> ShadowRow:
+) -> ShadowRow | None:
+    """Return the row; None, after a line in the log, if JSON cannot hold the inputs."""
     topic_id, situation = shadow.candidate.topic_id, shadow.situation
+    try:
+        kept = situation.to_json()
+    except ValueError:
+        log.exception("a candidate's inputs cannot be kept", topic_id=topic_id)
+        return None
     return ShadowRow(
         candidate_id=shadow.candidate.candidate_id,
         topic_id=topic_id,
@@ -93,7 +99,7 @@ def _row(
         live=live[topic_id],
         decision_id=decision_ids.get(topic_id),
         outcome_digest=shadow.outcome_digest,
-        situation=situation.to_json(),
+        situation=kept,
     )
 
 
@@ -107,7 +113,9 @@ def _asked(
     if not found:
         return []
     policies = {topic_id: _policy(live[topic_id].policy, one) for topic_id, one in found.items()}
-    asked = situations.load_situations(tx, found.keys(), capabilities, instead=policies)
+    asked, unreadable = situations.load_readable(tx, found.keys(), capabilities, instead=policies)
+    for topic_id, error in unreadable.items():
+        log.error("a candidate could not be asked", topic_id=topic_id, exc_info=error)
     shadows = []
     for topic_id, situation in asked.items():
         try:

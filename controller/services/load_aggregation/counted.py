@@ -14,11 +14,14 @@ import pyarrow.compute as pc
 
 from controller import telemetry
 from controller.clock import to_ms
+from controller.domain.key_counts import PRODUCERS, SEGMENT_MESSAGES
+from controller.domain.key_sketch import MOST_BINS
 from controller.domain.load_window import LoadWindow
 from controller.landing.area import Examination, LandingArea, RejectedFile
 from controller.landing.history import Scratch
 from controller.landing.names import LandedFile
-from controller.store.load.records import SKETCH_SCHEMA, Baseline, RunSketches
+from controller.store.load.records import SKETCH_SCHEMA, STAGED_SKETCH_SCHEMA, Baseline, RunSketches
+from controller.store.set_aside import SetAside
 
 log = telemetry.get_logger(__name__)
 
@@ -44,8 +47,12 @@ class Counted:
         self.files = whole.files
         return leave_out(self.area, whole)
 
-    def sketches(self, scratch: Scratch, rates: pa.Table, baseline: Baseline) -> RunSketches:
-        """What an engine has added up, of topics whose profile looks at it, where it is of most of the load."""
+    def sketches(self, scratch: Scratch, rates: pa.Table, baseline: Baseline) -> CountedKeys:
+        """Return the sums of an engine for topics whose profile reads sketches, where they cover most of the load; and what is set aside.
+
+        The broker's counters say how much was stored in a segment. Where producers count more, their counts are scaled down to that:
+        they say where the load lies, and nothing of how much it is.
+        """
         found = scratch.read("sketches", SKETCH_SCHEMA)
         wanted = found.filter(
             pc.is_in(found["topic_id"], value_set=baseline.memories["topic_id"].combine_chunks())
@@ -56,11 +63,55 @@ class Counted:
         placed = wanted.select([*keys, "messages"]).append_column(
             "place", pa.array(range(wanted.num_rows), pa.int64())
         )
-        joined = placed.join(measured, keys, join_type="inner")
-        seconds = (self.until_ms - self.since_ms) / 1000
-        stored = pc.multiply(joined["msg_rate_in"], seconds)
-        most = pc.greater_equal(joined["messages"], pc.multiply(stored, MOST_OF_IT))
-        return RunSketches(wanted.take(joined.filter(most)["place"].sort()), self.fresh_seconds)
+        joined = placed.join(measured, keys, join_type="inner").sort_by("place")
+        counted = joined["messages"].cast(pa.float64(), safe=False)
+        stored = pc.multiply(joined["msg_rate_in"], (self.until_ms - self.since_ms) / 1000)
+        most = pc.and_(pc.greater(counted, 0.0), pc.greater_equal(counted, pc.multiply(stored, MOST_OF_IT)))
+        share = pc.min_element_wise(pc.divide(stored.filter(most), counted.filter(most)), 1.0)
+        rows = _scaled(wanted.take(joined.filter(most)["place"]), share)
+        return CountedKeys(RunSketches(rows, self.fresh_seconds), _set_aside(found))
+
+
+@dataclass(frozen=True, slots=True)
+class CountedKeys:
+    """The sketches of one run, and the segments of which it set counts aside."""
+
+    sketches: RunSketches
+    set_aside: Sequence[SetAside]
+
+
+def _scaled(rows: pa.Table, share: pa.ChunkedArray) -> pa.Table:
+    """Each row's bins times its share, as STAGED_SKETCH_SCHEMA; not more producers than a topic may have."""
+    lists = rows["bins"].combine_chunks()
+    of_each = pc.take(share, pc.list_parent_indices(lists))
+    values = pc.round(pc.multiply(pc.list_flatten(lists).cast(pa.float64(), safe=False), of_each))
+    bins = pa.ListArray.from_arrays(_offsets(lists), values.combine_chunks().cast(pa.int64()))
+    producers = pc.min_element_wise(rows["producers"], PRODUCERS)
+    columns = {
+        "topic_id": rows["topic_id"],
+        "segment_id": rows["segment_id"],
+        "producers": producers,
+        "bins": bins,
+    }
+    return pa.table(columns).cast(STAGED_SKETCH_SCHEMA)
+
+
+def _offsets(lists: pa.ListArray) -> pa.Array:
+    """Where each list begins in the values of all, from 0: an array may be a slice of a longer one."""
+    return pc.subtract(lists.offsets, lists.offsets[0])
+
+
+def _set_aside(found: pa.Table) -> list[SetAside]:
+    rows = found.filter(pc.greater(found["set_aside"], 0)).select(["topic_id", "segment_id", "set_aside"])
+    return [
+        SetAside(
+            f"segment {row['segment_id']} of topic {row['topic_id']}",
+            f"{row['set_aside']} rows of counts are not 1 to {MOST_BINS} bins of 0 to {SEGMENT_MESSAGES} messages in all, "
+            f"counted by {PRODUCERS} producers at most",
+            row["topic_id"],
+        )
+        for row in rows.to_pylist()
+    ]
 
 
 @dataclass(frozen=True, slots=True)

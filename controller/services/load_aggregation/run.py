@@ -12,22 +12,26 @@ from secrets import token_hex
 from typing import Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from controller import telemetry
 from controller.clock import to_datetime, to_ms
 from controller.domain.errors import Retryable
+from controller.domain.load import LONGEST_SOURCE
 from controller.domain.load_window import LoadWindow
 from controller.landing.area import Examination, LandingArea
 from controller.landing.history import RateHistory, Scratch
 from controller.landing.names import LandedFile
 from controller.landing.schemas import RATE_SCHEMA
-from controller.services.load_aggregation.counted import KeyCountIntake, leave_out
+from controller.services.load_aggregation.counted import CountedKeys, KeyCountIntake, leave_out
 from controller.services.load_aggregation.landed import Landed
 from controller.services.load_aggregation.recovery import publish_left_over
+from controller.store import set_aside
 from controller.store.load import records as loads
-from controller.store.load.records import CHANGE_SCHEMA, SOURCE_SCHEMA, Baseline, LoadRun, RunSketches
+from controller.store.load.records import CHANGE_SCHEMA, HEARD_SCHEMA, SOURCE_SCHEMA, Baseline, LoadRun
 from controller.store.postgres.arrow_copy import MergeResult
 from controller.store.postgres.engine import Store
+from controller.store.set_aside import SetAside
 
 log = telemetry.get_logger(__name__)
 
@@ -37,7 +41,7 @@ TICK_SLACK_MS = 60_000
 
 class Engine(Protocol):
     """Computes one run. Reads `records`, `sources` and `thresholds` (`store/load/records.py`) from the scratch
-    directory and writes `rates` (RATE_SCHEMA), `changes` (CHANGE_SCHEMA) and `heard` (SOURCE_SCHEMA) to it; where counts of
+    directory and writes `rates` (RATE_SCHEMA), `changes` (CHANGE_SCHEMA) and `heard` (HEARD_SCHEMA) to it; where counts of
     keys are given, also `sketches` (SKETCH_SCHEMA).
     """
 
@@ -98,15 +102,15 @@ def aggregate(
         usable, broken = _compute(engine, Landed(area, usable.files, counted), usable, scratch, window)
         left_out += broken
         segments = scratch.rate_rows()
-        changes, heard = scratch.read("changes", CHANGE_SCHEMA), scratch.read("heard", SOURCE_SCHEMA)
+        changes, heard = scratch.read("changes", CHANGE_SCHEMA), scratch.read("heard", HEARD_SCHEMA)
         rates = _rates_to_remember(scratch, baseline)
         remembered = loads.ticks(rates, baseline.memories)
-        sketches = None if counted is None else counted.sketches(scratch, rates, baseline)
+        counts = None if counted is None else counted.sketches(scratch, rates, baseline)
     except BaseException:
         scratch.discard()
         raise
     run = LoadRun(run_id, to_datetime(window.end_ms), engine.name, usable.rows, segments, left_out)
-    merged = _merge_and_publish(store, history, scratch, run, changes, heard, remembered, sketches)
+    merged = _merge_and_publish(store, history, scratch, run, changes, heard, remembered, counts)
     return AggregationResult(
         run_id, engine.name, window.end_ms, len(usable.files), usable.rows, segments,
         merged.written, merged.outrun, merged.applied, left_out,
@@ -121,17 +125,35 @@ def _merge_and_publish(
     changes: pa.Table,
     heard: pa.Table,
     remembered: pa.Table,
-    sketches: RunSketches | None,
+    counts: CountedKeys | None,
 ) -> MergeResult:
     """After an error the scratch directory stays. The next run sees whether the merge was committed."""
     window_end_ms = to_ms(run.window_end)
     scratch.finish(run.run_id, window_end_ms)
     with store.transaction() as tx:
-        merged = loads.stage_and_merge(tx, run, changes, heard, remembered, sketches)
+        sources = heard.select(SOURCE_SCHEMA.names).drop_null()
+        sketches = None if counts is None else counts.sketches
+        merged = loads.stage_and_merge(tx, run, changes, sources, remembered, sketches)
+        if merged.applied:
+            set_aside.note(tx, set_aside.Batch.LOAD, _set_aside(heard))
+            set_aside.note(tx, set_aside.Batch.KEY_COUNTS, () if counts is None else counts.set_aside)
     if merged.applied:
         history.publish(scratch, window_end_ms)
     scratch.discard()
     return merged
+
+
+def _set_aside(heard: pa.Table) -> list[SetAside]:
+    """The sources of which samples were left out."""
+    return [
+        SetAside(
+            f"source {row['source']}",
+            f"{row['set_aside']} samples, such as of topic {row['topic_id']}, have a counter below 0, or a source that is not named "
+            f"in 1 to {LONGEST_SOURCE} characters that PostgreSQL can store",
+            row["topic_id"],
+        )
+        for row in heard.filter(pc.greater(heard["set_aside"], 0)).to_pylist()
+    ]
 
 
 def _rates_to_remember(scratch: Scratch, baseline: Baseline) -> pa.Table:

@@ -14,6 +14,7 @@ another attempt: never to a way back.
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ from controller.domain.errors import (
     FencedOut,
     ForeignLog,
     HeldUp,
+    InvariantViolated,
     LostRace,
     StoreUnavailable,
     Terminal,
@@ -174,7 +176,8 @@ class OperationSet:
             self._do_and_record(move, list(before))
         except StoreUnavailable:
             raise
-        except CleaveError as error:
+        except Exception as trouble:  # noqa: BLE001 - logged by `_known`
+            error = _known(trouble)
             left = [one for one, seen in before.items() if one.operation is seen and one.outcome is None]
             if len(left) > 1 and isinstance(error, Terminal):
                 for half in _halves(left):
@@ -287,7 +290,8 @@ class OperationSet:
                 )
         except StoreUnavailable:
             raise
-        except CleaveError as error:
+        except Exception as trouble:  # noqa: BLE001 - logged by `_known`
+            error = _known(trouble)
             if len(members) == 1:
                 self._hindered(members[0], error)
                 return
@@ -496,6 +500,15 @@ class OperationSet:
             raise HeldUp(f"{len(lost)} claim(s) are lost; going on without them", 0.0)
         if self._claimed_until - clock.monotonic_seconds() <= call_timeout_seconds:
             raise HeldUp("renewing the claims took as long as they last; trying again", 0.0)
+
+
+def _known(trouble: Exception) -> CleaveError:
+    """Return the error as a CleaveError. Any other exception would end every operation of the set."""
+    if isinstance(trouble, CleaveError):
+        return trouble
+    # not `exc_info`: to draw all values on the stack may take longer than the claims last
+    log.error("operation step raised what no step may raise", traceback=traceback.format_exc())
+    return InvariantViolated(f"a step raised {type(trouble).__name__}: {trouble}; see the worker's log")
 
 
 def _halves(members: Sequence[_Member]) -> tuple[Sequence[_Member], Sequence[_Member]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from controller.dataplane.base import DataPlane, SetWiseDataPlane
-from controller.domain.errors import CleaveError
 from controller.services.operation_runner.context import Outcome, RunnerContext
 from controller.services.operation_runner.operation_set import OperationSet
 from controller.store.journal import claims
@@ -52,7 +51,7 @@ def _drive(context: RunnerContext, claimed: Sequence[Claim], claimed_until: floa
             for some in _sets(claimed)
             for outcome in OperationSet(context, some, claimed_until).drive()
         ]
-    except CleaveError:
+    except Exception:
         context.in_hand.put_down([one.operation.operation_id for one in claimed])
         raise
 

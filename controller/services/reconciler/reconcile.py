@@ -18,11 +18,13 @@ from controller.domain.operation import Origin
 from controller.domain.reshape import plan_heal
 from controller.services.reconciler import ahead
 from controller.services.reconciler.findings import Finding, FindingKind, PlaneView, compare
+from controller.store import set_aside
 from controller.store.journal import reshape_intents, tombstones
 from controller.store.journal.operations import Request
 from controller.store.journal.reshape_intents import ReshapeDraft
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
+from controller.store.set_aside import SetAside
 from controller.store.shards import Shards
 from controller.store.topics import backing_logs, drains, foreign_logs, holds, layouts, recovery, topics
 from controller.store.topics.backing_logs import Books
@@ -81,6 +83,7 @@ def _compare_all(
     store: Store, planes: Mapping[str, DataPlane], topic_ids: Sequence[int], *, dry_run: bool
 ) -> list[Finding]:
     findings: list[Finding] = []
+    unfit: list[SetAside] = []
     for topic_id in _suspects(store, planes, topic_ids, dry_run=dry_run):
         try:
             findings += reconcile(store, planes, topic_id, dry_run=dry_run)
@@ -88,6 +91,16 @@ def _compare_all(
             raise
         except CleaveError as error:
             log.warning("topic not reconciled", topic_id=topic_id, error=str(error))
+        except Exception as error:  # one topic's trouble must not keep the others from being compared
+            log.exception("topic not reconciled", topic_id=topic_id)
+            unfit.append(
+                SetAside(
+                    f"topic {topic_id}", f"it cannot be compared: {type(error).__name__}: {error}", topic_id
+                )
+            )
+    if unfit and not dry_run:
+        with store.transaction() as tx:
+            set_aside.note(tx, set_aside.Batch.MAINTENANCE, unfit)
     return findings
 
 
@@ -122,22 +135,25 @@ def _suspects(
 
 
 def _differing(store: Store, plane: SetWiseDataPlane, names: Mapping[int, str]) -> list[int]:
+    """The topics to be looked at one by one; all of them where what they have in common cannot be read."""
     try:
         seen = _look(store, plane, names)
+        with store.transaction() as tx:
+            books = backing_logs.read_books(tx, names)
+        return [
+            topic_id
+            for topic_id in names
+            if topic_id not in seen
+            or topic_id not in books
+            or _must_be_looked_at(names[topic_id], seen[topic_id], books[topic_id])
+        ]
     except StoreUnavailable:
         raise
     except CleaveError as error:
         log.info("topics looked at one by one", topics=len(names), error=str(error))
-        return list(names)
-    with store.transaction() as tx:
-        books = backing_logs.read_books(tx, names)
-    return [
-        topic_id
-        for topic_id in names
-        if topic_id not in seen
-        or topic_id not in books
-        or _must_be_looked_at(names[topic_id], seen[topic_id], books[topic_id])
-    ]
+    except Exception:  # it is one topic's trouble
+        log.exception("topics looked at one by one", topics=len(names))
+    return list(names)
 
 
 def _must_be_looked_at(topic: str, seen: PlaneView, books: Books) -> bool:

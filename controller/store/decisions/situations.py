@@ -17,9 +17,11 @@ from itertools import groupby
 from typing import Any, TypedDict
 
 from sqlalchemy import Connection, Row, text
+from sqlalchemy.exc import DBAPIError
 
 from controller.clock import to_ms
 from controller.domain.approvals import asks
+from controller.domain.errors import Retryable
 from controller.domain.hash_range import HashRange
 from controller.domain.key_sketch import share_within
 from controller.domain.layout import SegmentLayout
@@ -159,11 +161,11 @@ _QUEUES = Prepared(
     {"topic_ids": "bigint[]"},
 )
 # As many as the segment with most has: one that was just made has not all of them yet. Those that hand in counts of their keys
-# count for a while.
+# count for a while, and only where no broker counts producers: it is their own claim, and the whole cluster pays for it.
 _PRODUCERS = Prepared(
     "situation_producers",
     """
-    SELECT p.topic_id, max(greatest(p.connected, CASE WHEN p.counted_at > clock_timestamp() - interval '5 minutes' THEN p.counting END))
+    SELECT p.topic_id, max(coalesce(p.connected, CASE WHEN p.counted_at > clock_timestamp() - interval '5 minutes' THEN p.counting END))
                AS producers
       FROM cleave.segment_producers p
      WHERE p.topic_id = ANY (:topic_ids)
@@ -266,6 +268,33 @@ def load_situations(
         )
         for row in topics
     }
+
+
+def load_readable(
+    tx: Connection,
+    topic_ids: Collection[int],
+    capabilities: Mapping[str, Capabilities],
+    *,
+    instead: Mapping[int, AutoScalePolicy] | None = None,
+) -> tuple[dict[int, Situation], dict[int, Exception]]:
+    """Return the situations that `load_situations` has, and what was raised for each topic whose rows make none.
+
+    Raises what PostgreSQL raises, after which nothing else of the transaction can be read.
+    """
+    try:
+        return load_situations(tx, topic_ids, capabilities, instead=instead), {}
+    except (DBAPIError, Retryable):
+        raise
+    except Exception as error:  # noqa: BLE001 - returned to the caller, who says it
+        if len(topic_ids) == 1:
+            return {}, dict.fromkeys(topic_ids, error)
+    ordered = sorted(topic_ids)
+    middle = len(ordered) // 2
+    parts = [
+        load_readable(tx, some, capabilities, instead=instead)
+        for some in (ordered[:middle], ordered[middle:])
+    ]
+    return parts[0][0] | parts[1][0], parts[0][1] | parts[1][1]
 
 
 @dataclass(frozen=True, slots=True)

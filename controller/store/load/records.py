@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from sqlalchemy import Connection, text
 
 from controller.store.load import sketches
@@ -26,6 +27,9 @@ RECORD_SCHEMA = pa.schema([*_IDS, *_RATES, ("source", pa.string()), *_INSTANTS, 
 
 SOURCE_SCHEMA = pa.schema([("source", pa.string()), ("observed_at_ms", pa.int64())])
 """When a source was last heard of."""
+
+HEARD_SCHEMA = pa.schema([*SOURCE_SCHEMA, ("set_aside", pa.int64()), ("topic_id", pa.int64())])
+"""A source in a run's window: its last sound sample (null: it has none), how many are set aside, and a topic of these."""
 
 THRESHOLD_SCHEMA = pa.schema(
     [
@@ -44,11 +48,20 @@ TICK_SCHEMA = pa.schema([*_IDS, *_RATES, ("tick_seconds", pa.float64())])
 """The rates of one window, for the memory."""
 
 SKETCH_SCHEMA = pa.schema(
-    [*_IDS, ("producers", pa.int64()), ("messages", pa.int64()), ("bins", pa.list_(pa.int64()))]
+    [
+        *_IDS,
+        ("producers", pa.int64()),
+        ("messages", pa.int64()),
+        ("bins", pa.list_(pa.int64())),
+        ("set_aside", pa.int64()),
+    ]
 )
-"""What producers counted of a segment's keys: how many producers, how many messages in all and in each bin of its range."""
+"""What producers counted of a segment's keys: how many producers, how many messages in all and in each bin of its range, and how many
+landed rows are set aside, which are in none of these.
+"""
 
-_STAGED_SKETCH = pa.schema([one for one in SKETCH_SCHEMA if one.name != "messages"])
+STAGED_SKETCH_SCHEMA = pa.schema([one for one in SKETCH_SCHEMA if one.name not in ("messages", "set_aside")])
+"""The columns of SKETCH_SCHEMA that are written."""
 
 CHANGE_SCHEMA = pa.schema(
     [*_IDS, *_RATES, ("source", pa.string()), *_INSTANTS, ("seen_row_version", pa.int64())]
@@ -81,7 +94,7 @@ class LoadRun:
 
 @dataclass(frozen=True, slots=True)
 class RunSketches:
-    """What producers counted, as SKETCH_SCHEMA; it plays a part in decisions for `fresh_seconds`."""
+    """What producers counted, as STAGED_SKETCH_SCHEMA; it plays a part in decisions for `fresh_seconds`."""
 
     rows: pa.Table
     fresh_seconds: float
@@ -105,8 +118,9 @@ def baseline(tx: Connection) -> Baseline:
 
 
 def ticks(rates: pa.Table, memories: pa.Table) -> pa.Table:
-    """Of a run's rates those that are remembered, as TICK_SCHEMA."""
-    remembered = rates.select(TICK_SCHEMA.names[:-1]).join(memories, "topic_id", join_type="inner")
+    """Of a run's rates those that are remembered, as TICK_SCHEMA. A policy whose ticks have no length remembers nothing."""
+    lasting = memories.filter(pc.is_finite(memories["tick_seconds"]))
+    remembered = rates.select(TICK_SCHEMA.names[:-1]).join(lasting, "topic_id", join_type="inner")
     return remembered.select(TICK_SCHEMA.names)
 
 
@@ -141,6 +155,6 @@ def stage_and_merge(
         },
     ).one()
     if row.applied and counted is not None and counted.rows.num_rows:
-        append(tx, "staging.sketch_row", run.run_id, counted.rows, _STAGED_SKETCH)
+        append(tx, "staging.sketch_row", run.run_id, counted.rows, STAGED_SKETCH_SCHEMA)
         sketches.merge(tx, run.run_id, fresh_seconds=counted.fresh_seconds)
     return MergeResult(row.written, row.outrun, row.applied)

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from sqlalchemy import Connection, text
 
-from controller.domain.load import FLOOR_FRACTION, METRICS
+from controller.domain.key_counts import PRODUCERS, SEGMENT_MESSAGES
+from controller.domain.key_sketch import MOST_BINS
+from controller.domain.load import FLOOR_FRACTION, LONGEST_SOURCE, METRICS
 from controller.domain.load_window import LoadWindow
-from controller.store.load.records import CHANGE_SCHEMA, SKETCH_SCHEMA, SOURCE_SCHEMA, Baseline
+from controller.store.load.records import CHANGE_SCHEMA, HEARD_SCHEMA, SKETCH_SCHEMA, Baseline
 from controller.store.postgres.arrow_copy import copy_in, copy_out
 
 COLUMNS = ("topic_id", "segment_id", "source", "instant", "msg_in", "byte_in", "msg_out", "byte_out")
@@ -40,12 +43,17 @@ _THRESHOLD = (
     " strict_pulsar boolean"
 )
 
+_SOUND = f"""
+    least({_each("{c}")}) >= 0 AND length(source) BETWEEN 1 AND {LONGEST_SOURCE} AND strpos(source, U&'\\FFFD') = 0
+"""
+"""See SOUND of the Spark job."""
+
 _RATES = f"""
 CREATE TEMPORARY TABLE twin_rate ON COMMIT DROP AS
 WITH sample AS (
   SELECT topic_id, segment_id, source, instant_ms, {_each("max({c}) AS {c}")}
     FROM twin_sample
-   WHERE instant_ms > :read_from_ms AND instant_ms <= :end_ms
+   WHERE instant_ms > :read_from_ms AND instant_ms <= :end_ms AND {_SOUND}
    GROUP BY topic_id, segment_id, source, instant_ms
 ), pair AS (
   SELECT *, lag(instant_ms) OVER by_time AS before_ms, {_each("lag({c}) OVER by_time AS {c}_before")}
@@ -66,11 +74,13 @@ SELECT topic_id, segment_id,
  GROUP BY topic_id, segment_id
 """  # noqa: S608  # our own names only
 
-_HEARD = """
+_HEARD = f"""
 CREATE TEMPORARY TABLE twin_heard ON COMMIT DROP AS
-SELECT source, max(instant_ms) AS observed_at_ms FROM twin_sample
+SELECT source, max(instant_ms) FILTER (WHERE {_SOUND}) AS observed_at_ms, count(*) FILTER (WHERE NOT ({_SOUND})) AS set_aside,
+       max(topic_id) FILTER (WHERE NOT ({_SOUND})) AS topic_id
+  FROM twin_sample
  WHERE instant_ms > :start_ms AND instant_ms <= :end_ms GROUP BY source
-"""
+"""  # noqa: S608  # our own names only
 
 _METRIC_ROWS = _each("(r.{m}, p.{m}, t.split_{m}, t.merge_{m})")
 
@@ -107,27 +117,37 @@ SELECT topic_id, segment_id, {_each("{m}")}, source, modified_at_ms, cold_since_
        least(observed_at_ms, :start_ms), row_version
   FROM previous p
  WHERE silent_since_ms IS NULL
-   AND source IN (SELECT source FROM twin_heard) AND topic_id IN (SELECT topic_id FROM twin_threshold)
+   AND source IN (SELECT source FROM twin_heard WHERE observed_at_ms IS NOT NULL) AND topic_id IN (SELECT topic_id FROM twin_threshold)
    AND NOT EXISTS (SELECT FROM twin_rate r WHERE (r.topic_id, r.segment_id) = (p.topic_id, p.segment_id))
 """  # noqa: S608  # our own names only
 
 
-_SKETCHES = """
+_SKETCHES = f"""
 CREATE TEMPORARY TABLE twin_sketch ON COMMIT DROP AS
 WITH told AS (
-  SELECT * FROM twin_key_count WHERE instant_ms > :since_ms AND instant_ms <= :until_ms
+  SELECT c.*, coalesce(producers BETWEEN 0 AND {PRODUCERS} AND sound, false) AS is_sound
+    FROM twin_key_count c
+   CROSS JOIN LATERAL (
+         SELECT count(*) BETWEEN 1 AND {MOST_BINS} AND min(one) >= 0 AND sum(CAST(one AS float8)) <= {SEGMENT_MESSAGES} AS sound
+           FROM unnest(bins) AS one) s
+   WHERE instant_ms > :since_ms AND instant_ms <= :until_ms
 ), summed AS (
   SELECT topic_id, segment_id, bin, CAST(sum(messages) AS bigint) AS messages
     FROM told CROSS JOIN LATERAL unnest(bins) WITH ORDINALITY AS one (messages, bin)
+   WHERE is_sound
    GROUP BY topic_id, segment_id, bin
+), whole AS (
+  SELECT topic_id, segment_id, CAST(sum(messages) AS bigint) AS messages, array_agg(messages ORDER BY bin) AS bins
+    FROM summed GROUP BY topic_id, segment_id
 )
-SELECT topic_id, segment_id, producers, CAST(sum(messages) AS bigint) AS messages, array_agg(messages ORDER BY bin) AS bins
-  FROM summed
-  JOIN (SELECT topic_id, segment_id, CAST(sum(most) AS bigint) AS producers
-          FROM (SELECT topic_id, segment_id, max(producers) AS most FROM told GROUP BY topic_id, segment_id, source) of_source
-         GROUP BY topic_id, segment_id) tellers USING (topic_id, segment_id)
- GROUP BY topic_id, segment_id, producers
-"""
+SELECT topic_id, segment_id, producers, coalesce(messages, 0) AS messages, coalesce(bins, '{{}}') AS bins, set_aside
+  FROM (SELECT topic_id, segment_id, CAST(sum(most) AS bigint) AS producers, CAST(sum(unsound) AS bigint) AS set_aside
+          FROM (SELECT topic_id, segment_id, coalesce(max(producers) FILTER (WHERE is_sound), 0) AS most,
+                       count(*) FILTER (WHERE NOT is_sound) AS unsound
+                  FROM told GROUP BY topic_id, segment_id, source) of_source
+         GROUP BY topic_id, segment_id) tellers
+  LEFT JOIN whole USING (topic_id, segment_id)
+"""  # noqa: S608  # our own names only
 
 
 def aggregate(
@@ -137,7 +157,7 @@ def aggregate(
     baseline: Baseline,
     rates: pa.Schema,
 ) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """Rates in the schema `rates`, records to write, and sources heard; `samples` have COLUMNS."""
+    """Rates in the schema `rates`, records to write, and sources as HEARD_SCHEMA; `samples` have COLUMNS."""
     instants = {
         "read_from_ms": window.read_from_ms,
         "start_ms": window.start_ms,
@@ -154,7 +174,7 @@ def aggregate(
     found = (
         _fetch(tx, "twin_rate", rates),
         _fetch(tx, "twin_change", CHANGE_SCHEMA),
-        _fetch(tx, "twin_heard", SOURCE_SCHEMA),
+        _fetch(tx, "twin_heard", HEARD_SCHEMA),
     )
     tables = ("sample", "record", "source", "threshold", "rate", "heard", "change")
     tx.execute(text("DROP TABLE " + ", ".join(f"twin_{table}" for table in tables)))
@@ -172,10 +192,14 @@ def add_up(tx: Connection, counts: Iterable[pa.RecordBatch], since_ms: int, unti
 
 
 def _in_ms(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """The instant as whole milliseconds, rounded down; rows with a missing value do not count."""
+    """The instant as whole milliseconds, rounded down; rows with a missing value do not count. What PostgreSQL cannot store in the
+    name of a source is replaced by U+FFFD, by which the row is known as unsound.
+    """
     batch = batch.select(columns).drop_null()
     position = columns.index("instant")
     instants = batch.column(position).cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
+    storable = pc.replace_substring(batch["source"], "\0", "\N{REPLACEMENT CHARACTER}")
+    batch = batch.set_column(columns.index("source"), "source", storable)
     return batch.set_column(position, "instant_ms", instants)
 
 

@@ -21,6 +21,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 _MEMORY_BYTES = 64 * 1024 * 1024
+_NO_PARTS = pa.scalar([], pa.list_(pa.string()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,8 @@ def copy_out(tx: Connection, query: str, schema: pa.Schema) -> pa.Table:
     for position, field in enumerate(schema):
         if pa.types.is_list(field.type):
             inner = pc.utf8_trim(rows.column(position), "{}")
-            rows = rows.set_column(position, field.name, pc.split_pattern(inner, ",").cast(field.type))
+            parts = pc.if_else(pc.equal(inner, ""), _NO_PARTS, pc.split_pattern(inner, ","))
+            rows = rows.set_column(position, field.name, parts.cast(field.type))
     return rows
 
 

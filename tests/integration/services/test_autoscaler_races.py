@@ -46,7 +46,9 @@ def test_an_intent_written_between_reading_and_locking_leads_to_another_look(
     reading = autoscaler.batch.situations.load_situations
     looks = []
 
-    def read_then_be_overtaken(tx: Connection, topic_ids: Collection[int], capabilities: Any) -> Any:
+    def read_then_be_overtaken(
+        tx: Connection, topic_ids: Collection[int], capabilities: Any, **_: Any
+    ) -> Any:
         found = reading(tx, topic_ids, capabilities)
         if not looks:
             bench.intend(segment_admin.splitting(0))

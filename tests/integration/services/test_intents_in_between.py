@@ -120,7 +120,9 @@ def test_a_decision_on_a_segment_taken_meanwhile_is_left_for_the_next_pass(
     report(bench, {0: HOT, 1: WARM})
     reading = autoscaler.batch.situations.load_situations
 
-    def read_then_be_overtaken(tx: Connection, topic_ids: Collection[int], capabilities: Any) -> Any:
+    def read_then_be_overtaken(
+        tx: Connection, topic_ids: Collection[int], capabilities: Any, **_: Any
+    ) -> Any:
         found = reading(tx, topic_ids, capabilities)
         bench.intend(segment_admin.splitting(0))
         return found
@@ -141,7 +143,9 @@ def test_one_busy_topic_leaves_the_batch_one_statement(bench: Bench, monkeypatch
     reading, writing = autoscaler.batch.situations.load_situations, reshape_intents.write
     written: list[int] = []
 
-    def read_then_be_overtaken(tx: Connection, topic_ids: Collection[int], capabilities: Any) -> Any:
+    def read_then_be_overtaken(
+        tx: Connection, topic_ids: Collection[int], capabilities: Any, **_: Any
+    ) -> Any:
         found = reading(tx, topic_ids, capabilities)
         segment_admin.submit(
             bench.store, bench.planes, "topic://bench/n0/t1", splitting(0), bench.request("person")
@@ -173,7 +177,7 @@ def test_a_decision_on_a_layout_of_the_past_is_left_for_the_next_pass(
         past = reading(tx, [bench.topic_id], capabilities)
     bench.reshape(splitting(0))
     unnoticed(monkeypatch)
-    monkeypatch.setattr(autoscaler.batch.situations, "load_situations", lambda *_: past)
+    monkeypatch.setattr(autoscaler.batch.situations, "load_situations", lambda *_, **__: past)
 
     result = run(bench, LOAD)
 

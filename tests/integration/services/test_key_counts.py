@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from controller.clock import SystemClock
-from controller.domain.errors import TopicNotFound
+from controller.domain.errors import InvalidInput, TopicNotFound
+from controller.domain.key_counts import PRODUCER_MESSAGES, PRODUCERS, REQUEST_HASHES
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import plan_split
 from controller.domain.situation import Situation
@@ -71,7 +72,7 @@ def test_counts_of_several_producers_and_workers_add_up(run: Run) -> None:
     tell(run, ("a", [(0, 1, 300), (31, 1, 100)]), ("b", [(0, 1, 200)]))
     tell(run, ("a", [(0, 1, 50)]), at=-5.0)
     tell(run, ("c", [(65_535, 1, 60), (32, 64, 64)]), worker="w2")
-    stored(run, 10)
+    stored(run, 12)
     run.aggregate()
 
     now = situation(run)
@@ -82,7 +83,7 @@ def test_counts_of_several_producers_and_workers_add_up(run: Run) -> None:
 
 def test_each_count_is_added_once(run: Run) -> None:
     tell(run, ("a", [(0, 1, 1_000)]))
-    stored(run, 10)
+    stored(run, 20)
     run.aggregate("first")
     run.aggregate("first")
     run.aggregate("of the same window")
@@ -152,3 +153,53 @@ def test_a_file_that_is_damaged_is_set_aside_and_the_rest_goes_on(run: Run, tmp_
     assert result.applied
     assert situation(run).sketches.keys() == {0}
     assert not broken.exists()
+
+
+def test_counts_that_no_producer_can_have_are_refused_and_harm_nobody(run: Run) -> None:
+    """One producer counts as many messages as it likes, in one request or in several; the other tells of what it sent."""
+    landing = KeyCountLanding(run.bench.store, lambda: run.key_counts.area, worker="w1", clock=At(-10.0))
+    with pytest.raises(
+        InvalidInput,
+        match=rf"liar counts {4_096 * (2**40 - 1)} messages to {TOPIC}, and {PRODUCER_MESSAGES} is",
+    ):
+        landing.add(TOPIC, "liar", [(number, 1, 2**40 - 1) for number in range(4_096)])
+    landing.add(TOPIC, "liar", [(40_000, 1, PRODUCER_MESSAGES)])
+    with pytest.raises(InvalidInput, match=f"counts {PRODUCER_MESSAGES + 1} messages"):
+        landing.add(TOPIC, "liar", [(40_000, 1, 1)])
+    landing.add(TOPIC, "honest", [(0, 1, 600)])
+    assert landing.land() is not None
+    landing.add(TOPIC, "liar", [(40_000, 1, 1)])  # of the next interval
+    stored(run, 10)
+    run.aggregate()
+
+    assert {key: sum(bins) for key, bins in situation(run).sketches.items()} == {0: 600.0, 1: 600.0}
+
+
+def test_no_topic_has_more_producers_than_are_counted(run: Run) -> None:
+    landing = KeyCountLanding(run.bench.store, lambda: run.key_counts.area, worker="w1", clock=At(-10.0))
+    for number in range(PRODUCERS):
+        landing.add(TOPIC, f"p{number}", [(0, 1, 1)])
+    with pytest.raises(
+        InvalidInput, match=f"one-more would be producer {PRODUCERS + 1} .* {PRODUCERS} is the most"
+    ):
+        landing.add(TOPIC, "one-more", [(0, 1, 1)])
+    landing.add(TOPIC, "p0", [(0, 1, 1)])
+    assert landing.land() is not None
+    landing.add(TOPIC, "one-more", [(0, 1, 1)])
+
+
+def test_a_request_covers_the_ring_a_few_times_at_most(run: Run) -> None:
+    landing = KeyCountLanding(run.bench.store, lambda: run.key_counts.area, worker="w1", clock=At(-10.0))
+    landing.add(TOPIC, "p", [(0, 65_536, 1)] * 4)
+    with pytest.raises(InvalidInput, match=f"cover {5 * 65_536} hashes, and {REQUEST_HASHES} is the most"):
+        landing.add(TOPIC, "p", [(0, 65_536, 1)] * 5)
+
+
+def test_producers_that_a_broker_counts_are_as_many_as_it_says(run: Run) -> None:
+    tell(run, *((f"p{number}", [(0, 1, 1_000)]) for number in range(5)))
+    stored(run, 10)
+    run.aggregate()
+    assert situation(run).producers == 5
+
+    run.bench.execute("UPDATE cleave.segment_producers SET connected = 2")
+    assert situation(run).producers == 2

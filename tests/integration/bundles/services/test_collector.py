@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from controller.bundles.brokers.documents import TopicReport
 from controller.bundles.reports import REPORT_SCHEMAS, ReportArea
 from controller.bundles.services.collector import BundleCollector, BundleTick
 from controller.clock import SystemClock, to_datetime
+from controller.dataplane.pulsar_load.brokers import Broker
 from controller.domain.errors import InvalidInput
 from tests.support.bundle_brokers import CLUSTER, Bench, staged_bench
 
@@ -148,3 +150,23 @@ def test_an_interval_of_nothing_is_refused(bench: Bench, tmp_path: Path) -> None
         BundleCollector(
             [bench.reader], ReportArea(str(tmp_path)), name="c", interval_seconds=0, clock=SystemClock()
         )
+
+
+def test_a_broker_whose_answer_nobody_can_read_is_silent_and_the_others_are_heard(
+    bench: Bench, ticks: Ticks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = bench.reader.brokers()[0]
+    topics = bench.reader.topics
+
+    def trouble(broker: Broker) -> Iterable[TopicReport]:
+        if broker == first:
+            raise ValueError("a bug")
+        return topics(broker)
+
+    monkeypatch.setattr(bench.reader, "topics", trouble)
+    tick = ticks.tick()
+
+    assert tick.silent == (first.name,)
+    assert {row["broker"] for row in ticks.rows("brokers", tick)} == {
+        one.name for one in bench.reader.brokers()[1:]
+    }

@@ -182,6 +182,7 @@ def test_what_is_away_is_wrong_and_the_rest_is_still_looked_at(
         "foreign logs",
         "entry buckets",
         "load runs",
+        "set aside",
         "airflow",
         "airflow DAGs",
         "airflow connection",

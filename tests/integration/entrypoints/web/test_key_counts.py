@@ -14,6 +14,7 @@ from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.devstack.serving import client_of, serving_leader
 from controller.domain.errors import AccessForbidden, InvalidInput
+from controller.domain.key_counts import PRODUCER_MESSAGES
 from controller.domain.key_hash import key_bytes, key_hash
 from controller.services import key_count_landing
 from tests.support.bench import TOPIC, Bench
@@ -68,6 +69,15 @@ def test_counts_need_a_source_that_takes_them(bench: Bench) -> None:
 )
 def test_what_is_no_count_is_refused(servers: Servers, counts: list[tuple[int, int, int]]) -> None:
     with pytest.raises(InvalidInput):
+        HttpSource(servers).hand_in(TOPIC, "p", counts)
+
+
+def test_more_than_a_producer_can_send_is_refused_with_the_value_and_the_bound(servers: Servers) -> None:
+    counts = [(number, 1, 2**40 - 1) for number in range(4_096)]
+    with pytest.raises(
+        InvalidInput,
+        match=f"p counts {sum(one[2] for one in counts)} messages .* {PRODUCER_MESSAGES} is the most",
+    ):
         HttpSource(servers).hand_in(TOPIC, "p", counts)
 
 

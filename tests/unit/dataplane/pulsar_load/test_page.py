@@ -164,3 +164,16 @@ def test_a_body_without_lines_is_refused_before_it_fills_the_memory() -> None:
 
     with pytest.raises(DataPlaneUnavailable, match="no metrics page"):
         page.feed(b"x" * (LINE_BYTES + 1))
+
+
+@pytest.mark.parametrize("value", ["1e999", "1.5.2", "9" * 30, "1e30", "1E+E"])
+def test_a_value_that_no_counter_holds_silences_its_topic_alone(value: str) -> None:
+    lines = [
+        f'pulsar_{name}_total{{cluster="c",topic="{topic}"}} {number}'
+        for topic, number in ((LOW, value), (HIGH, "7"))
+        for name in ("in_messages", "in_bytes")
+    ]
+    page = read("\n".join([*lines, f"process_start_time_seconds {value}", ""]).encode(), [LOW, HIGH])
+
+    assert page.topics == {HIGH: TopicCounters(7, 7)}
+    assert page.started_at_ms is None
