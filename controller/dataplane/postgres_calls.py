@@ -125,10 +125,12 @@ class PostgresCalls:
         return found
 
     def _check_out(self, pool: QueuePool) -> PoolProxiedConnection:
-        """A connection that the server has not closed while it was idle, as far as one can tell."""
+        """A connection that the server has not closed while it was idle, as far as one can tell, and to the server that serves."""
         held = pool.connect()
-        if readable(_raw(held).fileno(), timeout_seconds=0.0):
-            # nothing was asked, so the server has closed it
+        for _ in range(pool.size()):
+            # nothing was asked, so what can be read is the end of the connection
+            if not (readable(_raw(held).fileno(), timeout_seconds=0.0) or _raw(held).is_superseded):
+                break
             held.invalidate()
             held = pool.connect()
         return held

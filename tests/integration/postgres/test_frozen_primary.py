@@ -127,11 +127,12 @@ def test_connections_to_a_primary_that_wakes_up_beside_its_successor_are_not_use
     """The old primary still accepts writes. What the process has learnt by one connection holds for all."""
     monkeypatch.setattr("controller.store.postgres.notifications.SILENT_SECONDS", 0.0)
     url = cluster.url("postgres", Address.HOSTS)
-    store = Store(url, application_name="test")
+    store, calls = Store(url, application_name="test"), PostgresCalls(url, call_timeout_seconds=LONG)
     with Listener(url, ["news"]) as listener:
         assert [one.is_resync for one in listener.wait(LONG)] == [True]
-        with store.transaction() as tx:
+        with store.transaction() as tx, calls.statement("look") as cursor:
             tx.execute(text("SELECT 1"))
+            cursor.execute("SELECT 1")
         freeze(cluster)
         cluster.promote()
         with closing(
@@ -142,11 +143,15 @@ def test_connections_to_a_primary_that_wakes_up_beside_its_successor_are_not_use
         cluster.thaw()
 
         with store.transaction() as tx:
-            assert tx.execute(text("SELECT inet_server_port()")).scalar_one() == cluster.primary.port
+            assert port_of(tx) == cluster.primary.port
+        with calls.statement("look") as cursor:
+            cursor.execute("SELECT inet_server_port()")
+            assert cursor.fetchone() == (cluster.primary.port,)
         assert [one.is_resync for one in listener.wait(LONG)] == [True]
         execute(cluster.primary, "NOTIFY news, '19'")
         assert [one.payload for one in listener.wait(LONG)] == ["19"]
     store.dispose()
+    calls.close()
 
 
 def test_a_listener_whose_server_answers_hears_on_however_silent_it_is(
