@@ -15,11 +15,13 @@ from starlette.concurrency import run_in_threadpool
 from controller.bootstrap import ConsumerServices
 from controller.domain.hash_range import RING_SIZE
 from controller.entrypoints.web.asked import Topic
-from controller.entrypoints.web.demands import CONSUME
+from controller.entrypoints.web.demands import CONSUME, DemandingRoute
 from controller.entrypoints.web.paths import PRINTABLE, TOPIC_PATH
 from controller.entrypoints.web.refusals import REFUSALS
 
-router = APIRouter(dependencies=[CONSUME], responses=REFUSALS, tags=["clients: key counts"])
+router = APIRouter(
+    route_class=DemandingRoute, dependencies=[CONSUME], responses=REFUSALS, tags=["clients: key counts"]
+)
 
 PATH = TOPIC_PATH + "/key-counts"
 MOST_COUNTS = 4_096

@@ -26,12 +26,12 @@ from controller.entrypoints.web.api.bundles import Cluster, InNamespace
 from controller.entrypoints.web.api.changes import Change, Changing
 from controller.entrypoints.web.api.paging import Asked, Page, written
 from controller.entrypoints.web.asked import Namespace
-from controller.entrypoints.web.demands import ADMINISTER, READ
+from controller.entrypoints.web.demands import ADMINISTER, READ, DemandingRoute
 from controller.entrypoints.web.paths import NAMESPACE_PATH, PREFIX
 from controller.entrypoints.web.refusals import REFUSALS
 from controller.store.postgres.engine import Store
 
-router = APIRouter(responses=REFUSALS, tags=["bundles"])
+router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["bundles"])
 _NAMESPACE = NAMESPACE_PATH + "/bundles"
 _BUNDLE = _NAMESPACE + "/{bundle}"
 BundleName = Annotated[

@@ -10,11 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from controller.bootstrap import build_load_intake
 from controller.dataplane.base import Counters
 from controller.entrypoints.web.acting import AtDesk
-from controller.entrypoints.web.demands import WRITE_LOAD
+from controller.entrypoints.web.demands import WRITE_LOAD, DemandingRoute
 from controller.entrypoints.web.paths import PREFIX
 from controller.entrypoints.web.refusals import REFUSALS
 
-router = APIRouter(responses=REFUSALS, tags=["load"])
+router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["load"])
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 

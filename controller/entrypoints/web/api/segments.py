@@ -10,13 +10,13 @@ from pydantic import ConfigDict, Field
 
 from controller.entrypoints.web.api.changes import Change, Changing, Intended, Wait, WithReason
 from controller.entrypoints.web.asked import Topic
-from controller.entrypoints.web.demands import OPERATE
+from controller.entrypoints.web.demands import OPERATE, DemandingRoute
 from controller.entrypoints.web.paths import TOPIC_PATH
 from controller.entrypoints.web.refusals import REFUSALS
 from controller.services import segment_admin
 from controller.services.segment_admin import Planner
 
-router = APIRouter(responses=REFUSALS, tags=["segments"])
+router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["segments"])
 SegmentId = Annotated[int, Field(ge=0, lt=2**63, examples=[0])]
 Hash = Annotated[int, Field(ge=0, le=65_535, examples=[32768])]
 

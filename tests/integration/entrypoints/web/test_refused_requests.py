@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
-from contextlib import closing
 
 import httpx
 import pytest
 
-from controller.devstack.serving import SECRET, client_of, serving_leader, token_for
-from controller.domain.errors import InvalidInput, StoreUnavailable
+from controller.devstack.serving import SECRET, serving_leader, token_for
+from controller.domain.errors import InvalidInput
 from controller.entrypoints.web.limits import LARGEST_BODY_BYTES
 from controller.entrypoints.web.server import WebServer
 from controller.settings import Settings
 from tests.support.bench import Bench
-from tests.support.waiting import wait_until
 
 PATH = "/api/v1/topics/acme/shop/orders/subscriptions/billing/consumers/a"
 
@@ -56,25 +54,6 @@ def test_a_body_of_the_largest_size_is_read(http: httpx.Client) -> None:
     body = json.dumps({"incarnation": "x"}).encode().ljust(LARGEST_BODY_BYTES)
 
     assert http.post(PATH, content=body, headers={"Content-Type": "application/json"}).status_code == 200
-
-
-def test_one_stream_too_many_is_refused_with_the_reason_until_another_ends(bench: Bench) -> None:
-    bench.topic_with(segments=1)
-    layout = "/api/v1/topics/acme/shop/orders/layout"
-    headers = {"Authorization": f"Bearer {token_for()}"}
-    with (
-        serving_leader(bench.url, serve_connections=2) as address,
-        httpx.Client(base_url=address, headers=headers, timeout=30.0) as http,
-    ):
-        with http.stream("GET", f"{layout}/watch") as one, http.stream("GET", f"{layout}/watch") as other:
-            assert (one.status_code, other.status_code) == (200, 200)
-            refused = http.get(layout)
-            assert (refused.status_code, refused.json()["kind"]) == (503, "StoreUnavailable")
-            assert "CLEAVE_SERVE_CONNECTIONS" in refused.json()["reason"]
-            assert refused.headers["Retry-After"] == "1"
-            with closing(client_of(address)) as servers, pytest.raises(StoreUnavailable, match="already"):
-                servers.ask("GET", layout)
-        wait_until(lambda: http.get(layout).status_code == 200, message="there is room again")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
