@@ -103,5 +103,5 @@ def _row(scope: Scope, state: dict[str, Any], status: int) -> AuditRow:
         status=status,
         reason=state.get("refusal"),
         request_key=state.get("request_key"),
-        dry_run=_is_dry_run(query),
+        dry_run=_is_dry_run(scope["query_string"].decode("latin-1")),
     )

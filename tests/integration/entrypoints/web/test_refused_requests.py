@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from controller.devstack.serving import SECRET, serving_leader, token_for
+from controller.devstack.serving import SECRET, serving_leader, token_for, token_of
 from controller.domain.errors import InvalidInput
+from controller.entrypoints.web.access import Role
 from controller.entrypoints.web.limits import LARGEST_BODY_BYTES
 from controller.entrypoints.web.server import WebServer
 from controller.settings import Settings
@@ -54,6 +55,28 @@ def test_a_body_of_the_largest_size_is_read(http: httpx.Client) -> None:
     body = json.dumps({"incarnation": "x"}).encode().ljust(LARGEST_BODY_BYTES)
 
     assert http.post(PATH, content=body, headers={"Content-Type": "application/json"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/openapi.json/", "/api/v1/topics/acme/shop/orders/layout/", "/admin/v2/scalable/acme/shop/"]
+)
+def test_no_redirect_leads_where_the_request_says_its_host_is(http: httpx.Client, path: str) -> None:
+    answer = http.get(path, headers={"Host": "evil.example"})
+
+    assert answer.status_code in (400, 404)
+    assert "evil.example" not in answer.text
+    assert answer.json()["reason"]
+
+
+def test_a_query_that_is_no_text_is_taken_as_it_is(http: httpx.Client) -> None:
+    address = http.base_url
+    with socket.create_connection((address.host, address.port or 80), timeout=30) as raw:
+        raw.sendall(
+            b"POST /api/v1/topics/acme/shop/orders/detach?a="
+            b"\xff\xfe HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+            + f"Authorization: Bearer {token_of(Role.ADMIN)}\r\nContent-Length: 0\r\n\r\n".encode()
+        )
+        assert int(raw.recv(65_536).split()[1]) < 500
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
