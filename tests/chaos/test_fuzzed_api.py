@@ -51,6 +51,7 @@ def schema(postgres_server: PostgresServer, migrated_template: str, tmp_path: Pa
         api_secret=SECRET,
         serve_port=port,
         landing_url=tmp_path / "landing",
+        consumer_grace_seconds=2.0,  # so that a stream in which nothing is said begins soon, too
     )
     worker.start()
     try:

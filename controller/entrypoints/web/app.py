@@ -36,6 +36,7 @@ from controller.entrypoints.web.asked import ServesPeople
 from controller.entrypoints.web.audit import Audited
 from controller.entrypoints.web.computing import ComputingTurns
 from controller.entrypoints.web.demands import Who, demand_rights, token_holder
+from controller.entrypoints.web.description import describe
 from controller.entrypoints.web.limits import SmallRequests
 from controller.entrypoints.web.pulsar import namespaces, scalable, segments
 from controller.entrypoints.web.refusals import answer_errors
@@ -105,6 +106,7 @@ def _app(
     app.state.turns, app.state.computing = Turns(), ComputingTurns(computers)
     app.state.session_threads = CapacityLimiter(SESSION_THREADS)
     answer_errors(app)
+    describe(app)
 
     def write_audit(row: AuditRow) -> None:
         with served.api.store.transaction() as tx:
@@ -121,6 +123,8 @@ def _routed(routers: Sequence[APIRouter]) -> FastAPI:
     # adds to a router's: a prefix, tags, answers. Nothing here.
     routes = [route for router in routers for route in router.routes]
     # Without a slash too many a call is not known: a redirect would lead to wherever the request says its host is.
-    app = FastAPI(title="Cleave", docs_url=None, redoc_url=None, redirect_slashes=False, routes=routes)
+    app = FastAPI(
+        title="Cleave", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, routes=routes
+    )
     demand_rights(app)
     return app

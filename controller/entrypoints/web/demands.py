@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import Depends, FastAPI, Security
 from fastapi import Request as HttpRequest
 from fastapi.dependencies.models import Dependant
@@ -27,6 +28,7 @@ Who = Callable[[HttpRequest], Awaitable[Grant]]
 """Says what the sender of a request may do. Raises AccessDenied where it is nobody that is known, TokenOutOfTime where a fresh token may be."""
 
 _BEARER = HTTPBearer(auto_error=False, bearerFormat="JWT", description="A token of `cleave token`.")
+_TOO_DEEP = HTTPException(400, "the body is nested too deeply; send the fields that are documented")
 _DEMANDS: dict[Callable[..., object], Right] = {}
 
 
@@ -92,13 +94,21 @@ class JsonRequest(HttpRequest):
             raise HTTPException(400, "the body has not arrived; send it again") from None
 
     async def json(self) -> Any:
-        """Return the body as Python has it. Raises HTTPException (400) for one that is nested too deeply."""
+        """Return the body as Python has it. Raises HTTPException (400) for one that is nested too deeply, else as FastAPI expects."""
+        try:
+            return msgspec.json.decode(await self.body())
+        except (
+            msgspec.DecodeError
+        ):  # what is wrong where, in Python's words; NaN and its like are right there
+            return await self._json_of_python()
+        except RecursionError:
+            raise _TOO_DEEP from None
+
+    async def _json_of_python(self) -> Any:
         try:
             return await super().json()
         except RecursionError:
-            raise HTTPException(
-                400, "the body is nested too deeply; send the fields that are documented"
-            ) from None
+            raise _TOO_DEEP from None
 
 
 def token_holder(secret: str) -> Who:

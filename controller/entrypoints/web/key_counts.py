@@ -9,7 +9,7 @@ from typing import Annotated
 
 from fastapi import APIRouter
 from fastapi import Request as HttpRequest
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 from starlette.concurrency import run_in_threadpool
 
 from controller.bootstrap import ConsumerServices
@@ -44,7 +44,7 @@ class KeyCounts(BaseModel):
     )
 
     producer: Annotated[str, Field(min_length=1, max_length=200, pattern=PRINTABLE)]
-    counts: Annotated[list[Count], Field(max_length=MOST_COUNTS)]
+    counts: Annotated[list[Count], Field(max_length=MOST_COUNTS), FailFast()]
 
 
 @router.post(PATH, status_code=204)

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query
 from fastapi import Request as HttpRequest
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 from starlette.concurrency import run_in_threadpool
 
 from controller.bootstrap import ConsumerServices
@@ -111,7 +111,7 @@ class DrainedQueue(BaseModel):
 
     as_of: Annotated[str, Field(min_length=1, max_length=100, pattern=PRINTABLE)]
     segment_ids: Annotated[
-        list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1, max_length=10_000)
+        list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1, max_length=10_000), FailFast()
     ]
 
 

@@ -18,7 +18,7 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Query
 from fastapi import Request as HttpRequest
 from fastapi.responses import Response
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field
 from starlette.concurrency import run_in_threadpool
 
 from controller.bootstrap import ConsumerServices
@@ -140,7 +140,7 @@ class Released(Life):
         }
     )
 
-    buckets: Annotated[list[LetGo], Field(max_length=65_536)]
+    buckets: Annotated[list[LetGo], Field(max_length=65_536), FailFast()]
 
 
 class ReadToItsEnd(BaseModel):
@@ -159,7 +159,7 @@ class DrainedSegments(Life):
         }
     )
 
-    segments: Annotated[list[ReadToItsEnd], Field(min_length=1, max_length=10_000)]
+    segments: Annotated[list[ReadToItsEnd], Field(min_length=1, max_length=10_000), FailFast()]
 
 
 class SaidOf(LetGo):
@@ -195,7 +195,7 @@ class Reasons(Life):
         }
     )
 
-    buckets: Annotated[list[SaidOf], Field(max_length=65_536)]
+    buckets: Annotated[list[SaidOf], Field(max_length=65_536), FailFast()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from controller.bundles.bootstrap import bundles_of
 from controller.bundles.services.manual_acts import ManualSplit
@@ -147,8 +147,8 @@ class BundleSplit(BaseModel):
     )
 
     algorithm: Annotated[str, Field(max_length=200, examples=["topic_count_equally_divide"])] | None = None
-    positions: Annotated[list[str], Field(max_length=1000, examples=[["0x20000000"]])] = []
-    topics: Annotated[list[str], Field(max_length=1000)] = Field(
+    positions: Annotated[list[str], Field(max_length=1000, examples=[["0x20000000"]]), FailFast()] = []
+    topics: Annotated[list[str], Field(max_length=1000), FailFast()] = Field(
         [], description="To isolate, or to divide by."
     )
     parts: Annotated[int, Field(ge=2, le=1000)] = Field(2, description="Of an even division.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Body
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from controller.bootstrap import build_load_intake
 from controller.dataplane.base import Counters
@@ -55,7 +55,7 @@ class Samples(BaseModel):
         }
     )
 
-    samples: Annotated[list[SegmentCounters], Field(max_length=20_000)]
+    samples: Annotated[list[SegmentCounters], Field(max_length=20_000), FailFast()]
 
 
 class SamplesTaken(BaseModel):
