@@ -15,15 +15,17 @@ import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.core.result import Ok
+from schemathesis.core.transport import Response
 from sqlalchemy import text
 
 from controller.devstack.ports import free_port, release_port
 from controller.devstack.postgres import PostgresServer
 from controller.devstack.serving import SECRET
+from controller.entrypoints.web.paths import CONSUMER_PATH
 from controller.store.postgres.engine import Store
 from tests.support.bench import Bench
 from tests.support.cleave_process import cleave_process
-from tests.support.fuzzing import REAL, Answers, described
+from tests.support.fuzzing import REAL, Answers, asker, described
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(4 * 3600)]
@@ -33,6 +35,7 @@ STEPS = 25
 """Of a sequence."""
 ROUND = 50
 """Requests of one operation in turn, so that an operation meets what the others have left."""
+LIFE = {"incarnation": "f00d"}
 NAME, USER = "cleave_fuzzed_at_length", "cleave_fuzzed_at_length_controller"
 
 
@@ -91,6 +94,19 @@ def is_kept(case: schemathesis.Case) -> bool:
     return not (is_deletion and (case.path_parameters or {}).get("topic") == REAL["topic"])
 
 
+def speak_of_what_is_there(case: schemathesis.Case, session: requests.Session) -> None:
+    """Put the names of what is there into the request. A consumer has registered just before, so it is connected when it asks for its stream."""
+    case.path_parameters = {name: REAL.get(name, value) for name, value in case.path_parameters.items()}
+    if "consumer" not in case.path_parameters:
+        return
+    registered = case.operation.schema.config.base_url + CONSUMER_PATH.format(**case.path_parameters)
+    session.post(registered, json=LIFE, headers=asker(CONSUMER_PATH))
+    if isinstance(case.body, dict) and "incarnation" in case.body:
+        case.body = {**case.body, **LIFE}
+    if "incarnation" in (case.query or {}):
+        case.query = {**case.query, **LIFE}
+
+
 def ask_each(schema: Any, session: requests.Session, answers: Answers) -> None:
     """Every operation, of anything and of what is there."""
     for found in schema.get_all_operations():
@@ -101,10 +117,10 @@ def ask_each(schema: Any, session: requests.Session, answers: Answers) -> None:
         def ask(case: schemathesis.Case) -> None:
             if is_kept(case):
                 answers.ask(case, session)
-            given_names = case.path_parameters or {}
-            case.path_parameters = {name: REAL.get(name, value) for name, value in given_names.items()}
-            if given_names and is_kept(case):
-                answers.ask(case, session)
+            if case.path_parameters:
+                speak_of_what_is_there(case, session)
+                if is_kept(case):
+                    answers.ask(case, session)
 
         ask()
 
@@ -114,9 +130,9 @@ def ask_sequences(schema: Any, session: requests.Session, answers: Answers, unti
 
     class Sequence(schema.as_state_machine()):  # type: ignore[misc]
         def call(self, case: schemathesis.Case, **_given: Any) -> Any:
-            if is_kept(case):
-                return answers.ask(case, session)
-            return None
+            if not is_kept(case):
+                case.path_parameters["topic"] = "another"
+            return Response.from_requests(answers.ask(case, session), verify=True)
 
         def validate_response(self, *_given: Any, **_more: Any) -> None:
             """`Answers` has."""
