@@ -28,6 +28,8 @@ Who = Callable[[HttpRequest], Awaitable[Grant]]
 """Says what the sender of a request may do. Raises AccessDenied where it is nobody that is known, TokenOutOfTime where a fresh token may be."""
 
 _BEARER = HTTPBearer(auto_error=False, bearerFormat="JWT", description="A token of `cleave token`.")
+MOST_NESTED = 32
+"""Objects and lists within each other in a body; no call needs half as many."""
 _TOO_DEEP = HTTPException(400, "the body is nested too deeply; send the fields that are documented")
 _DEMANDS: dict[Callable[..., object], Right] = {}
 
@@ -96,19 +98,29 @@ class JsonRequest(HttpRequest):
     async def json(self) -> Any:
         """Return the body as Python has it. Raises HTTPException (400) for one that is nested too deeply, else as FastAPI expects."""
         try:
-            return msgspec.json.decode(await self.body())
-        except (
-            msgspec.DecodeError
-        ):  # what is wrong where, in Python's words; NaN and its like are right there
-            return await self._json_of_python()
+            document = await self._decoded()
         except RecursionError:
             raise _TOO_DEEP from None
+        if _is_deeper(document, MOST_NESTED):
+            raise _TOO_DEEP
+        return document
 
-    async def _json_of_python(self) -> Any:
+    async def _decoded(self) -> Any:
         try:
+            return msgspec.json.decode(await self.body())
+        except msgspec.DecodeError:  # Python says where it is wrong; NaN and its like are right there
             return await super().json()
-        except RecursionError:
-            raise _TOO_DEEP from None
+
+
+def _is_deeper(document: Any, most: int) -> bool:
+    """Return True if there are more than `most` objects and lists within each other; an operation could not write such a value down."""
+    level = [document] if isinstance(document, dict | list) else []
+    for _ in range(most):
+        inner = [one for holder in level for one in (holder.values() if isinstance(holder, dict) else holder)]
+        level = [one for one in inner if isinstance(one, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def token_holder(secret: str) -> Who:

@@ -14,9 +14,10 @@ import pytest
 
 from controller.client.servers import Servers
 from controller.client.session import Session
-from controller.devstack.serving import SECRET, client_of, serving_leader, token_for
+from controller.devstack.serving import SECRET, client_of, serving_leader, token_for, token_of
 from controller.domain.errors import StoreUnavailable
 from controller.entrypoints.web import access, connections, server
+from controller.entrypoints.web.access import Role
 from controller.entrypoints.web.connections import Awaited
 from tests.support.asking import bearer
 from tests.support.bench import Bench
@@ -140,6 +141,23 @@ class TestWithoutAToken:
         )
         assert with_token.status_code == 400
         assert "nested too deeply" in with_token.json()["reason"]
+
+    @pytest.mark.parametrize("depth", [32, 400, 800, 950, 990])
+    @pytest.mark.parametrize("path", ["/api/v1/policies/cluster", f"{TOPIC}/candidate", f"{TOPIC}/backtests"])
+    def test_what_is_nested_where_anything_may_stand_is_refused(
+        self, address: str, path: str, depth: int
+    ) -> None:
+        value = '{"a": ' * depth + "1" + "}" * depth
+        nested = f'{{"knobs": {{"max_segments": {value}}}, "policies": {value}}}'
+
+        answer = httpx.post(
+            f"{address}{path}",
+            content=nested,
+            headers={"Content-Type": "application/json", **bearer(token_of(Role.ADMIN))},
+        )
+
+        assert answer.status_code == 400
+        assert answer.json()["reason"]
 
     def test_the_rest_of_a_refused_body_leaves_the_connection_usable(
         self, address: str, ends: ExitStack
