@@ -88,8 +88,13 @@ class Settings(BaseSettings):
     serve_key_file: str | None = None
     """The key of the certificate, PEM."""
     serve_connections: int = Field(10_000, ge=1, le=1_000_000)
-    """Requests and streams that a worker serves at once; each consumer and each watch holds a stream. Beyond it the answer is 503. The
-    process needs as many open files, and some hundred more.
+    """Requests and streams that a worker serves at once; each consumer and each watch holds a stream. Beyond it the answer is 503.
+    Watches may take half of them, other calls three quarters, consumers' streams seven eighths, so that heartbeats always have room.
+    The process needs 1,500 open files more than this.
+    """
+    serve_connections_of_subject: int | None = Field(None, ge=1, le=1_000_000)
+    """The most of them that one subject may hold, with the same parts for watches and calls; a quarter of all where unset. A subject is
+    what a token says with `sub` (`cleave token --subject`).
     """
     serve_data_plane: str = "embedded"
     """Data plane of topics that are created over HTTP with no other one named, as by Pulsar's admin client."""

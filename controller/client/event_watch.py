@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from controller.client.patience import Backoff
-from controller.client.servers import EventFeed, Servers
+from controller.client.servers import EventFeed, Servers, is_for_the_token
 from controller.domain.errors import Retryable, Terminal
 
 LEAVES_WITHIN_SECONDS = 2.0
@@ -52,7 +52,8 @@ class EventWatch:
         backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
         while not self._closed.is_set():
             try:
-                self._follow(backoff)
+                if self._follow(backoff):
+                    continue
             except Retryable:
                 pass
             except Terminal:
@@ -61,13 +62,16 @@ class EventWatch:
                 _log.exception("the watch of %s failed; opening it anew", self._path)
             self._closed.wait(backoff.next_seconds())
 
-    def _follow(self, backoff: Backoff) -> None:
-        """Hold one stream open until it ends."""
+    def _follow(self, backoff: Backoff) -> bool:
+        """Hold one stream open until it ends. Return True if only its token has run out: the next stream has a fresh one."""
         with self._servers.events(self._path, query=self._query(), silent_seconds=SILENT_SECONDS) as feed:
             self._feed = feed
             for event in feed:
-                if self._closed.is_set() or event.event == "end":
-                    return
+                if self._closed.is_set():
+                    return False
+                if event.event == "end":
+                    return is_for_the_token(event)
                 if event.event != "heartbeat":
                     self._on_event(event.event, event.data)
                 backoff.reset()
+        return False

@@ -25,6 +25,7 @@ MOST_IDLE_CONNECTIONS = 16
 """Kept for the next call. The library looks at every connection of a pool, and polls each idle one, at each call's begin and end under one
 lock: with hundreds in a pool, of as many consumers in one process, calls wait for seconds. So streams have pools of their own, too.
 """
+TOKEN_EXPIRED = "token expired"  # noqa: S105 - a reason
 _KINDS: Mapping[str, type[CleaveError]] = {
     name: kind
     for name, kind in vars(errors).items()
@@ -201,6 +202,11 @@ def path_part(name: str) -> str:
     """A name as one part of a path. Dots alone are encoded too: a library would take them for the directory above."""
     encoded = quote(name, safe="")
     return encoded if encoded.strip(".") else encoded.replace(".", "%2E")
+
+
+def is_for_the_token(end: httpx_sse.ServerSentEvent) -> bool:
+    """Return True if a stream ended only because its token has run out."""
+    return bool(json.loads(end.data)["reason"] == TOKEN_EXPIRED)
 
 
 def topic_path(topic: str) -> str:

@@ -18,11 +18,12 @@ from functools import cached_property
 from typing import Any
 
 import msgspec
+from httpx_sse import ServerSentEvent
 
 from controller.client.aside import AsideCalls
 from controller.client.lag import lag_path
 from controller.client.patience import Backoff, Outage, patiently
-from controller.client.servers import EventFeed, Servers, consumer_path
+from controller.client.servers import EventFeed, Servers, consumer_path, is_for_the_token
 from controller.clock import boot_seconds
 from controller.domain.errors import CleaveError, Retryable, SessionExpired, StoreUnavailable, TokenOutOfTime
 from controller.domain.hash_range import HashRange
@@ -303,15 +304,21 @@ class Session:
                 if self._closing.is_set():
                     return
                 if event.event == "end":
-                    self._current_until = 0.0
-                    if json.loads(event.data)["reason"] == "left":
-                        self._closing.set()  # of other reasons the next registration says what became of the session
+                    self._hear_end(event)
                     return
                 if event.event == "assignment":
                     self._adopt(msgspec.json.decode(event.data, type=Assignment))
                 self._pulse()
                 if event.event == "assignment":
                     self._on_change()
+
+    def _hear_end(self, end: ServerSentEvent) -> None:
+        """Of other reasons than these the next registration says what became of the session."""
+        if is_for_the_token(end):
+            return  # nothing was taken from this consumer, so it reads on while it registers with a fresh token
+        self._current_until = 0.0
+        if json.loads(end.data)["reason"] == "left":
+            self._closing.set()
 
     def _register(self) -> None:
         began = boot_seconds()

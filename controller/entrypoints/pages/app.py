@@ -14,6 +14,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel
 from sqlalchemy import Connection
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from controller.domain.errors import CleaveError, InvalidInput, NotFound, Retryable
 from controller.entrypoints.commands.options import topic_name
@@ -34,6 +36,43 @@ router = APIRouter()
 _STATUS: tuple[tuple[type[CleaveError], int], ...] = ((NotFound, 404), (Retryable, 503), (InvalidInput, 400))
 _STATIC = {"pages.css": "text/css", "pages.js": "text/javascript"}
 LONGEST_HOURS = 24.0 * 400
+_EMPTY = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
+"""The hash of an empty style: the library of plots adds one, and its rules by script."""
+_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        f"style-src 'self' {_EMPTY}",
+        "img-src 'self' data: blob:",
+        "font-src 'self' data:",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'self'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Frame-Options": "SAMEORIGIN",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+}
+"""Of every answer. Airflow shows the pages in a frame of its own address; no other site may."""
+
+
+class _Headed:
+    """Around the app: adds `HEADERS` to every answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def heading(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        await self._app(scope, receive, heading)
 
 
 class Wish(BaseModel):
@@ -58,9 +97,15 @@ Before = Annotated[int | None, Query(ge=0, lt=2**63)]
 def pages_app(desk: Desk, dependencies: Sequence[Any] = ()) -> FastAPI:
     """The pages on that desk; `dependencies` (of FastAPI) stand before every route."""
     app = FastAPI(
-        title="Cleave", docs_url=None, redoc_url=None, openapi_url=None, dependencies=list(dependencies)
+        title="Cleave",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,  # a redirect would lead to wherever the request says its host is
+        dependencies=list(dependencies),
     )
     app.state.desk = desk
+    app.add_middleware(_Headed)
     app.include_router(router)
     app.add_exception_handler(CleaveError, _refused)
     app.add_exception_handler(RequestValidationError, _wrong_form)

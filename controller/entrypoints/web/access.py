@@ -8,6 +8,7 @@ What no role is given is denied.
 from __future__ import annotations
 
 import fnmatch
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -65,6 +66,8 @@ CLOCK_LEEWAY_SECONDS = 60
 SHORTEST_SECRET = 32
 """Characters; a shorter secret could be guessed from a token."""
 LONGEST_SUBJECT = 200
+_LATEST = 2**53
+"""No token runs out later; `exp` may be any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,14 @@ class Grant:
     topics: tuple[str, ...] = ()
     namespaces: tuple[str, ...] = ()
     subject: str = ""
+    ends_at: float = math.inf
+    """`time.time()` at which the token runs out."""
+
+    def stream_until(self, now: float) -> float:
+        """Return when a stream that is opened now ends: when the token runs out. One that is accepted only for the clocks' sake ends when no
+        clock accepts it.
+        """
+        return self.ends_at if now < self.ends_at else self.ends_at + CLOCK_LEEWAY_SECONDS
 
     def allows(self, topic: str) -> bool:
         """Whether its holder may know of this topic (`topic://tenant/namespace/name`)."""
@@ -181,7 +192,11 @@ def read(secret: str, authorization: str | None) -> Grant:
     except ValueError:
         raise AccessDenied("the token names no role that is known here; ask for a new one") from None
     grant = Grant(
-        role, _names(claims, "topics"), _names(claims, "namespaces"), str(claims.get("sub") or role)
+        role,
+        _names(claims, "topics"),
+        _names(claims, "namespaces"),
+        str(claims.get("sub") or role),
+        float(min(int(claims["exp"]), _LATEST)),
     )
     if (role is Role.CLIENT and not grant.topics) or (role is Role.OPERATOR and not grant.namespaces):
         raise AccessDenied(f"the token of a {role} does not name what it is for; ask for a new one")

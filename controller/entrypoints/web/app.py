@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anyio import CapacityLimiter
 from fastapi import APIRouter, FastAPI
 
 from controller.bootstrap import ConsumerServices
@@ -35,9 +36,11 @@ from controller.entrypoints.web.asked import ServesPeople
 from controller.entrypoints.web.audit import Audited
 from controller.entrypoints.web.computing import ComputingTurns
 from controller.entrypoints.web.demands import Who, demand_rights, token_holder
-from controller.entrypoints.web.limits import FewAtOnce, SmallRequests
+from controller.entrypoints.web.description import describe
+from controller.entrypoints.web.limits import SmallRequests
 from controller.entrypoints.web.pulsar import namespaces, scalable, segments
 from controller.entrypoints.web.refusals import answer_errors
+from controller.entrypoints.web.slots import GivesBack, Slots
 from controller.services.computing.computers import Computers
 from controller.store import audit
 from controller.store.audit import AuditRow
@@ -74,6 +77,9 @@ ROUTERS = (
     load.router,
 )
 
+SESSION_THREADS = 8
+"""Threads in which consumers' requests look up their leader; no other request keeps these busy."""
+
 
 def routed_app() -> FastAPI:
     """Every route, and nothing that answers yet: what tells of routes, their rights and documents, needs no more. Raises
@@ -82,23 +88,25 @@ def routed_app() -> FastAPI:
     return _routed(ROUTERS)
 
 
-def create_app(served: ConsumerServices, secret: str, *, most_at_once: int, computers: Computers) -> FastAPI:
-    """The app that a worker serves, with so many requests and streams under way at once."""
-    return _app(ROUTERS, served, token_holder(secret), most_at_once, computers)
+def create_app(served: ConsumerServices, secret: str, slots: Slots, *, computers: Computers) -> FastAPI:
+    """Return the app that a worker serves; `slots` limits the requests and streams under way at once."""
+    return _app(ROUTERS, served, token_holder(secret), slots, computers)
 
 
 def peoples_app(served: ServesPeople, who: Who, *, most_at_once: int) -> FastAPI:
     """What people call, without what consumers and brokers do; `who` says what each may."""
-    return _app(PEOPLES_ROUTERS, served, who, most_at_once, Computers())
+    return _app(PEOPLES_ROUTERS, served, who, Slots(most_at_once), Computers())
 
 
 def _app(
-    routers: Sequence[APIRouter], served: ServesPeople, who: Who, most_at_once: int, computers: Computers
+    routers: Sequence[APIRouter], served: ServesPeople, who: Who, slots: Slots, computers: Computers
 ) -> FastAPI:
     app = _routed(routers)
-    app.state.served, app.state.who = served, who
+    app.state.served, app.state.who, app.state.slots = served, who, slots
     app.state.turns, app.state.computing = Turns(), ComputingTurns(computers)
+    app.state.session_threads = CapacityLimiter(SESSION_THREADS)
     answer_errors(app)
+    describe(app)
 
     def write_audit(row: AuditRow) -> None:
         with served.api.store.transaction() as tx:
@@ -106,7 +114,7 @@ def _app(
 
     app.add_middleware(Audited, write=write_audit)
     app.add_middleware(SmallRequests)
-    app.add_middleware(FewAtOnce, most=most_at_once)
+    app.add_middleware(GivesBack, slots=slots)
     return app
 
 
@@ -114,6 +122,9 @@ def _routed(routers: Sequence[APIRouter]) -> FastAPI:
     # `include_router` would make each route and its documents' models once more, half a second for all. It is for what the app
     # adds to a router's: a prefix, tags, answers. Nothing here.
     routes = [route for router in routers for route in router.routes]
-    app = FastAPI(title="Cleave", docs_url=None, redoc_url=None, routes=routes)
+    # Without a slash too many a call is not known: a redirect would lead to wherever the request says its host is.
+    app = FastAPI(
+        title="Cleave", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, routes=routes
+    )
     demand_rights(app)
     return app

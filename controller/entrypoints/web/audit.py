@@ -91,8 +91,7 @@ def _is_dry_run(query: str) -> bool:
 
 def _row(scope: Scope, state: dict[str, Any], status: int) -> AuditRow:
     grant: Grant | None = state.get("grant")
-    query = scope["query_string"].decode("latin-1")
-    path = scope.get("raw_path", scope["path"].encode()).decode("latin-1") + (f"?{query}" if query else "")
+    path = scope.get("raw_path", scope["path"].encode()).decode("latin-1")  # a query may hold a secret
     route = scope.get("route")
     return AuditRow(
         subject=None if grant is None else grant.subject,
@@ -104,5 +103,5 @@ def _row(scope: Scope, state: dict[str, Any], status: int) -> AuditRow:
         status=status,
         reason=state.get("refusal"),
         request_key=state.get("request_key"),
-        dry_run=_is_dry_run(query),
+        dry_run=_is_dry_run(scope["query_string"].decode("latin-1")),
     )

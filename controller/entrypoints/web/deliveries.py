@@ -16,14 +16,19 @@ from starlette.concurrency import run_in_threadpool
 from controller.bootstrap import ConsumerServices
 from controller.domain.deliveries import DeliveryEvent
 from controller.entrypoints.web.asked import Topic
-from controller.entrypoints.web.demands import CONSUME, Holder
+from controller.entrypoints.web.demands import CONSUME, DemandingRoute, Holder
 from controller.entrypoints.web.paths import CONSUMER_PATH, ConsumerName, Name
 from controller.entrypoints.web.refusals import LED, REFUSALS
 from controller.entrypoints.web.sessions import AtLeader, Life
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.deliveries import Ownership
 
-router = APIRouter(dependencies=[CONSUME], responses={**REFUSALS, **LED}, tags=["clients: deliveries"])
+router = APIRouter(
+    route_class=DemandingRoute,
+    dependencies=[CONSUME],
+    responses={**REFUSALS, **LED},
+    tags=["clients: deliveries"],
+)
 Whole = Annotated[int, Field(ge=-1, lt=2**63)]
 Position = Annotated[list[Whole], Field(min_length=1, max_length=8)]
 

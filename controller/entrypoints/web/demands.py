@@ -1,36 +1,73 @@
 """The right that each route demands. A route declares exactly one: `dependencies=[READ]` on it or on its router.
 
-It is looked at before anything else of a request. Where the path names a topic or a namespace, the right is demanded there.
+It is looked at before the body of a request is read. Where the path names a topic or a namespace, the right is demanded there.
 Who asks is for whoever serves the app to say: by a token of `cleave token`, or as Airflow knows its users.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Annotated
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Annotated, Any
 
+import msgspec
 from fastapi import Depends, FastAPI, Security
 from fastapi import Request as HttpRequest
 from fastapi.dependencies.models import Dependant
+from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from controller.domain.errors import AccessDenied, InvariantViolated, TokenOutOfTime
 from controller.entrypoints.web import access
 from controller.entrypoints.web.access import Grant, Right
+from controller.entrypoints.web.slots import use_of
 
 Who = Callable[[HttpRequest], Awaitable[Grant]]
 """Says what the sender of a request may do. Raises AccessDenied where it is nobody that is known, TokenOutOfTime where a fresh token may be."""
 
 _BEARER = HTTPBearer(auto_error=False, bearerFormat="JWT", description="A token of `cleave token`.")
+MOST_NESTED = 32
+"""Objects and lists within each other in a body; no call needs half as many."""
+_TOO_DEEP = HTTPException(400, "the body is nested too deeply; send the fields that are documented")
 _DEMANDS: dict[Callable[..., object], Right] = {}
 
 
-def _demanding(right: Right) -> Callable[..., Awaitable[Grant]]:
-    async def demanded(
-        request: HttpRequest,
-        _token: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
-    ) -> Grant:
+def _demanding(right: Right) -> Callable[..., Awaitable[None]]:
+    async def demanded(_token: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)]) -> None:
+        """Declares the right; `DemandingRoute` demands it."""
+
+    _DEMANDS[demanded] = right
+    return demanded
+
+
+class DemandingRoute(APIRoute):
+    """A route that demands its right before it reads the body of a request, and then takes a slot for the holder of the token.
+
+    A body that is still arriving holds no slot: its connection is in the lobby.
+    """
+
+    def get_route_handler(self) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
+        """Return the handler of FastAPI behind the demand."""
+        handle = super().get_route_handler()
+
+        async def demanding(request: HttpRequest) -> Response:
+            grant = await self._grant_of_sender(request)
+            whole = JsonRequest(request.scope, request.receive)
+            await whole.arrive()
+            request.app.state.slots.take(grant.subject, use_of(self.path))
+            request.state.slot_of = grant.subject
+            connection = request.scope["state"].get("connection")
+            if connection is not None:
+                connection.admit()
+            return await handle(whole)
+
+        return demanding
+
+    async def _grant_of_sender(self, request: HttpRequest) -> Grant:
+        """Raises AccessDenied, TokenOutOfTime or AccessForbidden where the sender has not the right."""
+        (right,) = rights_of(self)
         request.state.right = right
         who: Who = request.app.state.who
         try:
@@ -45,8 +82,45 @@ def _demanding(right: Right) -> Callable[..., Awaitable[Grant]]:
         grant.demand(right, topic=topic, namespace=namespace)
         return grant
 
-    _DEMANDS[demanded] = right
-    return demanded
+
+class JsonRequest(HttpRequest):
+    """A request whose body may not come, or may be nested too deeply to be read."""
+
+    async def arrive(self) -> None:
+        """Wait for the body. Raises HTTPException (400) where the client is gone before."""
+        if self.headers.get("content-length", "0") == "0":
+            return
+        try:
+            await self.body()
+        except ClientDisconnect:
+            raise HTTPException(400, "the body has not arrived; send it again") from None
+
+    async def json(self) -> Any:
+        """Return the body as Python has it. Raises HTTPException (400) for one that is nested too deeply, else as FastAPI expects."""
+        try:
+            document = await self._decoded()
+        except RecursionError:
+            raise _TOO_DEEP from None
+        if _is_deeper(document, MOST_NESTED):
+            raise _TOO_DEEP
+        return document
+
+    async def _decoded(self) -> Any:
+        try:
+            return msgspec.json.decode(await self.body())
+        except msgspec.DecodeError:  # Python says where it is wrong; NaN and its like are right there
+            return await super().json()
+
+
+def _is_deeper(document: Any, most: int) -> bool:
+    """Return True if there are more than `most` objects and lists within each other; an operation could not write such a value down."""
+    level = [document] if isinstance(document, dict | list) else []
+    for _ in range(most):
+        inner = [one for holder in level for one in (holder.values() if isinstance(holder, dict) else holder)]
+        level = [one for one in inner if isinstance(one, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def token_holder(secret: str) -> Who:
@@ -82,11 +156,15 @@ def rights_of(route: APIRoute) -> list[Right]:
 
 
 def demand_rights(app: FastAPI) -> None:
-    """Raises InvariantViolated for an app with a route that demands no right, or more than one."""
+    """Raises InvariantViolated for an app with a route that demands no right, or more than one, or demands it too late."""
     for route in app.routes:
         if isinstance(route, APIRoute) and len(rights_of(route)) != 1:
             raise InvariantViolated(
                 f"route {route.path} declares {len(rights_of(route))} rights; give it one, such as dependencies=[READ]"
+            )
+        if isinstance(route, APIRoute) and not isinstance(route, DemandingRoute):
+            raise InvariantViolated(
+                f"route {route.path} reads bodies before it demands its right; make its router with route_class=DemandingRoute"
             )
 
 

@@ -9,17 +9,19 @@ from typing import Annotated
 
 from fastapi import APIRouter
 from fastapi import Request as HttpRequest
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 from starlette.concurrency import run_in_threadpool
 
 from controller.bootstrap import ConsumerServices
 from controller.domain.hash_range import RING_SIZE
 from controller.entrypoints.web.asked import Topic
-from controller.entrypoints.web.demands import CONSUME
+from controller.entrypoints.web.demands import CONSUME, DemandingRoute
 from controller.entrypoints.web.paths import PRINTABLE, TOPIC_PATH
 from controller.entrypoints.web.refusals import REFUSALS
 
-router = APIRouter(dependencies=[CONSUME], responses=REFUSALS, tags=["clients: key counts"])
+router = APIRouter(
+    route_class=DemandingRoute, dependencies=[CONSUME], responses=REFUSALS, tags=["clients: key counts"]
+)
 
 PATH = TOPIC_PATH + "/key-counts"
 MOST_COUNTS = 4_096
@@ -42,7 +44,7 @@ class KeyCounts(BaseModel):
     )
 
     producer: Annotated[str, Field(min_length=1, max_length=200, pattern=PRINTABLE)]
-    counts: Annotated[list[Count], Field(max_length=MOST_COUNTS)]
+    counts: Annotated[list[Count], Field(max_length=MOST_COUNTS), FailFast()]
 
 
 @router.post(PATH, status_code=204)

@@ -5,6 +5,7 @@ The protocol as a client sees it: docs/reference/client-protocol.md.
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,13 +14,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query
 from fastapi import Request as HttpRequest
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 from starlette.concurrency import run_in_threadpool
 
 from controller.bootstrap import ConsumerServices
 from controller.entrypoints.spans import moment
 from controller.entrypoints.web.asked import Topic, WithProperties, served_by
-from controller.entrypoints.web.demands import CONSUME, LOOK_UP, Holder
+from controller.entrypoints.web.demands import CONSUME, LOOK_UP, DemandingRoute, Holder
 from controller.entrypoints.web.paths import (
     NAMESPACE_PATH,
     PRINTABLE,
@@ -38,8 +39,8 @@ from controller.store.topics import inspected
 from controller.store.topics.published import PublishedLayout
 
 _LOGS = "SELECT segment_id, backing_topic FROM inspect.segments WHERE topic_id = :topic_id AND segment_id = ANY (:ids)"
-router = APIRouter(responses=REFUSALS, tags=["clients: layouts"])
-peoples_router = APIRouter(responses=REFUSALS, tags=["clients: layouts"])
+router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["clients: layouts"])
+peoples_router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["clients: layouts"])
 """Of these what people look at, too, wherever it is served."""
 
 
@@ -110,7 +111,7 @@ class DrainedQueue(BaseModel):
 
     as_of: Annotated[str, Field(min_length=1, max_length=100, pattern=PRINTABLE)]
     segment_ids: Annotated[
-        list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1, max_length=10_000)
+        list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1, max_length=10_000), FailFast()
     ]
 
 
@@ -171,6 +172,7 @@ def _layout_then(served: ConsumerServices, topic: str, at: int | datetime) -> di
 async def watch(
     request: HttpRequest,
     topic: Topic,
+    holder: Holder,
     epoch: Annotated[int, Query(ge=-1, lt=2**63, examples=[7])] = -1,
     leader: Annotated[str | None, Query(max_length=500, examples=["http://10.0.0.7:8470"])] = None,
 ) -> Response:
@@ -180,11 +182,12 @@ async def watch(
     served = served_by(request)
     topic_id, _ = await run_in_threadpool(served.layouts.find, topic)
     stream: EventStream[FedLayout] = EventStream("layout", BeyondKnown(epoch, leader).document)
+    heartbeat_seconds, until = served.leader.timing.heartbeat_seconds, holder.stream_until(time.time())
 
     async def events() -> AsyncIterator[bytes]:
         served.layouts.watch(topic_id, stream)
         try:
-            async for event in stream.events(served.leader.timing.heartbeat_seconds):
+            async for event in stream.events(heartbeat_seconds, until):
                 yield event
         finally:
             served.layouts.forget(topic_id, stream)
@@ -230,17 +233,20 @@ async def topics(visible: Topics) -> Response:
 )
 async def watch_topics(
     visible: Topics,
+    holder: Holder,
     known_hash: Annotated[str, Query(alias="hash", max_length=64, examples=["b6732174986d97d8"])] = "",
 ) -> Response:
     """The same, then what changes, as events. `hash` is that of the set which is known: it is not sent again."""
     feed, wanted = visible.served.topics, visible.wanted
     changes = TopicChanges(visible.is_allowed, known_hash)
     stream: EventStream[Names] = EventStream("topics", changes.document)
+    heartbeat_seconds = visible.served.leader.timing.heartbeat_seconds
+    until = holder.stream_until(time.time())
 
     async def events() -> AsyncIterator[bytes]:
         feed.watch(wanted, stream)
         try:
-            async for event in stream.events(visible.served.leader.timing.heartbeat_seconds):
+            async for event in stream.events(heartbeat_seconds, until):
                 yield event
         finally:
             feed.forget(wanted, stream)

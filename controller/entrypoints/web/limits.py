@@ -1,6 +1,8 @@
-"""What is refused before anything of a request is read: one too many at once, and a body that is too large."""
+"""Refuses a body that is too large, before anything of it is read."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -11,44 +13,24 @@ LARGEST_BODY_BYTES = 4 * 1024 * 1024
 """Of a request; a consumer that releases 65,536 buckets says less."""
 
 
-class FewAtOnce:
-    """Refuses what would be one too many, before anything of it is read. A stream counts until it ends."""
-
-    def __init__(self, app: ASGIApp, most: int) -> None:
-        self._app, self._most = app, most
-        self._under_way = 0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        if self._under_way >= self._most:
-            reason = (
-                f"this worker serves {self._most} requests and streams already; ask another one, or raise "
-                "CLEAVE_SERVE_CONNECTIONS"
-            )
-            refusal = json_answer({"reason": reason, "kind": "StoreUnavailable"}, 503, {"Retry-After": "1"})
-            await refusal(scope, receive, send)
-            return
-        self._under_way += 1
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            self._under_way -= 1
+def body_problem(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """Return why the body that these headers announce is refused; None if it is not."""
+    announced = dict(headers)
+    length = announced.get(b"content-length", b"0").decode("latin-1")
+    if b"transfer-encoding" in announced or from_digits(length, LARGEST_BODY_BYTES) is None:
+        return f"a body of {LARGEST_BODY_BYTES} bytes at most, with its length in Content-Length"
+    return None
 
 
 class SmallRequests:
-    """Refuses a body that is too large, or does not say how large it is, before anything of it is read."""
+    """Refuses a body that is too large, or does not say how large it is. A worker's own server does so earlier, as it reads the headers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            headers = dict(scope["headers"])
-            length = headers.get(b"content-length", b"0").decode("latin-1")
-            if b"transfer-encoding" in headers or from_digits(length, LARGEST_BODY_BYTES) is None:
-                reason = f"a body of {LARGEST_BODY_BYTES} bytes at most, with its length in Content-Length"
-                await json_answer({"reason": reason, "kind": "InvalidInput"}, 413)(scope, receive, send)
-                return
+        said = body_problem(scope["headers"]) if scope["type"] == "http" else None
+        if said is not None:
+            await json_answer({"reason": said, "kind": "InvalidInput"}, 413)(scope, receive, send)
+            return
         await self._app(scope, receive, send)

@@ -131,17 +131,18 @@ async def _wrong_form(request: HttpRequest, error: Exception) -> Response:
 
 async def _no_such_call(request: HttpRequest, error: Exception) -> Response:
     """A name with a slash in it makes a path that is none, whether it was written as %2F or not."""
-    status = cast(HTTPException, error).status_code
-    if status == 404 and request.url.path.startswith(f"{PREFIX}/"):
-        reason = f"{shown(request.url.path)} names no call here: {NAMES}, or the path is misspelt"
+    refused, path = cast(HTTPException, error), request.scope["path"]
+    status = refused.status_code
+    if status == 400:
+        return json_answer({"reason": refused.detail, "kind": "InvalidInput"}, 400)
+    if status == 404 and path.startswith(f"{PREFIX}/"):
+        reason = f"{shown(path)} names no call here: {NAMES}, or the path is misspelt"
         return json_answer({"reason": reason, "kind": "InvalidInput"}, 400)
     kind = "NotFound" if status == 404 else "InvalidInput"
-    return json_answer(
-        {"reason": f"{request.method} {shown(request.url.path)}: no such call", "kind": kind}, status
-    )
+    return json_answer({"reason": f"{request.method} {shown(path)}: no such call", "kind": kind}, status)
 
 
 async def _send_there(request: HttpRequest, error: Exception) -> Response:
-    address = cast(AskLeader, error).address
-    query = f"?{request.url.query}" if request.url.query else ""
-    return RedirectResponse(f"{address}{request.url.path}{query}", 307)
+    path, query = request.scope["raw_path"], request.scope["query_string"]
+    place = path + (b"?" + query if query else b"")
+    return RedirectResponse(f"{cast(AskLeader, error).address}{place.decode('latin-1')}", 307)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import resource
 import socket
 import ssl
 
@@ -11,11 +13,21 @@ from controller.bootstrap import ConsumerServices
 from controller.domain.errors import InvalidInput
 from controller.entrypoints.web.access import demand_secret
 from controller.entrypoints.web.app import create_app
+from controller.entrypoints.web.connections import GuardedProtocol, Lobby
+from controller.entrypoints.web.slots import Slots
 from controller.services.computing.computers import Computers
 from controller.settings import Settings
+from controller.telemetry import get_logger
+
+log = get_logger(__name__)
 
 _BACKLOG = 2048
 """Connections that wait to be taken; as many as uvicorn has by itself."""
+MOST_WITHOUT_REQUEST = 1_000
+"""Connections without an admitted request; an honest one is so for milliseconds, or idle."""
+_OTHER_FILES = 500
+"""Open files of the process besides its connections."""
+_HANDSHAKE_SECONDS = 10.0
 
 
 class WebServer:
@@ -25,7 +37,7 @@ class WebServer:
         """Raises InvalidInput for an address that cannot be had, or a secret that is too short."""
         demand_secret(secret)
         self._cert, self._key = _cert_and_key(settings)
-        self._secret, self._most_at_once = secret, settings.serve_connections
+        self._secret, self._settings = secret, settings
         host, port = settings.serve_host, settings.serve_port
         if host in ("0.0.0.0", "::", "") and settings.serve_url is None:  # noqa: S104 - refused
             raise InvalidInput(
@@ -52,16 +64,18 @@ class WebServer:
     def serve(self, services: ConsumerServices) -> WebServer:
         """Itself, with what it is to serve."""
         self._services = services
-        app = create_app(services, self._secret, most_at_once=self._most_at_once, computers=self._computers)
+        most, most_without_request = _connections(self._settings.serve_connections)
+        slots = Slots(most, self._settings.serve_connections_of_subject)
         config = uvicorn.Config(
-            app,
+            create_app(services, self._secret, slots, computers=self._computers),
+            ws="none",
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=2,
             ssl_certfile=self._cert,
             ssl_keyfile=self._key,
         )
-        self._server = uvicorn.Server(config)
+        self._server = _GuardedServer(config, Lobby(most_without_request))
         return self
 
     def run(self) -> None:
@@ -78,6 +92,54 @@ class WebServer:
         """Finish what is being answered and leave; streams were ended by whoever pushes into them."""
         if self._server is not None:
             self._server.should_exit = True
+
+
+class _GuardedServer(uvicorn.Server):
+    """Whose connections are guarded."""
+
+    def __init__(self, config: uvicorn.Config, lobby: Lobby) -> None:
+        super().__init__(config)
+        self._lobby = lobby
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen on the sockets. uvicorn itself would give a TLS handshake a minute, and takes no arguments for a protocol."""
+        await super().startup(sockets=[])
+
+        def guarded() -> GuardedProtocol:
+            return GuardedProtocol(
+                lobby=self._lobby,
+                config=self.config,
+                server_state=self.server_state,
+                app_state=self.lifespan.state,
+            )
+
+        loop, context = asyncio.get_running_loop(), self.config.ssl
+        for one in sockets or []:
+            self.servers.append(
+                await loop.create_server(
+                    guarded,
+                    sock=one,
+                    ssl=context,
+                    backlog=_BACKLOG,
+                    ssl_handshake_timeout=None if context is None else _HANDSHAKE_SECONDS,
+                )
+            )
+
+
+def _connections(wanted: int) -> tuple[int, int]:
+    """Return how many requests to serve at once, and how many connections to keep without one, with as many open files as there may be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = wanted + MOST_WITHOUT_REQUEST + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= files:
+        return wanted, MOST_WITHOUT_REQUEST
+    allowed = files if hard == resource.RLIM_INFINITY else min(files, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
+    if allowed >= files:
+        return wanted, MOST_WITHOUT_REQUEST
+    waiting = min(MOST_WITHOUT_REQUEST, allowed // 4)
+    served = max(1, min(wanted, allowed - waiting - min(_OTHER_FILES, allowed // 4)))
+    log.warning("open files limited", allowed=allowed, wanted=files, connections=served)
+    return served, waiting
 
 
 def _cert_and_key(settings: Settings) -> tuple[str | None, str | None]:

@@ -7,23 +7,25 @@ The protocol as a client sees it: docs/reference/client-protocol.md.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Query
 from fastapi import Request as HttpRequest
 from fastapi.responses import Response
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field
 from starlette.concurrency import run_in_threadpool
 
 from controller.bootstrap import ConsumerServices
 from controller.domain.errors import StoreUnavailable
 from controller.domain.shown import printable
 from controller.entrypoints.web.asked import Topic, served_by
-from controller.entrypoints.web.demands import CONSUME, LOOK_UP, Holder
+from controller.entrypoints.web.demands import CONSUME, LOOK_UP, DemandingRoute, Holder
 from controller.entrypoints.web.layouts import stream_of
 from controller.entrypoints.web.paths import CONSUMER_PATH, PRINTABLE, TOPIC_PATH, ConsumerName, Name
 from controller.entrypoints.web.refusals import LED, REFUSALS, AskLeader, json_answer
@@ -49,7 +51,7 @@ from controller.store.topics.subscriptions import SubscriptionKind
 ANSWER_SECONDS = 10.0
 """A leader that has not answered by then is asked again."""
 Asked = TypeVar("Asked", bound=Request)
-router = APIRouter(responses={**REFUSALS, **LED}, tags=["clients: sessions"])
+router = APIRouter(route_class=DemandingRoute, responses={**REFUSALS, **LED}, tags=["clients: sessions"])
 LONGEST_STANDING = 300
 """Characters that an owner's reason has; the text may hold an error of the application's, so it is escaped and not refused."""
 Incarnation = Annotated[str, Query(min_length=1, max_length=200, pattern=PRINTABLE, examples=["f00d"])]
@@ -138,7 +140,7 @@ class Released(Life):
         }
     )
 
-    buckets: Annotated[list[LetGo], Field(max_length=65_536)]
+    buckets: Annotated[list[LetGo], Field(max_length=65_536), FailFast()]
 
 
 class ReadToItsEnd(BaseModel):
@@ -157,7 +159,7 @@ class DrainedSegments(Life):
         }
     )
 
-    segments: Annotated[list[ReadToItsEnd], Field(min_length=1, max_length=10_000)]
+    segments: Annotated[list[ReadToItsEnd], Field(min_length=1, max_length=10_000), FailFast()]
 
 
 class SaidOf(LetGo):
@@ -193,7 +195,7 @@ class Reasons(Life):
         }
     )
 
-    buckets: Annotated[list[SaidOf], Field(max_length=65_536)]
+    buckets: Annotated[list[SaidOf], Field(max_length=65_536), FailFast()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +218,8 @@ async def _asking(
 ) -> Asking:
     """At the leader; a client that asks another worker is sent there."""
     served = served_by(request)
-    topic_id, leader = await run_in_threadpool(served.layouts.find, topic)
+    threads: CapacityLimiter = request.app.state.session_threads
+    topic_id, leader = await to_thread.run_sync(served.layouts.find, topic, limiter=threads)
     if not served.leader.leads(topic_id):
         if leader is None:
             raise StoreUnavailable(f"nobody leads {topic} just now; ask again in a moment")
@@ -299,15 +302,15 @@ async def register(asking: AtLeader, said: Registration) -> Response:
         },
     ),
 )
-async def assignment(asking: AtLeader, incarnation: Incarnation) -> Response:
+async def assignment(asking: AtLeader, holder: Holder, incarnation: Incarnation) -> Response:
     """What the consumer owns, whenever it changes, as events. Holding this stream open is being connected."""
     stream: EventStream[PushedAssignment] = EventStream("assignment", lambda pushed: pushed)
     await asking.ask(Attach, incarnation=incarnation, stream=stream)
-    served = asking.served
+    served, until = asking.served, holder.stream_until(time.time())
 
     async def events() -> AsyncIterator[bytes]:
         try:
-            async for event in stream.events(served.leader.timing.heartbeat_seconds):
+            async for event in stream.events(served.leader.timing.heartbeat_seconds, until):
                 yield event
         finally:
             gone = Detach(key=asking.key, consumer=asking.consumer, incarnation=incarnation, stream=stream)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Generic, TypeVar
 
@@ -15,6 +16,8 @@ import msgspec
 from starlette.responses import StreamingResponse
 
 Pushed = TypeVar("Pushed")
+TOKEN_EXPIRED = "token expired"  # noqa: S105 - a reason
+"""Why a stream ends whose client may open it anew at once, with a fresh token."""
 
 
 class EventStream(Generic[Pushed]):
@@ -42,13 +45,18 @@ class EventStream(Generic[Pushed]):
         with contextlib.suppress(RuntimeError):  # the loop is closed, and so is the stream
             self._loop.call_soon_threadsafe(self._wake.set)
 
-    async def events(self, heartbeat_seconds: float) -> AsyncIterator[bytes]:
-        """Until it is ended here or the client goes."""
+    async def events(self, heartbeat_seconds: float, until: float) -> AsyncIterator[bytes]:
+        """Until it is ended here, the client goes, or the client's token has run out: at `until`, as `time.time` counts."""
         while True:
+            left = until - time.time()
+            if left <= 0:
+                yield event_of("end", {"reason": TOKEN_EXPIRED})
+                return
             try:
-                await asyncio.wait_for(self._wake.wait(), heartbeat_seconds)
+                await asyncio.wait_for(self._wake.wait(), min(heartbeat_seconds, left))
             except TimeoutError:
-                yield event_of("heartbeat", {})
+                if time.time() < until:
+                    yield event_of("heartbeat", {})
                 continue
             self._wake.clear()
             pushed, self._next = self._next, None

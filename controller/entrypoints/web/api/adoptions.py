@@ -20,7 +20,7 @@ from controller.entrypoints.web.api.changes import (
     WithReason,
 )
 from controller.entrypoints.web.asked import Topic
-from controller.entrypoints.web.demands import ADMINISTER
+from controller.entrypoints.web.demands import ADMINISTER, DemandingRoute
 from controller.entrypoints.web.paths import TOPIC_PATH
 from controller.entrypoints.web.refusals import REFUSALS
 from controller.services import topic_admin
@@ -28,7 +28,7 @@ from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 from controller.store.postgres.engine import Store
 
-router = APIRouter(responses=REFUSALS, tags=["topics"])
+router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["topics"])
 
 
 class Adopt(WithReason):

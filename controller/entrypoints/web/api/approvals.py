@@ -15,7 +15,7 @@ from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.changes import Changing, WithReason
 from controller.entrypoints.web.api.paging import Asked, Listing, Page
 from controller.entrypoints.web.asked import OfTopic, Topic
-from controller.entrypoints.web.demands import OPERATE, READ
+from controller.entrypoints.web.demands import OPERATE, READ, DemandingRoute
 from controller.entrypoints.web.paths import PREFIX, TOPIC_PATH
 from controller.entrypoints.web.refusals import REFUSALS
 from controller.services import approvals
@@ -23,7 +23,7 @@ from controller.store.decisions.approvals import ApprovalRow
 from controller.store.postgres.engine import Store
 from controller.store.topics import inspected
 
-router = APIRouter(responses=REFUSALS, tags=["approvals"])
+router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["approvals"])
 _APPROVALS = Listing(
     """
     SELECT approval_id, topic, topic_id, state, kind, act, segment_ids, parts, segments, reason, proposed_at, proposed_by, expires_at,

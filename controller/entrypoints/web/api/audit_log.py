@@ -10,11 +10,11 @@ from pydantic import BaseModel, Field
 
 from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.paging import Asked, Listing, Page
-from controller.entrypoints.web.demands import ADMINISTER
+from controller.entrypoints.web.demands import ADMINISTER, DemandingRoute
 from controller.entrypoints.web.paths import PREFIX
 from controller.entrypoints.web.refusals import REFUSALS
 
-router = APIRouter(responses=REFUSALS, tags=["audit"])
+router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["audit"])
 _LIST = Listing(
     """
     SELECT * FROM inspect.audit

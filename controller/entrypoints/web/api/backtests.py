@@ -19,7 +19,7 @@ from controller.entrypoints.web.api.changes import Change, Changing
 from controller.entrypoints.web.api.paging import Asked, Listing, Page
 from controller.entrypoints.web.asked import Namespace, Topic
 from controller.entrypoints.web.computing import COMPUTE, Computing
-from controller.entrypoints.web.demands import ADMINISTER, OPERATE, READ
+from controller.entrypoints.web.demands import ADMINISTER, OPERATE, READ, DemandingRoute
 from controller.entrypoints.web.paths import NAMESPACE_PATH, PREFIX, TOPIC_PATH
 from controller.entrypoints.web.refusals import REFUSALS
 from controller.services.computing.computers import Computation
@@ -28,7 +28,7 @@ from controller.store import backtests
 from controller.store.postgres import inspection
 from controller.store.postgres.engine import Store
 
-router = APIRouter(responses=REFUSALS, tags=["backtests"])
+router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["backtests"])
 _COLUMNS = "run_id, state, asked_at, asked_by, policies, loads, since, until, engine, seconds, results, error, code_version, inputs"
 _LIST = Listing(
     f"""

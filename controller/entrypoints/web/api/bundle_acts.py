@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from controller.bundles.bootstrap import bundles_of
 from controller.bundles.services.manual_acts import ManualSplit
@@ -26,12 +26,12 @@ from controller.entrypoints.web.api.bundles import Cluster, InNamespace
 from controller.entrypoints.web.api.changes import Change, Changing
 from controller.entrypoints.web.api.paging import Asked, Page, written
 from controller.entrypoints.web.asked import Namespace
-from controller.entrypoints.web.demands import ADMINISTER, READ
+from controller.entrypoints.web.demands import ADMINISTER, READ, DemandingRoute
 from controller.entrypoints.web.paths import NAMESPACE_PATH, PREFIX
 from controller.entrypoints.web.refusals import REFUSALS
 from controller.store.postgres.engine import Store
 
-router = APIRouter(responses=REFUSALS, tags=["bundles"])
+router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["bundles"])
 _NAMESPACE = NAMESPACE_PATH + "/bundles"
 _BUNDLE = _NAMESPACE + "/{bundle}"
 BundleName = Annotated[
@@ -147,8 +147,8 @@ class BundleSplit(BaseModel):
     )
 
     algorithm: Annotated[str, Field(max_length=200, examples=["topic_count_equally_divide"])] | None = None
-    positions: Annotated[list[str], Field(max_length=1000, examples=[["0x20000000"]])] = []
-    topics: Annotated[list[str], Field(max_length=1000)] = Field(
+    positions: Annotated[list[str], Field(max_length=1000, examples=[["0x20000000"]]), FailFast()] = []
+    topics: Annotated[list[str], Field(max_length=1000), FailFast()] = Field(
         [], description="To isolate, or to divide by."
     )
     parts: Annotated[int, Field(ge=2, le=1000)] = Field(2, description="Of an even division.")

@@ -12,11 +12,11 @@ from controller.bundles.store import views
 from controller.bundles.store.proposals import ProposalState
 from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.paging import Asked, Listing, Page
-from controller.entrypoints.web.demands import READ
+from controller.entrypoints.web.demands import READ, DemandingRoute
 from controller.entrypoints.web.paths import PREFIX
 from controller.entrypoints.web.refusals import REFUSALS
 
-router = APIRouter(responses=REFUSALS, tags=["bundles"])
+router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["bundles"])
 _BUNDLES = Listing(
     """
     SELECT namespace, bundle, broker, mode, topic_count, producer_count, consumer_count, msg_rate_in, byte_rate_in, msg_rate_out,

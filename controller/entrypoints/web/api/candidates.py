@@ -16,14 +16,14 @@ from controller.entrypoints.web.api.changes import Changing, WithReason
 from controller.entrypoints.web.api.paging import Asked, Listing, Page
 from controller.entrypoints.web.asked import OfTopic, Topic
 from controller.entrypoints.web.computing import COMPUTE, Computing
-from controller.entrypoints.web.demands import OPERATE, READ
+from controller.entrypoints.web.demands import OPERATE, READ, DemandingRoute
 from controller.entrypoints.web.paths import PREFIX, TOPIC_PATH
 from controller.entrypoints.web.refusals import REFUSALS
 from controller.services import policy_candidates
 from controller.store.postgres.engine import Store
 from controller.store.topics import inspected
 
-router = APIRouter(responses=REFUSALS, tags=["policies"])
+router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["policies"])
 MOST_DAYS = 30
 """That one call weighs a candidate on: half a minute of a server's time, most of it for reading, and no Spark."""
 _PATH = TOPIC_PATH + "/candidate"

@@ -223,7 +223,8 @@ async def _change(
     ] = None,
 ) -> Change:
     request.state.request_key = key
-    asked = f"{request.method} {request.url.path}?{request.url.query}\n".encode() + await request.body()
+    path, query = request.scope["path"].encode(), request.scope["query_string"]
+    asked = request.method.encode() + b" " + path + b"?" + query + b"\n" + await request.body()
     return Change(acting, dry_run, key, hashlib.sha256(asked).hexdigest())
 
 

@@ -11,12 +11,12 @@ from pydantic import BaseModel, Field
 from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.paging import Asked, Listing, Page
 from controller.entrypoints.web.asked import Topic
-from controller.entrypoints.web.demands import READ
+from controller.entrypoints.web.demands import READ, DemandingRoute
 from controller.entrypoints.web.paths import TOPIC_PATH
 from controller.entrypoints.web.refusals import REFUSALS
 from controller.store.topics import inspected
 
-router = APIRouter(responses=REFUSALS, tags=["consumers"])
+router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["consumers"])
 _ASSIGNMENTS = Listing(
     """
     SELECT topic, topic_id, subscription, kind, segment_id, hash_range, state, is_drained, barrier, waits_for,

@@ -14,12 +14,12 @@ from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.changes import Changing
 from controller.entrypoints.web.api.paging import Asked, Page, written
 from controller.entrypoints.web.asked import Topic
-from controller.entrypoints.web.demands import ADMINISTER
+from controller.entrypoints.web.demands import ADMINISTER, DemandingRoute
 from controller.entrypoints.web.paths import TOPIC_PATH, Name
 from controller.entrypoints.web.refusals import REFUSALS
 from controller.store.postgres.engine import Store
 
-router = APIRouter(responses=REFUSALS, tags=["dead letters"])
+router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["dead letters"])
 _PATH = TOPIC_PATH + "/subscriptions/{subscription}/dead-letters"
 AtMost = Annotated[int, Query(ge=1, le=1000, description="Messages at most.", examples=[10])]
 

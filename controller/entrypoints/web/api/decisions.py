@@ -17,7 +17,7 @@ from controller.entrypoints.spans import span
 from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.paging import Asked, Listing, Page
 from controller.entrypoints.web.asked import From, OfTopic, To, Topic
-from controller.entrypoints.web.demands import READ
+from controller.entrypoints.web.demands import READ, DemandingRoute
 from controller.entrypoints.web.paths import PREFIX, TOPIC_PATH
 from controller.entrypoints.web.refusals import REFUSALS
 from controller.services import what_if
@@ -25,7 +25,7 @@ from controller.store.postgres import inspection
 from controller.store.postgres.clock import database_now
 from controller.store.topics import inspected
 
-router = APIRouter(responses=REFUSALS, tags=["decisions"])
+router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["decisions"])
 _LIST = Listing(
     """
     SELECT d.decision_id, d.topic, d.decided_at, d.epoch, d.lanes, d.decided_by, d.acts, d.operations, d.decisions, d.refusals,

@@ -14,12 +14,12 @@ from controller.entrypoints.spans import moment, span
 from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.paging import Asked, Listing, Page
 from controller.entrypoints.web.asked import From, To, Topic
-from controller.entrypoints.web.demands import READ
+from controller.entrypoints.web.demands import READ, DemandingRoute
 from controller.entrypoints.web.paths import TOPIC_PATH
 from controller.entrypoints.web.refusals import REFUSALS
 from controller.store.topics import inspected
 
-router = APIRouter(responses=REFUSALS, tags=["history"])
+router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["history"])
 _CHANGES = Listing(
     """
     SELECT epoch, committed_at, kind, sealed, created, pruned, origin, actor, reason, operation_id, mirrored_from

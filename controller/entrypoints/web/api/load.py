@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Body
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from controller.bootstrap import build_load_intake
 from controller.dataplane.base import Counters
 from controller.entrypoints.web.acting import AtDesk
-from controller.entrypoints.web.demands import WRITE_LOAD
+from controller.entrypoints.web.demands import WRITE_LOAD, DemandingRoute
 from controller.entrypoints.web.paths import PREFIX
 from controller.entrypoints.web.refusals import REFUSALS
 
-router = APIRouter(responses=REFUSALS, tags=["load"])
+router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["load"])
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -55,7 +55,7 @@ class Samples(BaseModel):
         }
     )
 
-    samples: Annotated[list[SegmentCounters], Field(max_length=20_000)]
+    samples: Annotated[list[SegmentCounters], Field(max_length=20_000), FailFast()]
 
 
 class SamplesTaken(BaseModel):

@@ -13,13 +13,13 @@ from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.changes import MadeSegment
 from controller.entrypoints.web.api.paging import Asked, Listing, Page
 from controller.entrypoints.web.asked import OfTopic
-from controller.entrypoints.web.demands import READ
+from controller.entrypoints.web.demands import READ, DemandingRoute
 from controller.entrypoints.web.paths import PREFIX
 from controller.entrypoints.web.refusals import REFUSALS
 from controller.store.postgres import inspection
 from controller.store.topics import inspected
 
-router = APIRouter(responses=REFUSALS, tags=["operations"])
+router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["operations"])
 _OPERATIONS = """
     SELECT o.operation_id, o.topic, o.topic_id, o.kind, o.state, o.live, o.origin, o.actor, o.reason, o.decision_id, o.parents,
            o.children, o.epoch, o.attempts, o.last_error, o.claimed_by, o.claim_term, o.claim_expires_at, o.not_before, o.intended_at,

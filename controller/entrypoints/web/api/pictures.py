@@ -13,12 +13,12 @@ from controller.entrypoints.reading import snapshot
 from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.paging import Asked, Listing, Page
 from controller.entrypoints.web.asked import Topic
-from controller.entrypoints.web.demands import READ
+from controller.entrypoints.web.demands import READ, DemandingRoute
 from controller.entrypoints.web.paths import PREFIX, TOPIC_PATH
 from controller.entrypoints.web.refusals import REFUSALS
 from controller.store.topics import inspected
 
-router = APIRouter(responses=REFUSALS, tags=["pictures"])
+router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["pictures"])
 _HOT_KEYS = Listing(
     f"""
     SELECT * FROM ({pictures.HOT_KEYS}) AS hot

@@ -14,13 +14,13 @@ from controller.entrypoints.web.acting import Acting, AtDesk
 from controller.entrypoints.web.api.changes import Change, Changing
 from controller.entrypoints.web.api.paging import Asked, Listing, Page
 from controller.entrypoints.web.asked import Namespace, Topic
-from controller.entrypoints.web.demands import ADMINISTER, OPERATE, READ
+from controller.entrypoints.web.demands import ADMINISTER, OPERATE, READ, DemandingRoute
 from controller.entrypoints.web.paths import PREFIX, TOPIC_PATH
 from controller.entrypoints.web.refusals import REFUSALS
 from controller.services import policy_admin
 from controller.store.topics import inspected
 
-router = APIRouter(responses=REFUSALS, tags=["policies"])
+router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["policies"])
 CLUSTER = PolicyLevel.CLUSTER.value
 _CLUSTER_PATH = f"{PREFIX}/policies/cluster"
 _NAMESPACE_PATH = f"{PREFIX}/policies/namespaces/{{tenant}}/{{namespace}}"

@@ -10,13 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from controller.entrypoints.output import recovery_document
 from controller.entrypoints.web.api.changes import Changing
 from controller.entrypoints.web.asked import Topic
-from controller.entrypoints.web.demands import ADMINISTER
+from controller.entrypoints.web.demands import ADMINISTER, DemandingRoute
 from controller.entrypoints.web.paths import TOPIC_PATH
 from controller.entrypoints.web.refusals import REFUSALS
 from controller.services import reconciler
 from controller.store.postgres.engine import Store
 
-router = APIRouter(responses=REFUSALS, tags=["topics"])
+router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["topics"])
 
 
 class Recover(BaseModel):

@@ -6,17 +6,17 @@ from abc import abstractmethod
 from typing import Annotated
 
 from fastapi import APIRouter, Body
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, FailFast, Field
 
 from controller.entrypoints.web.api.changes import Change, Changing, Intended, Wait, WithReason
 from controller.entrypoints.web.asked import Topic
-from controller.entrypoints.web.demands import OPERATE
+from controller.entrypoints.web.demands import OPERATE, DemandingRoute
 from controller.entrypoints.web.paths import TOPIC_PATH
 from controller.entrypoints.web.refusals import REFUSALS
 from controller.services import segment_admin
 from controller.services.segment_admin import Planner
 
-router = APIRouter(responses=REFUSALS, tags=["segments"])
+router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["segments"])
 SegmentId = Annotated[int, Field(ge=0, lt=2**63, examples=[0])]
 Hash = Annotated[int, Field(ge=0, le=65_535, examples=[32768])]
 
@@ -42,7 +42,7 @@ class Split(Reshape):
     )
 
     segment_id: SegmentId
-    at: Annotated[list[Hash], Field(max_length=65_535)] = []
+    at: Annotated[list[Hash], Field(max_length=65_535), FailFast()] = []
     parts: Annotated[int, Field(ge=2, le=65_536)] | None = None
 
     def planner(self) -> Planner:
@@ -91,8 +91,8 @@ class Recut(Reshape):
         }
     )
 
-    segment_ids: Annotated[list[SegmentId], Field(min_length=1, max_length=65_536)]
-    cut_points: Annotated[list[Hash], Field(max_length=65_535)] = []
+    segment_ids: Annotated[list[SegmentId], Field(min_length=1, max_length=65_536), FailFast()]
+    cut_points: Annotated[list[Hash], Field(max_length=65_535), FailFast()] = []
 
     def planner(self) -> Planner:
         """See `Reshape`."""

@@ -16,7 +16,7 @@ from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.changes import Changing, GivenUp, Intended, OperationNow, Wait, WithReason
 from controller.entrypoints.web.api.paging import Asked, Listing, Page, cut
 from controller.entrypoints.web.asked import Topic
-from controller.entrypoints.web.demands import ADMINISTER, READ
+from controller.entrypoints.web.demands import ADMINISTER, READ, DemandingRoute
 from controller.entrypoints.web.paths import PREFIX, TOPIC_PATH, Name
 from controller.entrypoints.web.refusals import REFUSALS
 from controller.services import topic_admin
@@ -26,7 +26,7 @@ from controller.store.postgres.engine import Store
 from controller.store.topics import inspected, subscriptions, topics
 from controller.store.topics.subscriptions import SubscriptionKind
 
-router = APIRouter(responses=REFUSALS, tags=["topics"])
+router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["topics"])
 _COLUMNS = """topic, topic_id, namespace, state, data_plane, epoch, active_segments, sealed_segments, live_operations, created_at,
        last_split_at, last_merge_at, last_rebucket_at, properties"""
 _LIST = Listing(

@@ -9,14 +9,16 @@ from fastapi.responses import Response
 
 from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.asked import Namespace
-from controller.entrypoints.web.demands import OPERATE, READ
+from controller.entrypoints.web.demands import OPERATE, READ, DemandingRoute
 from controller.entrypoints.web.pulsar import overrides
 from controller.entrypoints.web.pulsar.documents import AutoScalePolicy
 from controller.entrypoints.web.pulsar.switch import SWITCHED_ON
 from controller.entrypoints.web.refusals import REFUSALS
 
 _PATH = "/admin/v2/namespaces/{tenant}/{namespace}/scalableTopicAutoScalePolicy"
-router = APIRouter(dependencies=[SWITCHED_ON], responses=REFUSALS, tags=["Pulsar: policies"])
+router = APIRouter(
+    route_class=DemandingRoute, dependencies=[SWITCHED_ON], responses=REFUSALS, tags=["Pulsar: policies"]
+)
 
 
 @router.get(_PATH, dependencies=[READ], **overrides.ANSWERED)

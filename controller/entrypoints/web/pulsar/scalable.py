@@ -17,7 +17,7 @@ from controller.domain.errors import Conflict
 from controller.domain.seek_target import LATEST, SeekTarget
 from controller.entrypoints.web.acting import Acting, AtDesk
 from controller.entrypoints.web.asked import Namespace, Timestamp, Topic, WithProperties, served_by
-from controller.entrypoints.web.demands import ADMINISTER, OPERATE, READ
+from controller.entrypoints.web.demands import ADMINISTER, OPERATE, READ, DemandingRoute
 from controller.entrypoints.web.paths import Name
 from controller.entrypoints.web.pulsar import documents, overrides
 from controller.entrypoints.web.pulsar.documents import (
@@ -40,7 +40,12 @@ _NAMESPACE = "/admin/v2/scalable/{tenant}/{namespace}"
 _TOPIC = _NAMESPACE + "/{topic}"
 _SUBSCRIPTION = _TOPIC + "/subscriptions/{subscription}"
 _REASON = "asked for with Pulsar's admin API"
-router = APIRouter(dependencies=[SWITCHED_ON], responses=REFUSALS, tags=["Pulsar: scalable topics"])
+router = APIRouter(
+    route_class=DemandingRoute,
+    dependencies=[SWITCHED_ON],
+    responses=REFUSALS,
+    tags=["Pulsar: scalable topics"],
+)
 SegmentId = Annotated[int, Path(ge=0, lt=2**63, examples=[0])]
 NextSegmentId = Annotated[int, Path(ge=0, lt=2**63, examples=[1])]
 

@@ -15,7 +15,7 @@ from controller.domain.errors import Unsupported
 from controller.domain.seek_target import LATEST, SeekTarget
 from controller.entrypoints.web.acting import Acting, AtDesk
 from controller.entrypoints.web.asked import Timestamp, Topic
-from controller.entrypoints.web.demands import ADMINISTER, READ
+from controller.entrypoints.web.demands import ADMINISTER, READ, DemandingRoute
 from controller.entrypoints.web.paths import Name
 from controller.entrypoints.web.pulsar.switch import SWITCHED_ON
 from controller.entrypoints.web.refusals import REFUSALS
@@ -24,7 +24,9 @@ from controller.services.segment_logs import SegmentLog
 
 _PATH = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
 _SUBSCRIPTION = _PATH + "/subscription/{subscription}"
-router = APIRouter(dependencies=[SWITCHED_ON], responses=REFUSALS, tags=["Pulsar: segments"])
+router = APIRouter(
+    route_class=DemandingRoute, dependencies=[SWITCHED_ON], responses=REFUSALS, tags=["Pulsar: segments"]
+)
 Descriptor = Annotated[str, Path(pattern=r"^[^\s/\x00]+$", max_length=100, examples=["0000-7fff-0"])]
 _REASON = "asked for with Pulsar's admin API"
 

@@ -16,6 +16,7 @@ from tests.support.bench import TOPIC, Bench
 from tests.support.browser import tab, window
 from tests.support.reports import report_load
 from tests.support.served_pages import served_pages
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Page, Route
@@ -66,6 +67,11 @@ def holding(page: Page, pattern: str) -> list[Route]:
 
     page.route(pattern, hold)
     return held
+
+
+def holds(page: Page, expression: str) -> None:
+    """Wait for the expression to be true. Playwright's own wait evaluates it as a script of the page, which the policy forbids."""
+    wait_until(lambda: page.evaluate(expression), message=expression)
 
 
 def refreshed(page: Page) -> None:
@@ -127,13 +133,13 @@ def test_hexadecimal_axes_have_labels_when_zoomed_and_stay_zoomed(bench: Bench, 
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.30, middle, steps=5)
     page.mouse.up()
-    page.wait_for_function("document.querySelector('#ring .plot').layout.xaxis.range[0] > 0x4000")
+    holds(page, "document.querySelector('#ring .plot').layout.xaxis.range[0] > 0x4000")
     zoomed = ticks(page, "ring", "x")
     assert len(zoomed) >= 3
     assert all(0x4000 < int(one, 16) < 0x5000 for one in zoomed)
 
     report(bench, {0: 5_000.0})
-    page.wait_for_function("document.querySelector('#ring script').textContent.includes('0.50 of')")
+    holds(page, "document.querySelector('#ring script').textContent.includes('0.50 of')")
 
     refreshed(page)
     assert ticks(page, "ring", "x") == zoomed
@@ -235,3 +241,41 @@ FAINT = """() => {
     .filter((node) => node.textContent.trim() && contrast(node) < 4.5).map((node) => node.outerHTML.slice(0, 120));
 }"""
 """What has less contrast than WCAG 2 asks of small text."""
+
+
+def test_the_pages_break_no_rule_of_their_own_policy_and_no_other_script_runs(
+    bench: Bench, url: str, page: Page
+) -> None:
+    bench.create(4)
+    report(bench, {0: 1.0, 1: 6_000.0})
+    page.add_init_script(
+        "window.broken = []; addEventListener('securitypolicyviolation', (one) =>"
+        " broken.push([one.effectiveDirective, one.sourceFile?.split('/').pop()]))"
+    )
+    for place in ("", ONE, f"policy?level={quote(TOPIC, safe='')}", "backtests", "decisions", "operations"):
+        page.goto(f"{url}/{place}")
+        refreshed(page)
+        broken = page.evaluate("broken")
+        # The library of plots brings a style for maps, which no page has.
+        assert [one for one in broken if one != ["style-src-elem", "plotly.js"]] == [], place
+
+    page.evaluate(
+        "document.body.append(Object.assign(document.createElement('script'), {text: 'window.bad = 1'}))"
+    )
+    assert page.evaluate("window.bad") is None
+
+
+def test_no_other_site_shows_the_pages_in_a_frame(bench: Bench, url: str, page: Page) -> None:
+    bench.create(1)
+    framing = f"<iframe src='{url}/' onload='window.loaded = true'></iframe>"
+    page.route(
+        "http://elsewhere.example/", lambda route: route.fulfill(content_type="text/html", body=framing)
+    )
+    own = f"{url}/static/framing"
+    page.route(own, lambda route: route.fulfill(content_type="text/html", body=framing))
+
+    page.goto(own)
+    expect(page.frame_locator("iframe").locator("main")).to_be_visible()
+    page.goto("http://elsewhere.example/")
+    holds(page, "window.loaded")
+    expect(page.frame_locator("iframe").locator("main")).to_have_count(0)

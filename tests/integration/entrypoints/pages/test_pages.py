@@ -693,3 +693,22 @@ def test_bundles_of_one_name_in_two_clusters_are_told_apart(bench: Bench, pages:
     }
 
     assert {cluster: len(one["data"][0]["x"]) for cluster, one in pictures.items()} == {"east": 2, "west": 4}
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/operations", "/static/pages.js", "/nothing", "/operation?operation_id=no"]
+)
+def test_every_answer_says_which_scripts_may_run_and_who_may_frame_it(
+    bench: Bench, pages: AppClient, path: str
+) -> None:
+    said = pages.get(path).headers
+
+    policy = dict(one.split(" ", 1) for one in said["Content-Security-Policy"].split("; "))
+    assert policy["script-src"] == "'self'"
+    assert policy["frame-ancestors"] == "'self'"
+    assert "unsafe" not in said["Content-Security-Policy"]
+    assert said["X-Frame-Options"] == "SAMEORIGIN"
+
+
+def test_no_redirect_leads_where_the_request_says_its_host_is(pages: AppClient) -> None:
+    assert pages.get("/operations/", headers={"Host": "evil.example"}).status_code == 404

@@ -86,3 +86,9 @@ def test_a_dry_run_is_written_down_as_such_done_or_denied(bench: Bench, http: ht
         ("denied", True),
         ("done", False),
     ]
+
+
+def test_what_a_query_holds_is_not_written_down(bench: Bench, http: httpx.Client) -> None:
+    http.get(f"{LAYOUT}?access_token=secret")
+
+    assert [row["path"] for row in audited(bench)] == [LAYOUT]

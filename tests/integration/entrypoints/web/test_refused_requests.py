@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
-from contextlib import closing
 
 import httpx
 import pytest
 
-from controller.devstack.serving import SECRET, client_of, serving_leader, token_for
-from controller.domain.errors import InvalidInput, StoreUnavailable
+from controller.devstack.serving import SECRET, serving_leader, token_for, token_of
+from controller.domain.errors import InvalidInput
+from controller.entrypoints.web.access import Role
 from controller.entrypoints.web.limits import LARGEST_BODY_BYTES
 from controller.entrypoints.web.server import WebServer
 from controller.settings import Settings
 from tests.support.bench import Bench
-from tests.support.waiting import wait_until
 
 PATH = "/api/v1/topics/acme/shop/orders/subscriptions/billing/consumers/a"
 
@@ -58,23 +57,26 @@ def test_a_body_of_the_largest_size_is_read(http: httpx.Client) -> None:
     assert http.post(PATH, content=body, headers={"Content-Type": "application/json"}).status_code == 200
 
 
-def test_one_stream_too_many_is_refused_with_the_reason_until_another_ends(bench: Bench) -> None:
-    bench.topic_with(segments=1)
-    layout = "/api/v1/topics/acme/shop/orders/layout"
-    headers = {"Authorization": f"Bearer {token_for()}"}
-    with (
-        serving_leader(bench.url, serve_connections=2) as address,
-        httpx.Client(base_url=address, headers=headers, timeout=30.0) as http,
-    ):
-        with http.stream("GET", f"{layout}/watch") as one, http.stream("GET", f"{layout}/watch") as other:
-            assert (one.status_code, other.status_code) == (200, 200)
-            refused = http.get(layout)
-            assert (refused.status_code, refused.json()["kind"]) == (503, "StoreUnavailable")
-            assert "CLEAVE_SERVE_CONNECTIONS" in refused.json()["reason"]
-            assert refused.headers["Retry-After"] == "1"
-            with closing(client_of(address)) as servers, pytest.raises(StoreUnavailable, match="already"):
-                servers.ask("GET", layout)
-        wait_until(lambda: http.get(layout).status_code == 200, message="there is room again")
+@pytest.mark.parametrize(
+    "path", ["/openapi.json/", "/api/v1/topics/acme/shop/orders/layout/", "/admin/v2/scalable/acme/shop/"]
+)
+def test_no_redirect_leads_where_the_request_says_its_host_is(http: httpx.Client, path: str) -> None:
+    answer = http.get(path, headers={"Host": "evil.example"})
+
+    assert answer.status_code in (400, 404)
+    assert "evil.example" not in answer.text
+    assert answer.json()["reason"]
+
+
+def test_a_query_that_is_no_text_is_taken_as_it_is(http: httpx.Client) -> None:
+    address = http.base_url
+    with socket.create_connection((address.host, address.port or 80), timeout=30) as raw:
+        raw.sendall(
+            b"POST /api/v1/topics/acme/shop/orders/detach?a="
+            b"\xff\xfe HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+            + f"Authorization: Bearer {token_of(Role.ADMIN)}\r\nContent-Length: 0\r\n\r\n".encode()
+        )
+        assert int(raw.recv(65_536).split()[1]) < 500
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
