@@ -128,7 +128,7 @@ class PostgresCalls:
         """A connection that the server has not closed while it was idle, as far as one can tell, and to the server that serves."""
         held = pool.connect()
         for _ in range(pool.size()):
-            # nothing was asked, so what can be read is the end of the connection
+            # no statement is under way, so what can be read is the end of the connection
             if not (readable(_raw(held).fileno(), timeout_seconds=0.0) or _raw(held).is_superseded):
                 break
             held.invalidate()

@@ -114,7 +114,7 @@ class TokenOutOfTime(StoreUnavailable):
 
 
 class LimitReached(Retryable):
-    """As much is being computed as may be at once, for one subject or for all. Nothing was begun."""
+    """The limit of concurrent computations is reached, for one subject or for all. No computation began."""
 
 
 class SegmentTerminated(Retryable):

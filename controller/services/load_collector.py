@@ -193,7 +193,7 @@ class LoadCollector:
 
 
 def _is_sound(counters: Counters) -> bool:
-    """Whether these are counters. Those of one log that are not would keep the samples of all others from being landed."""
+    """Return True if all values are valid counters. Invalid values of one log would keep the samples of all others from being landed."""
     if (
         all(
             0 <= one < 2**63

@@ -41,7 +41,7 @@ class LockLimiter:
             wait_seconds = self._interval_seconds if self._look() else AFTER_FAILURE_SECONDS
 
     def stop(self) -> None:
-        """Leave after the look in hand."""
+        """End the loop after the check that is under way."""
         self._stopping.set()
 
     def _look(self) -> bool:

@@ -2,7 +2,7 @@
 
 The load is the history of rates that the aggregation keeps, or traces that are read from files. It is computed by
 `spark_jobs.policy_backtest`, on Spark where it can run and is worth its start, else in this process, or a server's child. All give the
-same figures. NumPy and the job are imported when a backtest is asked for: everything else works without them.
+same figures. NumPy and the job are imported for the first backtest: everything else works without them.
 """
 
 from __future__ import annotations

@@ -23,4 +23,4 @@ CREATE TRIGGER topic_name_is_printable BEFORE INSERT ON cleave.topic
 
 -- Dry runs are audited: a dry run costs as much as the change, and shows as much.
 ALTER TABLE cleave.audit ADD COLUMN dry_run boolean NOT NULL DEFAULT false;
-COMMENT ON COLUMN cleave.audit.dry_run IS 'True if the request only asked what the change would do.';
+COMMENT ON COLUMN cleave.audit.dry_run IS 'True if the request was a dry run.';

@@ -624,7 +624,7 @@ BEGIN
 END $$;
 
 -- Give these back, to be given out again after the delay, a week at most: a message that waits keeps its log from being trimmed and
--- drained. `unseen`: no application had them in hand, so that the delivery does not count.
+-- drained. `unseen`: no application received them, so that the delivery does not count.
 CREATE OR REPLACE FUNCTION embedded.queue_give_back(
     of_log_id bigint, of_subscription text, of_mark text, offsets bigint[], batches bigint[],
     delay_seconds double precision, unseen boolean

@@ -1,4 +1,4 @@
-"""Writes down every change that somebody asks for, done, refused or only rehearsed, and every access that is denied.
+"""Records every requested change, whether it was done, refused or a dry run, and every access that is denied.
 
 The row is written before the answer goes out. Where it cannot be, the log has it and the request is answered all the same: what was
 done is done. What consumers and brokers say all the time is no act of a person and is not written down, unless it is denied.

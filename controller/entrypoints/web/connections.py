@@ -19,15 +19,15 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from controller.entrypoints.web.limits import body_problem
 
 LONGEST_LINE_BYTES = 8 * 1024
-"""Of the request line and of each header, as in nginx."""
+"""Limit of the request line and of each header, as in nginx."""
 LARGEST_HEAD_BYTES = 32 * 1024
-"""Of the request line and all headers, as in nginx."""
+"""Limit of the request line and all headers, as in nginx."""
 MOST_PIPELINED = 16
 """Requests of a connection that wait for the answer to the one before them."""
 UNREAD_SECONDS = 30.0
 """A client that reads nothing of its answer for this time is disconnected."""
 _LINGER_SECONDS = 2.0
-"""What arrives after a refusal is read and dropped for this time; a client that still sends would lose the answer otherwise."""
+"""Time for which data after a refusal is read and dropped; a client that still sends would lose the answer otherwise."""
 _PIECE_BYTES = 16 * 1024
 _IPV6_PREFIX = 64
 
@@ -187,7 +187,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._refuse(status, reason)
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Say nothing: the request is answered like any other, and whoever likes could fill the log."""
+        """Log nothing: the request is answered like any other, and a client could fill the log."""
 
     def _stop(self, status: int, reason: str) -> None:
         """Refuse from inside the parser, which then calls `send_400_response`."""

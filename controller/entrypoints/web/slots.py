@@ -24,7 +24,7 @@ _ONE_SUBJECT_OF = 4
 
 
 class Use(Enum):
-    """What a slot is taken for."""
+    """Uses of a slot."""
 
     WATCH = "watches"
     CALL = "requests"

@@ -17,7 +17,7 @@ from starlette.responses import StreamingResponse
 
 Pushed = TypeVar("Pushed")
 TOKEN_EXPIRED = "token expired"  # noqa: S105 - a reason
-"""Why a stream ends whose client may open it anew at once, with a fresh token."""
+"""Why a stream ends whose client may open it again at once, with a fresh token."""
 
 
 class EventStream(Generic[Pushed]):

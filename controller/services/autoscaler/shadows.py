@@ -115,14 +115,14 @@ def _asked(
     policies = {topic_id: _policy(live[topic_id].policy, one) for topic_id, one in found.items()}
     asked, unreadable = situations.load_readable(tx, found.keys(), capabilities, instead=policies)
     for topic_id, error in unreadable.items():
-        log.error("a candidate could not be asked", topic_id=topic_id, exc_info=error)
+        log.error("cannot evaluate a candidate", topic_id=topic_id, exc_info=error)
     shadows = []
     for topic_id, situation in asked.items():
         try:
             shadow = _said(found[topic_id], replace(situation, now=live[topic_id].now), lanes)
         except Exception:
             log.exception(
-                "a candidate could not be asked",
+                "cannot evaluate a candidate",
                 topic_id=topic_id,
                 candidate_id=found[topic_id].candidate_id,
             )

@@ -19,7 +19,7 @@ from typing import Any
 
 IDLE_SECONDS = 60.0
 GAVE_UP_WAITING = 79
-"""Exit code of a process that had nothing to do for so long."""
+"""Exit code of a process that had no work for `IDLE_SECONDS`."""
 _NICE = 10
 
 
@@ -49,7 +49,7 @@ def _give_way(most_memory_bytes: int) -> None:
 
 
 def _receive(pipe: Connection, work: queue.SimpleQueue[bytes]) -> None:
-    """Pass on what comes, and end the process with the pipe: nobody waits for a result then."""
+    """Pass on what comes, and end the process with the pipe: no caller waits for a result then."""
     while True:
         try:
             work.put(pipe.recv_bytes())

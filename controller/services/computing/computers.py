@@ -1,4 +1,4 @@
-"""Runs functions in child processes: bounded in time and memory, and killed once nobody waits for the result.
+"""Runs functions in child processes: bounded in time and memory, and killed once no request waits for the result.
 
 A child is a fresh Python that gets function and arguments through a pipe. Neither its command line nor its environment holds an
 address or a password of Cleave's. A child that has finished waits a minute for more work, since starting Python and NumPy takes
@@ -30,7 +30,7 @@ _HIDDEN = ("CLEAVE_", "AIRFLOW_")
 
 
 class Computers:
-    """Children that compute for one server. Thread-safe. Whoever calls bounds how many computations run at once."""
+    """Children that compute for one server. Thread-safe. The caller bounds how many computations run at once."""
 
     def __init__(
         self, *, longest_seconds: float = LONGEST_SECONDS, most_memory_bytes: int = MOST_MEMORY_BYTES

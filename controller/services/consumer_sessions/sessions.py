@@ -36,7 +36,7 @@ class Session:
     stream: Stream | None = None
     told: PushedAssignment | None = None
     subject: str | None = None
-    """Whose token began it; None where no token did."""
+    """Subject of the token that began the session; None for a session without a token."""
 
 
 @dataclass(slots=True)

@@ -97,7 +97,7 @@ def _scaled(rows: pa.Table, share: pa.ChunkedArray) -> pa.Table:
 
 
 def _offsets(lists: pa.ListArray) -> pa.Array:
-    """Where each list begins in the values of all, from 0: an array may be a slice of a longer one."""
+    """Return the index at which each list begins, from 0: an array may be a slice of a longer one."""
     return pc.subtract(lists.offsets, lists.offsets[0])
 
 

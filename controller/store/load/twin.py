@@ -46,7 +46,7 @@ _THRESHOLD = (
 _SOUND = f"""
     least({_each("{c}")}) >= 0 AND length(source) BETWEEN 1 AND {LONGEST_SOURCE} AND strpos(source, U&'\\FFFD') = 0
 """
-"""See SOUND of the Spark job."""
+"""Condition for a valid row, as SOUND of the Spark job."""
 
 _RATES = f"""
 CREATE TEMPORARY TABLE twin_rate ON COMMIT DROP AS

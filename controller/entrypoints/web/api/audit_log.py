@@ -41,7 +41,7 @@ class Audited(BaseModel):
     result: str = Field(examples=["done", "denied", "refused", "failed"])
     reason: str | None
     request_key: str | None = Field(examples=["orders-monday-1"])
-    dry_run: bool = Field(description="The request only asked what the change would do.")
+    dry_run: bool = Field(description="The request was a dry run.")
 
 
 @router.get(f"{PREFIX}/audit", dependencies=[ADMINISTER], response_model=Page[Audited])
