@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -116,6 +118,16 @@ def _visible(value: object) -> object:
     return printable(value, lines=True) if type(value) is str else value
 
 
+@functools.cache
+def _styles_of_maps() -> list[str]:
+    """Return the ids of the styles that the library of plots adds unless an element has the id. No page has maps, and the pages' policy
+    forbids styles in elements.
+    """
+    from plotly.offline import get_plotlyjs
+
+    return re.findall(r'getElementById\("([0-9a-f]{64})"\)', get_plotlyjs())
+
+
 _templates = Environment(
     loader=FileSystemLoader(HERE / "templates"),
     autoescape=True,
@@ -123,4 +135,5 @@ _templates = Environment(
     undefined=StrictUndefined,
     trim_blocks=True,
 )
+_templates.globals["styles_of_maps"] = _styles_of_maps
 _templates.filters |= {"rate": _rate, "when": _when, "ago": _ago, "words": _words}
