@@ -233,7 +233,7 @@ def test_a_worker_older_than_the_schema_is_told(cleave: CommandLine) -> None:
     lease = "INSERT INTO cleave.lease (name, holder, expires_at, schema_version) VALUES (:name, :holder, :until, :knows)"
     for holder, knows in (
         ("current", newest),
-        ("old", "0066_a_cursor_knows_its_ownership"),
+        ("old", "0.0.9"),
         ("ancient", None),
     ):
         until = "infinity"
@@ -243,7 +243,7 @@ def test_a_worker_older_than_the_schema_is_told(cleave: CommandLine) -> None:
 
     assert level == "note"
     assert (
-        f"at {newest}: ancient (knows no version), old (knows 0066_a_cursor_knows_its_ownership)" in sentence
+        f"at {newest}: ancient (knows no version), old (knows 0.0.9)" in sentence
     )
 
 
