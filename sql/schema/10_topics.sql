@@ -1,9 +1,8 @@
 -- Topics, their segments, and the history of their layouts. Roles and schemas are created by bootstrap.sql.
 --
--- The database is the last guard of a layout. Each rule is a named constraint or trigger, and the COMMENT of a constraint is
--- the sentence that a person reads when the rule is broken (controller/store/postgres/constraints.py finds the sentence by the
--- name). Schema "cleave" holds the control tables, "inspect" the views for people, and "staging" the rows that the loaders hand
--- in.
+-- The database is the last guard of a layout. Each rule is a named constraint or trigger, and the COMMENT of a constraint is the
+-- sentence that a person reads when the rule is broken (controller/store/postgres/constraints.py finds the sentence by the name).
+-- Schema "cleave" holds the control tables, "inspect" the views for people, and "staging" the rows that the loaders hand in.
 
 CREATE FUNCTION cleave.refuse_rewriting_history() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -186,8 +185,8 @@ CREATE TABLE cleave.layout_change (
     CONSTRAINT layout_change_mirrored_gap CHECK ((kind = 'mirrored') = (mirrored_from IS NOT NULL))
 );
 CREATE INDEX layout_change_by_time ON cleave.layout_change (topic_id, committed_at);
--- Readers that follow the changes of all layouts ask, after an absence, for those since an instant. History is written in the
--- order of time and never changed, so an index by ranges of pages serves, and costs next to nothing.
+-- Readers that follow the changes of all layouts ask, after an absence, for those since an instant. History is written in the order
+-- of time and never changed, so an index by ranges of pages serves, and costs next to nothing.
 CREATE INDEX layout_change_since ON cleave.layout_change USING brin (committed_at) WITH (pages_per_range = 32, autosummarize = on);
 COMMENT ON CONSTRAINT layout_change_mirrored_gap ON cleave.layout_change IS
     'A change read from a broker says from which epoch on, and only such a change.';
@@ -249,8 +248,7 @@ BEGIN
     END IF;
     RETURN NEW;
 END $$;
-CREATE TRIGGER topic_before_insert BEFORE INSERT ON cleave.topic
-    FOR EACH ROW EXECUTE FUNCTION cleave.topic_before_insert();
+CREATE TRIGGER topic_before_insert BEFORE INSERT ON cleave.topic FOR EACH ROW EXECUTE FUNCTION cleave.topic_before_insert();
 
 CREATE FUNCTION cleave.topic_before_update() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -266,11 +264,10 @@ BEGIN
     END IF;
     RETURN NEW;
 END $$;
-CREATE TRIGGER topic_before_update BEFORE UPDATE ON cleave.topic
-    FOR EACH ROW EXECUTE FUNCTION cleave.topic_before_update();
+CREATE TRIGGER topic_before_update BEFORE UPDATE ON cleave.topic FOR EACH ROW EXECUTE FUNCTION cleave.topic_before_update();
 
--- ACTIVE ranges tile the ring. Checked once per layout change, at commit, when the new segments are in. The exclusion
--- constraint keeps them disjoint; here the widths must add up.
+-- ACTIVE ranges tile the ring. Checked once per layout change, at commit, when the new segments are in. The exclusion constraint
+-- keeps them disjoint; here the widths must add up.
 CREATE FUNCTION cleave.layout_must_tile() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     topic_state text;

@@ -3,13 +3,13 @@
 -- The state of an operation is the last step that is known to be done. controller/domain/operation.py holds the table of
 -- transitions.
 --
--- A restore or an asynchronous fail-over leaves a database that is older than the logs of its topics. Each operation has a
--- token that the logs it creates carry, so that a log is deleted only by the journal that created it. Each topic remembers the
--- database under which its logs were last compared with the journal. Another database, or a restarted server, compares them
--- again before it acts.
+-- A restore or an asynchronous fail-over leaves a database that is older than the logs of its topics. Each operation has a token
+-- that the logs it creates carry, so that a log is deleted only by the journal that created it. Each topic remembers the database
+-- under which its logs were last compared with the journal. Another database, or a restarted server, compares them again before it
+-- acts.
 
--- An operation changes its state four times. While no index reads the state, new versions of its row stay on its page and out
--- of the indexes; finished_at says as well that it is over (operation_finished_dated).
+-- An operation changes its state four times. While no index reads the state, new versions of its row stay on its page and out of
+-- the indexes; finished_at says as well that it is over (operation_finished_dated).
 --
 -- A seek that waits for its consumers, or for its data plane, can be given up while no cursor has moved. abort_reason requests
 -- that. The runner reads it in the same statement in which it goes beyond the intent, so that one of the two happens.
@@ -54,8 +54,7 @@ CREATE TABLE cleave.operation (
 CREATE INDEX operation_of_topic ON cleave.operation (topic_id, operation_id);
 CREATE INDEX operation_live ON cleave.operation (not_before, operation_id) WHERE finished_at IS NULL;
 CREATE INDEX operation_live_of_topic ON cleave.operation (topic_id) WHERE finished_at IS NULL;
--- The exporter of traces asks every few seconds for the operations that have ended since, and for the load run before a
--- decision.
+-- The exporter of traces asks every few seconds for the operations that have ended since, and for the load run before a decision.
 CREATE INDEX operation_by_end ON cleave.operation (finished_at, operation_id) WHERE finished_at IS NOT NULL;
 COMMENT ON COLUMN cleave.operation.abort_reason IS 'Who wants it given up, and why; null where nobody does.';
 COMMENT ON COLUMN cleave.operation.token IS
@@ -88,8 +87,8 @@ COMMENT ON CONSTRAINT operation_parent_segment ON cleave.operation_parent IS
 COMMENT ON INDEX cleave.operation_parent_one_live IS
     'A segment takes part in one live operation at a time; wait for it or look at inspect.operations.';
 
--- merge_depth is known when the child is reserved: its parents and their ancestors never change. It is kept with the child, so
--- that a commit needs no layout.
+-- merge_depth is known when the child is reserved: its parents and their ancestors never change. It is kept with the child, so that
+-- a commit needs no layout.
 CREATE TABLE cleave.operation_child (
     operation_id  bigint    NOT NULL REFERENCES cleave.operation,
     topic_id      bigint    NOT NULL REFERENCES cleave.topic,

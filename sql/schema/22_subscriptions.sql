@@ -37,8 +37,8 @@ COMMENT ON CONSTRAINT subscription_generation_not_negative ON cleave.subscriptio
 COMMENT ON CONSTRAINT subscription_drain_consumers_positive ON cleave.subscription IS
     'A sealed segment is read by 1 to 65536 consumers.';
 
--- Consumers that brokers list, of applications that never register. One row per subscription in use, written when something
--- about it changed. The reader of an evaluation's inputs settles how many of the consumers count for a decision.
+-- Consumers that brokers list, of applications that never register. One row per subscription in use, written when something about
+-- it changed. The reader of an evaluation's inputs settles how many of the consumers count for a decision.
 CREATE TABLE cleave.observed_subscription (
     topic_id          bigint      NOT NULL REFERENCES cleave.topic,
     name              text        NOT NULL,
@@ -69,8 +69,6 @@ COMMENT ON CONSTRAINT segment_drain_subscription ON cleave.segment_drain IS
 COMMENT ON CONSTRAINT segment_drain_segment ON cleave.segment_drain IS
     'What is drained is a segment that exists; read the layout again.';
 
--- Messages that a subscription has still to read of a sealed segment, as a worker counts them now and then, and since when that
--- number has stood still: a slow drain is not one that does not move.
 CREATE TABLE cleave.drain_backlog (
     topic_id     bigint      NOT NULL,
     segment_id   bigint      NOT NULL,

@@ -1,13 +1,12 @@
 -- Consumer sessions, and the owner of each entry bucket (PIP-468, PIP-486).
 --
--- The leader of a topic writes these rows, under the lease of the topic's shard: a worker whose lease has passed on writes
--- nothing more.
+-- The leader of a topic writes these rows, under the lease of the topic's shard: a worker whose lease has passed on writes nothing
+-- more.
 
 CREATE TABLE cleave.consumer (
     topic_id        bigint      NOT NULL,
     subscription    text        NOT NULL,
     name            text        NOT NULL,
-    connected       boolean     NOT NULL DEFAULT true,
     registered_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- An incarnation is one life of a consumer: a process that starts again under its name brings another one.
     incarnation     text        NOT NULL DEFAULT '',
@@ -19,8 +18,6 @@ CREATE TABLE cleave.consumer (
     CONSTRAINT consumer_of_subscription FOREIGN KEY (topic_id, subscription) REFERENCES cleave.subscription ON DELETE CASCADE,
     CONSTRAINT consumer_name_form CHECK (name ~ '^[^[:space:]]+$')
 );
-COMMENT ON COLUMN cleave.consumer.connected IS
-    'Read by nobody. Programs from before register_consumer still set it, so a later migration drops it.';
 COMMENT ON COLUMN cleave.consumer.incarnation IS 'Which process of that name registered; empty where nobody said.';
 COMMENT ON COLUMN cleave.consumer.disconnected_at IS
     'Since when its topic''s leader has been without its stream, noted once that is longer than a moment; NULL while it is '
@@ -55,8 +52,8 @@ COMMENT ON CONSTRAINT departed_consumer_reason_known ON cleave.departed_consumer
 -- One way to register a consumer, for the client that runs in applications and for the command line.
 --
 -- The answer holds the state of the topic and of the subscription, NULL where there is no such row, and the caller words the
--- refusal. A consumer is registered only if both are live. is_new says that it was not registered before; it is NULL where
--- nothing was written.
+-- refusal. A consumer is registered only if both are live. is_new says that it was not registered before; it is NULL where nothing
+-- was written.
 CREATE FUNCTION cleave.register_consumer(
     of_topic bigint, of_subscription text, consumer_name text,
     OUT topic_name text, OUT topic_state text, OUT subscription_state text, OUT is_new boolean) LANGUAGE plpgsql AS $$
@@ -71,8 +68,6 @@ BEGIN
     END IF;
 END $$;
 
--- said holds why the owner does not read the bucket: paused, out of reach, a key that is held. The owner knows that best, and
--- reports it to its leader.
 CREATE TABLE cleave.bucket_owner (
     topic_id         bigint      NOT NULL,
     subscription     text        NOT NULL,
@@ -116,12 +111,11 @@ END $$;
 CREATE TRIGGER subscription_generation BEFORE UPDATE OF generation ON cleave.subscription
     FOR EACH ROW EXECUTE FUNCTION cleave.on_generation();
 
--- One way to register a session. The answer holds the state of the topic and of the subscription, whether the consumer is new,
--- and why this incarnation of it has departed already, if it has. A new incarnation takes the place of the one before, which
--- departs.
+-- One way to register a session. The answer holds the state of the topic and of the subscription, whether the consumer is new, and
+-- why this incarnation of it has departed already, if it has. A new incarnation takes the place of the one before, which departs.
 --
--- `of_subject` is NULL for programs that do not know of subjects. The answer `departed` is `foreign` where a session of this
--- name belongs to another subject; nothing is written then.
+-- `of_subject` is NULL for programs that do not know of subjects. The answer `departed` is `foreign` where a session of this name
+-- belongs to another subject; nothing is written then.
 CREATE FUNCTION cleave.register_session(
     of_topic bigint, of_subscription text, consumer_name text, of_incarnation text, of_subject text DEFAULT NULL,
     OUT topic_name text, OUT topic_state text, OUT subscription_state text, OUT is_new boolean, OUT departed text)

@@ -1,9 +1,8 @@
 -- Deliveries that are counted across crashes: rows only for messages in trouble, and one for each bucket that was ever opened.
 --
--- A consumer that begins to read a bucket reports its first message. If several incarnations of consumers have opened the
--- bucket at the same message without getting beyond it, the bucket is in trouble: its readers then have each message noted
--- before they begin it, so that a death is charged to the message itself. Failures are noted too. Only the present owner of the
--- bucket may report.
+-- A consumer that begins to read a bucket reports its first message. If several incarnations of consumers have opened the bucket at
+-- the same message without getting beyond it, the bucket is in trouble: its readers then have each message noted before they begin
+-- it, so that a death is charged to the message itself. Failures are noted too. Only the present owner of the bucket may report.
 
 CREATE TABLE cleave.bucket_opening (
     topic_id     bigint      NOT NULL,
@@ -99,8 +98,8 @@ CREATE FUNCTION cleave.close_bucket(
        AND opened_by = of_incarnation
 $$;
 
--- Record an event of a message: `begun` for the n-th time, `failed` then, or `ended` for good. False for a caller that does not
--- own the bucket. Idempotent.
+-- Record an event of a message: `begun` for the n-th time, `failed` then, or `ended` for good. False for a caller that does not own
+-- the bucket. Idempotent.
 --
 -- The deliveries of a bucket are bounded: of more than a thousand messages that are in trouble at once, those that were noted
 -- longest ago go first, messages that are being handled or that ended a process last.

@@ -1,5 +1,4 @@
--- Backtests: the cost of policies on a recorded load. A run is the request, a result the outcome of one policy on one load
--- series.
+-- Backtests: the cost of policies on a recorded load. A run is the request, a result the outcome of one policy on one load series.
 --
 -- The same inputs under the same code give the same figures, so a result is never changed. Maintenance deletes old backtests,
 -- except those that are evidence for or against a candidate policy.

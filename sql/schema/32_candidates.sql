@@ -60,8 +60,8 @@ END $$;
 CREATE TRIGGER policy_candidate_before_update BEFORE UPDATE ON cleave.policy_candidate
     FOR EACH ROW EXECUTE FUNCTION cleave.policy_candidate_before_update();
 
--- What a candidate would have done: a row for each evaluation at which its outcome changed. Maintenance deletes what is older
--- than the days that the decision log is kept.
+-- What a candidate would have done: a row for each evaluation at which its outcome changed. Maintenance deletes what is older than
+-- the days that the decision log is kept.
 CREATE TABLE cleave.shadow_decision (
     shadow_id      bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     candidate_id   bigint      NOT NULL,

@@ -85,8 +85,6 @@ COMMENT ON COLUMN cleave.load_memory.strikes IS
 COMMENT ON CONSTRAINT load_memory_ticks_whole ON cleave.load_memory IS 'A memory has 1 to 45 ticks of four rates each.';
 COMMENT ON CONSTRAINT load_memory_tick_positive ON cleave.load_memory IS 'A tick lasts longer than no time.';
 
--- The number of producers of each segment, since sealing the segment costs the producers as much as its consumers. Their own
--- counts say how the load lies in a segment's range.
 CREATE TABLE cleave.segment_producers (
     topic_id   bigint  NOT NULL,
     segment_id bigint  NOT NULL,
@@ -103,7 +101,6 @@ COMMENT ON COLUMN cleave.segment_producers.counting IS
 COMMENT ON CONSTRAINT segment_producers_some ON cleave.segment_producers IS
     'There are no fewer producers than none, and a row says how many.';
 
--- How the load lies in a segment's range.
 CREATE TABLE cleave.segment_sketch (
     topic_id    bigint           NOT NULL,
     segment_id  bigint           NOT NULL,

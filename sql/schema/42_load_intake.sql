@@ -25,8 +25,8 @@ SELECT t.topic_id,
  WHERE t.state <> 'deleted'
  GROUP BY t.topic_id;
 
--- How long a tick is for each topic whose profile looks back; the memory has 45 ticks. A candidate that looks back needs the
--- same memory as if it were live. Where both look back, the live policy's ticks count.
+-- How long a tick is for each topic whose profile looks back; the memory has 45 ticks. A candidate that looks back needs the same
+-- memory as if it were live. Where both look back, the live policy's ticks count.
 CREATE VIEW cleave.memory_in_force AS
 SELECT topic_id, greatest(CASE WHEN profile = 'adaptive' THEN memory_seconds ELSE candidate_seconds END, 45) / 45 AS tick_seconds
   FROM (SELECT t.topic_id,

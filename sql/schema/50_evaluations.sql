@@ -1,5 +1,5 @@
--- Work of the autoscaler. It has one source: the table evaluation. Each change of an input of a decision raises input_version
--- of its topic here, by trigger, so that no path (psql included) can forget to.
+-- Work of the autoscaler. It has one source: the table evaluation. Each change of an input of a decision raises input_version of
+-- its topic here, by trigger, so that no path (psql included) can forget to.
 
 CREATE TABLE cleave.evaluation (
     topic_id             bigint      PRIMARY KEY REFERENCES cleave.topic,
@@ -84,8 +84,7 @@ BEGIN
     PERFORM pg_notify('cleave_policy', '');
     RETURN NULL;
 END $$;
-CREATE TRIGGER cluster_policy_change AFTER UPDATE ON cleave.cluster_policy
-    FOR EACH ROW EXECUTE FUNCTION cleave.on_cluster_policy();
+CREATE TRIGGER cluster_policy_change AFTER UPDATE ON cleave.cluster_policy FOR EACH ROW EXECUTE FUNCTION cleave.on_cluster_policy();
 
 CREATE FUNCTION cleave.on_consumer_change() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE topics bigint[];
@@ -170,8 +169,7 @@ BEGIN
     PERFORM pg_notify('cleave_operations', NEW.topic_id || ':' || NEW.operation_id);
     RETURN NULL;
 END $$;
-CREATE TRIGGER operation_intended AFTER INSERT ON cleave.operation
-    FOR EACH ROW EXECUTE FUNCTION cleave.on_operation_intended();
+CREATE TRIGGER operation_intended AFTER INSERT ON cleave.operation FOR EACH ROW EXECUTE FUNCTION cleave.on_operation_intended();
 
 CREATE FUNCTION cleave.on_operation_aborted() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,7 +1,7 @@
 -- The decision log, partitioned by day, and the tallies of each topic.
 --
--- Partitions are made ahead and dropped whole, by functions of the owner, since the role of the controller may create and drop
--- no table.
+-- Partitions are made ahead and dropped whole, by functions of the owner, since the role of the controller may create and drop no
+-- table.
 
 -- The ledger: one row for each evaluation that decided or refused something, by day.
 CREATE SEQUENCE cleave.decision_id_seq;
@@ -73,9 +73,9 @@ END $$;
 COMMENT ON FUNCTION cleave.drop_decision_partitions(timestamptz) IS
     'Drops the days of decisions that ended before the instant, and never those of the last 30 days; their tables.';
 
--- How often something happened to a topic since the beginning, kept apart from the rows that tell of it: rows of the decision
--- log expire, and a counter must not. Entry buckets that got an owner are counted as well, since their rows show only the
--- present owner.
+-- How often something happened to a topic since the beginning, kept apart from the rows that tell of it: rows of the decision log
+-- expire, and a counter must not. Entry buckets that got an owner are counted as well, since their rows show only the present
+-- owner.
 CREATE TABLE cleave.topic_tally (
     topic_id bigint NOT NULL,
     tally    text   NOT NULL,

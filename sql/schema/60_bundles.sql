@@ -1,5 +1,4 @@
--- Bundle load balancing: the load that the brokers of a cluster report for their namespace bundles, and the cycles of the
--- balancer.
+-- Bundle load balancing: the load that the brokers of a cluster report for their namespace bundles, and the cycles of the balancer.
 --
 -- The loader writes load through one merge function. A cycle is one row with everything that it decided on. Each action that a
 -- cycle proposes is a row of its own, which is applied only after its namespace has been enabled.

@@ -1,8 +1,8 @@
 -- The bundle loader's inbox, the function that merges one run of it, and the functions that delete old cycles.
 --
--- The inputs and the outcome of a cycle are texts that only replay reads. They grow with the number of bundles: 2,000 bundles
--- and a cycle every five minutes make about 0.3 GB a day. So these texts and the refusals are deleted after a few days. The
--- rest of the row and the proposals stay as long as other history, and nothing else of a cycle is ever changed.
+-- The inputs and the outcome of a cycle are texts that only replay reads. They grow with the number of bundles: 2,000 bundles and a
+-- cycle every five minutes make about 0.3 GB a day. So these texts and the refusals are deleted after a few days. The rest of the
+-- row and the proposals stay as long as other history, and nothing else of a cycle is ever changed.
 
 -- The loader's inbox: appended by COPY, keyed by run, emptied by the merge function.
 CREATE TABLE staging.namespace_bundles_row (
@@ -216,8 +216,8 @@ BEGIN
     RETURN QUERY SELECT total, staged - total, true;
 END $$;
 
--- Old cycles go with their proposals, unless one of these is still open; old runs go with their figures. The controller's
--- login, whoever has it, can delete no cycle of the last thirty days.
+-- Old cycles go with their proposals, unless one of these is still open; old runs go with their figures. The controller's login,
+-- whoever has it, can delete no cycle of the last thirty days.
 CREATE FUNCTION cleave.expire_bundle_history(older_than timestamptz) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

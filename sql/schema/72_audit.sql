@@ -1,5 +1,4 @@
--- Requests over HTTP: every change that a person requests, done or refused, every access that was denied, and repeated
--- requests.
+-- Requests over HTTP: every change that a person requests, done or refused, every access that was denied, and repeated requests.
 
 CREATE TABLE cleave.audit (
     audit_id    bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -25,8 +24,7 @@ COMMENT ON COLUMN cleave.audit.act IS 'The name of the call.';
 COMMENT ON COLUMN cleave.audit.reason IS 'Why it was refused; null where it was done.';
 COMMENT ON COLUMN cleave.audit.dry_run IS 'True if the request only asked what the change would do.';
 COMMENT ON CONSTRAINT audit_status_of_http ON cleave.audit IS 'The result of a request is a status of HTTP.';
-CREATE TRIGGER audit_is_history BEFORE UPDATE ON cleave.audit
-    FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
+CREATE TRIGGER audit_is_history BEFORE UPDATE ON cleave.audit FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
 
 -- The audit expires, by the maintenance. Only its owner can delete rows younger than thirty days: an intruder who holds the
 -- controller's login cannot wipe out the traces.
@@ -41,7 +39,6 @@ END $$;
 COMMENT ON FUNCTION cleave.expire_audit(timestamptz) IS
     'Deletes the audit of before the instant, and never that of the last 30 days; how many rows.';
 
--- A change that is requested over HTTP with an idempotency key is made once: a repeated request gets the answer of the first.
 CREATE TABLE cleave.api_request (
     subject         text        NOT NULL,
     idempotency_key text        NOT NULL,

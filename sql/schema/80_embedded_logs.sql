@@ -2,21 +2,20 @@
 --
 -- A segment is a log: a row that assigns offsets under its lock. Appending and terminating both take that lock, so offsets are
 -- dense, become visible in order, and no message is stored after the fence. This schema knows no layouts; it may live in the
--- control database or in any other. Applications produce and consume through its functions and have no right on any of its
--- tables.
+-- control database or in any other. Applications produce and consume through its functions and have no right on any of its tables.
 --
--- A position in a log names the timeline in which its message was written, and then the message's offset. After a fail-over to
--- a standby that lacks the last messages, or after a restore, the log assigns the same offsets again, to other messages. The
--- timeline tells the two apart, and later timelines are greater, so that positions stay in order. A reader names the last
--- message below its place with each statement, and the statement is refused when the log does not have that message.
+-- A position in a log names the timeline in which its message was written, and then the message's offset. After a fail-over to a
+-- standby that lacks the last messages, or after a restore, the log assigns the same offsets again, to other messages. The timeline
+-- tells the two apart, and later timelines are greater, so that positions stay in order. A reader names the last message below its
+-- place with each statement, and the statement is refused when the log does not have that message.
 --
 -- A log records the operation that created the log. A deletion compares the record with the journal, so that a journal that is
 -- older than the logs deletes no log of another operation.
 --
--- The functions that an application's login may call believe none of their arguments. Each one is bounded, or compared with
--- what the function computes itself, so that one application cannot overflow a counter, poison a log or make a row grow for the
--- others. A row that only one program may write carries the login that wrote it first (`session_user`). An argument that is out
--- of bounds is invalid_parameter_value, a row of another login insufficient_privilege, and a limit that is reached
+-- The functions that an application's login may call believe none of their arguments. Each one is bounded, or compared with what
+-- the function computes itself, so that one application cannot overflow a counter, poison a log or make a row grow for the others.
+-- A row that only one program may write carries the login that wrote it first (`session_user`). An argument that is out of bounds
+-- is invalid_parameter_value, a row of another login insufficient_privilege, and a limit that is reached
 -- configuration_limit_exceeded.
 
 CREATE SCHEMA embedded;
@@ -71,8 +70,7 @@ BEGIN
     END IF;
     RETURN NEW;
 END $$;
-CREATE TRIGGER log_before_update BEFORE UPDATE ON embedded.log
-    FOR EACH ROW EXECUTE FUNCTION embedded.log_before_update();
+CREATE TRIGGER log_before_update BEFORE UPDATE ON embedded.log FOR EACH ROW EXECUTE FUNCTION embedded.log_before_update();
 
 CREATE FUNCTION embedded.log_begins_no_earlier() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -89,8 +87,7 @@ CREATE TABLE embedded.message (
     published_at timestamptz NOT NULL,
     key          bytea,
     payload      bytea       NOT NULL,
-    -- NULL in messages stored before this column was here: bucket_hash_of(key) says it.
-    bucket_hash  integer,
+    bucket_hash  integer     NOT NULL,
     PRIMARY KEY (log_id, log_offset),
     CONSTRAINT message_bucket_hash_on_ring CHECK (bucket_hash BETWEEN 0 AND 65535)
 );
@@ -99,9 +96,9 @@ COMMENT ON TABLE embedded.message IS
 COMMENT ON CONSTRAINT message_bucket_hash_on_ring ON embedded.message IS
     'A bucket hash is 0 to 65535; no reader would find another.';
 
--- A server that was started once writes one history: a standby that is promoted, a server that recovers from a backup and a
--- copy of its files were all started after the server that wrote before. Other contents of the table within one start come with
--- other files.
+-- A server that was started once writes one history: a standby that is promoted, a server that recovers from a backup and a copy of
+-- its files were all started after the server that wrote before. Other contents of the table within one start come with other
+-- files.
 CREATE FUNCTION embedded.incarnation() RETURNS text LANGUAGE sql STABLE AS $$
     SELECT extract(epoch FROM pg_catalog.pg_postmaster_start_time())::text || ' ' || pg_catalog.pg_relation_filepath('embedded.message')
 $$;
@@ -118,8 +115,7 @@ CREATE TABLE embedded.timeline (
 );
 COMMENT ON TABLE embedded.timeline IS
     'Timelines of logs: from first_offset on, up to the next row, one incarnation of the database wrote the messages.';
-COMMENT ON COLUMN embedded.timeline.timeline IS
-    'Microseconds since the Unix epoch when the timeline began. Along a log it rises.';
+COMMENT ON COLUMN embedded.timeline.timeline IS 'Microseconds since the Unix epoch when the timeline began. Along a log it rises.';
 COMMENT ON COLUMN embedded.timeline.incarnation IS
     'Incarnation of the database that wrote the messages (embedded.incarnation); empty for messages from before there were '
     'timelines.';
@@ -144,44 +140,15 @@ CREATE TABLE embedded.dropped_log (
     dropped_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
--- The low half of Murmur3 (x86, 32 bits, seed 0), as producers compute it. Slow; for messages stored without it.
-CREATE FUNCTION embedded.bucket_hash_of(key bytea) RETURNS integer
-LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    size bigint := coalesce(length(key), 0);
-    hash bigint := 0;
-    word bigint;
-BEGIN
-    IF key IS NULL THEN
-        RETURN 0;
-    END IF;
-    FOR start IN 0 .. size - 1 BY 4 LOOP
-        word := 0;
-        FOR place IN 0 .. least(3, size - start - 1) LOOP
-            word := word | (get_byte(key, (start + place)::integer)::bigint << (8 * place)::integer);
-        END LOOP;
-        word := word::numeric * 3432918353 % 4294967296;
-        word := ((word << 15) | (word >> 17)) & 4294967295;
-        hash := hash # (word::numeric * 461845907 % 4294967296)::bigint;
-        CONTINUE WHEN start + 3 >= size;  -- the tail, shorter than a word, is not mixed any further
-        hash := ((hash << 13) | (hash >> 19)) & 4294967295;
-        hash := (hash * 5 + 3864292196) & 4294967295;
-    END LOOP;
-    hash := hash # size;
-    hash := (hash # (hash >> 16))::numeric * 2246822507 % 4294967296;
-    hash := (hash # (hash >> 13))::numeric * 3266489909 % 4294967296;
-    RETURN (hash # (hash >> 16)) & 65535;
-END $$;
-
 -- Append a batch, whole or not at all. In one statement on purpose: the log's lock is never held while the server waits for a
 -- client, so a producer that is paused in the middle of a batch cannot keep the fence from falling.
 --
--- Answers granted | stored (this batch, or a later one of the producer, is in already) | terminated | missing (no such log).
--- The order of the questions matters: a batch stored just before the fence is stored, whatever came after. The first batch of
--- an incarnation begins a timeline.
+-- Answers granted | stored (this batch, or a later one of the producer, is in already) | terminated | missing (no such log). The
+-- order of the questions matters: a batch stored just before the fence is stored, whatever came after. The first batch of an
+-- incarnation begins a timeline.
 --
--- Nobody but the login that used the producer's name first may use it: a number sent under the name of another producer would
--- have that producer's next batches taken for repeats. A bucket hash is demanded, since readers would compute it.
+-- Nobody but the login that used the producer's name first may use it: a number sent under the name of another producer would have
+-- that producer's next batches taken for repeats. A bucket hash is demanded, since readers would compute it.
 CREATE FUNCTION embedded.append(
     log_name text, producer_name text, batch_sequence bigint, batch_bytes bigint, keys bytea[], payloads bytea[],
     bucket_hashes integer[],
@@ -276,8 +243,8 @@ $$;
 COMMENT ON FUNCTION embedded.timeline_before(bigint, bigint) IS
     'Timeline of the message before an offset; 0 at the very front of a log.';
 
--- The log's id, its first offset and its end; the first message at or after the instant, where one is given; and the timeline
--- of the message before that offset, or before the end. No row where there is no such log.
+-- The log's id, its first offset and its end; the first message at or after the instant, where one is given; and the timeline of
+-- the message before that offset, or before the end. No row where there is no such log.
 CREATE FUNCTION embedded.bounds(
     log_name text, instant timestamptz,
     OUT log_id bigint, OUT first_offset bigint, OUT next_offset bigint, OUT at_instant bigint, OUT timeline bigint

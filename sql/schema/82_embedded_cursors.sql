@@ -1,19 +1,18 @@
 -- Cursors of embedded logs, read in order by entry bucket.
 --
--- A cursor is in parts that tile the ring of bucket hashes, 0 to 65535. Each part has a position, an owner and a generation of
--- its own; a cursor that is not divided is one part. A reader holds the parts of one generation, and loses all of them or none.
--- A function that changes parts locks the log first (if it locks the log at all), then the part that begins at 0, which every
--- cursor has, then the others by their first hash. A function that moves the parts of one reader locks the parts in the same
--- order.
+-- A cursor is in parts that tile the ring of bucket hashes, 0 to 65535. Each part has a position, an owner and a generation of its
+-- own; a cursor that is not divided is one part. A reader holds the parts of one generation, and loses all of them or none. A
+-- function that changes parts locks the log first (if it locks the log at all), then the part that begins at 0, which every cursor
+-- has, then the others by their first hash. A function that moves the parts of one reader locks the parts in the same order.
 
 -- Each generation is given out once, so that a stale reader is stale for ever, whatever becomes of the cursor.
 CREATE SEQUENCE embedded.generation;
 
--- position is the first offset that is not acknowledged. A reader owns the cursor for one generation: taking it, releasing it
--- and moving it by hand all raise the generation, and a reader of an older one is refused.
+-- position is the first offset that is not acknowledged. A reader owns the cursor for one generation: taking it, releasing it and
+-- moving it by hand all raise the generation, and a reader of an older one is refused.
 --
--- A part remembers under which ownership of its bucket it was taken last: the origin and the generation of the assignment. A
--- reader that comes with an older ownership is a process that was stopped on its way, and takes nothing from the present owner.
+-- A part remembers under which ownership of its bucket it was taken last: the origin and the generation of the assignment. A reader
+-- that comes with an older ownership is a process that was stopped on its way, and takes nothing from the present owner.
 CREATE TABLE embedded.cursor (
     log_id           bigint  NOT NULL REFERENCES embedded.log ON DELETE CASCADE,
     subscription     text    COLLATE "C" NOT NULL,
@@ -64,8 +63,8 @@ BEGIN
     RETURN true;
 END $$;
 
--- Divide the part that has hashes on both sides of `at`, if there is one. It has no owner, and is locked. Both pieces have
--- reported what the whole has: dividing gives no right to report it again.
+-- Divide the part that has hashes on both sides of `at`, if there is one. It has no owner, and is locked. Both pieces have reported
+-- what the whole has: dividing gives no right to report it again.
 CREATE FUNCTION embedded.divide_part(of_log_id bigint, of_subscription text, at integer) RETURNS void LANGUAGE sql AS $$
     WITH whole AS (
         SELECT last_hash, position, owned_origin, owned_generation, msg_counted, byte_counted FROM embedded.cursor
@@ -80,8 +79,8 @@ CREATE FUNCTION embedded.divide_part(of_log_id bigint, of_subscription text, at 
       FROM whole;
 $$;
 
--- Make one part of all parts of a generation, if they are at one position. They are locked. The newest of their ownerships is
--- its own.
+-- Make one part of all parts of a generation, if they are at one position. They are locked. The newest of their ownerships is its
+-- own.
 CREATE FUNCTION embedded.join_parts(of_log_id bigint, of_subscription text, of_generation bigint)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -113,10 +112,10 @@ END $$;
 -- Take the part of a cursor that has the hashes `low` to `high`, all of it or nothing.
 --
 -- Answers taken | held (by `holder`, which lives) | stale (a piece was taken under a newer ownership, by `holder` if it still
--- reads) | missing (no such log) | unsubscribed (no such cursor). `timeline` is that of the last message before `start`, 0 at
--- the very front. The reader that held a piece of it loses all that it held. What is outside the range has no owner then.
--- Without an ownership none is compared. An ownership that was never given is stale, since it would make those of all others
--- stale for good. A cursor is divided where the log's entry buckets begin, if the log says where that is.
+-- reads) | missing (no such log) | unsubscribed (no such cursor). `timeline` is that of the last message before `start`, 0 at the
+-- very front. The reader that held a piece of it loses all that it held. What is outside the range has no owner then. Without an
+-- ownership none is compared. An ownership that was never given is stale, since it would make those of all others stale for good. A
+-- cursor is divided where the log's entry buckets begin, if the log says where that is.
 CREATE FUNCTION embedded.take(
     log_name text, of_subscription text, new_owner text, live_owners text[], low integer, high integer,
     of_origin bigint DEFAULT NULL, of_generation bigint DEFAULT NULL,
@@ -201,11 +200,11 @@ BEGIN
     outcome := 'taken';
 END $$;
 
--- Acknowledge everything below `upto` in the parts of this generation, and count the messages that were delivered. False where
--- the generation holds nothing, or where the log does not have, in `of_timeline`, the message before `upto`. Without a timeline
--- only the log's end is compared. The last acknowledgement of a part notifies its peers, which wait for it at the log's end.
--- `messages` and `bytes` were delivered since the last report. Of what a log has taken, a part reports each message once
--- between two seeks, whatever is claimed.
+-- Acknowledge everything below `upto` in the parts of this generation, and count the messages that were delivered. False where the
+-- generation holds nothing, or where the log does not have, in `of_timeline`, the message before `upto`. Without a timeline only
+-- the log's end is compared. The last acknowledgement of a part notifies its peers, which wait for it at the log's end. `messages`
+-- and `bytes` were delivered since the last report. Of what a log has taken, a part reports each message once between two seeks,
+-- whatever is claimed.
 CREATE FUNCTION embedded.acknowledge(
     of_log_id bigint, of_subscription text, of_generation bigint, upto bigint, messages bigint, bytes bigint,
     of_timeline bigint DEFAULT NULL
@@ -247,14 +246,14 @@ BEGIN
     RETURN true;
 END $$;
 
--- The next messages of this generation's parts from `from_offset` on: up to `most`, some `most_bytes` at most. Then one row,
--- whose payload is NULL, with the offset to go on from, and the first offset and the timeline of each timeline that was read.
--- No row where the generation holds nothing, or where the log does not have, in `of_timeline`, the message before
--- `from_offset`. Without a timeline (an older client) only the log's end is compared.
+-- The next messages of this generation's parts from `from_offset` on: up to `most`, some `most_bytes` at most. Then one row, whose
+-- payload is NULL, with the offset to go on from, and the first offset and the timeline of each timeline that was read. No row
+-- where the generation holds nothing, or where the log does not have, in `of_timeline`, the message before `from_offset`. Without a
+-- timeline (an older client) only the log's end is compared.
 --
--- At most `most_scanned` offsets are scanned, in steps that grow: offsets are dense, so a range of them works as a limit, and
--- the planner cannot misjudge it. A reader that finds nothing then moves its parts, if they are more than `lag` behind the
--- scanned offset. Keys count as bytes: a read gives at most 10,000 messages and some 16 MiB, whatever is stored and requested.
+-- At most `most_scanned` offsets are scanned, in steps that grow: offsets are dense, so a range of them works as a limit, and the
+-- planner cannot misjudge it. A reader that finds nothing then moves its parts, if they are more than `lag` behind the scanned
+-- offset. Keys count as bytes: a read gives at most 10,000 messages and some 16 MiB, whatever is stored and requested.
 CREATE FUNCTION embedded.read(
     of_log_id bigint, of_subscription text, of_generation bigint, from_offset bigint, most integer, most_bytes bigint,
     most_scanned bigint, lag bigint, of_timeline bigint DEFAULT NULL
@@ -300,12 +299,12 @@ BEGIN
             SELECT m.log_offset, m.published_at, m.key, m.payload FROM embedded.message m
              WHERE m.log_id = of_log_id AND m.log_offset >= scanned AND m.log_offset < upto
                AND (held.low = 0 AND held.high = 65535
-                    OR coalesce(m.bucket_hash, embedded.bucket_hash_of(m.key)) BETWEEN held.low AND held.high)
+                    OR m.bucket_hash BETWEEN held.low AND held.high)
                AND (m.log_offset >= held.settled
                     OR m.log_offset >= (
                        SELECT c.position FROM embedded.cursor c
                         WHERE c.log_id = of_log_id AND c.subscription = of_subscription
-                          AND c.first_hash <= coalesce(m.bucket_hash, embedded.bucket_hash_of(m.key))
+                          AND c.first_hash <= m.bucket_hash
                         ORDER BY c.first_hash DESC LIMIT 1))
              ORDER BY m.log_offset LIMIT most - given
         LOOP
@@ -348,8 +347,6 @@ CREATE FUNCTION embedded.look(
                     WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.generation = of_generation)
 $$;
 
--- Where a reader that was refused may begin again, and the end of the log, if the log does not have, in `of_timeline`, the
--- message before `of_offset`; no row otherwise.
 CREATE FUNCTION embedded.missed(
     of_log_id bigint, of_subscription text, low integer, high integer, of_offset bigint, of_timeline bigint,
     OUT "position" bigint, OUT next_offset bigint
@@ -384,8 +381,8 @@ RETURNS SETOF text LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_cat
      ORDER BY first_hash
 $$;
 
--- Move a whole cursor to the first message at or after the instant, NULL for the end. It is one part then, without an owner.
--- What is delivered again is reported again. False where there is no such log or cursor.
+-- Move a whole cursor to the first message at or after the instant, NULL for the end. It is one part then, without an owner. What
+-- is delivered again is reported again. False where there is no such log or cursor.
 CREATE FUNCTION embedded.move(log_name text, of_subscription text, instant timestamptz) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE

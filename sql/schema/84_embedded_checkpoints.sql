@@ -18,11 +18,11 @@ COMMENT ON FUNCTION embedded.open_at(text, bigint, bigint) IS
     'Bounds of a log, and the offset to go on from after a position of an application.';
 
 -- The next messages from an offset on: up to `most`, some `most_bytes` at most. Then one row, whose payload is NULL, with the
--- offset to go on from, the log's first offset and whether nothing can ever follow. No row where there is no such log, and for
--- an older client (without a timeline) where the log ends before the offset. The last row has no offset where the log does not
--- have, in `of_timeline`, the message before `from_offset`. A restored database may give a log's id to another log, so the name
--- is compared. One snapshot serves all of it (STABLE), so a trimmed message is not taken for one that never was. It has the
--- bounds of `read`.
+-- offset to go on from, the log's first offset and whether nothing can ever follow. No row where there is no such log, and for an
+-- older client (without a timeline) where the log ends before the offset. The last row has no offset where the log does not have,
+-- in `of_timeline`, the message before `from_offset`. A restored database may give a log's id to another log, so the name is
+-- compared. One snapshot serves all of it (STABLE), so a trimmed message is not taken for one that never was. It has the bounds of
+-- `read`.
 CREATE FUNCTION embedded.read_at(
     of_log_id bigint, from_offset bigint, most integer, most_bytes bigint, of_timeline bigint DEFAULT NULL,
     log_name text DEFAULT NULL

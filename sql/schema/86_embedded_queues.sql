@@ -1,13 +1,13 @@
 -- Reading an embedded log as a queue.
 --
--- A cursor that is read as a queue has a frontier. Each message that is stored below the frontier was given to a reader. Of
--- these messages, each one that is not acknowledged has a row in `unsettled`; a message without a row is acknowledged. So
--- position is the lowest unsettled offset, or the frontier where there is none: trimming, drains and the backlog need not know
--- how a cursor is read.
+-- A cursor that is read as a queue has a frontier. Each message that is stored below the frontier was given to a reader. Of these
+-- messages, each one that is not acknowledged has a row in `unsettled`; a message without a row is acknowledged. So position is the
+-- lowest unsettled offset, or the frontier where there is none: trimming, drains and the backlog need not know how a cursor is
+-- read.
 --
 -- A queue is of one generation of its cursor. A statement that moves the cursor, or takes it to read in order, ends the queue:
--- messages that were given out and not acknowledged are given out again, and earlier acknowledgements are refused. A function
--- that works on a queue locks the log first (if it locks the log at all), then the part of the cursor that begins at 0.
+-- messages that were given out and not acknowledged are given out again, and earlier acknowledgements are refused. A function that
+-- works on a queue locks the log first (if it locks the log at all), then the part of the cursor that begins at 0.
 
 -- A reader of a queue. What it holds is given to others when it has not been heard until alive_until.
 CREATE TABLE embedded.queue_reader (
@@ -125,14 +125,13 @@ CREATE FUNCTION embedded.queue_reap(of_log_id bigint, of_subscription text) RETU
       FROM gone WHERE u.mark = gone.mark
 $$;
 
--- Take up to `most` messages, some `most_bytes` at most, first those that are given out again. Then one row whose payload is
--- NULL.
+-- Take up to `most` messages, some `most_bytes` at most, first those that are given out again. Then one row whose payload is NULL.
 --
--- No row where the server does not know the reader (it was silent for too long, or the queue has ended), or where the log does
--- not have the message at `last_offset`, which is the highest that the reader was ever given, in `last_timeline`. A batch that
--- is requested again under its number, because the answer was lost, is the same batch. No more than `most_unsettled` messages
--- are unsettled at a time, that the memory of a queue is bounded. It has the bounds of `read`, and no more than 10,000 messages
--- are unsettled at a time.
+-- No row where the server does not know the reader (it was silent for too long, or the queue has ended), or where the log does not
+-- have the message at `last_offset`, which is the highest that the reader was ever given, in `last_timeline`. A batch that is
+-- requested again under its number, because the answer was lost, is the same batch. No more than `most_unsettled` messages are
+-- unsettled at a time, that the memory of a queue is bounded. It has the bounds of `read`, and no more than 10,000 messages are
+-- unsettled at a time.
 CREATE FUNCTION embedded.queue_take(
     of_log_id bigint, of_subscription text, of_mark text, of_batch bigint, most integer, most_bytes bigint, most_unsettled integer,
     life_seconds double precision, last_offset bigint DEFAULT NULL, last_timeline bigint DEFAULT NULL
@@ -270,8 +269,8 @@ BEGIN
     RETURN refused;
 END $$;
 
--- Give these back, to be given out again after the delay, a week at most: a message that waits keeps its log from being trimmed
--- and drained. `unseen`: no application had them in hand, so that the delivery does not count.
+-- Give these back, to be given out again after the delay, a week at most: a message that waits keeps its log from being trimmed and
+-- drained. `unseen`: no application had them in hand, so that the delivery does not count.
 CREATE FUNCTION embedded.queue_give_back(
     of_log_id bigint, of_subscription text, of_mark text, offsets bigint[], batches bigint[],
     delay_seconds double precision, unseen boolean

@@ -1,14 +1,14 @@
 -- The messages of embedded logs that are not acknowledged, and the removal of those that every cursor has acknowledged.
 
--- Messages that are not acknowledged; NULL where there is no such log or cursor. Counts one by one only between the lowest and
--- the highest position of the parts, and the unsettled of a queue. The bounds of the parts are in an array, which is seven
--- times as fast as a look-up per message where the parts are a hundred thousand messages apart.
+-- Messages that are not acknowledged; NULL where there is no such log or cursor. Counts one by one only between the lowest and the
+-- highest position of the parts, and the unsettled of a queue. The bounds of the parts are in an array, which is seven times as
+-- fast as a look-up per message where the parts are a hundred thousand messages apart.
 CREATE FUNCTION embedded.backlog(log_name text, of_subscription text) RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN p.frontier IS NULL THEN
            l.next_offset - p.highest + (
            SELECT count(*) FROM embedded.message m
             WHERE m.log_id = l.log_id AND m.log_offset >= p.lowest AND m.log_offset < p.highest
-              AND m.log_offset >= p.positions[width_bucket(coalesce(m.bucket_hash, embedded.bucket_hash_of(m.key)), p.firsts)])
+              AND m.log_offset >= p.positions[width_bucket(m.bucket_hash, p.firsts)])
            ELSE l.next_offset - p.frontier + (
            SELECT count(*) FROM embedded.unsettled u WHERE u.log_id = l.log_id AND u.subscription = of_subscription) END
       FROM embedded.log l
@@ -20,8 +20,8 @@ CREATE FUNCTION embedded.backlog(log_name text, of_subscription text) RETURNS bi
      WHERE l.name = log_name AND p.lowest IS NOT NULL
 $$;
 
--- Messages of each bucket that are not acknowledged, by the buckets' first hashes in order (the first is 0); NULL where there
--- is no such log or cursor. Counts one by one from the lowest position on.
+-- Messages of each bucket that are not acknowledged, by the buckets' first hashes in order (the first is 0); NULL where there is no
+-- such log or cursor. Counts one by one from the lowest position on.
 CREATE FUNCTION embedded.backlog_of_buckets(log_name text, of_subscription text, starts integer[]) RETURNS bigint[]
 LANGUAGE sql STABLE AS $$
     WITH parts AS (
@@ -30,10 +30,9 @@ LANGUAGE sql STABLE AS $$
           FROM embedded.cursor c JOIN embedded.log l USING (log_id)
          WHERE l.name = log_name AND c.subscription = of_subscription GROUP BY c.log_id
     ), counted AS (
-        SELECT width_bucket(h.hash, starts) AS at, count(*) AS messages
+        SELECT width_bucket(m.bucket_hash, starts) AS at, count(*) AS messages
           FROM parts p JOIN embedded.message m ON m.log_id = p.log_id AND m.log_offset >= p.lowest
-         CROSS JOIN LATERAL (SELECT coalesce(m.bucket_hash, embedded.bucket_hash_of(m.key)) AS hash) h
-         WHERE m.log_offset >= p.positions[width_bucket(h.hash, p.firsts)] GROUP BY 1
+         WHERE m.log_offset >= p.positions[width_bucket(m.bucket_hash, p.firsts)] GROUP BY 1
     )
     SELECT ARRAY(SELECT coalesce(c.messages, 0) FROM generate_subscripts(starts, 1) AS i
                    LEFT JOIN counted c ON c.at = i ORDER BY i)
@@ -54,9 +53,9 @@ LANGUAGE sql STABLE AS $$
              WHERE log_id > after ORDER BY log_id LIMIT most) l
 $$;
 
--- Delete up to `most` messages from the front of a log: older than `before`, and acknowledged by all parts of all cursors.
--- Returns the number deleted. No cursor is made or moved meanwhile; a log that is locked is left for later. Producers that have
--- sent nothing since then, and for a day, are forgotten: none of them repeats a batch any more.
+-- Delete up to `most` messages from the front of a log: older than `before`, and acknowledged by all parts of all cursors. Returns
+-- the number deleted. No cursor is made or moved meanwhile; a log that is locked is left for later. Producers that have sent
+-- nothing since then, and for a day, are forgotten: none of them repeats a batch any more.
 CREATE FUNCTION embedded.trim_log(of_log_id bigint, before timestamptz, most bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,12 +1,12 @@
 -- The end of transactions of applications that hold the locks of a log, or of a cursor, for longer than a call may take.
 --
--- A login sets its own time-outs, so that those of a role bound accidents only: a transaction that stays open after an append
--- keeps the fence of its segment, and each other producer, waiting for ever. The worker and the fence call this function. An
--- application that only waits for a lock is given three times as long, since it is a victim as a rule.
+-- A login sets its own time-outs, so that those of a role bound accidents only: a transaction that stays open after an append keeps
+-- the fence of its segment, and each other producer, waiting for ever. The worker and the fence call this function. An application
+-- that only waits for a lock is given three times as long, since it is a victim as a rule.
 --
--- A session that listens and stays in a transaction keeps the server from clearing its queue of notifications, and once the
--- queue is full no transaction that notifies can commit. So when a quarter of the queue is in use, transactions of applications
--- and readers that are older than a minute end as well, in whatever database they are.
+-- A session that listens and stays in a transaction keeps the server from clearing its queue of notifications, and once the queue
+-- is full no transaction that notifies can commit. So when a quarter of the queue is in use, transactions of applications and
+-- readers that are older than a minute end as well, in whatever database they are.
 
 CREATE FUNCTION embedded.end_long_transactions(
     longest_seconds double precision, OUT process_id integer, OUT login text, OUT seconds double precision

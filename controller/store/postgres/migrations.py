@@ -309,10 +309,10 @@ def _changed_defaults(tx: Connection) -> tuple[str, ...]:
     ).scalar_one()
     if readable is False:
         return ()
-    rows = tx.execute(text("SELECT knob, value FROM cleave.policy_default")).all() if readable else []
-    stored, declared = {row.knob: row.value for row in rows}, AutoScalePolicy().to_document()
+    rows = tx.execute(text("SELECT * FROM cleave.policy_default")).all() if readable else []
+    stored, declared = {name: value for name, value in rows}, AutoScalePolicy().to_document()  # noqa: C416
     return tuple(
-        sorted(knob for knob in stored | declared if stored.get(knob, ...) != declared.get(knob, ...))
+        sorted(name for name in stored | declared if stored.get(name, ...) != declared.get(name, ...))
     )
 
 

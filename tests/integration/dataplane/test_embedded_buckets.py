@@ -59,25 +59,6 @@ def parts(database: str, subscription: str = "s") -> list[tuple[int, int, int]]:
     )
 
 
-def test_a_bucket_hash_computed_by_the_schema_is_the_producers(database: str) -> None:
-    keys = [
-        b"",
-        b"a",
-        b"ab",
-        b"abc",
-        b"abcd",
-        b"abcde",
-        bytes(range(256)),
-        "grün".encode(),
-        *(b"%d" % n for n in range(50)),
-    ]
-
-    found = query(database, "SELECT embedded.bucket_hash_of(k) FROM unnest(%s::bytea[]) AS k", keys)
-
-    assert [one for (one,) in found] == [key_hash(key).bucket_hash for key in keys]
-    assert query(database, "SELECT embedded.bucket_hash_of(NULL)") == [(0,)]
-
-
 def test_messages_stored_without_a_bucket_hash_are_in_the_bucket_of_their_key(
     database: str, planes: Planes
 ) -> None:

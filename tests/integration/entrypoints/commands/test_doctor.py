@@ -242,9 +242,7 @@ def test_a_worker_older_than_the_schema_is_told(cleave: CommandLine) -> None:
     level, sentence = findings(cleave)["worker schemas"]
 
     assert level == "note"
-    assert (
-        f"at {newest}: ancient (knows no version), old (knows 0.0.9)" in sentence
-    )
+    assert f"at {newest}: ancient (knows no version), old (knows 0.0.9)" in sentence
 
 
 def test_an_operation_that_is_stuck_is_told(cleave: CommandLine) -> None:
