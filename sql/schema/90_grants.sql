@@ -44,11 +44,12 @@ GRANT DELETE ON cleave.load_memory TO cleave_controller;
 REVOKE EXECUTE ON FUNCTION
     cleave.database_identity, cleave.ensure_decision_partitions, cleave.drop_decision_partitions, cleave.expire_audit,
     cleave.expire_bundle_history, cleave.forget_bundle_inputs, cleave.empty_bundle_inbox, cleave.merge_bundle_load,
-    cleave.merge_load, cleave.merge_sketches, cleave.remember_loads
+    cleave.merge_load, cleave.merge_sketches, cleave.remember_loads, cleave.note_set_aside
     FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION
     cleave.database_identity, cleave.ensure_decision_partitions, cleave.drop_decision_partitions, cleave.expire_audit,
-    cleave.expire_bundle_history, cleave.forget_bundle_inputs, cleave.merge_bundle_load, cleave.merge_load
+    cleave.expire_bundle_history, cleave.forget_bundle_inputs, cleave.merge_bundle_load, cleave.merge_load,
+    cleave.note_set_aside
     TO cleave_controller;
 GRANT EXECUTE ON FUNCTION cleave.database_identity TO cleave_inspector;
 
@@ -58,7 +59,7 @@ GRANT SELECT ON
     cleave.namespace_bundles, cleave.bundle_load, cleave.broker_load, cleave.namespace_load, cleave.bundle_load_run
     TO cleave_spark_loader;
 GRANT INSERT ON ALL TABLES IN SCHEMA staging TO cleave_spark_loader;
-GRANT EXECUTE ON FUNCTION cleave.merge_load, cleave.merge_bundle_load, cleave.merge_sketches TO cleave_spark_loader;
+GRANT EXECUTE ON FUNCTION cleave.merge_load, cleave.merge_bundle_load, cleave.merge_sketches, cleave.note_set_aside TO cleave_spark_loader;
 
 -- The embedded data plane. Applications have no right on its tables.
 GRANT SELECT, INSERT, UPDATE, DELETE ON
