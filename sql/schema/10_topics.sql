@@ -10,8 +10,8 @@ BEGIN
         USING ERRCODE = 'restrict_violation', CONSTRAINT = TG_TABLE_NAME || '_is_history';
 END $$;
 
--- A name of a topic or a consumer is printable: it appears on terminals, in URLs, logs and pages. The rule is that of
--- controller/domain/names.py.
+-- A name of a topic or consumer is printable: it is in terminals, URLs, logs and pages. controller/domain/names.py has the same
+-- rule.
 CREATE FUNCTION cleave.is_name(name text) RETURNS boolean
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
     SELECT name !~ '[\u0001-\u0020\u007F-\u00A0\u00AD\u034F\u0600-\u0605\u061C\u06DD\u070F\u0890-\u0891\u08E2\u115F-\u1160\u1680\u17B4-\u17B5\u180B-\u180F\u2000-\u200F\u2028-\u202F\u205F-\u206F\u2800\u3000\u3164\uD800-\uF8FF\uFDD0-\uFDEF\uFE00-\uFE0F\uFEFF\uFFA0\uFFF0-\uFFFF\U000110BD\U000110CD\U00013430-\U0001345F\U0001BCA0-\U0001BCA3\U0001D173-\U0001D17A\U000E0000-\U0010FFFF]'
@@ -63,8 +63,7 @@ CREATE INDEX topic_by_verification ON cleave.topic (verified_under, topic_id) WH
 COMMENT ON COLUMN cleave.topic.verified_under IS
     'Database identity under which the logs of the topic were last compared with the journal; NULL: a comparison was requested.';
 COMMENT ON COLUMN cleave.topic.held_reason IS
-    'Evidence that the logs are ahead of the journal; nothing acts on the topic until it is recovered. NULL: the topic is not '
-    'held.';
+    'Evidence that the logs are ahead of the journal; nothing acts on the topic until it is recovered. NULL: not held.';
 COMMENT ON COLUMN cleave.topic.held_at IS 'Time at which the topic was held; NULL: the topic is not held.';
 COMMENT ON CONSTRAINT topic_id_fits_ring ON cleave.topic IS 'A topic id times 65536 fits a bigint.';
 COMMENT ON CONSTRAINT topic_name_form ON cleave.topic IS 'A topic name is topic://tenant/namespace/name, without spaces.';
@@ -88,8 +87,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
       FROM pg_control_system() c
 $$;
 COMMENT ON FUNCTION cleave.database_identity() IS
-    'System identifier, timeline, database, file of the topics and start of the server: differs after a restart, a promotion or '
-    'a restore.';
+    'System identifier, timeline, database, file of the topics, start of the server; changes by a restart, promotion or restore.';
 
 -- The function names the table, and so cannot come before it.
 ALTER TABLE cleave.topic ALTER COLUMN verified_under SET DEFAULT cleave.database_identity();

@@ -26,10 +26,8 @@ CREATE INDEX tombstone_of_topic ON cleave.tombstone (topic_id) WHERE closed_at I
 CREATE INDEX tombstone_due ON cleave.tombstone (not_before) WHERE closed_at IS NULL;
 COMMENT ON COLUMN cleave.tombstone.discards_unread IS 'A person requested the deletion of the topic with everything in it.';
 COMMENT ON COLUMN cleave.tombstone.drained_for IS
-    'Subscriptions recorded to have read the segment to its end when the segment was pruned, whatever a broker lost of their '
-    'acknowledgements.';
-COMMENT ON COLUMN cleave.tombstone.kept_because IS
-    'Reason for which the log was kept; NULL: the log is deleted, or still to be deleted.';
+    'Subscriptions that had read the segment to its end when it was pruned, whatever acknowledgements a broker has lost since.';
+COMMENT ON COLUMN cleave.tombstone.kept_because IS 'Reason for which the log was kept; NULL: the log is deleted, or will be.';
 COMMENT ON CONSTRAINT tombstone_kept_is_closed ON cleave.tombstone IS 'A deletion entry whose log is kept is closed.';
 COMMENT ON INDEX cleave.tombstone_open_once IS 'A log waits for its deletion once.';
 

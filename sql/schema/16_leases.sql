@@ -7,13 +7,12 @@ CREATE TABLE cleave.lease (
     term           bigint      NOT NULL DEFAULT 1,
     acquired_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     expires_at     timestamptz NOT NULL,
-    -- Where a worker answers: consumers that ask another one are sent there.
     address        text,
     incarnation    text,
     schema_version text,
     CONSTRAINT lease_term_positive CHECK (term >= 1)
 );
-COMMENT ON COLUMN cleave.lease.address IS 'Web address of the worker that holds this lease; NULL where it serves none.';
+COMMENT ON COLUMN cleave.lease.address IS 'Web address of the lease''s worker, to which consumers are sent; NULL: it serves none.';
 COMMENT ON COLUMN cleave.lease.incarnation IS
     'Process that holds this lease, unlike any other of the same name; NULL where an earlier program took the lease.';
 COMMENT ON COLUMN cleave.lease.schema_version IS

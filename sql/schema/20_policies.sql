@@ -36,8 +36,7 @@ COMMENT ON CONSTRAINT namespace_policy_is_object ON cleave.namespace_policy IS '
 CREATE FUNCTION cleave.knob_stored(knob text, topic jsonb, namespace jsonb, cluster jsonb) RETURNS jsonb
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(nullif(topic -> knob, 'null'), nullif(namespace -> knob, 'null'), nullif(cluster -> knob, 'null'));
-COMMENT ON FUNCTION cleave.knob_stored IS
-    'The value of the nearest level that sets the knob; NULL where none does, so that its default counts.';
+COMMENT ON FUNCTION cleave.knob_stored IS 'Value of the nearest level that sets the knob; NULL: the default counts.';
 
 -- A stored knob need not be a number that float8 can hold: a newer program or a hand wrote it. The evaluator leaves such a
 -- topic alone; for its load records the default of the knob counts, so that the run goes on for all others.
@@ -50,8 +49,7 @@ RETURN CASE
              ELSE CAST(value AS float8) END
     WHEN value IN ('"Infinity"', '"-Infinity"', '"NaN"') THEN CAST(value #>> '{}' AS float8)
 END;
-COMMENT ON FUNCTION cleave.knob_number IS
-    'The number that a knob holds, Infinity and NaN as text included; NULL where it holds none that fits.';
+COMMENT ON FUNCTION cleave.knob_number IS 'Number that a knob holds, also Infinity and NaN as text; NULL where none fits a float8.';
 
 -- One row for each change of a stored policy, at any level, by whatever path it came.
 CREATE TABLE cleave.policy_change (

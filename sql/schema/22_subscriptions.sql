@@ -82,8 +82,7 @@ CREATE TABLE cleave.drain_backlog (
     CONSTRAINT drain_backlog_counts CHECK (messages >= 0)
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE cleave.drain_backlog IS
-    'Messages of sealed segments that a subscription has not acknowledged, counted once a minute where it takes longer than a '
-    'moment.';
+    'Unacknowledged messages of a sealed segment, counted once a minute where a drain takes longer than a moment.';
 COMMENT ON COLUMN cleave.drain_backlog.moved_at IS 'When the number was first counted as it is.';
 COMMENT ON CONSTRAINT drain_backlog_subscription ON cleave.drain_backlog IS 'A backlog is of a subscription that exists.';
 COMMENT ON CONSTRAINT drain_backlog_segment ON cleave.drain_backlog IS
@@ -116,7 +115,7 @@ LANGUAGE sql STABLE AS $$
                             WHERE d.topic_id = of_topic AND d.subscription = u.name AND d.segment_id = of_segment))
 $$;
 COMMENT ON FUNCTION cleave.awaits_reader IS
-    'Whether a live subscription, older than the seal (an epoch), has not read the segment to its end.';
+    'True if a live subscription older than the epoch `sealed` must still read the segment.';
 
 CREATE FUNCTION cleave.on_drain_marked() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -11,8 +11,7 @@ CREATE TABLE cleave.consumer (
     -- An incarnation is one life of a consumer: a process that starts again under its name brings another one.
     incarnation     text        NOT NULL DEFAULT '',
     disconnected_at timestamptz,
-    -- A session belongs to the subject whose token began the session. The tokens of other subjects neither continue nor end the
-    -- session.
+    -- The tokens of other subjects neither continue nor end the session.
     subject         text,
     PRIMARY KEY (topic_id, subscription, name),
     CONSTRAINT consumer_of_subscription FOREIGN KEY (topic_id, subscription) REFERENCES cleave.subscription ON DELETE CASCADE,
@@ -20,8 +19,7 @@ CREATE TABLE cleave.consumer (
 );
 COMMENT ON COLUMN cleave.consumer.incarnation IS 'Which process of that name registered; empty where nobody said.';
 COMMENT ON COLUMN cleave.consumer.disconnected_at IS
-    'Since when its topic''s leader has been without its stream, noted once that is longer than a moment; NULL while it is '
-    'connected.';
+    'Time at which the topic''s leader lost the consumer''s stream, set after 2 seconds; NULL while connected.';
 COMMENT ON COLUMN cleave.consumer.subject IS
     'Subject of the token that began the session; NULL where the consumer was registered without a token.';
 COMMENT ON CONSTRAINT consumer_of_subscription ON cleave.consumer IS
@@ -88,8 +86,7 @@ CREATE TABLE cleave.bucket_owner (
     CONSTRAINT bucket_owner_asked_for CHECK (successor IS NULL OR release_asked_at IS NOT NULL),
     CONSTRAINT bucket_owner_said CHECK ((said IS NULL) = (said_since IS NULL))
 ) WITH (fillfactor = 70);
-COMMENT ON TABLE cleave.bucket_owner IS
-    'Who reads which entry bucket of which segment, since when, and whom it is being handed over to.';
+COMMENT ON TABLE cleave.bucket_owner IS 'Owner of an entry bucket, since when, and the successor to which it is handed over.';
 COMMENT ON COLUMN cleave.bucket_owner.said IS 'Why nothing comes of it, as its owner has told; NULL while it reads.';
 COMMENT ON COLUMN cleave.bucket_owner.said_since IS 'When that began.';
 COMMENT ON CONSTRAINT bucket_owner_subscription ON cleave.bucket_owner IS 'A bucket is owned for a subscription that exists.';

@@ -39,8 +39,7 @@ CREATE TABLE cleave.message_delivery (
     CONSTRAINT message_delivery_counts CHECK (deliveries >= 1 AND deaths BETWEEN 0 AND deliveries)
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE cleave.message_delivery IS
-    'Messages whose handling failed, or began and was not heard of again. begun_by is the life of the consumer that has it in '
-    'hand.';
+    'Messages whose handling failed, or began and has not ended. begun_by is the incarnation of the consumer that handles it.';
 COMMENT ON CONSTRAINT message_delivery_subscription ON cleave.message_delivery IS
     'A message is delivered to a subscription that exists.';
 COMMENT ON CONSTRAINT message_delivery_counts ON cleave.message_delivery IS

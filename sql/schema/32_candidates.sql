@@ -25,8 +25,7 @@ CREATE UNIQUE INDEX policy_candidate_one_in_shadow ON cleave.policy_candidate (t
 CREATE INDEX policy_candidate_by_topic ON cleave.policy_candidate (topic_id, candidate_id);
 CREATE INDEX policy_candidate_by_evidence ON cleave.policy_candidate (run_id) WHERE run_id IS NOT NULL;
 COMMENT ON TABLE cleave.policy_candidate IS
-    'Policies that were proposed for a topic: the knobs they set on top of what is in force, who proposed them, and what became '
-    'of them.';
+    'Policies proposed for a topic: the parameters they set on top of the policy in force, by whom, and what became of them.';
 COMMENT ON COLUMN cleave.policy_candidate.run_id IS 'The backtest that speaks for or against it.';
 COMMENT ON CONSTRAINT policy_candidate_of_topic ON cleave.policy_candidate IS 'A candidate is of a topic that there is.';
 COMMENT ON CONSTRAINT policy_candidate_evidence ON cleave.policy_candidate IS
@@ -60,8 +59,8 @@ END $$;
 CREATE TRIGGER policy_candidate_before_update BEFORE UPDATE ON cleave.policy_candidate
     FOR EACH ROW EXECUTE FUNCTION cleave.policy_candidate_before_update();
 
--- What a candidate would have done: a row for each evaluation at which its outcome changed. Maintenance deletes what is older than
--- the days that the decision log is kept.
+-- One row for each evaluation at which the candidate's outcome changed. Maintenance deletes rows older than the decision log's
+-- days.
 CREATE TABLE cleave.shadow_decision (
     shadow_id      bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     candidate_id   bigint      NOT NULL,
@@ -83,10 +82,9 @@ CREATE TABLE cleave.shadow_decision (
 CREATE INDEX shadow_decision_newest ON cleave.shadow_decision (candidate_id, shadow_id);
 CREATE INDEX shadow_decision_by_age ON cleave.shadow_decision USING brin (decided_at);
 COMMENT ON TABLE cleave.shadow_decision IS
-    'What a candidate would have done and refused, beside what the live policy did at the same evaluation; nothing of it was '
-    'carried out.';
+    'What a candidate would have done and refused, beside the live policy at the same evaluation; nothing was carried out.';
 COMMENT ON COLUMN cleave.shadow_decision.decision_id IS
-    'The ledger''s row of the same evaluation; null where the live policy said nothing new.';
+    'Decision of the live policy at the same evaluation; NULL if it wrote none.';
 COMMENT ON COLUMN cleave.shadow_decision.outcome_digest IS 'What it said, in short: the next row is written when this changes.';
 COMMENT ON CONSTRAINT shadow_decision_of_candidate ON cleave.shadow_decision IS 'A decision in shadow is a candidate''s.';
 CREATE TRIGGER shadow_decision_is_history BEFORE UPDATE ON cleave.shadow_decision

@@ -46,8 +46,8 @@ CREATE INDEX segment_load_by_source ON cleave.segment_load (source);
 COMMENT ON CONSTRAINT segment_load_segment ON cleave.segment_load IS 'A load record is of a segment that exists.';
 COMMENT ON CONSTRAINT segment_load_rates_valid ON cleave.segment_load IS 'Rates are finite and not negative.';
 
--- One row for each load record as it was written. Only material changes are written, so this grows with what happens,
--- not with the number of segments; maintenance deletes what is older than the ledger's days.
+-- Only material changes are written, so this grows with what happens, not with the number of segments. Maintenance deletes rows
+-- older than the decision log's days.
 CREATE TABLE cleave.load_history (
     topic_id      bigint           NOT NULL,
     segment_id    bigint           NOT NULL,
@@ -78,10 +78,10 @@ CREATE TABLE cleave.load_memory (
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE cleave.load_memory IS 'The last loads of each segment whose topic is decided on by a profile that looks back.';
 COMMENT ON COLUMN cleave.load_memory.last_tick IS
-    'The number of the last tick since the Unix epoch: that instant in seconds / tick_seconds.';
+    'Number of the last tick since the Unix epoch: its time in seconds / tick_seconds.';
 COMMENT ON COLUMN cleave.load_memory.rates IS 'Four a tick in the order of the metrics, oldest tick first; at most 45 ticks.';
 COMMENT ON COLUMN cleave.load_memory.strikes IS
-    'How many splits in a row left more than 80 % of the load in this segment and its ancestors.';
+    'Splits in a row that left over 80 % of the load in this segment and its ancestors.';
 COMMENT ON CONSTRAINT load_memory_ticks_whole ON cleave.load_memory IS 'A memory has 1 to 45 ticks of four rates each.';
 COMMENT ON CONSTRAINT load_memory_tick_positive ON cleave.load_memory IS 'A tick lasts longer than no time.';
 
@@ -96,8 +96,7 @@ CREATE TABLE cleave.segment_producers (
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE cleave.segment_producers IS 'How many producers each segment has, as far as anybody can count them.';
 COMMENT ON COLUMN cleave.segment_producers.connected IS 'As its broker said when that last changed; null where no broker tells.';
-COMMENT ON COLUMN cleave.segment_producers.counting IS
-    'How many had sent to it of those that hand in counts of their keys, at counted_at.';
+COMMENT ON COLUMN cleave.segment_producers.counting IS 'Producers that sent to it and hand in counts of their keys, at counted_at.';
 COMMENT ON CONSTRAINT segment_producers_some ON cleave.segment_producers IS
     'There are no fewer producers than none, and a row says how many.';
 

@@ -14,7 +14,6 @@ CREATE TABLE cleave.evaluation (
     outcome_digest       text,
     -- Buckets are lowered only when nobody has come or gone for a while.
     consumers_changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- How many connected clients may still be made to reconnect; NULL: as many as the policy says.
     reconnections_left   double precision,
     reconnections_at     timestamptz,
     CONSTRAINT evaluation_versions_known CHECK (greatest(consumer_version, load_version, merge_version) <= input_version)
@@ -27,10 +26,9 @@ CREATE INDEX evaluation_load_due ON cleave.evaluation (load_due) WHERE load_due 
 CREATE INDEX evaluation_merge_due ON cleave.evaluation (merge_due) WHERE merge_due < 'infinity';
 -- A worker that waits for the next instant of work asks for the end of the nearest pause; few topics were ever paused.
 CREATE INDEX evaluation_paused ON cleave.evaluation (not_before) WHERE not_before > '-infinity';
-COMMENT ON COLUMN cleave.evaluation.consumers_changed_at IS
-    'When a consumer of the topic last came or went, registered or observed.';
+COMMENT ON COLUMN cleave.evaluation.consumers_changed_at IS 'Time at which a registered or observed consumer last came or went.';
 COMMENT ON COLUMN cleave.evaluation.reconnections_left IS
-    'Clients of the topic that could still be made to reconnect at reconnections_at; more since then, by the policy''s rate.';
+    'Clients that could be made to reconnect at reconnections_at, more since by the policy''s rate; NULL: what the policy says.';
 COMMENT ON CONSTRAINT evaluation_versions_known ON cleave.evaluation IS 'A lane has never looked at inputs that are not there yet.';
 
 -- The budget of reconnections that the profile `adaptive` may spend in the cluster.

@@ -52,7 +52,6 @@ BEGIN
     END LOOP;
 END $$;
 
--- The controller's login, whoever has it, can delete no decisions of the last thirty days.
 CREATE FUNCTION cleave.drop_decision_partitions(older_than timestamptz) RETURNS SETOF text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -73,9 +72,7 @@ END $$;
 COMMENT ON FUNCTION cleave.drop_decision_partitions(timestamptz) IS
     'Drops the days of decisions that ended before the instant, and never those of the last 30 days; their tables.';
 
--- How often something happened to a topic since the beginning, kept apart from the rows that tell of it: rows of the decision log
--- expire, and a counter must not. Entry buckets that got an owner are counted as well, since their rows show only the present
--- owner.
+-- Rows of the decision log expire, and a counter must not. Rows of bucket owners show only the present owner.
 CREATE TABLE cleave.topic_tally (
     topic_id bigint NOT NULL,
     tally    text   NOT NULL,
@@ -87,8 +84,7 @@ CREATE TABLE cleave.topic_tally (
     CONSTRAINT topic_tally_counts CHECK (total > 0)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE cleave.topic_tally IS
-    'Changes of a topic''s layout by kind and origin, outcomes in the ledger that refused something, by lane and reason, and '
-    'entry buckets that got an owner: how many so far.';
+    'Totals of a topic: layout changes by kind and origin, refusals by lane and reason, and entry buckets that got an owner.';
 COMMENT ON CONSTRAINT topic_tally_counts ON cleave.topic_tally IS
     'A row is made when something is counted, and nothing is taken off.';
 COMMENT ON CONSTRAINT topic_tally_known ON cleave.topic_tally IS 'A tally is of changes, of refusals or of entry buckets.';

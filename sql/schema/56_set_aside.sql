@@ -12,8 +12,7 @@ CREATE TABLE cleave.set_aside (
     CONSTRAINT set_aside_short CHECK (length(subject) <= 300 AND length(reason) <= 1000)
 );
 CREATE INDEX set_aside_last ON cleave.set_aside (last_at);
-COMMENT ON TABLE cleave.set_aside IS
-    'A subject that a batch of many topics left out; the row is kept for a day after the last such batch.';
+COMMENT ON TABLE cleave.set_aside IS 'A subject that a batch of many topics left out; kept for a day after the last such batch.';
 COMMENT ON COLUMN cleave.set_aside.batch IS 'The batch: load, key counts, bundle load, evaluation, maintenance.';
 COMMENT ON COLUMN cleave.set_aside.subject IS 'The segment, source of samples, broker or topic that was left out.';
 COMMENT ON COLUMN cleave.set_aside.topic_id IS 'The topic that is concerned; NULL where it is none, or more than one.';

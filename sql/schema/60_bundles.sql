@@ -142,8 +142,7 @@ CREATE TABLE cleave.broker_load (
     CONSTRAINT broker_load_report_known CHECK (report IN ('load-report', 'metrics'))
 );
 COMMENT ON TABLE cleave.broker_load IS
-    'Usage and limit as the broker reports them: CPU in percent of a core, memory in MiB, bandwidth in kbit/s; a limit of 0 or '
-    'less: unknown.';
+    'Usage and limit as a broker reports them: CPU in percent of a core, memory in MiB, bandwidth in kbit/s; limit <= 0: unknown.';
 COMMENT ON CONSTRAINT broker_load_rates_valid ON cleave.broker_load IS 'Rates of a broker are finite and not negative.';
 COMMENT ON CONSTRAINT broker_load_report_known ON cleave.broker_load IS
     'Figures of a broker come from its load-report or from its metrics.';
@@ -177,8 +176,7 @@ CREATE TABLE cleave.cluster_load (
     byte_rate_stddev double precision NOT NULL,
     PRIMARY KEY (cluster, window_end)
 );
-COMMENT ON TABLE cleave.cluster_load IS
-    'Usage: the plain maximum of CPU, direct memory and bandwidth, each as a fraction of its limit.';
+COMMENT ON TABLE cleave.cluster_load IS 'Usage: the maximum of CPU, direct memory and bandwidth, each as a fraction of its limit.';
 COMMENT ON CONSTRAINT cluster_load_run_id_fkey ON cleave.cluster_load IS 'Figures of a cluster are of a run.';
 
 -- The state that goes from cycle to cycle (hit counts, averages, recently unloaded): one canonical document a cluster.

@@ -36,10 +36,9 @@ CREATE TABLE staging.bundle_row (
     gone                   boolean          NOT NULL
 );
 CREATE INDEX bundle_row_run ON staging.bundle_row (run_id);
-COMMENT ON COLUMN staging.bundle_row.seen_row_version IS
-    'Row version of the record the row was computed against; 0 where there was none.';
+COMMENT ON COLUMN staging.bundle_row.seen_row_version IS 'Row version of the record it was computed from; 0 where there was none.';
 COMMENT ON COLUMN staging.bundle_row.seen_namespace_version IS
-    'Row version of the boundaries it was computed from; 0 where the run brings them.';
+    'Row version of the boundaries it is based on; 0: the run brings them.';
 COMMENT ON COLUMN staging.bundle_row.gone IS 'The bundle is in its namespace''s list no more.';
 
 CREATE TABLE staging.namespace_row (
@@ -216,8 +215,7 @@ BEGIN
     RETURN QUERY SELECT total, staged - total, true;
 END $$;
 
--- Old cycles go with their proposals, unless one of these is still open; old runs go with their figures. The controller's login,
--- whoever has it, can delete no cycle of the last thirty days.
+-- Old cycles go with their proposals, unless one of these is still open; old runs go with their figures.
 CREATE FUNCTION cleave.expire_bundle_history(older_than timestamptz) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -1,5 +1,4 @@
--- Topics whose layout a broker keeps (Pulsar 5): the state that the topic had under its own controller, and whether that controller
--- is back.
+-- Topics whose layout a broker keeps (Pulsar 5): their state under its own controller, and whether that controller is back.
 
 CREATE TABLE cleave.mirror (
     topic_id      bigint      PRIMARY KEY REFERENCES cleave.topic,

@@ -1,4 +1,4 @@
--- Requests over HTTP: every change that a person requests, done or refused, every access that was denied, and repeated requests.
+-- Requests over HTTP: changes that a person requests, done or refused, accesses that were denied, and repeated requests.
 
 CREATE TABLE cleave.audit (
     audit_id    bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -26,8 +26,7 @@ COMMENT ON COLUMN cleave.audit.dry_run IS 'True if the request only asked what t
 COMMENT ON CONSTRAINT audit_status_of_http ON cleave.audit IS 'The result of a request is a status of HTTP.';
 CREATE TRIGGER audit_is_history BEFORE UPDATE ON cleave.audit FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
 
--- The audit expires, by the maintenance. Only its owner can delete rows younger than thirty days: an intruder who holds the
--- controller's login cannot wipe out the traces.
+-- An intruder who holds the controller's login cannot wipe out the traces.
 CREATE FUNCTION cleave.expire_audit(older_than timestamptz) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE expired bigint;

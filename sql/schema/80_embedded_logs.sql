@@ -51,8 +51,7 @@ CREATE TABLE embedded.log (
 ) WITH (fillfactor = 50);
 CREATE INDEX log_of_topic ON embedded.log (topic_path);
 COMMENT ON COLUMN embedded.log.origin IS
-    'Token, layout epoch, parents and bucket boundaries of the operation that created the log, written once; NULL for a log '
-    'created by another program or before Cleave recorded origins.';
+    'Token, epoch, parents and bucket boundaries of the operation that created the log, written once; NULL: created otherwise.';
 COMMENT ON CONSTRAINT log_name_once ON embedded.log IS 'A backing topic of this name exists already.';
 COMMENT ON CONSTRAINT log_first_offset_within ON embedded.log IS 'Only messages that were stored can be trimmed.';
 COMMENT ON CONSTRAINT log_origin_is_object ON embedded.log IS 'The origin of a log is a JSON object.';
@@ -91,14 +90,12 @@ CREATE TABLE embedded.message (
     PRIMARY KEY (log_id, log_offset),
     CONSTRAINT message_bucket_hash_on_ring CHECK (bucket_hash BETWEEN 0 AND 65535)
 );
-COMMENT ON TABLE embedded.message IS
-    'Offsets of a log run from its first_offset without a gap; published_at never falls along them.';
+COMMENT ON TABLE embedded.message IS 'Offsets of a log run from first_offset without a gap; published_at never falls along them.';
 COMMENT ON CONSTRAINT message_bucket_hash_on_ring ON embedded.message IS
     'A bucket hash is 0 to 65535; no reader would find another.';
 
--- A server that was started once writes one history: a standby that is promoted, a server that recovers from a backup and a copy of
--- its files were all started after the server that wrote before. Other contents of the table within one start come with other
--- files.
+-- A server that was started once writes one history: a promoted standby, a server recovered from a backup and a copy of its files
+-- were all started after the server that wrote before. Other contents of the table within one start come with other files.
 CREATE FUNCTION embedded.incarnation() RETURNS text LANGUAGE sql STABLE AS $$
     SELECT extract(epoch FROM pg_catalog.pg_postmaster_start_time())::text || ' ' || pg_catalog.pg_relation_filepath('embedded.message')
 $$;
@@ -116,9 +113,7 @@ CREATE TABLE embedded.timeline (
 COMMENT ON TABLE embedded.timeline IS
     'Timelines of logs: from first_offset on, up to the next row, one incarnation of the database wrote the messages.';
 COMMENT ON COLUMN embedded.timeline.timeline IS 'Microseconds since the Unix epoch when the timeline began. Along a log it rises.';
-COMMENT ON COLUMN embedded.timeline.incarnation IS
-    'Incarnation of the database that wrote the messages (embedded.incarnation); empty for messages from before there were '
-    'timelines.';
+COMMENT ON COLUMN embedded.timeline.incarnation IS 'Incarnation of the database that wrote the messages (embedded.incarnation).';
 COMMENT ON CONSTRAINT timeline_not_negative ON embedded.timeline IS 'Offsets and timelines count from 0.';
 
 -- The last batch each producer stored in a log: a batch sent again after a lost answer is recognised.
@@ -240,8 +235,7 @@ CREATE FUNCTION embedded.timeline_before(of_log_id bigint, of_offset bigint) RET
     SELECT coalesce((SELECT t.timeline FROM embedded.timeline t
                       WHERE t.log_id = of_log_id AND t.first_offset < of_offset ORDER BY t.first_offset DESC LIMIT 1), 0)
 $$;
-COMMENT ON FUNCTION embedded.timeline_before(bigint, bigint) IS
-    'Timeline of the message before an offset; 0 at the very front of a log.';
+COMMENT ON FUNCTION embedded.timeline_before(bigint, bigint) IS 'Timeline of the message before an offset; 0 at the log''s front.';
 
 -- The log's id, its first offset and its end; the first message at or after the instant, where one is given; and the timeline of
 -- the message before that offset, or before the end. No row where there is no such log.

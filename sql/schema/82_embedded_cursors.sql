@@ -36,10 +36,8 @@ CREATE TABLE embedded.cursor (
     CONSTRAINT cursor_ownership_whole CHECK ((owned_origin IS NULL) = (owned_generation IS NULL))
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE embedded.cursor IS
-    'Parts of cursors. position is the first offset that is not acknowledged; what lies above it in other parts is not the '
-    'part''s.';
-COMMENT ON COLUMN embedded.cursor.owned_origin IS
-    'Of the newest ownership under which it was taken; NULL where none was ever named.';
+    'Parts of cursors. position is the first offset not acknowledged; what lies above it in other parts is not the part''s.';
+COMMENT ON COLUMN embedded.cursor.owned_origin IS 'Of the newest ownership under which it was taken; NULL where none was named.';
 COMMENT ON COLUMN embedded.cursor.msg_counted IS
     'Messages that acknowledgements have reported since the last seek; never more than the log has taken.';
 COMMENT ON COLUMN embedded.cursor.byte_counted IS

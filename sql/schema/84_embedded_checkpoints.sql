@@ -15,7 +15,7 @@ CREATE FUNCTION embedded.open_at(
      WHERE l.name = log_name
 $$;
 COMMENT ON FUNCTION embedded.open_at(text, bigint, bigint) IS
-    'Bounds of a log, and the offset to go on from after a position of an application.';
+    'Bounds of a log, and the offset to go on from after a stored position.';
 
 -- The next messages from an offset on: up to `most`, some `most_bytes` at most. Then one row, whose payload is NULL, with the
 -- offset to go on from, the log's first offset and whether nothing can ever follow. No row where there is no such log, and for an

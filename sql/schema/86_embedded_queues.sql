@@ -9,7 +9,6 @@
 -- messages that were given out and not acknowledged are given out again, and earlier acknowledgements are refused. A function that
 -- works on a queue locks the log first (if it locks the log at all), then the part of the cursor that begins at 0.
 
--- A reader of a queue. What it holds is given to others when it has not been heard until alive_until.
 CREATE TABLE embedded.queue_reader (
     mark         text        PRIMARY KEY,
     log_id       bigint      NOT NULL,
