@@ -57,8 +57,7 @@ CREATE INDEX operation_live_of_topic ON cleave.operation (topic_id) WHERE finish
 -- The exporter of traces asks every few seconds for the operations that have ended since, and for the load run before a decision.
 CREATE INDEX operation_by_end ON cleave.operation (finished_at, operation_id) WHERE finished_at IS NOT NULL;
 COMMENT ON COLUMN cleave.operation.abort_reason IS 'Who wants it given up, and why; null where nobody does.';
-COMMENT ON COLUMN cleave.operation.token IS
-    'Stored with each log that the operation creates; NULL for operations from before tokens were recorded.';
+COMMENT ON COLUMN cleave.operation.token IS 'Stored with each log that the operation creates.';
 COMMENT ON CONSTRAINT operation_request_once ON cleave.operation IS
     'A request key is used once: a repeat gets the first one''s operation.';
 COMMENT ON CONSTRAINT operation_state_known ON cleave.operation IS

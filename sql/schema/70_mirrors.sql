@@ -9,9 +9,9 @@ CREATE TABLE cleave.mirror (
     CONSTRAINT mirror_policy_is_object CHECK (policy_before IS NULL OR jsonb_typeof(policy_before) = 'object')
 );
 CREATE INDEX mirror_by_age ON cleave.mirror (seen_at);
-COMMENT ON TABLE cleave.mirror IS
-    'One row a topic whose layout its broker keeps. policy_before: the topic''s own autoScalePolicy when it was attached (NULL: '
-    'it had none), put back by detaching.';
+COMMENT ON TABLE cleave.mirror IS 'One row per topic whose layout its broker keeps.';
+COMMENT ON COLUMN cleave.mirror.policy_before IS
+    'Policy of the topic''s own auto-scaler, put back by detaching; NULL: it had none.';
 COMMENT ON CONSTRAINT mirror_policy_is_object ON cleave.mirror IS
     'What the broker''s auto-scaler was set to is a JSON object, or nothing.';
 

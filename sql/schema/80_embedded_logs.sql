@@ -125,8 +125,7 @@ CREATE TABLE embedded.producer (
     used_at       timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (log_id, name)
 ) WITH (fillfactor = 50);
-COMMENT ON COLUMN embedded.producer.login IS
-    'Login that sends under this name, and the only one that may; NULL until the first batch after the column was added.';
+COMMENT ON COLUMN embedded.producer.login IS 'Login that sends under this name, and the only one that may.';
 COMMENT ON COLUMN embedded.producer.used_at IS 'Time of the last batch.';
 
 -- Logs deleted whose messages are still there: they go in bounded chunks.

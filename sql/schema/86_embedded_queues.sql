@@ -23,8 +23,7 @@ CREATE TABLE embedded.queue_reader (
 ) WITH (fillfactor = 50);
 CREATE INDEX queue_reader_of_cursor ON embedded.queue_reader (log_id, subscription, alive_until);
 COMMENT ON TABLE embedded.queue_reader IS 'Who reads which queue, and until when it counts as alive if it is not heard again.';
-COMMENT ON COLUMN embedded.queue_reader.login IS
-    'Login that opened the reader, and the only one that may use its mark; NULL for a reader opened before the column was added.';
+COMMENT ON COLUMN embedded.queue_reader.login IS 'Login that opened the reader, and the only one that may use its mark.';
 COMMENT ON CONSTRAINT queue_reader_of_queue ON embedded.queue_reader IS 'A reader of a queue reads a cursor that exists.';
 
 CREATE TABLE embedded.unsettled (
