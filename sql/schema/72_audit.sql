@@ -22,7 +22,7 @@ COMMENT ON TABLE cleave.audit IS
 COMMENT ON COLUMN cleave.audit.subject IS 'Who holds the token; null where it was none, or not valid.';
 COMMENT ON COLUMN cleave.audit.act IS 'The name of the call.';
 COMMENT ON COLUMN cleave.audit.reason IS 'Why it was refused; null where it was done.';
-COMMENT ON COLUMN cleave.audit.dry_run IS 'True if the request only asked what the change would do.';
+COMMENT ON COLUMN cleave.audit.dry_run IS 'True if the request was a dry run.';
 COMMENT ON CONSTRAINT audit_status_of_http ON cleave.audit IS 'The result of a request is a status of HTTP.';
 CREATE TRIGGER audit_is_history BEFORE UPDATE ON cleave.audit FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
 
