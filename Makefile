@@ -78,10 +78,6 @@ types: $(READY) ## mypy, strict
 contract: $(READY) ## The floors: who may import whom
 	@.venv/bin/lint-imports --no-logo --cache-dir .cache/import-linter
 
-.PHONY: schema-check
-schema-check: $(READY) ## sql/schema.sql is what the migrations build
-	@$(PY) -m controller.store.postgres.schema_dump --check
-
 .PHONY: lock
 lock: $(READY) ## Resolve pyproject.toml anew into constraints.txt
 	@.ci/lock

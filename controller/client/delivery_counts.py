@@ -7,7 +7,7 @@ beyond it and without an end in good order, is in trouble. From there on, for as
 is noted before it is begun, and nothing else runs in the process meanwhile: if it dies, the note is the only one that is left, and the
 death is charged to that very message. A message whose handling failed is noted too, and before each further delivery.
 
-The notes are rows that any worker writes, for the bucket's present owner only (migration 0033), by the first hash of what it owns. Where
+The notes are rows that any worker writes, for the bucket's present owner only (sql/schema/26_deliveries.sql), by the first hash of what it owns. Where
 that was a bucket and is a run of them by now, the notes still tell of the same messages: a position is one of the whole segment.
 """
 

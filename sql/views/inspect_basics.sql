@@ -1,5 +1,5 @@
 -- What the other files of views stand on (they are read in the order of their names), and the list of topics.
--- Schema "inspect" is rebuilt by every migration: nothing but people and their dashboards may depend on it.
+-- Schema "inspect" is rebuilt whenever it or the tables change. Views of other people that depend on it stop the rebuild.
 
 CREATE FUNCTION inspect.hash_range_text(range_start integer, range_end integer) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN

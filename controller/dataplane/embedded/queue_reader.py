@@ -1,6 +1,6 @@
 """Reading one embedded log as one of several who share its messages: each taken, acknowledged and given back by itself.
 
-What a reader took is noted under its mark (migration 0034 says how). It keeps that for `LIFE_SECONDS` after it was last heard of,
+What a reader took is noted under its mark (sql/schema/86_embedded_queues.sql says how). It keeps that for `LIFE_SECONDS` after it was last heard of,
 and `QueueKeeper` lets the server hear of all readers of a process. A batch is asked for under a number, so that one whose answer
 was lost is given again. A log that does not have the highest message that the reader was given refuses a read (`timelines`).
 """

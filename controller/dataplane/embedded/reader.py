@@ -1,6 +1,6 @@
 """Reading one embedded log for one subscription, as the owner of its cursor, or of a part of it, for one generation.
 
-A cursor is in parts by bucket hash, each with a position of its own (migration 0031 says how they are kept). A reader
+A cursor is in parts by bucket hash, each with a position of its own (sql/schema/82_embedded_cursors.sql says how they are kept). A reader
 holds those within its range, all or none. Each statement carries the generation, so a reader that lost one of them, or
 whose cursor was moved by hand, learns it from its next call and can neither read on nor acknowledge. Each statement also
 names the last message below the reader's place, and a log that does not have that message refuses the statement

@@ -1,6 +1,6 @@
 """Positions in embedded logs: the timeline in which a message was written, then the message's offset.
 
-A server that was started again, or another server, begins a timeline with the first batch that it appends to a log (migration 0071). So
+A server that was started again, or another server, begins a timeline with the first batch that it appends to a log (sql/schema/80_embedded_logs.sql). So
 an offset that is given out a second time, after a fail-over or a restore, comes with another timeline, and no position stands for two
 messages. Positions that were kept before logs had timelines are the offset alone.
 """

@@ -199,8 +199,9 @@ def _workers(cleave: Application) -> str:
 
 _OLD_WORKERS = """
     SELECT l.holder, l.schema_version, m.newest
-      FROM inspect.leases l, (SELECT max(name) AS newest FROM inspect.migrations WHERE name <> 'views') m
-     WHERE starts_with(l.name, 'worker/') AND l.live AND coalesce(l.schema_version, '') < m.newest ORDER BY l.holder
+      FROM inspect.leases l, (SELECT max(name COLLATE "C") AS newest FROM inspect.migrations WHERE name <> 'views') m
+     WHERE starts_with(l.name, 'worker/') AND l.live AND coalesce(l.schema_version, '') COLLATE "C" < m.newest
+     ORDER BY l.holder
 """
 
 

@@ -41,13 +41,44 @@ def migrate(
             envvar="CLEAVE_OWNER_URL", help="Database URL of its owner; CLEAVE_DATABASE_URL without."
         ),
     ] = None,
+    drop_dependent_views: Annotated[
+        bool,
+        typer.Option(
+            "--drop-dependent-views",
+            help="Drop the views of other people that depend on views of schema inspect, if those are rebuilt.",
+        ),
+    ] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     target = url or load_settings().database_url.get_secret_value()
-    names = migrations.pending(target) if dry_run else migrations.migrate(target)
-    verb = "would apply" if dry_run else "applied"
-    emit(as_json, {verb.replace(" ", "_"): names}, rows_table([{verb: name} for name in names], (verb,)))
+    if dry_run:
+        planned = _planned(migrations.plan(target), drop_dependent_views)
+        rows = [{"would": act, "what": name} for act, names in planned.items() for name in names]
+        emit(
+            as_json,
+            {f"would_{act.replace(' ', '_')}": names for act, names in planned.items()},
+            rows_table(rows, ("would", "what")),
+        )
+        return
+    names = migrations.migrate(target, drop_dependent_views=drop_dependent_views)
+    emit(as_json, {"applied": names}, rows_table([{"applied": name} for name in names], ("applied",)))
+
+
+def _planned(plan: migrations.Plan, drop_dependent_views: bool) -> dict[str, list[str]]:
+    """Return everything that a run would do, by the kind of action, in the order of the run."""
+    readers = (
+        [f"{', '.join(migrations.READERS)}: views and functions of schema inspect"] if plan.views else []
+    )
+    return {
+        "drop" if drop_dependent_views else "stop at": list(plan.dependents),
+        "create role": list(plan.roles),
+        "apply": plan.names,
+        "grant": [*readers, *(grant.statement for grant in plan.grants)],
+        "set default": list(plan.defaults),
+        "revoke": [f"from PUBLIC: {right}" for right in plan.public_rights],
+        "grant to cleave_owner": list(plan.roles_of_owner),
+    }
 
 
 def worker(

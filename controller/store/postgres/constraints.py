@@ -1,7 +1,7 @@
 """Driver errors become Cleave's, in this one place, told apart by SQLSTATE and constraint name.
 
 The sentence for people is the constraint's own: the COMMENT on it, or the message that its trigger raised. So a rule
-and its explanation stand together in the migrations, and a rule added there needs nothing here.
+and its explanation stand together in sql/schema, and a rule added there needs nothing here.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
 """`cleave migrate`: brings a database to the schema of this program, forward only.
 
-Plain SQL files in the order of their names. One transaction takes everything that is pending: a half-migrated
-schema is never seen, and a second run waits and then finds nothing to do. The views of schema `inspect` are
-dropped before and rebuilt after, in the same transaction; the policy defaults are written from the domain, so
-that they are declared once. A file that changed after it was applied is refused.
+An empty database gets `sql/schema` first, the schema as it is, which the ledger records under the version BASELINE. The
+migrations that changed the schema after that version follow, in the order of their names. One transaction takes everything that
+is pending: other sessions never see a half-migrated schema, and a second run waits and then has nothing to do. The views of
+schema `inspect` are dropped before and rebuilt after, in the same transaction; the policy defaults are written from the domain,
+so that they are declared once. A file that changed after it was applied is refused.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,13 +23,16 @@ from sqlalchemy import URL, Connection, TextClause, text
 from controller import telemetry
 from controller.domain.errors import Conflict, LostRace, Retryable, Terminal
 from controller.domain.policy import AutoScalePolicy
-from controller.store.postgres import public_rights
+from controller.store.postgres import inspect_schema, public_rights
 from controller.store.postgres.engine import Store
 
 log = telemetry.get_logger(__name__)
 
+BASELINE = "0.1.0"
+"""Version whose schema is in sql/schema, and name of that schema in the ledger."""
 MIGRATION_STATEMENT_SECONDS = 3600.0
 """The longest wait for one file of migrations; a change of a large table takes minutes."""
+READERS = inspect_schema.READERS
 _VIEWS = "views"
 """Name of the views in the ledger: one row, whose checksum covers all their files."""
 
@@ -54,11 +59,33 @@ def sql_directory() -> Path:
     )
 
 
-def migrate(url: str | URL, sql_directory: Path | None = None) -> list[str]:
-    """Applies what is pending and returns the names, `views` among them when these were rebuilt.
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that a run does. `dependents` are objects of other people that the rebuild of the views would drop."""
+
+    dependents: tuple[str, ...]
+    roles: tuple[str, ...]
+    scripts: tuple[_Script, ...]
+    views: _Script | None
+    grants: tuple[inspect_schema.Grant, ...]
+    defaults: tuple[str, ...]
+    public_rights: tuple[str, ...]
+    roles_of_owner: tuple[str, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the scripts to apply, `views` last when the views are rebuilt."""
+        return [script.name for script in (*self.scripts, *([self.views] if self.views else []))]
+
+
+def migrate(
+    url: str | URL, sql_directory: Path | None = None, *, drop_dependent_views: bool = False
+) -> list[str]:
+    """Apply what is pending and return the names, `views` among them if the views were rebuilt.
 
     Run it as a superuser, as a user who may create roles and owns the database, or (once the roles exist) as
-    a member of cleave_owner. Raises Conflict when an applied file has changed or is unknown here.
+    a member of cleave_owner. Raises Conflict if an applied file has changed or is unknown here, or if a rebuild of the views
+    would drop objects of other people and `drop_dependent_views` is False.
     """
     directory = sql_directory or _default_directory()
     store = Store(
@@ -68,19 +95,25 @@ def migrate(url: str | URL, sql_directory: Path | None = None) -> list[str]:
         statement_seconds=MIGRATION_STATEMENT_SECONDS,
     )
     try:
-        return _attempt(store, directory)
+        return _attempt(store, directory, drop_dependent_views)
+    finally:
+        store.dispose()
+
+
+def plan(url: str | URL, sql_directory: Path | None = None) -> Plan:
+    """Return what `migrate` would do. Changes nothing and takes no lock; a reader's login is enough."""
+    directory = sql_directory or _default_directory()
+    store = Store(url, application_name="cleave-migrate", pool_size=1)
+    try:
+        with store.transaction() as tx:
+            return _plan(tx, directory, _seen_as_applied(tx))
     finally:
         store.dispose()
 
 
 def pending(url: str | URL, sql_directory: Path | None = None) -> list[str]:
-    """Names of the migrations a `cleave migrate` would apply, views aside; checks the applied ones."""
-    store = Store(url, application_name="cleave-migrate", pool_size=1)
-    try:
-        with store.transaction() as tx:
-            return pending_in(tx, sql_directory)
-    finally:
-        store.dispose()
+    """Return the names of the baseline and the migrations that `migrate` would apply. Checks the applied ones."""
+    return [script.name for script in plan(url, sql_directory).scripts]
 
 
 def pending_in(tx: Connection, sql_directory: Path | None = None) -> list[str]:
@@ -89,7 +122,7 @@ def pending_in(tx: Connection, sql_directory: Path | None = None) -> list[str]:
     Raises Conflict where the database is ahead, Terminal where this login may not see what is applied.
     """
     directory = sql_directory or _default_directory()
-    return [script.name for script in _unapplied(_scripts(directory / "migrations"), _seen_as_applied(tx))]
+    return [script.name for script in _unapplied(_known(directory), _seen_as_applied(tx))]
 
 
 def demand_current(tx: Connection) -> None:
@@ -109,14 +142,14 @@ def demand_current(tx: Connection) -> None:
 
 
 def newest_known() -> str:
-    """Return the name of the newest migration that this program brings."""
-    return max(path.stem for path in (sql_directory() / "migrations").glob("*.sql"))
+    """Return the name of the newest migration that this program brings, or of the baseline."""
+    return _known(sql_directory())[-1].name
 
 
 def newest_applied(tx: Connection) -> str | None:
     """Return the name of the newest migration of this database. None if there is none."""
     newest: str | None = tx.execute(
-        text("SELECT max(name) FROM cleave.migration WHERE name <> :views"), {"views": _VIEWS}
+        text('SELECT max(name COLLATE "C") FROM cleave.migration WHERE name <> :views'), {"views": _VIEWS}
     ).scalar_one()
     return newest
 
@@ -132,28 +165,55 @@ _default_directory = sql_directory  # the parameter of the same name hides the f
     wait=tenacity.wait_random(0.05, 0.3),
     reraise=True,
 )
-def _attempt(store: Store, directory: Path) -> list[str]:
+def _attempt(store: Store, directory: Path, drop_dependent_views: bool) -> list[str]:
     with store.transaction() as tx:
         _run(tx, _Script("bootstrap", (directory / "bootstrap.sql").read_text()))
-        applied = _applied(tx)
-        unapplied = _unapplied(_scripts(directory / "migrations"), applied)
-        views = _Script(_VIEWS, "\n".join(s.sql for s in _scripts(directory / "views")))
-        rebuild = bool(unapplied) or applied.get(_VIEWS) != views.checksum
-        if rebuild:
-            _drop_views(tx)
-        for script in unapplied:
+        plan = _plan(tx, directory, _applied(tx))
+        if plan.dependents and not drop_dependent_views:
+            raise Conflict(
+                f"the views of schema inspect are to be rebuilt, and others depend on them: {', '.join(plan.dependents)}; drop "
+                "these, or run `cleave migrate --drop-dependent-views`, and create them again afterwards"
+            )
+        if plan.views:
+            inspect_schema.drop(tx)
+        for script in plan.scripts:
             _run(tx, script)
             _note(tx, script)
-        if rebuild:
-            _run(tx, views)
-            _grant_views(tx)
-            _note(tx, views)
+        if plan.views:
+            _run(tx, plan.views)
+            inspect_schema.grant(tx, plan.grants)
+            _note(tx, plan.views)
         _write_policy_defaults(tx)
         tx.exec_driver_sql("RESET ROLE")
         left = public_rights.restrict(tx)
         if left:
             log.warning("rights left that only a superuser can change", rights="; ".join(left))
-        return [script.name for script in (*unapplied, *([views] if rebuild else []))]
+        return plan.names
+
+
+def _plan(tx: Connection, directory: Path, applied: Mapping[str, str]) -> Plan:
+    unapplied = _unapplied(_known(directory), applied)
+    views = _joined(_VIEWS, directory / "views")
+    rebuild = bool(unapplied) or applied.get(_VIEWS) != views.checksum
+    return Plan(
+        dependents=tuple(inspect_schema.dependents(tx)) if rebuild else (),
+        roles=_missing_roles(tx, directory),
+        scripts=tuple(unapplied),
+        views=views if rebuild else None,
+        grants=tuple(inspect_schema.grants(tx)) if rebuild else (),
+        defaults=_changed_defaults(tx),
+        public_rights=tuple(public_rights.held_by_everybody(tx)),
+        roles_of_owner=tuple(public_rights.missing_for_the_owner(tx)),
+    )
+
+
+def _known(directory: Path) -> list[_Script]:
+    """Return the baseline, and the migrations after it in the order of their names."""
+    return [_joined(BASELINE, directory / "schema"), *_scripts(directory / "migrations")]
+
+
+def _joined(name: str, directory: Path) -> _Script:
+    return _Script(name, "\n".join(script.sql for script in _scripts(directory)))
 
 
 def _scripts(directory: Path) -> list[_Script]:
@@ -197,19 +257,25 @@ def _applied(tx: Connection, statement: TextClause = _APPLIED) -> dict[str, str]
     return {row.name: row.checksum for row in tx.execute(statement)}
 
 
-def _unapplied(scripts: Sequence[_Script], applied: Mapping[str, str]) -> list[_Script]:
-    """What is left to do; refuses drift and a database that is ahead of these files."""
-    known = {script.name for script in scripts}
-    ahead = sorted(set(applied) - known - {_VIEWS})
+def _unapplied(known: Sequence[_Script], applied: Mapping[str, str]) -> list[_Script]:
+    """Return the scripts to apply. Raises Conflict if the database is of an unreleased version, has drifted or is ahead."""
+    baseline, migrations = known[0], known[1:]
+    recorded = {name: checksum for name, checksum in applied.items() if name != _VIEWS}
+    if recorded and recorded.get(BASELINE) != baseline.checksum:
+        raise Conflict(
+            f"this database was not created from the schema of {BASELINE} but by an unreleased version, and cannot be upgraded; "
+            "create a new database, or dump the data of this one and reload them into a new one"
+        )
+    ahead = sorted(set(recorded) - {script.name for script in known})
     if ahead:
         raise Conflict(f"migration {ahead[-1]} was applied by a newer program; upgrade this one")
-    changed = [s.name for s in scripts if applied.get(s.name, s.checksum) != s.checksum]
+    changed = [s.name for s in migrations if recorded.get(s.name, s.checksum) != s.checksum]
     if changed:
         raise Conflict(
             f"migration {changed[0]} was changed after it was applied; restore the file and write a new one"
         )
-    unapplied = [script for script in scripts if script.name not in applied]
-    latest = max((name for name in applied if name != _VIEWS), default="")
+    unapplied = [script for script in known if script.name not in recorded]
+    latest = max(recorded, default="")
     late = [script.name for script in unapplied if script.name < latest]
     if late:
         raise Conflict(
@@ -229,24 +295,25 @@ def _note(tx: Connection, script: _Script) -> None:
     )
 
 
-def _drop_views(tx: Connection) -> None:
-    """Everything in schema inspect; CASCADE, because nothing but people may depend on it."""
-    found = tx.execute(
-        text("""
-            SELECT format('DROP VIEW IF EXISTS %I.%I CASCADE', 'inspect', c.relname) AS statement
-              FROM pg_class c WHERE c.relnamespace = 'inspect'::regnamespace AND c.relkind = 'v'
-            UNION ALL
-            SELECT format('DROP ROUTINE IF EXISTS %s CASCADE', p.oid::regprocedure)
-              FROM pg_proc p WHERE p.pronamespace = 'inspect'::regnamespace
-        """)
-    ).scalars()
-    for statement in found:
-        tx.exec_driver_sql(statement, execution_options={"no_parameters": True})
+def _missing_roles(tx: Connection, directory: Path) -> tuple[str, ...]:
+    """Return the roles that bootstrap.sql names and this server lacks."""
+    named = dict.fromkeys(re.findall(r"'(cleave_\w+)'", (directory / "bootstrap.sql").read_text()))
+    present = set(tx.execute(text("SELECT rolname FROM pg_roles")).scalars())
+    return tuple(role for role in named if role not in present)
 
 
-def _grant_views(tx: Connection) -> None:
-    tx.execute(text("GRANT SELECT ON ALL TABLES IN SCHEMA inspect TO cleave_inspector, cleave_controller"))
-    tx.execute(text("GRANT EXECUTE ON ALL ROUTINES IN SCHEMA inspect TO cleave_inspector, cleave_controller"))
+def _changed_defaults(tx: Connection) -> tuple[str, ...]:
+    """Return the policy parameters whose stored default the run changes; none where this login may not read the defaults."""
+    readable = tx.execute(
+        text("SELECT has_table_privilege(to_regclass('cleave.policy_default'), 'SELECT')")
+    ).scalar_one()
+    if readable is False:
+        return ()
+    rows = tx.execute(text("SELECT * FROM cleave.policy_default")).all() if readable else []
+    stored, declared = {name: value for name, value in rows}, AutoScalePolicy().to_document()  # noqa: C416
+    return tuple(
+        sorted(name for name in stored | declared if stored.get(name, ...) != declared.get(name, ...))
+    )
 
 
 def _write_policy_defaults(tx: Connection) -> None:

@@ -5,8 +5,7 @@ the first one included, begins with a synthetic `resync`, upon which the caller 
 waits; `interrupt` may be called from any thread and from signal handlers. A server that is frozen or that vanished
 sends nothing, so a listener that heard nothing for `SILENT_SECONDS` asks the server for an answer.
 
-Nearly all are sent by triggers, whoever changed the rows (`sql/migrations`; what is in force
-stands in `sql/schema.sql`):
+Nearly all are sent by triggers, whoever changed the rows (`sql/schema`):
 
 | channel | payload | sent by the trigger function | when |
 |---|---|---|---|

@@ -43,7 +43,7 @@ _HELD = text(r"""
 """)
 _MISSING = text("""
     SELECT role FROM unnest(ARRAY['pg_signal_backend', 'pg_read_all_stats']) AS role
-     WHERE NOT pg_has_role('cleave_owner', role, 'USAGE') ORDER BY 1
+     WHERE NOT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = 'cleave_owner' AND pg_has_role(r.oid, role, 'USAGE')) ORDER BY 1
 """)
 
 

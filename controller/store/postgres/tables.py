@@ -1,6 +1,6 @@
 """The columns that are written many rows at a time or by name; everything else is plain SQL text.
 
-They are declared to build statements with. Types and rules stand in sql/migrations.
+They are declared to build statements with. Types and rules stand in sql/schema.
 """
 
 from __future__ import annotations

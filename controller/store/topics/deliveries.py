@@ -1,4 +1,4 @@
-"""Deliveries that are counted over crashes: where each bucket's reading began, and the messages that fail or kill (migration 0033).
+"""Deliveries that are counted over crashes: where each bucket's reading began, and the messages that fail or kill (sql/schema/26_deliveries.sql).
 
 Only a bucket's present owner changes anything: each call names the consumer's life and the generation of its ownership.
 """

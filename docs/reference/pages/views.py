@@ -1,33 +1,38 @@
-"""The page about schema `inspect`, from sql/schema.sql."""
+"""The page about schema `inspect`, from sql/views."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from docs.reference.pages.markdown import ROOT, code, page
 
-_SENTENCE = r"IS '((?:[^']|'')*)';"
+_SENTENCE = r"IS\s+'((?:[^']|'')*)';"
+_TOKEN = re.compile(r"'(?:[^']|'')*'|--[^\n]*|[A-Za-z_]\w*|\s+|.", re.DOTALL)
+
+
+def source() -> str:
+    """The files of sql/views, in the order in which they are run."""
+    return "\n".join(path.read_text() for path in sorted((ROOT / "sql" / "views").glob("*.sql")))
 
 
 def views() -> str:
     """Views and functions with their COMMENT and columns."""
-    schema = (ROOT / "sql" / "schema.sql").read_text()
+    sql = source()
     parts = ["## Views"]
-    comments = dict(re.findall(rf"COMMENT ON VIEW inspect\.(\w+) {_SENTENCE}", schema))
-    for name, columns in sorted(view_columns(schema).items()):
+    comments = dict(re.findall(rf"COMMENT ON VIEW inspect\.(\w+) {_SENTENCE}", sql))
+    for name, columns in sorted(view_columns(sql).items()):
         parts += [f"### `inspect.{name}`", comments[name].replace("''", "'"), ", ".join(map(code, columns))]
     parts += ["## Functions"]
-    for name, arguments, columns in re.findall(
-        r"CREATE FUNCTION inspect\.(\w+)\(([^)]*)\) RETURNS (TABLE\(.*\)|\w+)", schema
-    ):
-        comment = re.search(
-            rf"COMMENT ON FUNCTION inspect\.{name}\({re.escape(arguments)}\) {_SENTENCE}", schema
-        )
+    functions = r"CREATE FUNCTION inspect\.(\w+)\(([^)]*)\)\s+RETURNS (TABLE\s*\([^)]*\)|\w+)"
+    for name, arguments, result in sorted(re.findall(functions, sql)):
+        types = ", ".join(argument.split()[-1] for argument in arguments.split(", "))
+        comment = re.search(rf"COMMENT ON FUNCTION inspect\.{name}(?:\({types}\))? {_SENTENCE}", sql)
         if comment is None:
-            raise LookupError(f"inspect.{name} has no COMMENT in sql/schema.sql; write one in sql/views")
-        named = [column.split()[0] for column in columns.removeprefix("TABLE(").rstrip(")").split(", ")]
-        result = ", ".join(map(code, named)) if columns.startswith("TABLE") else f"Returns {code(columns)}."
-        parts += [f"### `inspect.{name}({arguments})`", comment[1].replace("''", "'"), result]
+            raise LookupError(f"inspect.{name}({types}) has no COMMENT in sql/views; write one")
+        columns = [column.split()[0] for column in result.partition("(")[2].rstrip(")").split(",") if column]
+        returned = ", ".join(map(code, columns)) if columns else f"Returns {code(result)}."
+        parts += [f"### `inspect.{name}({arguments})`", comment[1].replace("''", "'"), returned]
     return page(
         "Schema `inspect`",
         "What people ask, as views and functions; the role `cleave_inspector` reads them and nothing else. Queries to "
@@ -36,24 +41,40 @@ def views() -> str:
     )
 
 
-def view_columns(schema: str) -> dict[str, list[str]]:
-    """The columns of each view of schema inspect, as pg_dump lays them out: one a line, under the outermost SELECT."""
+def view_columns(sql: str) -> dict[str, list[str]]:
+    """Return the columns of each view of schema inspect, from the select list of its outermost SELECT."""
     found = {}
-    for name, body in re.findall(r"CREATE VIEW inspect\.(\w+) AS\n(.*?);\n\n", schema, re.DOTALL):
-        first, *_rest = re.split(r"\n  *UNION", body)
-        selected = re.split(r"(?:^|\n) SELECT (?:DISTINCT ON \(.*?\) )?", first)[-1]
-        items = _top_level(selected.split("\n   FROM ")[0])
+    for name, body in re.findall(r"CREATE VIEW inspect\.(\w+) AS\n(.*?;)\n", sql, re.DOTALL):
+        items = [re.sub(r"^\s*DISTINCT ON \(.*?\)", "", item) for item in _select_list(body)]
         found[name] = [re.split(r"\bAS |\.", item)[-1].strip().strip('"') for item in items]
     return found
 
 
-def _top_level(text: str) -> list[str]:
-    """The text cut at the commas outside of all brackets."""
-    items, depth = [""], 0
-    for character in text:
-        depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(character, 0)
-        if character == "," and depth == 0:
+def _select_list(body: str) -> list[str]:
+    """Return the items between the first SELECT and its FROM outside of all brackets."""
+    items: list[str] = []
+    previous = ""
+    for word in _outer_tokens(body):
+        if word == "SELECT" and not items:
             items.append("")
-        else:
-            items[-1] += character
+        elif word in {"FROM", ";"} and items and previous != "DISTINCT":
+            return items
+        elif word == "," and items:
+            items.append("")
+        elif items:
+            items[-1] += word
+        previous = word if word.strip() else previous
     return items
+
+
+def _outer_tokens(body: str) -> Iterator[str]:
+    """Yield the tokens outside of all brackets, and each bracket with its contents as one token."""
+    depth, inside = 0, ""
+    for token in _TOKEN.findall(body):
+        if token.startswith("--"):
+            continue
+        depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(token, 0)
+        inside += token
+        if depth == 0:
+            yield inside
+            inside = ""

@@ -25,7 +25,6 @@ from controller.dataplane.base import LogReader, OutgoingMessage, Ownership
 from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient, reader
 from controller.domain.errors import FencedOut, LostRace
 from controller.domain.hash_range import FULL_RANGE, HashRange
-from controller.domain.key_hash import key_hash
 from controller.postgres.address import DatabaseAddress
 from tests.integration.dataplane.test_embedded import query
 from tests.support.drawn import cases
@@ -57,49 +56,6 @@ def parts(database: str, subscription: str = "s") -> list[tuple[int, int, int]]:
         "SELECT first_hash, last_hash, position FROM embedded.cursor WHERE subscription = %s ORDER BY 1",
         subscription,
     )
-
-
-def test_a_bucket_hash_computed_by_the_schema_is_the_producers(database: str) -> None:
-    keys = [
-        b"",
-        b"a",
-        b"ab",
-        b"abc",
-        b"abcd",
-        b"abcde",
-        bytes(range(256)),
-        "grün".encode(),
-        *(b"%d" % n for n in range(50)),
-    ]
-
-    found = query(database, "SELECT embedded.bucket_hash_of(k) FROM unnest(%s::bytea[]) AS k", keys)
-
-    assert [one for (one,) in found] == [key_hash(key).bucket_hash for key in keys]
-    assert query(database, "SELECT embedded.bucket_hash_of(NULL)") == [(0,)]
-
-
-def test_messages_stored_without_a_bucket_hash_are_in_the_bucket_of_their_key(
-    database: str, planes: Planes
-) -> None:
-    """Those that were there before the column."""
-    log = planes.log("s")
-    keys = [None, *(b"key-%d" % number for number in range(30))]
-    planes.logs.append(
-        log, [OutgoingMessage(b"%d" % n, key) for n, key in enumerate(keys)], producer="p", sequence=1
-    )
-    query(database, "UPDATE embedded.message SET bucket_hash = NULL")
-
-    for bucket in (LOW, HIGH):
-        found = planes.reader(log, "s", owner=str(bucket), bucket=bucket)
-        mine = [
-            b"%d" % n
-            for n, key in enumerate(keys)
-            if bucket.contains(key_hash(key).bucket_hash if key else 0)
-        ]
-        assert payloads(found.read(100)) == mine
-        found.acknowledge(*planes.positions(log, int(mine[0])))
-        found.close()
-    assert planes.plane.backlog(log, "s") == len(keys) - 2
 
 
 def test_a_message_beyond_the_ring_cannot_be_stored_by_hand(database: str, planes: Planes) -> None:

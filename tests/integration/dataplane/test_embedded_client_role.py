@@ -103,15 +103,6 @@ def test_it_can_share_a_queue_and_read_at_a_position(application: Application) -
     assert reader.is_at_end()
 
 
-def test_it_reads_messages_stored_without_a_bucket_hash(database: str, application: Application) -> None:
-    planes = application.planes
-    log = planes.log("s")
-    planes.send(log, b"1")
-    query(database, "UPDATE embedded.message SET bucket_hash = NULL")
-
-    assert payloads(planes.reader(log, "s", bucket=LOW).read(1)) == [b"1"]
-
-
 @pytest.mark.parametrize(
     "statement",
     [

@@ -7,8 +7,7 @@ from collections import defaultdict
 from sqlalchemy import text
 
 from controller.store.postgres.engine import Store
-from docs.reference.pages.markdown import ROOT
-from docs.reference.pages.views import view_columns
+from docs.reference.pages.views import source, view_columns
 
 _COLUMNS = text("""
     SELECT table_name, column_name FROM information_schema.columns
@@ -24,4 +23,4 @@ def test_the_columns_on_the_page_are_those_of_the_views(database: str) -> None:
             found[view].append(column)
     store.dispose()
 
-    assert view_columns((ROOT / "sql" / "schema.sql").read_text()) == found
+    assert view_columns(source()) == found

@@ -233,7 +233,7 @@ def test_a_worker_older_than_the_schema_is_told(cleave: CommandLine) -> None:
     lease = "INSERT INTO cleave.lease (name, holder, expires_at, schema_version) VALUES (:name, :holder, :until, :knows)"
     for holder, knows in (
         ("current", newest),
-        ("old", "0066_a_cursor_knows_its_ownership"),
+        ("old", "0.0.9"),
         ("ancient", None),
     ):
         until = "infinity"
@@ -242,9 +242,7 @@ def test_a_worker_older_than_the_schema_is_told(cleave: CommandLine) -> None:
     level, sentence = findings(cleave)["worker schemas"]
 
     assert level == "note"
-    assert (
-        f"at {newest}: ancient (knows no version), old (knows 0066_a_cursor_knows_its_ownership)" in sentence
-    )
+    assert f"at {newest}: ancient (knows no version), old (knows 0.0.9)" in sentence
 
 
 def test_an_operation_that_is_stuck_is_told(cleave: CommandLine) -> None:

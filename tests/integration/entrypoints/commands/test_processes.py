@@ -13,6 +13,7 @@ from controller.devstack.ports import free_port, release_port
 from controller.devstack.process import ChildProcess
 from controller.settings import PROJECT_ROOT, load_settings
 from tests.support.command_line import CommandLine
+from tests.support.store_driver import StoreDriver
 from tests.support.waiting import wait_until
 
 
@@ -28,8 +29,9 @@ def test_migrate_brings_an_empty_database_to_the_schema_once(on_empty: CommandLi
     applied = on_empty.json("migrate")["applied"]
     again = on_empty.json("migrate")["applied"]
 
-    assert planned[0] == "0001_topics"
-    assert applied == [*planned, "views"]
+    assert planned[0] == "0.1.0"
+    assert planned[-1] == "views"
+    assert applied == planned
     assert again == []
     assert on_empty.json("topics", "list") == []
 
@@ -47,6 +49,32 @@ def test_a_dry_run_of_migrate_changes_nothing(on_empty: CommandLine) -> None:
     first = on_empty.json("migrate", "--dry-run")
 
     assert on_empty.json("migrate", "--dry-run") == first
+    assert (
+        "cleave_inspector, cleave_controller: views and functions of schema inspect" in first["would_grant"]
+    )
+    assert "max_segments" in first["would_set_default"]
+
+
+def test_a_dry_run_of_migrate_lists_first_the_views_of_others_that_stop_the_run(
+    on_empty: CommandLine, empty_database: str
+) -> None:
+    on_empty.ok("migrate")
+    driver = StoreDriver(empty_database)
+    driver.sql("CREATE VIEW public.of_others AS SELECT topic FROM inspect.topics")
+    driver.sql("GRANT SELECT ON inspect.topics TO cleave_client")
+    driver.sql("UPDATE cleave.migration SET checksum = 'of other views' WHERE name = 'views'")
+
+    planned = on_empty.json("migrate", "--dry-run")
+    assert next(iter(planned.items())) == ("would_stop_at", ["view of_others"])
+    assert "GRANT SELECT ON inspect.topics TO cleave_client" in planned["would_grant"]
+    assert "run `cleave migrate --drop-dependent-views`" in on_empty.refused("migrate")
+    asked_to_drop = on_empty.json("migrate", "--dry-run", "--drop-dependent-views")
+    assert asked_to_drop["would_drop"] == ["view of_others"]
+
+    assert on_empty.json("migrate", "--drop-dependent-views") == {"applied": ["views"]}
+
+    assert driver.sql("SELECT has_table_privilege('cleave_client', 'inspect.topics', 'SELECT')") == [(True,)]
+    driver.store.dispose()
 
 
 def test_a_worker_serves_metrics_and_gives_its_leases_back_when_told_to_leave(

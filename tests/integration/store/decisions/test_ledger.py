@@ -150,6 +150,8 @@ def test_days_that_ended_are_dropped_whole_and_no_other_row_goes(driver: StoreDr
     _made_of(driver, today - timedelta(days=40))
     month_ago = today - timedelta(days=31)
 
+    in_the_course_of_the_day = today - timedelta(days=40)
+    assert driver.do(ledger.drop_partitions, in_the_course_of_the_day) == []
     assert driver.do(ledger.drop_partitions, month_ago) == [f"decision_{today - timedelta(days=40):%Y%m%d}"]
     assert len(driver.do(ledger.list_decisions, 1)) == 2
 

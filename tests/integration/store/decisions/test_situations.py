@@ -106,12 +106,12 @@ def test_consumers_of_stream_subscriptions_count_and_others_do_not(driver: Store
 
 
 def test_a_session_whose_connection_broke_counts_until_it_is_given_up(driver: StoreDriver) -> None:
-    """It may be back in a moment: nothing is merged under it. Older programs still write down that it is away."""
+    """It may be back in a moment: nothing is merged under it."""
     topic_id = driver.create().topic_id
     driver.subscribe(topic_id, "billing")
     register(driver, topic_id, "billing", "a", "b")
 
-    driver.sql("UPDATE cleave.consumer SET connected = false WHERE name = 'a'")
+    driver.sql("UPDATE cleave.consumer SET disconnected_at = clock_timestamp() WHERE name = 'a'")
 
     assert situation(driver, topic_id).stream_consumers == {"billing": 2}
 

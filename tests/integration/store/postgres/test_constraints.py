@@ -41,7 +41,7 @@ def test_every_named_rule_carries_its_sentence(driver: StoreDriver) -> None:
 
 BAD_INPUT: list[tuple[str, type[CleaveError], str]] = [
     (
-        "INSERT INTO cleave.topic (name, namespace, next_segment_id) VALUES ('a b', 't/n', 0)",
+        "INSERT INTO cleave.topic (name, namespace, next_segment_id) VALUES ('a/b', 't/n', 0)",
         InvalidInput,
         "A topic name is",
     ),

@@ -1,4 +1,4 @@
-"""`cleave migrate`: once, in order, by one at a time, and not over a history that changed."""
+"""`cleave migrate`: the schema and what follows it, once, in order, by one at a time, and not over a history that changed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ import pytest
 
 from controller.devstack.postgres import PostgresServer
 from controller.domain.errors import CleaveError, Conflict
-from controller.domain.key_hash import key_hash
 from controller.domain.policy import AutoScalePolicy
-from controller.store.postgres.migrations import migrate, pending, sql_directory
+from controller.store.postgres.migrations import (
+    BASELINE,
+    migrate,
+    newest_applied,
+    newest_known,
+    pending,
+    plan,
+    sql_directory,
+)
 from tests.support.store_driver import StoreDriver
 
 
@@ -34,8 +41,12 @@ def _tables(driver: StoreDriver) -> set[str]:
     return {name for (name,) in driver.sql("SELECT schemaname || '.' || tablename FROM pg_tables")}
 
 
-def test_everything_is_applied_once_in_order(empty_database: str, empty: StoreDriver) -> None:
-    names = sorted(path.stem for path in (sql_directory() / "migrations").glob("*.sql"))
+def _add(sql: Path, name: str, statements: str) -> None:
+    (sql / "migrations" / f"{name}.sql").write_text(statements)
+
+
+def test_an_empty_database_gets_the_schema_once(empty_database: str, empty: StoreDriver) -> None:
+    names = [BASELINE, *sorted(path.stem for path in (sql_directory() / "migrations").glob("*.sql"))]
     assert pending(empty_database) == names
 
     assert migrate(empty_database) == [*names, "views"]
@@ -44,6 +55,37 @@ def test_everything_is_applied_once_in_order(empty_database: str, empty: StoreDr
 
     assert migrate(empty_database) == []
     assert empty.sql("SELECT * FROM cleave.migration ORDER BY name") == ledger
+
+
+def test_migrations_follow_the_schema_in_the_order_of_their_names(
+    empty_database: str, empty: StoreDriver, sql: Path
+) -> None:
+    migrate(empty_database, sql)
+    _add(sql, "0002_second", "ALTER TABLE cleave.first ADD later integer;")
+    _add(sql, "0001_first", "CREATE TABLE cleave.first ();")
+
+    assert pending(empty_database, sql) == ["0001_first", "0002_second"]
+    assert migrate(empty_database, sql) == ["0001_first", "0002_second", "views"]
+    assert pending(empty_database, sql) == migrate(empty_database, sql) == []
+    with empty.store.transaction() as tx:
+        assert newest_applied(tx) == "0002_second"
+
+
+def test_an_empty_database_gets_the_schema_and_the_migrations_after_it(
+    empty_database: str, sql: Path
+) -> None:
+    _add(sql, "0001_first", "CREATE TABLE cleave.first ();")
+
+    assert migrate(empty_database, sql) == [BASELINE, "0001_first", "views"]
+
+
+def test_the_newest_known_is_the_schema_until_a_migration_follows(
+    empty_database: str, empty: StoreDriver
+) -> None:
+    migrate(empty_database)
+
+    with empty.store.transaction() as tx:
+        assert newest_applied(tx) == newest_known()
 
 
 def test_two_at_once_on_an_empty_database_make_one_schema(empty_database: str) -> None:
@@ -67,21 +109,47 @@ def test_two_at_once_on_an_empty_database_make_one_schema(empty_database: str) -
     assert [outcome for outcome in outcomes if isinstance(outcome, CleaveError)] == []
 
 
-def test_a_file_changed_after_it_was_applied_is_refused(empty_database: str, sql: Path) -> None:
+def test_a_migration_changed_after_it_was_applied_is_refused(empty_database: str, sql: Path) -> None:
+    _add(sql, "0001_first", "CREATE TABLE cleave.first ();")
     migrate(empty_database, sql)
-    changed = sql / "migrations" / "0002_operations.sql"
+    _add(sql, "0001_first", "CREATE TABLE cleave.first (); -- a second thought")
+
+    for attempt in (migrate, pending):
+        with pytest.raises(Conflict, match="0001_first was changed after it was applied; restore the file"):
+            attempt(empty_database, sql)
+
+
+_UNRELEASED = r"not created from the schema of 0\.1\.0 but by an unreleased version.*; create a new database, or dump the data"
+
+
+def test_a_database_with_the_ledger_of_an_unreleased_version_is_refused(
+    empty_database: str, empty: StoreDriver
+) -> None:
+    migrate(empty_database)
+    empty.sql("DELETE FROM cleave.migration")
+    empty.sql(
+        "INSERT INTO cleave.migration (name, checksum) VALUES ('0001_topics', 'a'), ('0002_operations', 'b'), ('views', 'c')"
+    )
+    before = _tables(empty)
+
+    for attempt in (migrate, pending, plan):
+        with pytest.raises(Conflict, match=_UNRELEASED):
+            attempt(empty_database)
+    assert _tables(empty) == before
+
+
+def test_a_database_made_from_other_files_of_the_schema_is_refused(empty_database: str, sql: Path) -> None:
+    migrate(empty_database, sql)
+    changed = next((sql / "schema").glob("*.sql"))
     changed.write_text(changed.read_text() + "-- a second thought\n")
 
     for attempt in (migrate, pending):
-        with pytest.raises(
-            Conflict, match="0002_operations was changed after it was applied; restore the file"
-        ):
+        with pytest.raises(Conflict, match=_UNRELEASED):
             attempt(empty_database, sql)
 
 
 def test_a_database_ahead_of_the_program_is_refused(empty_database: str, sql: Path) -> None:
-    newest = sql / "migrations" / "9999_from_the_future.sql"
-    newest.write_text("CREATE TABLE cleave.future ();")
+    _add(sql, "9999_from_the_future", "CREATE TABLE cleave.future ();")
     migrate(empty_database, sql)
 
     with pytest.raises(Conflict, match="9999_from_the_future was applied by a newer program; upgrade"):
@@ -89,8 +157,9 @@ def test_a_database_ahead_of_the_program_is_refused(empty_database: str, sql: Pa
 
 
 def test_a_file_that_comes_before_one_already_applied_is_refused(empty_database: str, sql: Path) -> None:
+    _add(sql, "0002_second", "SELECT 1;")
     migrate(empty_database, sql)
-    (sql / "migrations" / "0002_forgotten.sql").write_text("SELECT 1;")
+    _add(sql, "0001_forgotten", "SELECT 1;")
 
     with pytest.raises(Conflict, match="give it a higher number"):
         migrate(empty_database, sql)
@@ -101,45 +170,14 @@ def test_a_failing_file_leaves_nothing_behind_and_names_what_is_wrong(
 ) -> None:
     migrate(empty_database, sql)
     before = _tables(empty)
-    (sql / "migrations" / "9998_good.sql").write_text("CREATE TABLE cleave.good ();")
-    (sql / "migrations" / "9999_bad.sql").write_text("CREATE TABLE cleave.bad (x nonsense);")
+    _add(sql, "9998_good", "CREATE TABLE cleave.good ();")
+    _add(sql, "9999_bad", "CREATE TABLE cleave.bad (x nonsense);")
 
     with pytest.raises(CleaveError, match='type "nonsense" does not exist'):
         migrate(empty_database, sql)
 
     assert _tables(empty) == before
     assert pending(empty_database, sql) == ["9998_good", "9999_bad"]
-
-
-def test_what_was_approved_before_approvals_had_an_instant_has_one(
-    empty_database: str, empty: StoreDriver, sql: Path
-) -> None:
-    later = [file for file in (sql / "migrations").iterdir() if file.name >= "0020"]
-    held = {file: file.read_bytes() for file in (*later, *(sql / "views").iterdir())}
-    for file in held:
-        file.unlink()
-    migrate(empty_database, sql)
-    empty.sql(
-        "INSERT INTO cleave.namespace_bundles (cluster, namespace, boundaries, mode)"
-        " VALUES ('c', 't/ns', '{0,4294967295}', 'approval')"
-    )
-    empty.sql(
-        "INSERT INTO cleave.bundle_decision"
-        " (cluster, request_key, decided_at, decided_by, code_version, inputs, outcome)"
-        " VALUES ('c', 'r', now(), 'b', '1', '{}', '{}')"
-    )
-    empty.sql(
-        "INSERT INTO cleave.bundle_proposal"
-        " (cycle_id, ordinal, cluster, namespace, lower_bound, upper_bound, kind, reason, actor)"
-        " VALUES (1, 1, 'c', 't/ns', 0, 4294967295, 'unload', 'r', 'b')"
-    )
-    [(approved_at,)] = empty.sql("UPDATE cleave.bundle_proposal SET state = 'approved' RETURNING changed_at")
-
-    for file, content in held.items():
-        file.write_bytes(content)
-    migrate(empty_database, sql)
-
-    assert empty.sql("SELECT state, approved_at FROM cleave.bundle_proposal") == [("approved", approved_at)]
 
 
 def test_views_are_rebuilt_when_they_or_the_tables_change_and_only_then(
@@ -151,8 +189,10 @@ def test_views_are_rebuilt_when_they_or_the_tables_change_and_only_then(
     assert empty.sql("SELECT share FROM inspect.more") == [("100%",)]
 
     (sql / "views" / "zz_more.sql").unlink()
-    (sql / "migrations" / "9999_drop.sql").write_text(
-        "ALTER TABLE cleave.topic DROP COLUMN deleted_at CASCADE; ALTER TABLE cleave.topic ADD deleted_at timestamptz;"
+    _add(
+        sql,
+        "9999_drop",
+        "ALTER TABLE cleave.topic DROP COLUMN deleted_at CASCADE; ALTER TABLE cleave.topic ADD deleted_at timestamptz;",
     )
     assert migrate(empty_database, sql) == ["9999_drop", "views"]
     assert empty.sql("SELECT to_regclass('inspect.more')") == [(None,)]
@@ -221,43 +261,6 @@ def test_a_deployer_needs_no_superuser_and_others_are_told_so(pristine_server: P
     admin.store.dispose()
 
 
-def test_cursors_and_messages_from_before_entry_buckets_go_on_as_they_were(
-    empty_database: str, empty: StoreDriver, sql: Path
-) -> None:
-    """0031 divides nothing: each cursor is one part where it was, and a message's bucket is that of its key."""
-    later = [path for path in (sql / "migrations").glob("*.sql") if path.name >= "0031"]
-    later += (sql / "views").glob("*.sql")  # they are those of the newest schema
-    kept = {path: path.read_text() for path in later}
-    for path in later:
-        path.unlink()
-    migrate(empty_database, sql)
-    empty.sql("INSERT INTO embedded.log (name, next_offset) VALUES ('segment://t/n/x/0000-ffff-0', 2)")
-    empty.sql(
-        "INSERT INTO embedded.message (log_id, log_offset, published_at, key, payload)"
-        " SELECT 1, n, now(), convert_to('key', 'UTF8'), '' FROM generate_series(0, 1) n"
-    )
-    empty.sql(
-        "INSERT INTO embedded.cursor (log_id, subscription, position, generation, owner) VALUES (1, 's', 1, 41, 'a')"
-    )
-    for path, text in kept.items():
-        path.write_text(text)
-
-    migrate(empty_database, sql)
-
-    assert empty.sql("SELECT first_hash, last_hash, position, generation, owner FROM embedded.cursor") == [
-        (0, 65535, 1, 41, "a")
-    ]
-    bucket = key_hash(b"key").bucket_hash
-    taken = empty.sql(
-        "SELECT outcome, generation > 41, start FROM embedded.take('segment://t/n/x/0000-ffff-0', 's', 'b', '{}', :b, :b)",
-        b=bucket,
-    )
-    assert taken == [("taken", True, 1)]
-    read = "SELECT log_offset, payload IS NULL FROM embedded.read(1, 's', (SELECT generation FROM embedded.cursor WHERE owner = 'b'), 1, 9, 9, 9, 0)"
-    assert empty.sql(read) == [(1, False), (2, True)]
-    assert empty.sql("SELECT first_offset, incarnation FROM embedded.timeline") == [(0, "")]
-
-
 def test_a_migrator_who_may_make_no_role_is_told_which_one_is_missing(
     pristine_server: PostgresServer,
 ) -> None:
@@ -272,3 +275,129 @@ def test_a_migrator_who_may_make_no_role_is_told_which_one_is_missing(
 
     with pytest.raises(CleaveError, match=r"no role cleave_client.*CREATE ROLE cleave_client NOLOGIN"):
         migrate(pristine_server.url("roles", user="plain", password="pw"))
+
+
+@pytest.fixture
+def reporters(empty_database: str, empty: StoreDriver, sql: Path) -> Iterator[str]:
+    """A role of other people, who keep views of their own on the migrated database; the views are to be rebuilt."""
+    migrate(empty_database, sql)
+    role = f"reporters_{empty_database.rpartition('/')[2]}"
+    empty.sql(f"CREATE ROLE {role}")
+    (sql / "views" / "zz_more.sql").write_text("CREATE VIEW inspect.more AS SELECT 1 AS one;")
+    yield role
+    empty.sql(f"DROP OWNED BY {role} CASCADE")
+    empty.sql(f"DROP ROLE {role}")
+
+
+def _report(driver: StoreDriver) -> None:
+    driver.sql("CREATE SCHEMA reports")
+    driver.sql("CREATE VIEW reports.names AS SELECT topic FROM inspect.topics")
+    driver.sql("CREATE VIEW reports.count AS SELECT count(*) FROM reports.names")
+    driver.sql(
+        "CREATE FUNCTION reports.first() RETURNS text BEGIN ATOMIC SELECT min(topic) FROM reports.names; END"
+    )
+    driver.sql("CREATE VIEW inspect.of_others AS SELECT 1 AS one")
+    driver.sql("CREATE VIEW inspect.of_others_too AS SELECT count(*) FROM inspect.topics")
+
+
+_DEPENDENTS = (
+    "function reports.first()",
+    "view inspect.of_others_too",
+    "view reports.count",
+    "view reports.names",
+)
+
+
+def test_views_of_others_stop_a_rebuild_that_would_drop_them(
+    empty_database: str, empty: StoreDriver, sql: Path, reporters: str
+) -> None:
+    _report(empty)
+    ledger = empty.sql("SELECT * FROM cleave.migration ORDER BY name")
+
+    assert plan(empty_database, sql).dependents == _DEPENDENTS
+    with pytest.raises(
+        Conflict, match=r"others depend on them: .*view reports.count, view reports.names; drop"
+    ):
+        migrate(empty_database, sql)
+
+    assert empty.sql("SELECT * FROM cleave.migration ORDER BY name") == ledger
+    assert empty.sql("SELECT count FROM reports.count") == [(0,)]
+
+
+def test_views_of_others_are_dropped_on_request_and_those_that_do_not_depend_on_ours_stay(
+    empty_database: str, empty: StoreDriver, sql: Path, reporters: str
+) -> None:
+    _report(empty)
+
+    assert migrate(empty_database, sql, drop_dependent_views=True) == ["views"]
+
+    left = empty.sql("SELECT viewname FROM pg_views WHERE schemaname = 'reports' OR viewname ~ '^of_others'")
+    assert left == [("of_others",)]
+    assert plan(empty_database, sql).dependents == ()
+
+
+def test_views_of_others_stop_nothing_where_no_view_is_rebuilt(
+    empty_database: str, empty: StoreDriver
+) -> None:
+    migrate(empty_database)
+    _report(empty)
+
+    assert plan(empty_database).dependents == ()
+    assert migrate(empty_database) == []
+
+
+_RIGHTS = """
+    SELECT has_table_privilege(:role, 'inspect.topics', 'SELECT WITH GRANT OPTION'),
+           has_column_privilege(:role, 'inspect.operations', 'operation_id', 'SELECT'),
+           has_table_privilege(:role, 'inspect.operations', 'SELECT'),
+           has_function_privilege(:role, 'inspect.layout_at(text, bigint)', 'EXECUTE WITH GRANT OPTION')
+"""
+
+
+def test_rights_that_others_granted_on_views_survive_their_rebuild(
+    empty_database: str, empty: StoreDriver, sql: Path, reporters: str
+) -> None:
+    empty.sql(f"GRANT SELECT ON inspect.topics TO {reporters} WITH GRANT OPTION")
+    empty.sql(f"GRANT SELECT (operation_id) ON inspect.operations TO {reporters}")
+    empty.sql(f"GRANT EXECUTE ON FUNCTION inspect.layout_at(text, bigint) TO {reporters} WITH GRANT OPTION")
+    empty.sql(f"GRANT SELECT ON inspect.mirrors TO {reporters}")
+    (sql / "views" / "inspect_mirrors.sql").unlink()
+
+    assert [grant.statement for grant in plan(empty_database, sql).grants] == [
+        f"GRANT EXECUTE ON FUNCTION inspect.layout_at(text, bigint) TO {reporters} WITH GRANT OPTION",
+        f"GRANT SELECT (operation_id) ON inspect.operations TO {reporters}",
+        f"GRANT SELECT ON inspect.mirrors TO {reporters}",
+        f"GRANT SELECT ON inspect.topics TO {reporters} WITH GRANT OPTION",
+    ]
+    assert migrate(empty_database, sql) == ["views"]
+
+    assert empty.sql(_RIGHTS, role=reporters) == [(True, True, False, True)]
+    readers = "SELECT has_table_privilege('cleave_inspector', 'inspect.more', 'SELECT')"
+    assert empty.sql(readers) == [(True,)]
+
+
+def test_a_plan_names_everything_that_a_run_does(pristine_server: PostgresServer) -> None:
+    url = pristine_server.create_database("planned")
+    planned = plan(url)
+    assert planned.roles == (
+        "cleave_owner",
+        "cleave_controller",
+        "cleave_spark_loader",
+        "cleave_inspector",
+        "cleave_client",
+    )
+    assert planned.names == [BASELINE, "views"]
+    assert planned.roles_of_owner == ("pg_read_all_stats", "pg_signal_backend")
+    assert {"advisory locks", "temporary tables"} <= set(planned.public_rights)
+    assert planned.defaults == tuple(sorted(AutoScalePolicy().to_document()))
+
+    migrate(url)
+    admin = StoreDriver(url)
+    admin.sql("UPDATE cleave.policy_default SET value = '1' WHERE knob = 'max_segments'")
+    admin.sql("INSERT INTO cleave.policy_default VALUES ('knob_of_old', '1')")
+    admin.store.dispose()
+
+    left = plan(url)
+    assert (left.roles, left.names, left.grants) == ((), [], ())
+    assert (left.public_rights, left.roles_of_owner) == ((), ())
+    assert left.defaults == ("knob_of_old", "max_segments")

@@ -1,0 +1,55 @@
+-- Deletion of logs, and logs that this journal must not delete.
+
+-- Durable deletion: a backing topic is deleted through this queue and nowhere else.
+CREATE TABLE cleave.tombstone (
+    tombstone_id    bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    data_plane      text        NOT NULL,
+    backing_topic   text        NOT NULL,
+    topic_id        bigint      NOT NULL REFERENCES cleave.topic,
+    segment_id      bigint,
+    operation_id    bigint,
+    reason          text        NOT NULL,
+    absences        integer     NOT NULL DEFAULT 0,
+    absent_since    timestamptz,
+    attempts        integer     NOT NULL DEFAULT 0,
+    not_before      timestamptz NOT NULL DEFAULT '-infinity',
+    last_error      text,
+    created_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    closed_at       timestamptz,
+    discards_unread boolean     NOT NULL DEFAULT false,
+    drained_for     text[]      NOT NULL DEFAULT '{}',
+    kept_because    text,
+    CONSTRAINT tombstone_kept_is_closed CHECK (kept_because IS NULL OR closed_at IS NOT NULL)
+);
+CREATE UNIQUE INDEX tombstone_open_once ON cleave.tombstone (data_plane, backing_topic) WHERE closed_at IS NULL;
+CREATE INDEX tombstone_of_topic ON cleave.tombstone (topic_id) WHERE closed_at IS NULL;
+CREATE INDEX tombstone_due ON cleave.tombstone (not_before) WHERE closed_at IS NULL;
+COMMENT ON COLUMN cleave.tombstone.discards_unread IS 'A person requested the deletion of the topic with everything in it.';
+COMMENT ON COLUMN cleave.tombstone.drained_for IS
+    'Subscriptions that had read the segment to its end when it was pruned, whatever acknowledgements a broker has lost since.';
+COMMENT ON COLUMN cleave.tombstone.kept_because IS 'Reason for which the log was kept; NULL: the log is deleted, or will be.';
+COMMENT ON CONSTRAINT tombstone_kept_is_closed ON cleave.tombstone IS 'A deletion entry whose log is kept is closed.';
+COMMENT ON INDEX cleave.tombstone_open_once IS 'A log waits for its deletion once.';
+
+CREATE TABLE cleave.foreign_log (
+    data_plane    text NOT NULL,
+    backing_topic text NOT NULL,
+    topic_id      bigint NOT NULL REFERENCES cleave.topic,
+    segment_id    bigint,
+    reason        text NOT NULL,
+    token         text,
+    epoch         bigint,
+    unread        bigint,
+    found_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    seen_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (data_plane, backing_topic)
+);
+CREATE INDEX foreign_log_of_topic ON cleave.foreign_log (topic_id);
+COMMENT ON TABLE cleave.foreign_log IS 'One row per log that has the name of a segment and that this journal must not delete.';
+COMMENT ON COLUMN cleave.foreign_log.segment_id IS 'Segment id in the name of the log; NULL: the name holds none.';
+COMMENT ON COLUMN cleave.foreign_log.reason IS 'Reason for which the log is kept.';
+COMMENT ON COLUMN cleave.foreign_log.token IS 'Token stored with the log by the operation that created it; NULL: none.';
+COMMENT ON COLUMN cleave.foreign_log.epoch IS 'Layout epoch stored with the log; NULL: none.';
+COMMENT ON COLUMN cleave.foreign_log.unread IS 'Unread messages of the subscription that has most of them; NULL: not known.';
+COMMENT ON COLUMN cleave.foreign_log.found_at IS 'Time at which the log was first found.';
+COMMENT ON COLUMN cleave.foreign_log.seen_at IS 'Time at which the log was last found.';

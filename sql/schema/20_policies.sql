@@ -1,0 +1,100 @@
+-- Policies at three levels: cluster, namespace and topic; and the history of their changes.
+
+-- The defaults, written by `cleave migrate` from the domain's own dataclass, so that they are declared once.
+CREATE TABLE cleave.policy_default (
+    knob  text  PRIMARY KEY,
+    value jsonb NOT NULL
+);
+
+CREATE TABLE cleave.cluster_policy (
+    singleton   boolean     PRIMARY KEY DEFAULT true,
+    policy      jsonb       NOT NULL DEFAULT '{}',
+    row_version bigint      NOT NULL DEFAULT 1,
+    actor       text        NOT NULL DEFAULT 'migrate',
+    updated_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT cluster_policy_one_row CHECK (singleton),
+    CONSTRAINT cluster_policy_is_object CHECK (jsonb_typeof(policy) = 'object')
+);
+-- A cluster begins with the profile `adaptive`.
+INSERT INTO cleave.cluster_policy (policy) VALUES ('{"profile": "adaptive"}');
+COMMENT ON CONSTRAINT cluster_policy_one_row ON cleave.cluster_policy IS 'There is one cluster policy.';
+COMMENT ON CONSTRAINT cluster_policy_is_object ON cleave.cluster_policy IS 'A stored policy is a JSON object of knobs.';
+
+CREATE TABLE cleave.namespace_policy (
+    namespace   text        PRIMARY KEY,
+    policy      jsonb       NOT NULL,
+    row_version bigint      NOT NULL DEFAULT 1,
+    actor       text        NOT NULL,
+    updated_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT namespace_policy_form CHECK (namespace ~ '^[^/[:space:]]+/[^/[:space:]]+$'),
+    CONSTRAINT namespace_policy_is_object CHECK (jsonb_typeof(policy) = 'object')
+);
+COMMENT ON CONSTRAINT namespace_policy_form ON cleave.namespace_policy IS 'A namespace is tenant/namespace.';
+COMMENT ON CONSTRAINT namespace_policy_is_object ON cleave.namespace_policy IS 'A stored policy is a JSON object of knobs.';
+
+-- The stored value of a knob: by the topic, else the namespace, else the cluster. JSON's null is the same as absent.
+CREATE FUNCTION cleave.knob_stored(knob text, topic jsonb, namespace jsonb, cluster jsonb) RETURNS jsonb
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN coalesce(nullif(topic -> knob, 'null'), nullif(namespace -> knob, 'null'), nullif(cluster -> knob, 'null'));
+COMMENT ON FUNCTION cleave.knob_stored IS 'Value of the nearest level that sets the knob; NULL: the default counts.';
+
+-- A stored knob need not be a number that float8 can hold: a newer program or a hand wrote it. The evaluator leaves such a
+-- topic alone; for its load records the default of the knob counts, so that the run goes on for all others.
+CREATE FUNCTION cleave.knob_number(value jsonb) RETURNS float8
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE
+    WHEN jsonb_typeof(value) = 'number' THEN
+        CASE WHEN abs(CAST(value AS numeric)) > 1.7976931348623157e308 THEN NULL
+             WHEN abs(CAST(value AS numeric)) < 1e-300 THEN 0
+             ELSE CAST(value AS float8) END
+    WHEN value IN ('"Infinity"', '"-Infinity"', '"NaN"') THEN CAST(value #>> '{}' AS float8)
+END;
+COMMENT ON FUNCTION cleave.knob_number IS 'Number that a knob holds, also Infinity and NaN as text; NULL where none fits a float8.';
+
+-- One row for each change of a stored policy, at any level, by whatever path it came.
+CREATE TABLE cleave.policy_change (
+    change_id  bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    level      text        NOT NULL,
+    name       text,
+    topic_id   bigint,
+    actor      text        NOT NULL,
+    before     jsonb       NOT NULL,
+    after      jsonb       NOT NULL,
+    CONSTRAINT policy_change_level_known CHECK (level IN ('cluster', 'namespace', 'topic')),
+    CONSTRAINT policy_change_named CHECK ((level = 'cluster') = (name IS NULL) AND (level = 'topic') = (topic_id IS NOT NULL))
+);
+CREATE INDEX policy_change_of ON cleave.policy_change (level, name, change_id);
+COMMENT ON CONSTRAINT policy_change_level_known ON cleave.policy_change IS 'A policy is of the cluster, a namespace or a topic.';
+COMMENT ON CONSTRAINT policy_change_named ON cleave.policy_change IS 'A namespace and a topic are named, and a topic has its id.';
+CREATE TRIGGER policy_change_is_history BEFORE UPDATE OR DELETE ON cleave.policy_change
+    FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
+
+-- The program says who changes a policy in the transaction's setting cleave.actor; else it is the login. The actor of the row
+-- does not count: a hand that writes the policy alone leaves the name of whoever wrote it before.
+CREATE FUNCTION cleave.note_policy_change() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    was jsonb := CASE WHEN TG_OP = 'INSERT' THEN '{}' ELSE coalesce(OLD.policy, '{}') END;
+    now jsonb := CASE WHEN TG_OP = 'DELETE' THEN '{}' ELSE coalesce(NEW.policy, '{}') END;
+    who text := coalesce(nullif(current_setting('cleave.actor', true), ''), session_user::text);
+BEGIN
+    IF was = now THEN
+        RETURN NULL;
+    ELSIF TG_ARGV[0] = 'topic' THEN
+        INSERT INTO cleave.policy_change (level, name, topic_id, actor, before, after) VALUES ('topic', NEW.name, NEW.topic_id, who, was, now);
+    ELSIF TG_ARGV[0] = 'cluster' THEN
+        INSERT INTO cleave.policy_change (level, actor, before, after) VALUES ('cluster', who, was, now);
+    ELSE
+        INSERT INTO cleave.policy_change (level, name, actor, before, after)
+        VALUES ('namespace', coalesce(NEW.namespace, OLD.namespace), who, was, now);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER cluster_policy_history AFTER UPDATE ON cleave.cluster_policy
+    FOR EACH ROW EXECUTE FUNCTION cleave.note_policy_change('cluster');
+CREATE TRIGGER namespace_policy_history AFTER INSERT OR UPDATE OR DELETE ON cleave.namespace_policy
+    FOR EACH ROW EXECUTE FUNCTION cleave.note_policy_change('namespace');
+CREATE TRIGGER topic_policy_history AFTER UPDATE OF policy ON cleave.topic
+    FOR EACH ROW WHEN (OLD.policy IS DISTINCT FROM NEW.policy) EXECUTE FUNCTION cleave.note_policy_change('topic');
+CREATE TRIGGER topic_policy_first AFTER INSERT ON cleave.topic
+    FOR EACH ROW WHEN (NEW.policy IS NOT NULL) EXECUTE FUNCTION cleave.note_policy_change('topic');

@@ -1,0 +1,152 @@
+-- Subscriptions, and how far each has read the sealed segments.
+--
+-- Segments that a subscription has still to read are found by an index, however many segments the topic has had. For that,
+-- segment.drained_at is set with the last drain mark that was missing, and cleared when a mark is taken back. The deletion of a
+-- subscription sets nothing: segments that this subscription alone had not read are skipped by readers until another mark is
+-- written.
+
+CREATE TABLE cleave.subscription (
+    topic_id        bigint      NOT NULL REFERENCES cleave.topic,
+    name            text        NOT NULL,
+    kind            text        NOT NULL DEFAULT 'STREAM',
+    state           text        NOT NULL DEFAULT 'live',
+    created_epoch   bigint      NOT NULL,
+    created_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    generation      bigint      NOT NULL DEFAULT 0,
+    parents_block   boolean     NOT NULL DEFAULT true,
+    drain_consumers integer     NOT NULL DEFAULT 1,
+    origin          bigint      NOT NULL DEFAULT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+    PRIMARY KEY (topic_id, name),
+    CONSTRAINT subscription_kind_known CHECK (kind IN ('STREAM', 'QUEUE', 'CHECKPOINT')),
+    CONSTRAINT subscription_state_known CHECK (state IN ('live', 'deleting')),
+    CONSTRAINT subscription_name_form CHECK (name ~ '^[^[:space:]]+$'),
+    CONSTRAINT subscription_generation_not_negative CHECK (generation >= 0),
+    CONSTRAINT subscription_drain_consumers_positive CHECK (drain_consumers BETWEEN 1 AND 65536)
+);
+COMMENT ON COLUMN cleave.subscription.generation IS 'Rises by 1 with each change of owners; a bucket carries that of its last one.';
+COMMENT ON COLUMN cleave.subscription.parents_block IS
+    'Whether a segment is handed out only when all that it descends from is read. False: lag matters more than the order of a key.';
+COMMENT ON COLUMN cleave.subscription.drain_consumers IS
+    'So many consumers at most share the entry buckets of a sealed segment until it is read, beside what else they read.';
+COMMENT ON COLUMN cleave.subscription.origin IS
+    'Positions that applications keep of this subscription mean something under this number only: it rises with each seek.';
+COMMENT ON CONSTRAINT subscription_kind_known ON cleave.subscription IS 'A subscription is of kind STREAM, QUEUE or CHECKPOINT.';
+COMMENT ON CONSTRAINT subscription_state_known ON cleave.subscription IS 'A subscription is live or deleting.';
+COMMENT ON CONSTRAINT subscription_name_form ON cleave.subscription IS 'A subscription name is not empty and has no spaces.';
+COMMENT ON CONSTRAINT subscription_generation_not_negative ON cleave.subscription IS 'Generations only rise.';
+COMMENT ON CONSTRAINT subscription_drain_consumers_positive ON cleave.subscription IS
+    'A sealed segment is read by 1 to 65536 consumers.';
+
+-- Consumers that brokers list, of applications that never register. One row per subscription in use, written when something about
+-- it changed. The reader of an evaluation's inputs settles how many of the consumers count for a decision.
+CREATE TABLE cleave.observed_subscription (
+    topic_id          bigint      NOT NULL REFERENCES cleave.topic,
+    name              text        NOT NULL,
+    subscription_type text        NOT NULL,
+    consumers         integer     NOT NULL,
+    consumer_names    text[]      NOT NULL,
+    changed_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (topic_id, name),
+    CONSTRAINT observed_subscription_in_use CHECK (consumers > 0)
+);
+COMMENT ON COLUMN cleave.observed_subscription.subscription_type IS
+    'The broker''s word: Exclusive, Failover and Key_Shared are read in order, Shared is a queue.';
+COMMENT ON COLUMN cleave.observed_subscription.consumer_names IS 'The first hundred names; a consumer without one is only counted.';
+COMMENT ON CONSTRAINT observed_subscription_in_use ON cleave.observed_subscription IS
+    'A subscription is listed while it has consumers.';
+
+CREATE TABLE cleave.segment_drain (
+    topic_id     bigint      NOT NULL,
+    subscription text        NOT NULL,
+    segment_id   bigint      NOT NULL,
+    drained_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (topic_id, subscription, segment_id),
+    CONSTRAINT segment_drain_subscription FOREIGN KEY (topic_id, subscription) REFERENCES cleave.subscription ON DELETE CASCADE,
+    CONSTRAINT segment_drain_segment FOREIGN KEY (topic_id, segment_id) REFERENCES cleave.segment
+);
+COMMENT ON CONSTRAINT segment_drain_subscription ON cleave.segment_drain IS
+    'What is drained is drained for a subscription that exists.';
+COMMENT ON CONSTRAINT segment_drain_segment ON cleave.segment_drain IS
+    'What is drained is a segment that exists; read the layout again.';
+
+CREATE TABLE cleave.drain_backlog (
+    topic_id     bigint      NOT NULL,
+    segment_id   bigint      NOT NULL,
+    messages     bigint      NOT NULL,
+    counted_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    moved_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    subscription text        NOT NULL,
+    PRIMARY KEY (topic_id, subscription, segment_id),
+    CONSTRAINT drain_backlog_subscription FOREIGN KEY (topic_id, subscription) REFERENCES cleave.subscription ON DELETE CASCADE,
+    CONSTRAINT drain_backlog_segment FOREIGN KEY (topic_id, segment_id) REFERENCES cleave.segment,
+    CONSTRAINT drain_backlog_counts CHECK (messages >= 0)
+) WITH (fillfactor = 70);
+COMMENT ON TABLE cleave.drain_backlog IS
+    'Unacknowledged messages of a sealed segment, counted once a minute where a drain takes longer than a moment.';
+COMMENT ON COLUMN cleave.drain_backlog.moved_at IS 'When the number was first counted as it is.';
+COMMENT ON CONSTRAINT drain_backlog_subscription ON cleave.drain_backlog IS 'A backlog is of a subscription that exists.';
+COMMENT ON CONSTRAINT drain_backlog_segment ON cleave.drain_backlog IS
+    'A backlog is of a segment that exists; read the layout again.';
+COMMENT ON CONSTRAINT drain_backlog_counts ON cleave.drain_backlog IS 'Nobody has less than nothing left to read.';
+
+CREATE TABLE cleave.bucket_checkpoint (
+    topic_id     bigint      NOT NULL,
+    subscription text        NOT NULL,
+    segment_id   bigint      NOT NULL,
+    bucket       integer     NOT NULL,
+    position     text        NOT NULL,
+    row_version  bigint      NOT NULL DEFAULT 1,
+    updated_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (topic_id, subscription, segment_id, bucket),
+    CONSTRAINT bucket_checkpoint_subscription FOREIGN KEY (topic_id, subscription) REFERENCES cleave.subscription ON DELETE CASCADE,
+    CONSTRAINT bucket_checkpoint_segment FOREIGN KEY (topic_id, segment_id) REFERENCES cleave.segment
+);
+COMMENT ON CONSTRAINT bucket_checkpoint_subscription ON cleave.bucket_checkpoint IS
+    'A checkpoint belongs to a subscription that exists.';
+COMMENT ON CONSTRAINT bucket_checkpoint_segment ON cleave.bucket_checkpoint IS
+    'A checkpoint is of a segment that exists; read the layout again.';
+
+CREATE FUNCTION cleave.awaits_reader(of_topic bigint, of_segment bigint, sealed bigint) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (
+        SELECT FROM cleave.subscription u
+         WHERE u.topic_id = of_topic AND u.state = 'live' AND u.created_epoch < sealed
+           AND NOT EXISTS (SELECT FROM cleave.segment_drain d
+                            WHERE d.topic_id = of_topic AND d.subscription = u.name AND d.segment_id = of_segment))
+$$;
+COMMENT ON FUNCTION cleave.awaits_reader IS
+    'True if a live subscription older than the epoch `sealed` must still read the segment.';
+
+CREATE FUNCTION cleave.on_drain_marked() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE cleave.segment s SET drained_at = clock_timestamp()
+      FROM (SELECT DISTINCT topic_id, segment_id FROM added) a
+     WHERE s.topic_id = a.topic_id AND s.segment_id = a.segment_id AND s.drained_at IS NULL
+       AND NOT cleave.awaits_reader(s.topic_id, s.segment_id, s.sealed_epoch);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER segment_drain_insert AFTER INSERT ON cleave.segment_drain REFERENCING NEW TABLE AS added
+    FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_drain_marked();
+
+CREATE FUNCTION cleave.on_drain_taken_back() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE cleave.segment s SET drained_at = NULL
+      FROM (SELECT DISTINCT topic_id, segment_id FROM removed) r
+     WHERE s.topic_id = r.topic_id AND s.segment_id = r.segment_id AND s.drained_at IS NOT NULL
+       AND cleave.awaits_reader(s.topic_id, s.segment_id, s.sealed_epoch);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER segment_drain_delete AFTER DELETE ON cleave.segment_drain REFERENCING OLD TABLE AS removed
+    FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_drain_taken_back();
+
+CREATE FUNCTION cleave.on_subscription_insert() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    -- As a rule a subscription begins at the topic's present epoch, and nothing was sealed after that.
+    IF NEW.created_epoch < (SELECT epoch FROM cleave.topic WHERE topic_id = NEW.topic_id) THEN
+        UPDATE cleave.segment SET drained_at = NULL
+         WHERE topic_id = NEW.topic_id AND sealed_epoch > NEW.created_epoch AND drained_at IS NOT NULL;
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER subscription_insert AFTER INSERT ON cleave.subscription
+    FOR EACH ROW EXECUTE FUNCTION cleave.on_subscription_insert();

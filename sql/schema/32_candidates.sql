@@ -1,0 +1,91 @@
+-- Candidate policies. A candidate is evaluated beside the live policy and never acts. It is promoted only if a backtest on the
+-- topic's own history shows that it would have cost less.
+
+CREATE TABLE cleave.policy_candidate (
+    candidate_id bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    topic_id     bigint      NOT NULL,
+    override     jsonb       NOT NULL,
+    proposed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    proposed_by  text        NOT NULL,
+    reason       text        NOT NULL,
+    state        text        NOT NULL DEFAULT 'shadow',
+    run_id       bigint,
+    ended_at     timestamptz,
+    ended_by     text,
+    outcome      text,
+    CONSTRAINT policy_candidate_of_topic FOREIGN KEY (topic_id) REFERENCES cleave.topic,
+    CONSTRAINT policy_candidate_evidence FOREIGN KEY (run_id) REFERENCES cleave.backtest_run,
+    CONSTRAINT policy_candidate_state_known CHECK (state IN ('shadow', 'promoted', 'refused', 'withdrawn')),
+    CONSTRAINT policy_candidate_sets_something CHECK (jsonb_typeof(override) = 'object' AND override <> '{}'),
+    CONSTRAINT policy_candidate_ended CHECK (
+        (state = 'shadow') = (ended_at IS NULL) AND (state = 'shadow') = (ended_by IS NULL)
+        AND (state = 'shadow') = (outcome IS NULL))
+);
+CREATE UNIQUE INDEX policy_candidate_one_in_shadow ON cleave.policy_candidate (topic_id) WHERE state = 'shadow';
+CREATE INDEX policy_candidate_by_topic ON cleave.policy_candidate (topic_id, candidate_id);
+CREATE INDEX policy_candidate_by_evidence ON cleave.policy_candidate (run_id) WHERE run_id IS NOT NULL;
+COMMENT ON TABLE cleave.policy_candidate IS
+    'Policies proposed for a topic: the parameters they set on top of the policy in force, by whom, and what became of them.';
+COMMENT ON COLUMN cleave.policy_candidate.run_id IS 'The backtest that speaks for or against it.';
+COMMENT ON CONSTRAINT policy_candidate_of_topic ON cleave.policy_candidate IS 'A candidate is of a topic that there is.';
+COMMENT ON CONSTRAINT policy_candidate_evidence ON cleave.policy_candidate IS
+    'The evidence for a candidate is a backtest that was run.';
+COMMENT ON CONSTRAINT policy_candidate_state_known ON cleave.policy_candidate IS
+    'A candidate is in shadow, promoted, refused or withdrawn.';
+COMMENT ON CONSTRAINT policy_candidate_sets_something ON cleave.policy_candidate IS
+    'A candidate is a JSON object of knobs and sets at least one.';
+COMMENT ON CONSTRAINT policy_candidate_ended ON cleave.policy_candidate IS
+    'What is not in shadow any more has ended at an instant, by somebody, for a reason.';
+COMMENT ON INDEX cleave.policy_candidate_one_in_shadow IS
+    'A topic has at most one candidate in shadow: promote or withdraw that one first.';
+
+CREATE FUNCTION cleave.policy_candidate_before_update() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF OLD.state <> 'shadow'
+       OR (NEW.candidate_id, NEW.topic_id, NEW.override, NEW.proposed_at, NEW.proposed_by, NEW.reason)
+          IS DISTINCT FROM (OLD.candidate_id, OLD.topic_id, OLD.override, OLD.proposed_at, OLD.proposed_by, OLD.reason) THEN
+        RAISE EXCEPTION 'Rows of policy_candidate are history: only what is in shadow changes, and only its state, evidence and outcome.'
+            USING ERRCODE = 'restrict_violation', CONSTRAINT = 'policy_candidate_is_history';
+    END IF;
+    IF NEW.state = 'promoted' AND NOT EXISTS (
+        SELECT FROM cleave.backtest_result c JOIN cleave.backtest_result l USING (run_id, topic_id)
+         WHERE run_id = NEW.run_id AND topic_id = NEW.topic_id AND c.policy = 'candidate' AND l.policy = 'in-force'
+        HAVING sum(c.cost) < sum(l.cost)) THEN
+        RAISE EXCEPTION 'Candidate % is promoted only on a backtest of its topic in which it cost less than the policy in force.',
+            NEW.candidate_id USING ERRCODE = 'check_violation', CONSTRAINT = 'policy_candidate_proved';
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER policy_candidate_before_update BEFORE UPDATE ON cleave.policy_candidate
+    FOR EACH ROW EXECUTE FUNCTION cleave.policy_candidate_before_update();
+
+-- One row for each evaluation at which the candidate's outcome changed. Maintenance deletes rows older than the decision log's
+-- days.
+CREATE TABLE cleave.shadow_decision (
+    shadow_id      bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    candidate_id   bigint      NOT NULL,
+    topic_id       bigint      NOT NULL,
+    decided_at     timestamptz NOT NULL,
+    epoch          bigint      NOT NULL,
+    lanes          text[]      NOT NULL,
+    decided_by     text        NOT NULL,
+    code_version   text        NOT NULL,
+    decisions      jsonb       NOT NULL,
+    refusals       jsonb       NOT NULL,
+    live_decisions jsonb       NOT NULL,
+    live_refusals  jsonb       NOT NULL,
+    decision_id    bigint,
+    outcome_digest text,
+    situation      text        NOT NULL,
+    CONSTRAINT shadow_decision_of_candidate FOREIGN KEY (candidate_id) REFERENCES cleave.policy_candidate
+);
+CREATE INDEX shadow_decision_newest ON cleave.shadow_decision (candidate_id, shadow_id);
+CREATE INDEX shadow_decision_by_age ON cleave.shadow_decision USING brin (decided_at);
+COMMENT ON TABLE cleave.shadow_decision IS
+    'What a candidate would have done and refused, beside the live policy at the same evaluation; nothing was carried out.';
+COMMENT ON COLUMN cleave.shadow_decision.decision_id IS
+    'Decision of the live policy at the same evaluation; NULL if it wrote none.';
+COMMENT ON COLUMN cleave.shadow_decision.outcome_digest IS 'What it said, in short: the next row is written when this changes.';
+COMMENT ON CONSTRAINT shadow_decision_of_candidate ON cleave.shadow_decision IS 'A decision in shadow is a candidate''s.';
+CREATE TRIGGER shadow_decision_is_history BEFORE UPDATE ON cleave.shadow_decision
+    FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();

@@ -1,0 +1,253 @@
+-- The loader's inbox, and the functions that merge one run of it into the load records.
+
+-- Thresholds in force, resolved field by field: topic, else namespace, else cluster, else default. Under strict_pulsar the load
+-- records of a topic follow the rule of Pulsar's reporter, so the aggregation has to know it.
+CREATE VIEW cleave.threshold_in_force AS
+SELECT t.topic_id,
+       max(number) FILTER (WHERE knob = 'split_msg_rate_in')   AS split_msg_rate_in,
+       max(number) FILTER (WHERE knob = 'split_byte_rate_in')  AS split_byte_rate_in,
+       max(number) FILTER (WHERE knob = 'split_msg_rate_out')  AS split_msg_rate_out,
+       max(number) FILTER (WHERE knob = 'split_byte_rate_out') AS split_byte_rate_out,
+       max(number) FILTER (WHERE knob = 'merge_msg_rate_in')   AS merge_msg_rate_in,
+       max(number) FILTER (WHERE knob = 'merge_byte_rate_in')  AS merge_byte_rate_in,
+       max(number) FILTER (WHERE knob = 'merge_msg_rate_out')  AS merge_msg_rate_out,
+       max(number) FILTER (WHERE knob = 'merge_byte_rate_out') AS merge_byte_rate_out,
+       max(number) FILTER (WHERE knob = 'load_change_threshold') AS load_change_threshold,
+       coalesce(bool_or(stored = 'true') FILTER (WHERE knob = 'strict_pulsar'), false) AS strict_pulsar
+  FROM cleave.topic t
+  LEFT JOIN cleave.namespace_policy n ON n.namespace = t.namespace
+ CROSS JOIN cleave.cluster_policy c
+ CROSS JOIN LATERAL (
+       SELECT d.knob, held.stored, coalesce(cleave.knob_number(held.stored), cleave.knob_number(d.value)) AS number
+         FROM cleave.policy_default d
+        CROSS JOIN LATERAL (SELECT cleave.knob_stored(d.knob, t.policy, n.policy, c.policy) AS stored) held
+        WHERE d.knob ~ '^(split|merge)_(msg|byte)_rate_(in|out)$' OR d.knob IN ('load_change_threshold', 'strict_pulsar')) k
+ WHERE t.state <> 'deleted'
+ GROUP BY t.topic_id;
+
+-- How long a tick is for each topic whose profile looks back; the memory has 45 ticks. A candidate that looks back needs the same
+-- memory as if it were live. Where both look back, the live policy's ticks count.
+CREATE VIEW cleave.memory_in_force AS
+SELECT topic_id, greatest(CASE WHEN profile = 'adaptive' THEN memory_seconds ELSE candidate_seconds END, 45) / 45 AS tick_seconds
+  FROM (SELECT t.topic_id,
+               max(coalesce(held.stored, d.value) #>> '{}') FILTER (WHERE d.knob = 'profile') AS profile,
+               max(coalesce(cleave.knob_number(held.stored), cleave.knob_number(d.value)))
+                   FILTER (WHERE d.knob = 'load_memory_seconds') AS memory_seconds,
+               max(p.override ->> 'profile') AS candidate_profile,
+               max(coalesce(cleave.knob_number(p.override -> d.knob), cleave.knob_number(held.stored), cleave.knob_number(d.value)))
+                   FILTER (WHERE d.knob = 'load_memory_seconds') AS candidate_seconds
+          FROM cleave.topic t
+          LEFT JOIN cleave.namespace_policy n ON n.namespace = t.namespace
+          LEFT JOIN cleave.policy_candidate p ON p.topic_id = t.topic_id AND p.state = 'shadow'
+         CROSS JOIN cleave.cluster_policy c
+         CROSS JOIN cleave.policy_default d
+         CROSS JOIN LATERAL (SELECT cleave.knob_stored(d.knob, t.policy, n.policy, c.policy) AS stored) held
+         WHERE d.knob IN ('profile', 'load_memory_seconds') AND t.state <> 'deleted'
+         GROUP BY t.topic_id) topics
+ WHERE 'adaptive' IN (profile, candidate_profile);
+
+-- The loader's inbox: appended by COPY, keyed by run, emptied by the merge function.
+CREATE TABLE staging.load_row (
+    run_id           text             NOT NULL,
+    topic_id         bigint           NOT NULL,
+    segment_id       bigint           NOT NULL,
+    msg_rate_in      double precision NOT NULL,
+    byte_rate_in     double precision NOT NULL,
+    msg_rate_out     double precision NOT NULL,
+    byte_rate_out    double precision NOT NULL,
+    source           text             NOT NULL,
+    modified_at      timestamptz      NOT NULL,
+    cold_since       timestamptz,
+    silent_since     timestamptz,
+    seen_row_version bigint           NOT NULL
+);
+CREATE INDEX load_row_run ON staging.load_row (run_id);
+COMMENT ON COLUMN staging.load_row.seen_row_version IS
+    'Row version of the load record it was computed from; 0 where there was none.';
+
+CREATE TABLE staging.source_row (
+    run_id      text        NOT NULL,
+    source      text        NOT NULL,
+    observed_at timestamptz NOT NULL
+);
+CREATE INDEX source_row_run ON staging.source_row (run_id);
+
+CREATE TABLE staging.tick_row (
+    run_id       text             NOT NULL,
+    topic_id     bigint           NOT NULL,
+    segment_id   bigint           NOT NULL,
+    msg_rate_in  double precision NOT NULL,
+    byte_rate_in double precision NOT NULL,
+    msg_rate_out double precision NOT NULL,
+    byte_rate_out double precision NOT NULL,
+    tick_seconds double precision NOT NULL
+);
+CREATE INDEX tick_row_run ON staging.tick_row (run_id);
+
+CREATE TABLE staging.sketch_row (
+    run_id     text      NOT NULL,
+    topic_id   bigint    NOT NULL,
+    segment_id bigint    NOT NULL,
+    producers  bigint    NOT NULL,
+    bins       bigint[]  NOT NULL
+);
+CREATE INDEX sketch_row_run ON staging.sketch_row (run_id);
+
+CREATE FUNCTION cleave.ticks_held(rates double precision[], times bigint) RETURNS double precision[]
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(array_agg(rate ORDER BY again, metric), '{}')
+      FROM generate_series(1, times) AS again, unnest(rates) WITH ORDINALITY AS one (rate, metric)
+$$;
+COMMENT ON FUNCTION cleave.ticks_held(double precision[], bigint) IS 'One tick''s rates, held for so many ticks.';
+
+-- Appends a run's rates to the memories. A gap of up to five minutes is bridged by the last known rates; after a longer one a
+-- memory begins anew, since nobody knows what was between. A new segment takes over what its parents remember by the widths
+-- it has of them; the parts of a split that all report are corrected by the shares they really have.
+CREATE FUNCTION cleave.remember_loads(run text, run_window_end timestamptz) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    CREATE TEMPORARY TABLE tick_given ON COMMIT DROP AS
+    SELECT s.topic_id, s.segment_id, s.tick_seconds, floor(extract(epoch FROM run_window_end) / s.tick_seconds)::bigint AS tick,
+           greatest(5, 300 / s.tick_seconds) AS bridged,
+           ARRAY[s.msg_rate_in, s.byte_rate_in, s.msg_rate_out, s.byte_rate_out] AS rates
+      FROM staging.tick_row s WHERE s.run_id = run;
+    DELETE FROM staging.tick_row s WHERE s.run_id = run;
+    ANALYZE tick_given;
+
+    INSERT INTO cleave.load_memory (topic_id, segment_id, tick_seconds, last_tick, rates, strikes)
+    SELECT g.topic_id, g.segment_id, g.tick_seconds, g.tick - 1, h.rates[greatest(1, cardinality(h.rates) - 179):], k.strikes
+      FROM tick_given g
+      JOIN cleave.segment s ON s.topic_id = g.topic_id AND s.segment_id = g.segment_id AND s.state = 'ACTIVE'
+     CROSS JOIN LATERAL (
+           SELECT count(*) AS parents, bool_and(m.rates IS NOT NULL) AS whole,
+                  max(m.last_tick - cardinality(m.rates) / 4 + 1) AS first_tick, max(m.strikes) AS strikes,
+                  min(p.parent_id) AS parent_id
+             FROM cleave.segment_parent p
+             LEFT JOIN cleave.load_memory m ON m.topic_id = p.topic_id AND m.segment_id = p.parent_id
+              AND m.tick_seconds = g.tick_seconds AND g.tick - m.last_tick BETWEEN 0 AND g.bridged
+            WHERE p.topic_id = g.topic_id AND p.child_id = g.segment_id) a
+     CROSS JOIN LATERAL (
+           SELECT sum(y.rates[1]) AS a, sum(y.rates[2]) AS b, sum(y.rates[3]) AS c, sum(y.rates[4]) AS d,
+                  bool_and(y.rates IS NOT NULL AND NOT EXISTS (
+                      SELECT FROM cleave.segment_parent z
+                       WHERE z.topic_id = x.topic_id AND z.child_id = x.child_id AND z.parent_id <> x.parent_id)) AS whole,
+                  count(*) AS children
+             FROM cleave.segment_parent x
+             LEFT JOIN tick_given y ON y.topic_id = x.topic_id AND y.segment_id = x.child_id
+            WHERE a.parents = 1 AND x.topic_id = g.topic_id AND x.parent_id = a.parent_id) f
+     CROSS JOIN LATERAL (
+           SELECT array_agg(one.rate ORDER BY one.at, one.metric) AS rates
+             FROM (SELECT at, metric,
+                          CASE WHEN f.whole AND f.children > 1 AND (ARRAY[f.a, f.b, f.c, f.d])[metric] > 0
+                               THEN sum(m.rates[4 * (least(at, m.last_tick) - m.last_tick + cardinality(m.rates) / 4 - 1) + metric])
+                                    * g.rates[metric] / (ARRAY[f.a, f.b, f.c, f.d])[metric]
+                               ELSE sum(m.rates[4 * (least(at, m.last_tick) - m.last_tick + cardinality(m.rates) / 4 - 1) + metric]
+                                        * (least(q.range_end, s.range_end) - greatest(q.range_start, s.range_start) + 1)
+                                        / (q.range_end - q.range_start + 1)::float8)
+                          END AS rate
+                     FROM cleave.segment_parent p
+                     JOIN cleave.segment q ON q.topic_id = p.topic_id AND q.segment_id = p.parent_id
+                     JOIN cleave.load_memory m ON m.topic_id = p.topic_id AND m.segment_id = p.parent_id
+                    CROSS JOIN generate_series(greatest(a.first_tick, g.tick - 45), g.tick - 1) AS at
+                    CROSS JOIN generate_series(1, 4) AS metric
+                    WHERE p.topic_id = g.topic_id AND p.child_id = g.segment_id
+                    GROUP BY at, metric) one) h
+     CROSS JOIN LATERAL (
+           SELECT CASE WHEN f.whole AND f.children > 1 AND f.a + f.b + f.c + f.d > 0
+                        AND g.rates[1] >= 0.8 * f.a AND g.rates[2] >= 0.8 * f.b
+                        AND g.rates[3] >= 0.8 * f.c AND g.rates[4] >= 0.8 * f.d
+                       THEN a.strikes + 1 ELSE 0 END AS strikes) k
+     WHERE a.parents > 0 AND a.whole AND h.rates IS NOT NULL
+       AND NOT EXISTS (SELECT FROM cleave.load_memory m WHERE m.topic_id = g.topic_id AND m.segment_id = g.segment_id);
+
+    UPDATE cleave.load_memory m
+       SET tick_seconds = g.tick_seconds, last_tick = g.tick,
+           rates = CASE
+               WHEN m.tick_seconds <> g.tick_seconds OR g.tick - m.last_tick NOT BETWEEN 0 AND g.bridged THEN g.rates
+               WHEN g.tick = m.last_tick THEN m.rates[:cardinality(m.rates) - 4] || g.rates
+               WHEN g.tick = m.last_tick + 1 THEN m.rates[greatest(1, cardinality(m.rates) - 175):] || g.rates
+               ELSE m.rates[greatest(1, cardinality(m.rates) + 4 * least(g.tick - m.last_tick, 45) - 179)::integer:]
+                    || cleave.ticks_held(m.rates[cardinality(m.rates) - 3:], least(g.tick - m.last_tick, 45) - 1) || g.rates
+           END
+      FROM tick_given g WHERE m.topic_id = g.topic_id AND m.segment_id = g.segment_id;
+
+    INSERT INTO cleave.load_memory (topic_id, segment_id, tick_seconds, last_tick, rates)
+    SELECT g.topic_id, g.segment_id, g.tick_seconds, g.tick, g.rates
+      FROM tick_given g JOIN cleave.segment s ON s.topic_id = g.topic_id AND s.segment_id = g.segment_id
+     WHERE s.pruned_epoch IS NULL
+    ON CONFLICT (topic_id, segment_id) DO NOTHING;
+    DROP TABLE tick_given;
+END $$;
+COMMENT ON FUNCTION cleave.remember_loads(text, timestamptz) IS 'Appends a run''s rates to the memories of their segments.';
+
+-- A set-wise compare-and-set of one aggregation run. A run at or behind the watermark changes nothing. A row whose record moved
+-- since it was read is left alone and counted as outrun: the next run has it.
+CREATE FUNCTION cleave.merge_load(
+    run text, run_window_end timestamptz, run_engine text, run_samples bigint, run_segments bigint, run_quarantined text[])
+RETURNS TABLE (written bigint, outrun bigint, applied boolean)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    staged  bigint;
+    updated bigint;
+    added   bigint;
+BEGIN
+    LOCK TABLE cleave.load_run IN SHARE ROW EXCLUSIVE MODE;  -- runs merge one after the other
+    IF EXISTS (SELECT FROM cleave.load_run r WHERE r.run_id = run OR r.window_end >= run_window_end) THEN
+        DELETE FROM staging.load_row s WHERE s.run_id = run;
+        DELETE FROM staging.source_row s WHERE s.run_id = run;
+        DELETE FROM staging.tick_row s WHERE s.run_id = run;
+        RETURN QUERY SELECT 0::bigint, 0::bigint, false;
+        RETURN;
+    END IF;
+    PERFORM cleave.remember_loads(run, run_window_end);  -- before the records, whose change wakes who reads both
+    SELECT count(*) INTO staged FROM staging.load_row s WHERE s.run_id = run;
+    UPDATE cleave.segment_load l
+       SET msg_rate_in = s.msg_rate_in, byte_rate_in = s.byte_rate_in, msg_rate_out = s.msg_rate_out,
+           byte_rate_out = s.byte_rate_out, source = s.source, modified_at = s.modified_at,
+           cold_since = s.cold_since, silent_since = s.silent_since, row_version = l.row_version + 1
+      FROM staging.load_row s
+     WHERE s.run_id = run AND l.topic_id = s.topic_id AND l.segment_id = s.segment_id AND l.row_version = s.seen_row_version;
+    GET DIAGNOSTICS updated = ROW_COUNT;
+    INSERT INTO cleave.segment_load AS l (topic_id, segment_id, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out,
+                                          source, modified_at, cold_since, silent_since)
+    SELECT s.topic_id, s.segment_id, s.msg_rate_in, s.byte_rate_in, s.msg_rate_out, s.byte_rate_out,
+           s.source, s.modified_at, s.cold_since, s.silent_since
+      FROM staging.load_row s JOIN cleave.segment g USING (topic_id, segment_id)
+     WHERE s.run_id = run AND s.seen_row_version = 0 AND g.pruned_epoch IS NULL
+    ON CONFLICT (topic_id, segment_id) DO NOTHING;
+    GET DIAGNOSTICS added = ROW_COUNT;
+    INSERT INTO cleave.load_source AS o (source, observed_at)
+    SELECT s.source, max(s.observed_at) FROM staging.source_row s WHERE s.run_id = run GROUP BY s.source
+    ON CONFLICT (source) DO UPDATE SET observed_at = greatest(o.observed_at, excluded.observed_at);
+    INSERT INTO cleave.load_run (run_id, window_end, engine, samples, segments, written, outrun, quarantined)
+    VALUES (run, run_window_end, run_engine, run_samples, run_segments, updated + added, staged - updated - added, run_quarantined);
+    DELETE FROM staging.load_row s WHERE s.run_id = run;
+    DELETE FROM staging.source_row s WHERE s.run_id = run;
+    RETURN QUERY SELECT updated + added, staged - updated - added, true;
+END $$;
+
+-- Called after the run's rates are merged. What was counted by another range than the segment has is left out.
+CREATE FUNCTION cleave.merge_sketches(run text, fresh_for double precision, half_life double precision) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    given staging.sketch_row;
+    kept  bigint := 0;
+BEGIN
+    FOR given IN
+        SELECT g.* FROM staging.sketch_row g
+          JOIN cleave.segment s ON s.topic_id = g.topic_id AND s.segment_id = g.segment_id AND s.state = 'ACTIVE'
+         WHERE g.run_id = run AND cardinality(g.bins) = least(1024, s.range_end - s.range_start + 1)
+           AND 0 <= ALL (g.bins) AND 0 < ANY (g.bins)
+         ORDER BY g.topic_id, g.segment_id
+    LOOP
+        PERFORM cleave.keep_sketch(given.topic_id, given.segment_id, given.bins::real[], fresh_for, half_life);
+        INSERT INTO cleave.segment_producers AS p (topic_id, segment_id, counting, counted_at)
+        VALUES (given.topic_id, given.segment_id, given.producers, clock_timestamp())
+            ON CONFLICT (topic_id, segment_id) DO UPDATE SET counting = excluded.counting, counted_at = excluded.counted_at;
+        kept := kept + 1;
+    END LOOP;
+    DELETE FROM staging.sketch_row r WHERE r.run_id = run;
+    RETURN kept;
+END $$;
+COMMENT ON FUNCTION cleave.merge_sketches(text, double precision, double precision) IS
+    'Adds a run''s counts of keys to the sketches of their segments.';

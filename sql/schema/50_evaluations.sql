@@ -1,0 +1,186 @@
+-- Work of the autoscaler. It has one source: the table evaluation. Each change of an input of a decision raises input_version of
+-- its topic here, by trigger, so that no path (psql included) can forget to.
+
+CREATE TABLE cleave.evaluation (
+    topic_id             bigint      PRIMARY KEY REFERENCES cleave.topic,
+    input_version        bigint      NOT NULL DEFAULT 1,
+    consumer_version     bigint      NOT NULL DEFAULT 0,
+    load_version         bigint      NOT NULL DEFAULT 0,
+    merge_version        bigint      NOT NULL DEFAULT 0,
+    consumer_due         timestamptz NOT NULL DEFAULT 'infinity',
+    load_due             timestamptz NOT NULL DEFAULT 'infinity',
+    merge_due            timestamptz NOT NULL DEFAULT 'infinity',
+    not_before           timestamptz NOT NULL DEFAULT '-infinity',
+    outcome_digest       text,
+    -- Buckets are lowered only when nobody has come or gone for a while.
+    consumers_changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    reconnections_left   double precision,
+    reconnections_at     timestamptz,
+    CONSTRAINT evaluation_versions_known CHECK (greatest(consumer_version, load_version, merge_version) <= input_version)
+) WITH (fillfactor = 70);
+CREATE INDEX evaluation_consumer_dirty ON cleave.evaluation (topic_id) WHERE consumer_version < input_version;
+CREATE INDEX evaluation_load_dirty ON cleave.evaluation (topic_id) WHERE load_version < input_version;
+CREATE INDEX evaluation_merge_dirty ON cleave.evaluation (topic_id) WHERE merge_version < input_version;
+CREATE INDEX evaluation_consumer_due ON cleave.evaluation (consumer_due) WHERE consumer_due < 'infinity';
+CREATE INDEX evaluation_load_due ON cleave.evaluation (load_due) WHERE load_due < 'infinity';
+CREATE INDEX evaluation_merge_due ON cleave.evaluation (merge_due) WHERE merge_due < 'infinity';
+-- A worker that waits for the next instant of work asks for the end of the nearest pause; few topics were ever paused.
+CREATE INDEX evaluation_paused ON cleave.evaluation (not_before) WHERE not_before > '-infinity';
+COMMENT ON COLUMN cleave.evaluation.consumers_changed_at IS 'Time at which a registered or observed consumer last came or went.';
+COMMENT ON COLUMN cleave.evaluation.reconnections_left IS
+    'Clients that could be made to reconnect at reconnections_at, more since by the policy''s rate; NULL: what the policy says.';
+COMMENT ON CONSTRAINT evaluation_versions_known ON cleave.evaluation IS 'A lane has never looked at inputs that are not there yet.';
+
+-- The budget of reconnections that the profile `adaptive` may spend in the cluster.
+CREATE TABLE cleave.cluster_reconnections (
+    singleton          boolean          PRIMARY KEY DEFAULT true,
+    reconnections_left double precision,
+    reconnections_at   timestamptz,
+    CONSTRAINT cluster_reconnections_one_row CHECK (singleton)
+);
+INSERT INTO cleave.cluster_reconnections DEFAULT VALUES;
+COMMENT ON CONSTRAINT cluster_reconnections_one_row ON cleave.cluster_reconnections IS 'There is one budget of the cluster.';
+
+-- Found by its key, whatever the planner knows of the table when it first sees this: a join may read all of it.
+CREATE FUNCTION cleave.raise_input(topics bigint[]) RETURNS void LANGUAGE sql AS $$
+    -- ordered, so that two raisers never wait for each other crosswise
+    UPDATE cleave.evaluation SET input_version = input_version + 1
+     WHERE topic_id = ANY (ARRAY(
+           SELECT topic_id FROM cleave.evaluation WHERE topic_id = ANY (topics) ORDER BY topic_id FOR UPDATE));
+$$;
+
+CREATE FUNCTION cleave.on_topic_insert() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO cleave.evaluation (topic_id) SELECT topic_id FROM added;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER topic_insert AFTER INSERT ON cleave.topic
+    REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_topic_insert();
+
+CREATE FUNCTION cleave.on_topic_policy() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM cleave.raise_input(ARRAY[NEW.topic_id]);
+    PERFORM pg_notify('cleave_policy', NEW.topic_id::text);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER topic_policy AFTER UPDATE OF policy ON cleave.topic
+    FOR EACH ROW WHEN (OLD.policy IS DISTINCT FROM NEW.policy) EXECUTE FUNCTION cleave.on_topic_policy();
+
+CREATE FUNCTION cleave.on_namespace_policy() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM cleave.raise_input(ARRAY(SELECT topic_id FROM cleave.topic
+        WHERE namespace = coalesce(NEW.namespace, OLD.namespace) AND state <> 'deleted'));
+    PERFORM pg_notify('cleave_policy', '');
+    RETURN NULL;
+END $$;
+CREATE TRIGGER namespace_policy_change AFTER INSERT OR UPDATE OR DELETE ON cleave.namespace_policy
+    FOR EACH ROW EXECUTE FUNCTION cleave.on_namespace_policy();
+
+CREATE FUNCTION cleave.on_cluster_policy() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM cleave.raise_input(ARRAY(SELECT topic_id FROM cleave.topic WHERE state <> 'deleted'));
+    PERFORM pg_notify('cleave_policy', '');
+    RETURN NULL;
+END $$;
+CREATE TRIGGER cluster_policy_change AFTER UPDATE ON cleave.cluster_policy FOR EACH ROW EXECUTE FUNCTION cleave.on_cluster_policy();
+
+CREATE FUNCTION cleave.on_consumer_change() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE topics bigint[];
+BEGIN
+    topics := ARRAY(SELECT DISTINCT topic_id FROM changed ORDER BY 1);
+    PERFORM cleave.raise_input(topics);
+    UPDATE cleave.evaluation SET consumers_changed_at = clock_timestamp() WHERE topic_id = ANY (topics);
+    PERFORM pg_notify('cleave_consumers', topic_id::text) FROM unnest(topics) AS topic_id;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER consumer_insert AFTER INSERT ON cleave.consumer
+    REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_consumer_change();
+CREATE TRIGGER consumer_delete AFTER DELETE ON cleave.consumer
+    REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_consumer_change();
+
+CREATE FUNCTION cleave.on_sharing_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify('cleave_drains', NEW.topic_id::text);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER subscription_sharing AFTER UPDATE OF parents_block, drain_consumers ON cleave.subscription
+    FOR EACH ROW WHEN ((OLD.parents_block, OLD.drain_consumers) IS DISTINCT FROM (NEW.parents_block, NEW.drain_consumers))
+    EXECUTE FUNCTION cleave.on_sharing_changed();
+
+-- Names alone are for people: only a change of what a decision reads wakes an evaluation.
+CREATE FUNCTION cleave.on_observed_change(topics bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM cleave.raise_input(topics);
+    UPDATE cleave.evaluation SET consumers_changed_at = clock_timestamp() WHERE topic_id = ANY (topics);
+    PERFORM pg_notify('cleave_consumers', topic_id::text) FROM unnest(topics) AS topic_id;
+END $$;
+
+CREATE FUNCTION cleave.on_observed_rows() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM cleave.on_observed_change(ARRAY(SELECT DISTINCT topic_id FROM changed ORDER BY 1));
+    RETURN NULL;
+END $$;
+CREATE TRIGGER observed_subscription_insert AFTER INSERT ON cleave.observed_subscription
+    REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_observed_rows();
+CREATE TRIGGER observed_subscription_delete AFTER DELETE ON cleave.observed_subscription
+    REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_observed_rows();
+
+CREATE FUNCTION cleave.on_observed_update() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM cleave.on_observed_change(ARRAY(
+        SELECT DISTINCT n.topic_id FROM now n JOIN was w USING (topic_id, name)
+         WHERE (n.consumers, n.subscription_type) IS DISTINCT FROM (w.consumers, w.subscription_type) ORDER BY 1));
+    RETURN NULL;
+END $$;
+CREATE TRIGGER observed_subscription_update AFTER UPDATE ON cleave.observed_subscription
+    REFERENCING NEW TABLE AS now OLD TABLE AS was FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_observed_update();
+
+CREATE FUNCTION cleave.on_load_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO cleave.load_history (topic_id, segment_id, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out,
+                                     source, modified_at, cold_since, silent_since)
+    SELECT topic_id, segment_id, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out, source, modified_at, cold_since, silent_since
+      FROM changed;
+    PERFORM cleave.raise_input(ARRAY(SELECT DISTINCT topic_id FROM changed));
+    IF EXISTS (SELECT FROM changed) THEN
+        PERFORM pg_notify('cleave_load', '');
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER segment_load_insert AFTER INSERT ON cleave.segment_load
+    REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_load_change();
+CREATE TRIGGER segment_load_update AFTER UPDATE ON cleave.segment_load
+    REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_load_change();
+
+-- Many layouts may change in one statement: the inputs of their topics are raised together, which costs as much as for one.
+CREATE FUNCTION cleave.on_layout_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM cleave.raise_input(ARRAY(SELECT DISTINCT topic_id FROM added));
+    PERFORM pg_notify('cleave_layout', topic_id || ':' || epoch) FROM added ORDER BY topic_id, epoch;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER layout_change_insert AFTER INSERT ON cleave.layout_change
+    REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_layout_change();
+
+CREATE FUNCTION cleave.on_operation_intended() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify('cleave_operations', NEW.topic_id || ':' || NEW.operation_id);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER operation_intended AFTER INSERT ON cleave.operation FOR EACH ROW EXECUTE FUNCTION cleave.on_operation_intended();
+
+CREATE FUNCTION cleave.on_operation_aborted() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM cleave.raise_input(ARRAY[NEW.topic_id]);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER operation_aborted AFTER UPDATE OF state ON cleave.operation
+    FOR EACH ROW WHEN (NEW.state = 'aborted' AND OLD.state <> 'aborted') EXECUTE FUNCTION cleave.on_operation_aborted();
+
+CREATE FUNCTION cleave.on_topic_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM cleave.observed_subscription WHERE topic_id = NEW.topic_id;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER topic_deleted AFTER UPDATE OF state ON cleave.topic
+    FOR EACH ROW WHEN (NEW.state = 'deleted' AND OLD.state <> 'deleted') EXECUTE FUNCTION cleave.on_topic_deleted();

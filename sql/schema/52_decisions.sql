@@ -1,0 +1,115 @@
+-- The decision log, partitioned by day, and the tallies of each topic.
+--
+-- Partitions are made ahead and dropped whole, by functions of the owner, since the role of the controller may create and drop no
+-- table.
+
+-- The ledger: one row for each evaluation that decided or refused something, by day.
+CREATE SEQUENCE cleave.decision_id_seq;
+
+CREATE TABLE cleave.decision (
+    decision_id   bigint      NOT NULL DEFAULT nextval('cleave.decision_id_seq'),
+    topic_id      bigint      NOT NULL,
+    decided_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    epoch         bigint      NOT NULL,
+    input_version bigint      NOT NULL,
+    lanes         text[]      NOT NULL,
+    decided_by    text        NOT NULL,
+    code_version  text        NOT NULL,
+    decisions     jsonb       NOT NULL,
+    refusals      jsonb       NOT NULL,
+    valid_until   timestamptz,
+    situation     text        NOT NULL,
+    PRIMARY KEY (decided_at, decision_id)
+) PARTITION BY RANGE (decided_at);
+CREATE INDEX decision_of_topic ON cleave.decision (topic_id, decision_id);
+-- `cleave decisions replay ID` asks for one row of the log, which is kept by day and by topic. New partitions copy this index.
+CREATE INDEX decision_by_id ON cleave.decision (decision_id);
+
+CREATE TABLE cleave.decision_default PARTITION OF cleave.decision DEFAULT;
+
+-- Rows that came before their day had a partition are in decision_default; they move with the day.
+CREATE FUNCTION cleave.ensure_decision_partitions(days_ahead integer) RETURNS SETOF text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    day_start timestamptz;
+    partition_name text;
+BEGIN
+    LOCK TABLE cleave.decision IN SHARE UPDATE EXCLUSIVE MODE;  -- two janitors follow one another
+    FOR offset_days IN 0 .. greatest(days_ahead, 0) LOOP
+        day_start := (date_trunc('day', statement_timestamp() AT TIME ZONE 'UTC') + make_interval(days => offset_days)) AT TIME ZONE 'UTC';
+        partition_name := 'decision_' || to_char(day_start AT TIME ZONE 'UTC', 'YYYYMMDD');
+        CONTINUE WHEN to_regclass('cleave.' || partition_name) IS NOT NULL;
+        EXECUTE format('CREATE TABLE cleave.%I (LIKE cleave.decision INCLUDING ALL)', partition_name);
+        IF EXISTS (SELECT FROM cleave.decision_default
+                    WHERE decided_at >= day_start AND decided_at < day_start + interval '24 hours') THEN
+            LOCK TABLE cleave.decision IN ACCESS EXCLUSIVE MODE;  -- no row of the day may be written while they move
+            EXECUTE format('WITH moved AS (DELETE FROM cleave.decision_default WHERE decided_at >= %L AND decided_at < %L RETURNING *)
+                            INSERT INTO cleave.%I SELECT * FROM moved', day_start, day_start + interval '24 hours', partition_name);
+        END IF;
+        EXECUTE format('ALTER TABLE cleave.decision ATTACH PARTITION cleave.%I FOR VALUES FROM (%L) TO (%L)',
+                       partition_name, day_start, day_start + interval '24 hours');
+        RETURN NEXT partition_name;
+    END LOOP;
+END $$;
+
+CREATE FUNCTION cleave.drop_decision_partitions(older_than timestamptz) RETURNS SETOF text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    partition_name text;
+    before timestamptz := least(older_than, clock_timestamp() - interval '30 days');
+BEGIN
+    FOR partition_name IN
+        SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+         WHERE i.inhparent = 'cleave.decision'::regclass AND c.relname ~ '^decision_[0-9]{8}$'
+           AND to_date(right(c.relname, 8), 'YYYYMMDD') + 1 <= (before AT TIME ZONE 'UTC')
+         ORDER BY c.relname
+    LOOP
+        EXECUTE format('DROP TABLE cleave.%I', partition_name);
+        RETURN NEXT partition_name;
+    END LOOP;
+    DELETE FROM cleave.decision_default WHERE decided_at < before;
+END $$;
+COMMENT ON FUNCTION cleave.drop_decision_partitions(timestamptz) IS
+    'Drops the days of decisions that ended before the instant, and never those of the last 30 days; their tables.';
+
+-- Rows of the decision log expire, and a counter must not. Rows of bucket owners show only the present owner.
+CREATE TABLE cleave.topic_tally (
+    topic_id bigint NOT NULL,
+    tally    text   NOT NULL,
+    kind     text   NOT NULL,
+    because  text   NOT NULL,
+    total    bigint NOT NULL,
+    PRIMARY KEY (topic_id, tally, kind, because),
+    CONSTRAINT topic_tally_known CHECK (tally IN ('change', 'refusal', 'bucket')),
+    CONSTRAINT topic_tally_counts CHECK (total > 0)
+) WITH (fillfactor = 50);
+COMMENT ON TABLE cleave.topic_tally IS
+    'Totals of a topic: layout changes by kind and origin, refusals by lane and reason, and entry buckets that got an owner.';
+COMMENT ON CONSTRAINT topic_tally_counts ON cleave.topic_tally IS
+    'A row is made when something is counted, and nothing is taken off.';
+COMMENT ON CONSTRAINT topic_tally_known ON cleave.topic_tally IS 'A tally is of changes, of refusals or of entry buckets.';
+
+CREATE FUNCTION cleave.on_change_counted() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO cleave.topic_tally AS t (topic_id, tally, kind, because, total)
+    SELECT topic_id, 'change', kind, origin, count(*) FROM added GROUP BY topic_id, kind, origin ORDER BY topic_id, kind, origin
+        ON CONFLICT (topic_id, tally, kind, because) DO UPDATE SET total = t.total + excluded.total;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER layout_change_counted AFTER INSERT ON cleave.layout_change
+    REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_change_counted();
+
+-- Each outcome counts once for a reason, however many segments it is told of.
+CREATE FUNCTION cleave.on_decision_counted() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO cleave.topic_tally AS t (topic_id, tally, kind, because, total)
+    SELECT d.topic_id, 'refusal', r.lane, r.reason, count(DISTINCT d.decision_id)
+      FROM added d
+     CROSS JOIN LATERAL (SELECT coalesce(refusal ->> 'lane', 'all') AS lane, refusal ->> 'reason' AS reason
+                           FROM jsonb_array_elements(d.refusals) AS refusal) r
+     GROUP BY d.topic_id, r.lane, r.reason ORDER BY d.topic_id, r.lane, r.reason
+        ON CONFLICT (topic_id, tally, kind, because) DO UPDATE SET total = t.total + excluded.total;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER decision_counted AFTER INSERT ON cleave.decision
+    REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_decision_counted();

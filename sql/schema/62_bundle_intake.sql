@@ -1,0 +1,247 @@
+-- The bundle loader's inbox, the function that merges one run of it, and the functions that delete old cycles.
+--
+-- The inputs and the outcome of a cycle are texts that only replay reads. They grow with the number of bundles: 2,000 bundles and a
+-- cycle every five minutes make about 0.3 GB a day. So these texts and the refusals are deleted after a few days. The rest of the
+-- row and the proposals stay as long as other history, and nothing else of a cycle is ever changed.
+
+-- The loader's inbox: appended by COPY, keyed by run, emptied by the merge function.
+CREATE TABLE staging.namespace_bundles_row (
+    run_id           text        NOT NULL,
+    cluster          text        NOT NULL,
+    namespace        text        NOT NULL,
+    boundaries       bigint[]    NOT NULL,
+    boundaries_at    timestamptz NOT NULL,
+    seen_row_version bigint      NOT NULL
+);
+CREATE INDEX namespace_bundles_row_run ON staging.namespace_bundles_row (run_id);
+
+CREATE TABLE staging.bundle_row (
+    cluster                text             NOT NULL,
+    namespace              text             NOT NULL,
+    lower_bound            bigint           NOT NULL,
+    upper_bound            bigint           NOT NULL,
+    broker                 text,
+    msg_rate_in            double precision NOT NULL,
+    byte_rate_in           double precision NOT NULL,
+    msg_rate_out           double precision NOT NULL,
+    byte_rate_out          double precision NOT NULL,
+    topic_count            bigint           NOT NULL,
+    producer_count         bigint           NOT NULL,
+    consumer_count         bigint           NOT NULL,
+    cache_size_bytes       bigint           NOT NULL,
+    modified_at            timestamptz      NOT NULL,
+    run_id                 text             NOT NULL,
+    seen_row_version       bigint           NOT NULL,
+    seen_namespace_version bigint           NOT NULL,
+    gone                   boolean          NOT NULL
+);
+CREATE INDEX bundle_row_run ON staging.bundle_row (run_id);
+COMMENT ON COLUMN staging.bundle_row.seen_row_version IS 'Row version of the record it was computed from; 0 where there was none.';
+COMMENT ON COLUMN staging.bundle_row.seen_namespace_version IS
+    'Row version of the boundaries it is based on; 0: the run brings them.';
+COMMENT ON COLUMN staging.bundle_row.gone IS 'The bundle is in its namespace''s list no more.';
+
+CREATE TABLE staging.namespace_row (
+    cluster          text             NOT NULL,
+    namespace        text             NOT NULL,
+    msg_rate_in      double precision NOT NULL,
+    byte_rate_in     double precision NOT NULL,
+    msg_rate_out     double precision NOT NULL,
+    byte_rate_out    double precision NOT NULL,
+    topic_count      bigint           NOT NULL,
+    bundle_count     bigint           NOT NULL,
+    peak_msg_rate    double precision NOT NULL,
+    peak_byte_rate   double precision NOT NULL,
+    peak_topic_count bigint           NOT NULL,
+    modified_at      timestamptz      NOT NULL,
+    run_id           text             NOT NULL,
+    seen_row_version bigint           NOT NULL
+);
+CREATE INDEX namespace_row_run ON staging.namespace_row (run_id);
+
+CREATE TABLE staging.broker_row (
+    cluster             text             NOT NULL,
+    broker              text             NOT NULL,
+    cpu_usage           double precision NOT NULL,
+    cpu_limit           double precision NOT NULL,
+    memory_usage        double precision NOT NULL,
+    memory_limit        double precision NOT NULL,
+    direct_memory_usage double precision NOT NULL,
+    direct_memory_limit double precision NOT NULL,
+    bandwidth_in_usage  double precision NOT NULL,
+    bandwidth_in_limit  double precision NOT NULL,
+    bandwidth_out_usage double precision NOT NULL,
+    bandwidth_out_limit double precision NOT NULL,
+    msg_rate_in         double precision NOT NULL,
+    byte_rate_in        double precision NOT NULL,
+    msg_rate_out        double precision NOT NULL,
+    byte_rate_out       double precision NOT NULL,
+    topic_count         bigint           NOT NULL,
+    bundle_count        bigint           NOT NULL,
+    producer_count      bigint           NOT NULL,
+    consumer_count      bigint           NOT NULL,
+    report              text             NOT NULL,
+    version             text             NOT NULL,
+    observed_at         timestamptz      NOT NULL,
+    run_id              text             NOT NULL,
+    seen_row_version    bigint           NOT NULL,
+    gone                boolean          NOT NULL
+);
+CREATE INDEX broker_row_run ON staging.broker_row (run_id);
+
+CREATE TABLE staging.cluster_row (LIKE cleave.cluster_load);
+CREATE INDEX cluster_row_run ON staging.cluster_row (run_id);
+
+CREATE FUNCTION cleave.empty_bundle_inbox(run text) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    DELETE FROM staging.namespace_bundles_row s WHERE s.run_id = run;
+    DELETE FROM staging.bundle_row s WHERE s.run_id = run;
+    DELETE FROM staging.namespace_row s WHERE s.run_id = run;
+    DELETE FROM staging.broker_row s WHERE s.run_id = run;
+    DELETE FROM staging.cluster_row s WHERE s.run_id = run;
+$$;
+
+-- Boundaries first, then what belongs to them. A row whose record moved since it was read is left for the next run,
+-- and so is every row of a namespace whose boundaries are not (or no more) those the run saw.
+CREATE FUNCTION cleave.merge_bundle_load(
+    run text, run_window_end timestamptz, run_engine text, run_topics bigint, run_quarantined text[]
+) RETURNS TABLE (written bigint, outrun bigint, applied boolean)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    staged  bigint;
+    changed bigint;
+    total   bigint := 0;
+BEGIN
+    LOCK TABLE cleave.bundle_load_run IN SHARE ROW EXCLUSIVE MODE;  -- runs merge one after the other
+    IF EXISTS (SELECT FROM cleave.bundle_load_run r WHERE r.run_id = run OR r.window_end >= run_window_end) THEN
+        PERFORM cleave.empty_bundle_inbox(run);
+        RETURN QUERY SELECT 0::bigint, 0::bigint, false;
+        RETURN;
+    END IF;
+    staged := (SELECT count(*) FROM staging.namespace_bundles_row s WHERE s.run_id = run)
+            + (SELECT count(*) FROM staging.bundle_row s WHERE s.run_id = run)
+            + (SELECT count(*) FROM staging.namespace_row s WHERE s.run_id = run)
+            + (SELECT count(*) FROM staging.broker_row s WHERE s.run_id = run);
+
+    UPDATE cleave.namespace_bundles n
+       SET boundaries = s.boundaries, boundaries_at = s.boundaries_at, actor = 'loader', row_version = n.row_version + 1,
+           updated_at = clock_timestamp()
+      FROM staging.namespace_bundles_row s
+     WHERE s.run_id = run AND (n.cluster, n.namespace) = (s.cluster, s.namespace) AND n.row_version = s.seen_row_version;
+    GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
+    INSERT INTO cleave.namespace_bundles (cluster, namespace, boundaries, boundaries_at)
+    SELECT s.cluster, s.namespace, s.boundaries, s.boundaries_at FROM staging.namespace_bundles_row s
+     WHERE s.run_id = run AND s.seen_row_version = 0
+    ON CONFLICT (cluster, namespace) DO NOTHING;
+    GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
+    -- load computed against other boundaries than those that hold now waits for the next run
+    DELETE FROM staging.bundle_row b
+     WHERE b.run_id = run AND NOT EXISTS (
+           SELECT FROM cleave.namespace_bundles n
+             LEFT JOIN staging.namespace_bundles_row s ON s.run_id = run AND (s.cluster, s.namespace) = (n.cluster, n.namespace)
+            WHERE (n.cluster, n.namespace) = (b.cluster, b.namespace)
+              AND CASE WHEN s.run_id IS NULL THEN n.row_version = b.seen_namespace_version ELSE n.boundaries = s.boundaries END);
+
+    DELETE FROM cleave.bundle_load l USING staging.bundle_row s
+     WHERE s.run_id = run AND s.gone AND (l.cluster, l.namespace, l.lower_bound) = (s.cluster, s.namespace, s.lower_bound)
+       AND l.row_version = s.seen_row_version;
+    GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
+    UPDATE cleave.bundle_load l
+       SET upper_bound = s.upper_bound, broker = s.broker, msg_rate_in = s.msg_rate_in, byte_rate_in = s.byte_rate_in,
+           msg_rate_out = s.msg_rate_out, byte_rate_out = s.byte_rate_out, topic_count = s.topic_count,
+           producer_count = s.producer_count, consumer_count = s.consumer_count, cache_size_bytes = s.cache_size_bytes,
+           modified_at = s.modified_at, row_version = l.row_version + 1
+      FROM staging.bundle_row s
+     WHERE s.run_id = run AND NOT s.gone AND (l.cluster, l.namespace, l.lower_bound) = (s.cluster, s.namespace, s.lower_bound)
+       AND l.row_version = s.seen_row_version;
+    GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
+    INSERT INTO cleave.bundle_load (cluster, namespace, lower_bound, upper_bound, broker, msg_rate_in, byte_rate_in, msg_rate_out,
+                                    byte_rate_out, topic_count, producer_count, consumer_count, cache_size_bytes, modified_at)
+    SELECT s.cluster, s.namespace, s.lower_bound, s.upper_bound, s.broker, s.msg_rate_in, s.byte_rate_in, s.msg_rate_out,
+           s.byte_rate_out, s.topic_count, s.producer_count, s.consumer_count, s.cache_size_bytes, s.modified_at
+      FROM staging.bundle_row s JOIN cleave.namespace_bundles n USING (cluster, namespace)
+     WHERE s.run_id = run AND NOT s.gone AND s.seen_row_version = 0
+    ON CONFLICT (cluster, namespace, lower_bound) DO NOTHING;
+    GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
+
+    UPDATE cleave.namespace_load l
+       SET msg_rate_in = s.msg_rate_in, byte_rate_in = s.byte_rate_in, msg_rate_out = s.msg_rate_out, byte_rate_out = s.byte_rate_out,
+           topic_count = s.topic_count, bundle_count = s.bundle_count, peak_msg_rate = s.peak_msg_rate,
+           peak_byte_rate = s.peak_byte_rate, peak_topic_count = s.peak_topic_count, modified_at = s.modified_at,
+           row_version = l.row_version + 1
+      FROM staging.namespace_row s
+     WHERE s.run_id = run AND (l.cluster, l.namespace) = (s.cluster, s.namespace) AND l.row_version = s.seen_row_version;
+    GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
+    INSERT INTO cleave.namespace_load (cluster, namespace, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out, topic_count,
+                                       bundle_count, peak_msg_rate, peak_byte_rate, peak_topic_count, modified_at)
+    SELECT s.cluster, s.namespace, s.msg_rate_in, s.byte_rate_in, s.msg_rate_out, s.byte_rate_out, s.topic_count,
+           s.bundle_count, s.peak_msg_rate, s.peak_byte_rate, s.peak_topic_count, s.modified_at
+      FROM staging.namespace_row s JOIN cleave.namespace_bundles n USING (cluster, namespace)
+     WHERE s.run_id = run AND s.seen_row_version = 0
+    ON CONFLICT (cluster, namespace) DO NOTHING;
+    GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
+
+    DELETE FROM cleave.broker_load l USING staging.broker_row s
+     WHERE s.run_id = run AND s.gone AND (l.cluster, l.broker) = (s.cluster, s.broker) AND l.row_version = s.seen_row_version;
+    GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
+    UPDATE cleave.broker_load l
+       SET cpu_usage = s.cpu_usage, cpu_limit = s.cpu_limit, memory_usage = s.memory_usage, memory_limit = s.memory_limit,
+           direct_memory_usage = s.direct_memory_usage, direct_memory_limit = s.direct_memory_limit,
+           bandwidth_in_usage = s.bandwidth_in_usage, bandwidth_in_limit = s.bandwidth_in_limit,
+           bandwidth_out_usage = s.bandwidth_out_usage, bandwidth_out_limit = s.bandwidth_out_limit,
+           msg_rate_in = s.msg_rate_in, byte_rate_in = s.byte_rate_in, msg_rate_out = s.msg_rate_out, byte_rate_out = s.byte_rate_out,
+           topic_count = s.topic_count, bundle_count = s.bundle_count, producer_count = s.producer_count,
+           consumer_count = s.consumer_count, report = s.report, version = s.version, observed_at = s.observed_at,
+           row_version = l.row_version + 1
+      FROM staging.broker_row s
+     WHERE s.run_id = run AND NOT s.gone AND (l.cluster, l.broker) = (s.cluster, s.broker) AND l.row_version = s.seen_row_version;
+    GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
+    INSERT INTO cleave.broker_load (cluster, broker, cpu_usage, cpu_limit, memory_usage, memory_limit, direct_memory_usage,
+                                    direct_memory_limit, bandwidth_in_usage, bandwidth_in_limit, bandwidth_out_usage,
+                                    bandwidth_out_limit, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out, topic_count,
+                                    bundle_count, producer_count, consumer_count, report, version, observed_at)
+    SELECT s.cluster, s.broker, s.cpu_usage, s.cpu_limit, s.memory_usage, s.memory_limit, s.direct_memory_usage,
+           s.direct_memory_limit, s.bandwidth_in_usage, s.bandwidth_in_limit, s.bandwidth_out_usage,
+           s.bandwidth_out_limit, s.msg_rate_in, s.byte_rate_in, s.msg_rate_out, s.byte_rate_out, s.topic_count,
+           s.bundle_count, s.producer_count, s.consumer_count, s.report, s.version, s.observed_at
+      FROM staging.broker_row s WHERE s.run_id = run AND NOT s.gone AND s.seen_row_version = 0
+    ON CONFLICT (cluster, broker) DO NOTHING;
+    GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
+
+    INSERT INTO cleave.bundle_load_run (run_id, window_end, engine, topics, written, outrun, quarantined)
+    VALUES (run, run_window_end, run_engine, run_topics, total, staged - total, run_quarantined);
+    INSERT INTO cleave.cluster_load SELECT * FROM staging.cluster_row s WHERE s.run_id = run;
+    PERFORM cleave.empty_bundle_inbox(run);
+    RETURN QUERY SELECT total, staged - total, true;
+END $$;
+
+-- Old cycles go with their proposals, unless one of these is still open; old runs go with their figures.
+CREATE FUNCTION cleave.expire_bundle_history(older_than timestamptz) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    cycles bigint;
+    before timestamptz := least(older_than, clock_timestamp() - interval '30 days');
+BEGIN
+    DELETE FROM cleave.bundle_decision d
+     WHERE d.recorded_at < before
+       AND NOT EXISTS (SELECT FROM cleave.bundle_proposal p
+                        WHERE p.cycle_id = d.cycle_id AND p.state IN ('proposed', 'approved', 'applied'));
+    GET DIAGNOSTICS cycles = ROW_COUNT;
+    DELETE FROM cleave.bundle_load_run r
+     WHERE r.window_end < before AND r.window_end < (SELECT max(window_end) FROM cleave.bundle_load_run);
+    RETURN cycles;
+END $$;
+COMMENT ON FUNCTION cleave.expire_bundle_history(timestamptz) IS
+    'Deletes the cycles of bundles of before the instant, and never those of the last 30 days; how many.';
+
+-- The newest cycle of each cluster keeps everything: people read there why nothing happens.
+CREATE FUNCTION cleave.forget_bundle_inputs(older_than timestamptz) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE cycles bigint;
+BEGIN
+    UPDATE cleave.bundle_decision d SET inputs = NULL, outcome = NULL, refusals = '[]'
+     WHERE d.recorded_at < older_than AND d.inputs IS NOT NULL
+       AND d.cycle_id < (SELECT max(n.cycle_id) FROM cleave.bundle_decision n WHERE n.cluster = d.cluster);
+    GET DIAGNOSTICS cycles = ROW_COUNT;
+    RETURN cycles;
+END $$;

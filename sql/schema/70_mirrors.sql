@@ -1,0 +1,26 @@
+-- Topics whose layout a broker keeps (Pulsar 5): their state under its own controller, and whether that controller is back.
+
+CREATE TABLE cleave.mirror (
+    topic_id      bigint      PRIMARY KEY REFERENCES cleave.topic,
+    policy_before jsonb,
+    paused_reason text,
+    seen_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    row_version   bigint      NOT NULL DEFAULT 1,
+    CONSTRAINT mirror_policy_is_object CHECK (policy_before IS NULL OR jsonb_typeof(policy_before) = 'object')
+);
+CREATE INDEX mirror_by_age ON cleave.mirror (seen_at);
+COMMENT ON TABLE cleave.mirror IS 'One row per topic whose layout its broker keeps.';
+COMMENT ON COLUMN cleave.mirror.policy_before IS
+    'Policy of the topic''s own auto-scaler, put back by detaching; NULL: it had none.';
+COMMENT ON CONSTRAINT mirror_policy_is_object ON cleave.mirror IS
+    'What the broker''s auto-scaler was set to is a JSON object, or nothing.';
+
+-- Whether we may act is an input of every decision about the topic.
+CREATE FUNCTION cleave.on_mirror_paused() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM cleave.raise_input(ARRAY[NEW.topic_id]);
+    PERFORM pg_notify('cleave_policy', NEW.topic_id::text);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER mirror_paused AFTER UPDATE OF paused_reason ON cleave.mirror
+    FOR EACH ROW WHEN (OLD.paused_reason IS DISTINCT FROM NEW.paused_reason) EXECUTE FUNCTION cleave.on_mirror_paused();

@@ -1,0 +1,420 @@
+-- Cursors of embedded logs, read in order by entry bucket.
+--
+-- A cursor is in parts that tile the ring of bucket hashes, 0 to 65535. Each part has a position, an owner and a generation of its
+-- own; a cursor that is not divided is one part. A reader holds the parts of one generation, and loses all of them or none. A
+-- function that changes parts locks the log first (if it locks the log at all), then the part that begins at 0, which every cursor
+-- has, then the others by their first hash. A function that moves the parts of one reader locks the parts in the same order.
+
+-- Each generation is given out once, so that a stale reader is stale for ever, whatever becomes of the cursor.
+CREATE SEQUENCE embedded.generation;
+
+-- position is the first offset that is not acknowledged. A reader owns the cursor for one generation: taking it, releasing it and
+-- moving it by hand all raise the generation, and a reader of an older one is refused.
+--
+-- A part remembers under which ownership of its bucket it was taken last: the origin and the generation of the assignment. A reader
+-- that comes with an older ownership is a process that was stopped on its way, and takes nothing from the present owner.
+CREATE TABLE embedded.cursor (
+    log_id           bigint  NOT NULL REFERENCES embedded.log ON DELETE CASCADE,
+    subscription     text    COLLATE "C" NOT NULL,
+    position         bigint  NOT NULL DEFAULT 0,
+    generation       bigint  NOT NULL DEFAULT 0,
+    msg_out          bigint  NOT NULL DEFAULT 0,
+    byte_out         bigint  NOT NULL DEFAULT 0,
+    owner            text,
+    first_hash       integer NOT NULL DEFAULT 0,
+    last_hash        integer NOT NULL DEFAULT 65535,
+    frontier         bigint,
+    owned_origin     bigint,
+    owned_generation bigint,
+    msg_counted      bigint  NOT NULL DEFAULT 0,
+    byte_counted     bigint  NOT NULL DEFAULT 0,
+    PRIMARY KEY (log_id, subscription, first_hash),
+    CONSTRAINT cursor_not_negative CHECK (position >= 0 AND msg_out >= 0 AND byte_out >= 0),
+    CONSTRAINT cursor_part_on_ring CHECK (0 <= first_hash AND first_hash <= last_hash AND last_hash <= 65535),
+    CONSTRAINT cursor_frontier_ahead CHECK (
+        frontier IS NULL OR frontier >= position AND first_hash = 0 AND last_hash = 65535 AND owner IS NULL),
+    CONSTRAINT cursor_ownership_whole CHECK ((owned_origin IS NULL) = (owned_generation IS NULL))
+) WITH (fillfactor = 50);
+COMMENT ON TABLE embedded.cursor IS
+    'Parts of cursors. position is the first offset not acknowledged; what lies above it in other parts is not the part''s.';
+COMMENT ON COLUMN embedded.cursor.owned_origin IS 'Of the newest ownership under which it was taken; NULL where none was named.';
+COMMENT ON COLUMN embedded.cursor.msg_counted IS
+    'Messages that acknowledgements have reported since the last seek; never more than the log has taken.';
+COMMENT ON COLUMN embedded.cursor.byte_counted IS
+    'Bytes that acknowledgements have reported since the last seek; never more than the log has taken.';
+COMMENT ON CONSTRAINT cursor_part_on_ring ON embedded.cursor IS 'A part of a cursor is a range of bucket hashes, 0 to 65535.';
+COMMENT ON CONSTRAINT cursor_frontier_ahead ON embedded.cursor IS
+    'A queue is one part without an owner, and what it has given out lies at its position and above.';
+COMMENT ON CONSTRAINT cursor_ownership_whole ON embedded.cursor IS 'An ownership is an origin and a generation.';
+
+-- A log can have the name of a log that a restored or promoted database has lost. An owner of the lost time may still hold an
+-- ownership of that name, and would read the new log before the log's parents are read. So a new cursor begins at the present
+-- origin and generation of its subscription, which are above those of the lost time, and an older ownership is stale.
+CREATE FUNCTION embedded.begin_ownership() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    SELECT u.origin, u.generation INTO NEW.owned_origin, NEW.owned_generation
+      FROM embedded.log l
+      JOIN cleave.topic t ON t.name = 'topic://' || substring(l.name FROM '^segment://(.*)/[^/]*$') AND t.state <> 'deleted'
+      JOIN cleave.subscription u ON u.topic_id = t.topic_id AND u.name = NEW.subscription
+     WHERE l.log_id = NEW.log_id;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER cursor_begins_at_the_present_ownership BEFORE INSERT ON embedded.cursor
+    FOR EACH ROW WHEN (NEW.first_hash = 0 AND NEW.owned_generation IS NULL) EXECUTE FUNCTION embedded.begin_ownership();
+
+-- Lock all parts of a cursor. In two statements: whoever held the first part may have divided others meanwhile.
+-- False where there is no cursor.
+CREATE FUNCTION embedded.lock_parts(of_log_id bigint, of_subscription text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM embedded.cursor
+      WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash = 0 FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    PERFORM FROM embedded.cursor
+      WHERE log_id = of_log_id AND subscription = of_subscription ORDER BY first_hash FOR UPDATE;
+    RETURN true;
+END $$;
+
+-- Divide the part that has hashes on both sides of `at`, if there is one. It has no owner, and is locked. Both pieces have reported
+-- what the whole has: dividing gives no right to report it again.
+CREATE FUNCTION embedded.divide_part(of_log_id bigint, of_subscription text, at integer) RETURNS void LANGUAGE sql AS $$
+    WITH whole AS (
+        SELECT last_hash, position, owned_origin, owned_generation, msg_counted, byte_counted FROM embedded.cursor
+         WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash < at AND at <= last_hash
+    ), lower AS (
+        UPDATE embedded.cursor SET last_hash = at - 1
+         WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash < at AND at <= last_hash)
+    INSERT INTO embedded.cursor (log_id, subscription, first_hash, last_hash, position, generation, owned_origin, owned_generation,
+                                 msg_counted, byte_counted)
+    SELECT of_log_id, of_subscription, at, last_hash, position, nextval('embedded.generation'), owned_origin, owned_generation,
+           msg_counted, byte_counted
+      FROM whole;
+$$;
+
+-- Make one part of all parts of a generation, if they are at one position. They are locked. The newest of their ownerships is its
+-- own.
+CREATE FUNCTION embedded.join_parts(of_log_id bigint, of_subscription text, of_generation bigint)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    parts  record;
+    newest record;
+BEGIN
+    SELECT min(first_hash) AS first_hash, max(last_hash) AS last_hash, sum(msg_out) AS msg_out, sum(byte_out) AS byte_out,
+           max(msg_counted) AS msg_counted, max(byte_counted) AS byte_counted
+      INTO parts
+      FROM embedded.cursor
+     WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation
+    HAVING count(*) > 1 AND min(position) = max(position);
+    IF FOUND THEN
+        SELECT owned_origin, owned_generation INTO newest
+          FROM embedded.cursor
+         WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation
+         ORDER BY owned_origin DESC NULLS LAST, owned_generation DESC LIMIT 1;
+        DELETE FROM embedded.cursor
+         WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation
+           AND first_hash > parts.first_hash;
+        UPDATE embedded.cursor
+           SET last_hash = parts.last_hash, msg_out = parts.msg_out, byte_out = parts.byte_out,
+               msg_counted = parts.msg_counted, byte_counted = parts.byte_counted,
+               owned_origin = newest.owned_origin, owned_generation = newest.owned_generation
+         WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash = parts.first_hash;
+    END IF;
+END $$;
+
+-- Take the part of a cursor that has the hashes `low` to `high`, all of it or nothing.
+--
+-- Answers taken | held (by `holder`, which lives) | stale (a piece was taken under a newer ownership, by `holder` if it still
+-- reads) | missing (no such log) | unsubscribed (no such cursor). `timeline` is that of the last message before `start`, 0 at the
+-- very front. The reader that held a piece of it loses all that it held. What is outside the range has no owner then. Without an
+-- ownership none is compared. An ownership that was never given is stale, since it would make those of all others stale for good. A
+-- cursor is divided where the log's entry buckets begin, if the log says where that is.
+CREATE FUNCTION embedded.take(
+    log_name text, of_subscription text, new_owner text, live_owners text[], low integer, high integer,
+    of_origin bigint DEFAULT NULL, of_generation bigint DEFAULT NULL,
+    OUT outcome text, OUT log_id bigint, OUT generation bigint, OUT start bigint, OUT holder text, OUT timeline bigint
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    of_log_id bigint;
+    lost      bigint[];
+    splits    integer[];
+    newest    record;
+BEGIN
+    IF (0 <= low AND low <= high AND high <= 65535) IS NOT TRUE THEN
+        RAISE EXCEPTION 'bucket hashes % to %; give a range within 0 and 65535', low, high USING ERRCODE = 'invalid_parameter_value';
+    ELSIF (octet_length(new_owner) BETWEEN 1 AND 1000 AND cardinality(live_owners) <= 100000) IS NOT TRUE THEN
+        RAISE EXCEPTION 'an owner of % bytes and % live owners; give a name of 1 to 1000 bytes and at most 100000 live owners',
+            octet_length(new_owner), cardinality(live_owners) USING ERRCODE = 'invalid_parameter_value';
+    ELSIF (of_origin IS NULL) <> (of_generation IS NULL) THEN
+        RAISE EXCEPTION 'an ownership is an origin and a generation; give both or neither' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    SELECT l.log_id, string_to_array(l.origin ->> 'cleave.bucket-splits', ',')::integer[] INTO of_log_id, splits
+      FROM embedded.log l WHERE l.name = log_name FOR KEY SHARE;
+    log_id := of_log_id;
+    IF of_log_id IS NULL THEN
+        outcome := 'missing';
+        RETURN;
+    ELSIF NOT embedded.lock_parts(of_log_id, of_subscription) THEN
+        outcome := 'unsubscribed';
+        RETURN;
+    ELSIF NOT ((low = 0 OR low = ANY (splits)) AND (high = 65535 OR high + 1 = ANY (splits))) THEN
+        RAISE EXCEPTION 'bucket hashes % to % of log % are not whole entry buckets; take a range that its buckets make up', low, high,
+            log_name USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    -- The journal is in this database as a rule. Elsewhere an origin, which is a time, is compared with the clock.
+    SELECT u.origin, u.generation INTO newest FROM cleave.segment s JOIN cleave.subscription u USING (topic_id)
+     WHERE s.backing_topic = log_name AND u.name = of_subscription ORDER BY u.origin DESC LIMIT 1;
+    IF (FOUND AND (of_origin, of_generation) > (newest.origin, newest.generation))
+       OR (NOT FOUND AND of_origin > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + 3600000000) THEN
+        outcome := 'stale';
+        RETURN;
+    END IF;
+    SELECT c.owner INTO holder FROM embedded.cursor c
+     WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.first_hash <= high AND c.last_hash >= low
+       AND (c.owned_origin, c.owned_generation) > (of_origin, of_generation)
+     ORDER BY c.first_hash LIMIT 1;
+    IF FOUND THEN
+        outcome := 'stale';
+        RETURN;
+    END IF;
+    SELECT c.owner INTO holder FROM embedded.cursor c
+     WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.first_hash <= high AND c.last_hash >= low
+       AND c.owner <> new_owner AND c.owner = ANY (live_owners)
+     ORDER BY c.first_hash LIMIT 1;
+    IF holder IS NOT NULL THEN
+        outcome := 'held';
+        RETURN;
+    END IF;
+    lost := ARRAY(SELECT c.generation FROM embedded.cursor c
+                   WHERE c.log_id = of_log_id AND c.subscription = of_subscription
+                     AND c.first_hash <= high AND c.last_hash >= low AND c.owner IS NOT NULL);
+    IF cardinality(lost) > 0 THEN
+        UPDATE embedded.cursor c SET owner = NULL, generation = nextval('embedded.generation')
+         WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.generation = ANY (lost);
+        PERFORM pg_notify('embedded_arrivals', of_log_id::text);
+    END IF;
+    PERFORM embedded.divide_part(of_log_id, of_subscription, low);
+    PERFORM embedded.divide_part(of_log_id, of_subscription, high + 1);
+    -- A restore turns the sequence back. By chance alone is a reader's generation one that another history has given out.
+    generation := ((random() * 2147483646)::bigint << 32) | (nextval('embedded.generation') & 4294967295);
+    UPDATE embedded.cursor c
+       SET owner = new_owner, generation = take.generation,
+           owned_origin = coalesce(of_origin, c.owned_origin), owned_generation = coalesce(of_generation, c.owned_generation)
+     WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.first_hash BETWEEN low AND high;
+    PERFORM embedded.join_parts(of_log_id, of_subscription, take.generation);
+    IF splits IS NULL AND (SELECT count(*) FROM embedded.cursor c WHERE c.log_id = of_log_id AND c.subscription = of_subscription) > 1024 THEN
+        RAISE EXCEPTION 'the cursor of % on log % would be in more than 1024 parts; take wider ranges', quote_literal(of_subscription),
+            log_name USING ERRCODE = 'configuration_limit_exceeded';
+    END IF;
+    SELECT min(c.position) INTO start FROM embedded.cursor c
+     WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.generation = take.generation;
+    timeline := embedded.timeline_before(of_log_id, start);
+    outcome := 'taken';
+END $$;
+
+-- Acknowledge everything below `upto` in the parts of this generation, and count the messages that were delivered. False where the
+-- generation holds nothing, or where the log does not have, in `of_timeline`, the message before `upto`. Without a timeline only
+-- the log's end is compared. The last acknowledgement of a part notifies its peers, which wait for it at the log's end. `messages`
+-- and `bytes` were delivered since the last report. Of what a log has taken, a part reports each message once between two seeks,
+-- whatever is claimed.
+CREATE FUNCTION embedded.acknowledge(
+    of_log_id bigint, of_subscription text, of_generation bigint, upto bigint, messages bigint, bytes bigint,
+    of_timeline bigint DEFAULT NULL
+) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    held      record;
+    ended     record;
+    new_msgs  bigint;
+    new_bytes bigint;
+BEGIN
+    SELECT count(*) AS parts, min(first_hash) AS first_hash, min(position) AS position,
+           max(msg_counted) AS msg_counted, max(byte_counted) AS byte_counted INTO held
+      FROM (SELECT first_hash, position, msg_counted, byte_counted FROM embedded.cursor
+             WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation
+             ORDER BY first_hash FOR NO KEY UPDATE) part;
+    IF held.parts = 0 THEN
+        RETURN false;
+    END IF;
+    SELECT next_offset, byte_in, terminated_at INTO ended FROM embedded.log WHERE log_id = of_log_id;
+    IF upto > ended.next_offset OR of_timeline <> coalesce((
+           SELECT t.timeline FROM embedded.timeline t
+            WHERE t.log_id = of_log_id AND t.first_offset < upto ORDER BY t.first_offset DESC LIMIT 1), 0) THEN
+        RETURN false;
+    END IF;
+    new_msgs := least(greatest(messages, 0), greatest(ended.next_offset - held.msg_counted, 0));
+    new_bytes := least(greatest(bytes, 0), greatest(ended.byte_in - held.byte_counted, 0));
+    UPDATE embedded.cursor
+       SET position = greatest(position, upto),
+           msg_out = msg_out + CASE WHEN first_hash = held.first_hash THEN new_msgs ELSE 0 END,
+           byte_out = byte_out + CASE WHEN first_hash = held.first_hash THEN new_bytes ELSE 0 END,
+           msg_counted = held.msg_counted + new_msgs, byte_counted = held.byte_counted + new_bytes
+     WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation;
+    IF held.parts > 1 THEN
+        PERFORM embedded.join_parts(of_log_id, of_subscription, of_generation);
+    END IF;
+    IF ended.terminated_at IS NOT NULL AND held.position < ended.next_offset AND upto = ended.next_offset THEN
+        PERFORM pg_notify('embedded_arrivals', of_log_id::text);
+    END IF;
+    RETURN true;
+END $$;
+
+-- The next messages of this generation's parts from `from_offset` on: up to `most`, some `most_bytes` at most. Then one row, whose
+-- payload is NULL, with the offset to go on from, and the first offset and the timeline of each timeline that was read. No row
+-- where the generation holds nothing, or where the log does not have, in `of_timeline`, the message before `from_offset`. Without a
+-- timeline (an older client) only the log's end is compared.
+--
+-- At most `most_scanned` offsets are scanned, in steps that grow: offsets are dense, so a range of them works as a limit, and the
+-- planner cannot misjudge it. A reader that finds nothing then moves its parts, if they are more than `lag` behind the scanned
+-- offset. Keys count as bytes: a read gives at most 10,000 messages and some 16 MiB, whatever is stored and requested.
+CREATE FUNCTION embedded.read(
+    of_log_id bigint, of_subscription text, of_generation bigint, from_offset bigint, most integer, most_bytes bigint,
+    most_scanned bigint, lag bigint, of_timeline bigint DEFAULT NULL
+) RETURNS TABLE (log_offset bigint, published_at timestamptz, key bytea, payload bytea, timelines bigint[])
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    held     record;
+    before   record;
+    scanned  bigint := from_offset;
+    ended    bigint;
+    stop     bigint;
+    step     bigint;
+    upto     bigint;
+    given    integer := 0;
+    bytes    bigint := 0;
+BEGIN
+    most := least(most, 10000);
+    most_bytes := least(most_bytes, 16777216);
+    most_scanned := least(most_scanned, 100000);
+    IF (from_offset >= 0 AND most >= 1 AND most_bytes >= 0 AND most_scanned >= 1) IS NOT TRUE THEN
+        RAISE EXCEPTION 'a read of % messages and % bytes in % offsets from % on; give 1 or more, and an offset of 0 or more', most,
+            most_bytes, most_scanned, from_offset USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    SELECT min(first_hash) AS low, max(last_hash) AS high, min(position) AS lowest, max(position) AS settled INTO held
+      FROM embedded.cursor
+     WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation;
+    SELECT next_offset INTO ended FROM embedded.log WHERE log_id = of_log_id;
+    IF held.low IS NULL OR ended IS NULL OR from_offset > ended THEN
+        RETURN;
+    END IF;
+    stop := least(ended, from_offset + most_scanned);
+    SELECT t.first_offset, t.timeline INTO before FROM embedded.timeline t
+     WHERE t.log_id = of_log_id AND t.first_offset < from_offset ORDER BY t.first_offset DESC LIMIT 1;
+    IF of_timeline <> coalesce(before.timeline, 0) THEN
+        RETURN;
+    END IF;
+    step := greatest(most::bigint * 65536 / (held.high - held.low + 1), 1);
+    <<steps>>
+    WHILE scanned < stop AND given < most LOOP
+        upto := least(stop, scanned + step);
+        FOR log_offset, published_at, key, payload IN
+            SELECT m.log_offset, m.published_at, m.key, m.payload FROM embedded.message m
+             WHERE m.log_id = of_log_id AND m.log_offset >= scanned AND m.log_offset < upto
+               AND (held.low = 0 AND held.high = 65535
+                    OR m.bucket_hash BETWEEN held.low AND held.high)
+               AND (m.log_offset >= held.settled
+                    OR m.log_offset >= (
+                       SELECT c.position FROM embedded.cursor c
+                        WHERE c.log_id = of_log_id AND c.subscription = of_subscription
+                          AND c.first_hash <= m.bucket_hash
+                        ORDER BY c.first_hash DESC LIMIT 1))
+             ORDER BY m.log_offset LIMIT most - given
+        LOOP
+            bytes := bytes + octet_length(read.payload) + coalesce(octet_length(read.key), 0);
+            EXIT steps WHEN given > 0 AND bytes > most_bytes;
+            given := given + 1;
+            scanned := read.log_offset + 1;
+            RETURN NEXT;
+        END LOOP;
+        EXIT WHEN given = most;
+        scanned := upto;
+        step := step * 2;
+    END LOOP;
+    IF given = 0 AND scanned - held.lowest > lag THEN
+        PERFORM embedded.acknowledge(of_log_id, of_subscription, of_generation, scanned, 0, 0);
+    END IF;
+    log_offset := scanned;
+    published_at := NULL;
+    key := NULL;
+    payload := NULL;
+    IF scanned > from_offset THEN
+        SELECT array_agg(ARRAY[t.first_offset, t.timeline] ORDER BY t.first_offset) INTO timelines FROM embedded.timeline t
+         WHERE t.log_id = of_log_id AND t.first_offset >= coalesce(before.first_offset, 0) AND t.first_offset < scanned;
+    END IF;
+    RETURN NEXT;
+END $$;
+
+-- Where this generation stands: whether the log is closed, and whether all parts of the cursor, whoever holds them, are
+-- acknowledged to its end. No row where the generation holds nothing.
+CREATE FUNCTION embedded.look(
+    of_log_id bigint, of_subscription text, of_generation bigint,
+    OUT is_terminated boolean, OUT all_settled boolean
+) RETURNS SETOF record LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT terminated_at IS NOT NULL,
+           NOT EXISTS (SELECT FROM embedded.cursor c
+                        WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.position < l.next_offset)
+      FROM embedded.log l
+     WHERE l.log_id = of_log_id
+       AND EXISTS (SELECT FROM embedded.cursor c
+                    WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.generation = of_generation)
+$$;
+
+CREATE FUNCTION embedded.missed(
+    of_log_id bigint, of_subscription text, low integer, high integer, of_offset bigint, of_timeline bigint,
+    OUT "position" bigint, OUT next_offset bigint
+) RETURNS SETOF record LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT min(c.position), l.next_offset FROM embedded.cursor c JOIN embedded.log l USING (log_id)
+     WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.first_hash <= high AND c.last_hash >= low
+       AND (of_offset > l.next_offset OR of_timeline <> embedded.timeline_before(of_log_id, of_offset))
+     GROUP BY l.next_offset
+$$;
+COMMENT ON FUNCTION embedded.missed(bigint, text, integer, integer, bigint, bigint) IS
+    'Position of a part of a cursor, and the end of the log, if the log lacks the message before an offset.';
+
+-- Let go of all parts of this generation, if it holds any.
+CREATE FUNCTION embedded.release(of_log_id bigint, of_subscription text, of_generation bigint)
+RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM FROM embedded.cursor
+      WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation
+      ORDER BY first_hash FOR NO KEY UPDATE;
+    UPDATE embedded.cursor SET owner = NULL, generation = nextval('embedded.generation')
+     WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation;
+    IF FOUND THEN
+        PERFORM pg_notify('embedded_arrivals', of_log_id::text);
+    END IF;
+END $$;
+
+-- The owner of each part that has hashes between `low` and `high`, NULL for nobody; no row where there is no cursor.
+CREATE FUNCTION embedded.owners(of_log_id bigint, of_subscription text, low integer, high integer)
+RETURNS SETOF text LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT owner FROM embedded.cursor
+     WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash <= high AND last_hash >= low
+     ORDER BY first_hash
+$$;
+
+-- Move a whole cursor to the first message at or after the instant, NULL for the end. It is one part then, without an owner. What
+-- is delivered again is reported again. False where there is no such log or cursor.
+CREATE FUNCTION embedded.move(log_name text, of_subscription text, instant timestamptz) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    target embedded.log;
+BEGIN
+    PERFORM FROM embedded.log WHERE name = log_name FOR KEY SHARE;  -- nothing is trimmed meanwhile
+    SELECT * INTO target FROM embedded.log WHERE name = log_name;
+    IF NOT FOUND OR NOT embedded.lock_parts(target.log_id, of_subscription) THEN
+        RETURN false;
+    END IF;
+    WITH gone AS (
+        DELETE FROM embedded.cursor
+         WHERE log_id = target.log_id AND subscription = of_subscription AND first_hash > 0 RETURNING msg_out, byte_out)
+    UPDATE embedded.cursor
+       SET last_hash = 65535, owner = NULL, generation = nextval('embedded.generation'), msg_counted = 0, byte_counted = 0,
+           position = CASE WHEN instant IS NULL THEN target.next_offset ELSE embedded.offset_at(target.log_id, instant) END,
+           msg_out = msg_out + coalesce((SELECT sum(msg_out) FROM gone), 0),
+           byte_out = byte_out + coalesce((SELECT sum(byte_out) FROM gone), 0)
+     WHERE log_id = target.log_id AND subscription = of_subscription AND first_hash = 0;
+    PERFORM pg_notify('embedded_arrivals', target.log_id::text);
+    RETURN true;
+END $$;
