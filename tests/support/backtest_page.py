@@ -42,7 +42,7 @@ def computed() -> tuple[list[backtest_rows.Row], dict[tuple[str, str], Any]]:
         end_ms = series.start_ms + 60_000 * series.steps
         recordings.append(Recording(-number, name, series.start_ms, end_ms, policy.to_document()))
         tables.append(rates_of_trace(recordings[-1], series))
-    results, pictures = _read(compute_here(pa.concat_tables(tables), recordings, _QUESTION))
+    results, pictures, _ = _read(compute_here(pa.concat_tables(tables), recordings, _QUESTION))
     return backtest_rows.result_rows(results), pictures
 
 
