@@ -234,6 +234,11 @@ _LEDGERS = text("""
      ORDER BY n.nspname
 """)
 """Where what is applied is written down: the table first, then the view that readers see."""
+_MAY_READ_DEFAULTS = text("""
+    SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
+      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE n.nspname = 'cleave' AND c.relname = 'policy_default'
+""")
 _APPLIED = text("SELECT name, checksum FROM cleave.migration")
 _APPLIED_AS_READERS_SEE_IT = text("SELECT name, checksum FROM inspect.migrations")
 
@@ -304,9 +309,7 @@ def _missing_roles(tx: Connection, directory: Path) -> tuple[str, ...]:
 
 def _changed_defaults(tx: Connection) -> tuple[str, ...]:
     """Return the policy parameters whose stored default the run changes; none where this login may not read the defaults."""
-    readable = tx.execute(
-        text("SELECT has_table_privilege(to_regclass('cleave.policy_default'), 'SELECT')")
-    ).scalar_one()
+    readable = tx.execute(_MAY_READ_DEFAULTS).scalar_one_or_none()
     if readable is False:
         return ()
     rows = tx.execute(text("SELECT * FROM cleave.policy_default")).all() if readable else []

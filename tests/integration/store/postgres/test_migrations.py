@@ -376,6 +376,21 @@ def test_rights_that_others_granted_on_views_survive_their_rebuild(
     assert empty.sql(readers) == [(True,)]
 
 
+def test_a_readers_login_is_enough_for_a_plan(
+    postgres_server: PostgresServer, empty_database: str, empty: StoreDriver
+) -> None:
+    migrate(empty_database)
+    empty.sql("UPDATE cleave.migration SET checksum = 'of other views' WHERE name = 'views'")
+    user = f"reader_{empty_database.rpartition('/')[2]}"
+    empty.sql(f"CREATE ROLE {user} LOGIN PASSWORD 'pw' IN ROLE cleave_inspector")
+    try:
+        planned = plan(postgres_server.url(empty_database.rpartition("/")[2], user=user, password="pw"))
+    finally:
+        empty.sql(f"DROP ROLE {user}")
+
+    assert (planned.names, planned.defaults) == (["views"], ())
+
+
 def test_a_plan_names_everything_that_a_run_does(pristine_server: PostgresServer) -> None:
     url = pristine_server.create_database("planned")
     planned = plan(url)
