@@ -35,7 +35,7 @@ MISTAKES = [
     (("topics", "create", "a/b/\u0000"), "NUL"),
     (("topics", "create", "a/b/\udcff"), "surrogates"),
     (("topics", "create", "a/b/c", "--property", "owner=\udcff"), "topic property 'owner'"),
-    (("subscriptions", "create", T, "\udcff"), "surrogates"),
+    (("subscriptions", "create", T, "\udcff"), "use printable characters"),
     (("topics", "show", "a/b/nobody"), "does not exist"),
     (("topics", "delete", "a/b/nobody", "--yes"), "does not exist"),
     (("segments", "split", T, "99"), "99"),

@@ -86,10 +86,16 @@ def test_a_name_in_use_is_refused_and_a_deleted_one_goes_on_counting(driver: Sto
 
 
 @pytest.mark.parametrize(
-    "name", ["a", "topic://t/n", "topic://t/n/", "persistent://t/n/a", "topic://t/n/a b", ""]
+    ("name", "advice"),
+    [
+        *((name, "topic://tenant/namespace/name") for name in ("a", "topic://t/n", "topic://t/n/")),
+        ("persistent://t/n/a", "topic://tenant/namespace/name"),
+        ("topic://t/n/a b", "use printable characters"),
+        ("", "the topic is empty"),
+    ],
 )
-def test_a_name_of_another_form_is_refused(driver: StoreDriver, name: str) -> None:
-    with pytest.raises(InvalidInput, match="topic://tenant/namespace/name"):
+def test_a_name_of_another_form_is_refused(driver: StoreDriver, name: str, advice: str) -> None:
+    with pytest.raises(InvalidInput, match=advice):
         driver.intend_create(name)
 
 
