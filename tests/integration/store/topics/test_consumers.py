@@ -98,7 +98,7 @@ def test_no_session_begins_with_what_is_being_deleted(driver: StoreDriver) -> No
 def test_a_name_with_spaces_is_refused(driver: StoreDriver) -> None:
     topic_id = driver.create().topic_id
     driver.subscribe(topic_id, "s")
-    with pytest.raises(InvalidInput, match="consumer 'a b' .* use printable characters"):
+    with pytest.raises(InvalidInput, match=r"consumer 'a b' .* use printable characters"):
         driver.do(consumers.register, topic_id, "s", "a b")
 
 
