@@ -67,11 +67,14 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         403: "The token does not give the right.",
         404: "The named thing does not exist.",
         405: "No such verb here.",
+        408: "The headers or the body took too long to arrive.",
         409: "It is in a state that forbids the request, or was changed meanwhile.",
         412: "A value can never be right.",
         413: "The body is too large, or its length is not said.",
+        414: "The address is longer than 8 KiB.",
         422: "The data plane, or this process, cannot do it.",
         429: "As much is being computed as may be at once: ask again after `Retry-After` seconds.",
+        431: "A header is longer than 8 KiB, or all of them are larger than 32 KiB.",
         503: "Not now: ask again after `Retry-After` seconds.",
     }.items()
 }
