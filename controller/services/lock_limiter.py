@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from controller import telemetry
 from controller.dataplane.base import DataPlane, LockableDataPlane
 from controller.domain.errors import CleaveError
+from controller.repeating import Repeating
 
 log = telemetry.get_logger(__name__)
 
@@ -36,13 +37,16 @@ class LockLimiter:
 
     def run(self) -> None:
         """Look until `stop`. After a failure the next look is a minute later."""
-        wait_seconds = self._interval_seconds
-        while not self._stopping.wait(wait_seconds):
-            wait_seconds = self._interval_seconds if self._look() else AFTER_FAILURE_SECONDS
+        rounds = Repeating(self._round, self._stopping, log, "long transactions not ended")
+        rounds.run(first_pause_seconds=self._interval_seconds)
 
     def stop(self) -> None:
         """End the loop after the check that is under way."""
         self._stopping.set()
+
+    def _round(self) -> float:
+        """Return the seconds until the next look."""
+        return self._interval_seconds if self._look() else AFTER_FAILURE_SECONDS
 
     def _look(self) -> bool:
         """Return True if every data plane answered."""

@@ -25,7 +25,6 @@ from controller.domain.errors import (
     CleaveError,
     FencedOut,
     InvalidInput,
-    InvariantViolated,
     LostRace,
     NotFound,
     Retryable,
@@ -320,10 +319,6 @@ class SessionLeader:
                 _refuse(request, error)
         except CleaveError as error:
             self._put_off(key, known, requests, error)
-        except Exception as error:  # one subscription's trouble must not keep the others from being served
-            log.exception("sessions cannot be settled", topic_id=key.topic_id, subscription=key.name)
-            trouble = InvariantViolated(f"subscription {key.name} cannot be settled: {error}")
-            self._put_off(key, known, requests, trouble)
         else:
             known.is_settled, known.retry_at = True, -math.inf
             known.look_at = self._clock.monotonic_seconds() + settled.look_again_seconds(self.timing)

@@ -28,7 +28,7 @@ SURVIVES = {
 """The state certain to be found after a crash behind that step, where the plane knows it shares the server or not."""
 
 
-class _Crashed(Exception):
+class _Crashed(BaseException):
     """Ends the run as a dead server would."""
 
 

@@ -26,7 +26,7 @@ SURVIVES = {
 """The state that is certain to be found after a crash right behind the recording of a step."""
 
 
-class _Crashed(Exception):
+class _Crashed(BaseException):
     """Ends the run as a dead server would."""
 
 
