@@ -24,6 +24,8 @@ MOST_WAITING = 4
 LONGEST_WAIT_SECONDS = 30.0
 """In the queue."""
 AGAIN_SECONDS = 5.0
+ENDING_SECONDS = 0.5
+"""The turn of a subject ends a moment after the answer was sent, so that a request that follows at once waits for this time."""
 
 
 class ComputingTurns:
@@ -32,12 +34,13 @@ class ComputingTurns:
     def __init__(self, computers: Computers) -> None:
         self.computers = computers
         self._turns = asyncio.Semaphore(AT_ONCE)
-        self._subjects: set[str] = set()
+        self._subjects: dict[str, asyncio.Event] = {}
+        """Each subject with a turn or a place in the queue, and the end of the turn."""
 
     @asynccontextmanager
     async def take(self, subject: str) -> AsyncIterator[Computation]:
         """A computation of the subject's, once there is a turn for it. Raises LimitReached."""
-        if subject in self._subjects:
+        if not await self._is_free(subject):
             raise LimitReached(
                 f"a computation of {subject or 'this subject'} is under way; ask again once it has ended",
                 AGAIN_SECONDS,
@@ -47,7 +50,7 @@ class ComputingTurns:
                 f"{AT_ONCE} computations are under way and {MOST_WAITING} wait; ask again, or trigger the DAG policy_backtest",
                 AGAIN_SECONDS,
             )
-        self._subjects.add(subject)
+        ended = self._subjects[subject] = asyncio.Event()
         try:
             await self._wait()
             try:
@@ -55,7 +58,16 @@ class ComputingTurns:
             finally:
                 self._turns.release()
         finally:
-            self._subjects.discard(subject)
+            del self._subjects[subject]
+            ended.set()
+
+    async def _is_free(self, subject: str) -> bool:
+        """Return True once the subject has no turn, at the latest after `ENDING_SECONDS`."""
+        ended = self._subjects.get(subject)
+        if ended is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), ENDING_SECONDS)
+        return subject not in self._subjects
 
     async def _wait(self) -> None:
         try:
