@@ -226,20 +226,16 @@ def load_situations(
     segments = _grouped(tx, of_topics, _SEGMENTS)
     consumers = _grouped(tx, of_topics, _CONSUMERS)
     in_flight = _grouped(tx, {**of_topics, "kinds": [kind.value for kind in ReshapeKind]}, _IN_FLIGHT)
-    policies = {row.topic_id: _policy(row.cluster, row.namespace, row.topic) for row in topics} | {
-        **(instead or {})
-    }
+    policies = {row.topic_id: _policy(row.cluster, row.namespace, row.topic) for row in topics}
+    policies |= instead or {}
     adaptive: dict[str, object] = {"topic_ids": [t for t, p in policies.items() if p.profile == "adaptive"]}
     memories = _grouped(tx, adaptive, _MEMORIES) if adaptive["topic_ids"] else defaultdict(list)
     queues = _grouped(tx, adaptive, _QUEUES) if adaptive["topic_ids"] else defaultdict(list)
     producers = _grouped(tx, adaptive, _PRODUCERS) if adaptive["topic_ids"] else defaultdict(list)
     expected = _grouped(tx, adaptive, _EXPECTED) if adaptive["topic_ids"] else defaultdict(list)
+    midpoint_only = {row.topic_id for row in topics if capabilities[row.data_plane].midpoint_only}
     anywhere: dict[str, object] = {
-        "topic_ids": [
-            row.topic_id
-            for row in topics
-            if policies[row.topic_id].profile == "adaptive" and not capabilities[row.data_plane].midpoint_only
-        ]
+        "topic_ids": [t for t, p in policies.items() if p.profile == "adaptive" and t not in midpoint_only]
     }
     sketches = _grouped(tx, anywhere, _SKETCHES) if anywhere["topic_ids"] else defaultdict(list)
     whole = [topic_id for topic_id, policy in policies.items() if policy.strict_pulsar]
