@@ -2,25 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import text
-
 from controller.bootstrap import Application
 from controller.entrypoints.commands.findings import Note
 from controller.store.postgres import public_rights
-
-_OPEN_DATABASES = text("""
-    SELECT datname FROM pg_database
-     WHERE datallowconn AND NOT datistemplate AND has_database_privilege('public', oid, 'CONNECT') ORDER BY datname LIMIT 5
-""")
-_UNLIMITED = text("""
-    SELECT r.rolname FROM pg_roles r
-     WHERE r.rolcanlogin AND NOT r.rolsuper AND NOT pg_has_role(r.oid, 'cleave_owner', 'MEMBER')
-       AND (pg_has_role(r.oid, 'cleave_client', 'MEMBER') OR pg_has_role(r.oid, 'cleave_inspector', 'MEMBER'))
-       AND (r.rolconnlimit < 0 OR NOT EXISTS (
-            SELECT FROM pg_db_role_setting s, unnest(s.setconfig) AS setting
-             WHERE s.setrole = r.oid AND starts_with(setting, 'statement_timeout=')))
-     ORDER BY r.rolname LIMIT 5
-""")
 
 
 def public(cleave: Application) -> str:
@@ -28,7 +12,7 @@ def public(cleave: Application) -> str:
     with cleave.store.transaction() as tx:
         held = public_rights.held_by_everybody(tx)
         missing = public_rights.missing_for_the_owner(tx)
-        databases = list(tx.execute(_OPEN_DATABASES).scalars())
+        databases = public_rights.databases_open_to_everybody(tx)
     findings = []
     if held:
         findings.append(
@@ -51,7 +35,7 @@ def public(cleave: Application) -> str:
 def logins(cleave: Application) -> str:
     """Report that applications and readers have limits. Raises Note with the logins that have none."""
     with cleave.store.transaction() as tx:
-        unlimited = list(tx.execute(_UNLIMITED).scalars())
+        unlimited = public_rights.logins_without_limits(tx)
     if not unlimited:
         return "each login of applications and readers has limits"
     raise Note(

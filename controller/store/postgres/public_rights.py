@@ -45,6 +45,19 @@ _MISSING = text("""
     SELECT role FROM unnest(ARRAY['pg_signal_backend', 'pg_read_all_stats']) AS role
      WHERE NOT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = 'cleave_owner' AND pg_has_role(r.oid, role, 'USAGE')) ORDER BY 1
 """)
+_OPEN_DATABASES = text("""
+    SELECT datname FROM pg_database
+     WHERE datallowconn AND NOT datistemplate AND has_database_privilege('public', oid, 'CONNECT') ORDER BY datname LIMIT 5
+""")
+_UNLIMITED = text("""
+    SELECT r.rolname FROM pg_roles r
+     WHERE r.rolcanlogin AND NOT r.rolsuper AND NOT pg_has_role(r.oid, 'cleave_owner', 'MEMBER')
+       AND (pg_has_role(r.oid, 'cleave_client', 'MEMBER') OR pg_has_role(r.oid, 'cleave_inspector', 'MEMBER'))
+       AND (r.rolconnlimit < 0 OR NOT EXISTS (
+            SELECT FROM pg_db_role_setting s, unnest(s.setconfig) AS setting
+             WHERE s.setrole = r.oid AND starts_with(setting, 'statement_timeout=')))
+     ORDER BY r.rolname LIMIT 5
+""")
 
 
 def held_by_everybody(tx: Connection) -> list[str]:
@@ -74,3 +87,13 @@ def restrict(tx: Connection) -> list[str]:
 
 def _held(tx: Connection) -> Sequence[Row[Any]]:
     return tx.execute(_HELD, {"roles": _TEMPORARY_TABLES, "idle": IDLE_IN_TRANSACTION}).all()
+
+
+def databases_open_to_everybody(tx: Connection) -> list[str]:
+    """Return up to 5 databases of the server to which every login may connect."""
+    return list(tx.execute(_OPEN_DATABASES).scalars())
+
+
+def logins_without_limits(tx: Connection) -> list[str]:
+    """Return up to 5 logins of applications and readers without a limit of connections or a `statement_timeout`."""
+    return list(tx.execute(_UNLIMITED).scalars())
