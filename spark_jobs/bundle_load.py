@@ -56,7 +56,7 @@ def _all(template: str, names: tuple[str, ...]) -> str:
 
 _STORABLE = "length({m}) <= " + str(LONGEST_NAME) + r" AND NOT contains({m}, '\u0000')"
 SOUND_TOPIC = f"{_all(f'{{m}} BETWEEN 0 AND {MOST}', RATES + COUNTS[1:])} AND {_all(_STORABLE, ('namespace', 'broker'))}"
-"""A topic whose figures can be added up. A report with another one is set aside as a whole."""
+"""A topic whose figures can be added up. A report with another one is excluded as a whole."""
 SOUND_OWNED = f"cache_size_bytes BETWEEN 0 AND {MOST} AND {_all(_STORABLE, ('namespace', 'broker'))}"
 _SOUND_BROKER = f"""
     {_all(f"abs({{m}}_usage) <= {MOST} AND abs({{m}}_limit) <= {MOST}", SIGNALS)} AND {_all(_STORABLE, ("broker", "version"))}

@@ -149,7 +149,7 @@ SELECT t.topic_id, t.segment_id, t.producers, coalesce(w.messages, 0) AS message
 
 def build_sketches(counts: DataFrame, since_ms: int, until_ms: int) -> DataFrame:
     """Counts of keys whose instants lie in (since, until], added up for each segment: topic_id, segment_id, producers, messages,
-    bins, and how many of its rows are set aside.
+    bins, and how many of its rows are excluded.
     """
     return counts.sparkSession.sql(_SKETCHES, {"since_ms": since_ms, "until_ms": until_ms}, counts=counts)
 
@@ -169,7 +169,7 @@ def build_rates(samples: DataFrame, window: LoadWindow) -> DataFrame:
 
 def build_heard(samples: DataFrame, window: LoadWindow) -> DataFrame:
     """The sources that reported anything in the window: source, observed_at_ms (of its last sound sample; null if it has none), how many
-    of its samples are set aside, and a topic_id of these.
+    of its samples are excluded, and a topic_id of these.
     """
     bounds = {"start_ms": window.start_ms, "end_ms": window.end_ms}
     return samples.sparkSession.sql(_HEARD, bounds, samples=samples)

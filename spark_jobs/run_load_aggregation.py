@@ -45,7 +45,7 @@ def compute(
     """Writes `rates` below the scratch URL; returns the records to write, which are not computed yet, and the sources
     that were heard, see `build_heard`.
 
-    A row with a missing value is no sample, and one that is not SOUND is set aside.
+    A row with a missing value is no sample, and one that is not SOUND is excluded.
     """
     samples = spark.read.schema(SAMPLES).parquet(*sample_urls).na.drop()
     build_rates(samples.where(SOUND), window).write.mode("overwrite").parquet(f"{scratch_url}/rates")

@@ -48,7 +48,7 @@ class Counted:
         return leave_out(self.area, whole)
 
     def sketches(self, scratch: Scratch, rates: pa.Table, baseline: Baseline) -> CountedKeys:
-        """Return the sums of an engine for topics whose profile reads sketches, where they cover most of the load; and what is set aside.
+        """Return the sums of an engine for topics whose profile reads sketches, where they cover most of the load; and what is excluded.
 
         The broker's counters say how much was stored in a segment. Where producers count more, their counts are scaled down to that:
         they say where the load lies, and nothing of how much it is.
@@ -74,7 +74,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class CountedKeys:
-    """The sketches of one run, and the segments of which it set counts aside."""
+    """The sketches of one run, and the segments of which it excluded counts."""
 
     sketches: RunSketches
     set_aside: Sequence[SetAside]

@@ -29,7 +29,7 @@ SOURCE_SCHEMA = pa.schema([("source", pa.string()), ("observed_at_ms", pa.int64(
 """When a source was last heard of."""
 
 HEARD_SCHEMA = pa.schema([*SOURCE_SCHEMA, ("set_aside", pa.int64()), ("topic_id", pa.int64())])
-"""A source in a run's window: its last sound sample (null: it has none), how many are set aside, and a topic of these."""
+"""A source in a run's window: its last sound sample (null: it has none), how many are excluded, and a topic of these."""
 
 THRESHOLD_SCHEMA = pa.schema(
     [
