@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import Asset, Param, get_current_context, task
+from airflow.sdk import DAG, Asset, Param, dag, get_current_context, task
 
 from cleave_provider.failures import RETRIES, RETRY_DELAY, RetryableOnly, told_apart
 from cleave_provider.hooks.cleave import CleaveHook
@@ -24,6 +24,7 @@ from cleave_provider.versions import (
     DeltaTriggerTimetable,
 )
 from controller.domain.whole_numbers import from_digits
+from controller.entrypoints import tasks
 
 CONNECTION, LOADER_CONNECTION = "cleave", "cleave_loader"
 NAMED_SPARK_CONNECTION = os.environ.get("CLEAVE_SPARK_CONNECTION", "")
@@ -76,6 +77,25 @@ def scheduled(seconds: int, doc: str | None, **params: Param) -> dict[str, Any]:
 def by_hand(doc: str | None, **params: Param) -> dict[str, Any]:
     """Arguments of a form about a topic: which one, what, why, and whether to do it."""
     return form(doc, topic=topic_param(), **params, **_request_params())
+
+
+def action_dag(dag_id: str, title: str, action: str, doc: str | None) -> DAG:
+    """Return the DAG that is the form of an action: one task, which performs the action with the values of the form."""
+    params = {
+        name: Param(*([field.pop("default")] if "default" in field else []), **field)
+        for name, field in tasks.form_fields(action).items()
+    }
+
+    @dag(dag_id=dag_id, dag_display_name=title, **form(doc, **params))
+    def action_form() -> None:
+        @cleave_task(priority=10, task_id=action.rsplit(maxsplit=1)[-1])
+        def perform(params: dict[str, Any]) -> dict[str, Any]:
+            return tasks.perform(action, **access(), **request(), params=dict(params))
+
+        perform()
+
+    made: DAG = action_form()
+    return made
 
 
 def form(doc: str | None, **params: Param) -> dict[str, Any]:
@@ -133,12 +153,6 @@ def _request_params() -> dict[str, Param]:
         ),
         "dry_run": dry_run_param(),
     }
-
-
-def segment_param(title: str = "Segment") -> Param:
-    """The id of an active segment."""
-    description = "Id of an ACTIVE segment; `inspect.layout_now` or a dry run shows them."
-    return Param(type="integer", minimum=0, title=title, description=description)
 
 
 def bundle_param() -> Param:

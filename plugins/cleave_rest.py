@@ -89,7 +89,7 @@ def _may(user: Any, right: Any) -> bool:
         DagDetails,
     )
 
-    from controller.entrypoints.web.access import Right
+    from controller.actions.rights import Right
 
     manager = get_auth_manager()
     if right is Right.READ:

@@ -6,8 +6,9 @@ was asked fails at once, with one line; what may succeed later is tried again af
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import get_current_context
@@ -20,8 +21,8 @@ from cleave_provider.request import request_of
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
+    from pydantic.fields import FieldInfo
 
-REASON = "asked for in Airflow"
 _NOBODY = {"request_key": "airflow/dry-run", "actor": "airflow"}
 
 
@@ -52,109 +53,90 @@ class CleaveOperator(RetriedOperator):
         """Call the function."""
 
 
-class ReshapeOperator(CleaveOperator):
-    """An act on segments of one topic.
+class ActionOperator(CleaveOperator):
+    """An action as a task. Its arguments are the fields of the action's request; all of them are templates.
 
-    :param topic: with or without its scheme.
-    :param reason: why, for the journal.
     :param timeout_seconds: how long one attempt waits. The operation goes on in any case, and a retry waits for the same one.
     :param dry_run: say in the log and in the XCom what would happen, and change nothing.
     """
 
-    function: ClassVar[str]
-    """Name of the act in `controller.entrypoints.tasks`."""
+    action: ClassVar[str]
+    """Its name, as `cleave` knows it."""
     operator_extra_links = (OperationLink(),)
 
-    def __init__(
-        self,
-        *,
-        topic: str,
-        reason: str = REASON,
-        timeout_seconds: float = 60,
-        dry_run: bool = False,
-        **kwargs: Any,
-    ) -> None:
+    def __init_subclass__(cls, *, action: str, **kwargs: Any) -> None:
+        from controller.actions.action import find_action
+
+        super().__init_subclass__(**kwargs)
+        request = find_action(action).request
+        cls.action, cls.template_fields = action, tuple(request.model_fields)
+        cls.__doc__ = request.__doc__
+        cls.__init__ = _init_with(cls, request.model_fields)  # type: ignore[method-assign]
+
+    def __init__(self, *, timeout_seconds: float = 60, dry_run: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.topic = topic
-        self.reason = reason
         self.timeout_seconds = timeout_seconds
         self.is_dry_run = dry_run  # `dry_run` is a method of every operator
 
     def dry_run(self) -> None:
         """Say what would happen. For people at a prompt; Airflow itself calls it nowhere since 3.0."""
-        self._reshape(self.hook.access(), _NOBODY, is_dry_run=True)
+        self._perform(self.hook.access(), _NOBODY, is_dry_run=True)
 
     def ask(self, access: dict[str, Any], request: dict[str, str]) -> dict[str, Any]:
         """See the base."""
-        return self._reshape(access, request, is_dry_run=self.is_dry_run)
+        return self._perform(access, request, is_dry_run=self.is_dry_run)
 
-    @abstractmethod
-    def wanted(self) -> dict[str, Any]:
-        """The fields of the form that are this act's own; None is left out."""
-
-    def _reshape(
+    def _perform(
         self, access: dict[str, Any], request: Mapping[str, str], *, is_dry_run: bool
     ) -> dict[str, Any]:
         from controller.entrypoints import tasks
 
-        of_every_act = {
-            "topic": self.topic,
-            "reason": self.reason,
-            "timeout_seconds": self.timeout_seconds,
-            "dry_run": is_dry_run,
-        }
-        params = {**of_every_act, **_given(self.wanted())}
-        answer: dict[str, Any] = getattr(tasks, self.function)(**access, **request, params=params)
-        return answer
+        params = _given({name: _plain(getattr(self, name)) for name in self.template_fields})
+        how = {"timeout_seconds": self.timeout_seconds, "dry_run": is_dry_run}
+        return tasks.perform(
+            self.action,
+            **access,
+            request_key=request["request_key"],
+            actor=request["actor"],
+            params=params | how,
+        )
 
 
-class SplitSegmentOperator(ReshapeOperator):
-    """Split a segment: at the midpoint, at cut points, or into equal parts.
+def _init_with(cls: type[ActionOperator], fields: Mapping[str, FieldInfo]) -> Callable[..., None]:
+    """Return an `__init__` whose signature has the fields: Airflow reads which arguments there are from the signature."""
 
-    :param segment: id of an ACTIVE segment.
-    :param cut_points: the first hash of each new segment but the first, as numbers or text (`0x4000`).
-    :param parts: into so many segments of equal width, instead of cut points.
-    """
+    def init(self: ActionOperator, **kwargs: Any) -> None:
+        values = {name: kwargs.pop(name, None) for name in fields}
+        super(cls, self).__init__(**kwargs)
+        for name, value in values.items():
+            setattr(self, name, value)
 
-    template_fields: Sequence[str] = ("topic", "segment", "cut_points", "parts", "reason")
-    function = "split_segment"
-
-    def __init__(
-        self,
-        *,
-        segment: int | str,
-        cut_points: Sequence[int | str] | str | None = None,
-        parts: int | str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.segment = segment
-        self.cut_points = cut_points
-        self.parts = parts
-
-    def wanted(self) -> dict[str, Any]:
-        """See the base."""
-        return {"segment": self.segment, "cut_points": self.cut_points, "parts": self.parts}
+    parameters = [
+        inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY),
+        *(
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if field.is_required() else None,
+            )
+            for name, field in fields.items()
+        ),
+        inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD),
+    ]
+    init.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return init
 
 
-class MergeSegmentsOperator(ReshapeOperator):
-    """Merge two neighbouring segments.
+class SplitSegmentOperator(ActionOperator, action="segments split"):
+    """See the request."""
 
-    :param first: id of an ACTIVE segment.
-    :param second: that of its neighbour.
-    """
 
-    template_fields: Sequence[str] = ("topic", "first", "second", "reason")
-    function = "merge_segments"
+class MergeSegmentsOperator(ActionOperator, action="segments merge"):
+    """See the request."""
 
-    def __init__(self, *, first: int | str, second: int | str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.first = first
-        self.second = second
 
-    def wanted(self) -> dict[str, Any]:
-        """See the base."""
-        return {"first": self.first, "second": self.second}
+class RebucketSegmentOperator(ActionOperator, action="segments rebucket"):
+    """See the request."""
 
 
 class SetAutoScalePolicyOperator(CleaveOperator):
@@ -276,6 +258,11 @@ class BacktestOperator(CleaveOperator):
 def _listed(names: Sequence[str] | str | None) -> list[str] | str | None:
     """As the form takes it; what comes from a mapped task is a sequence of Airflow's own."""
     return names if names is None or isinstance(names, str) else list(names)
+
+
+def _plain(value: Any) -> Any:
+    """Return a list for a sequence of Airflow's own, as mapped tasks have it."""
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
 def _given(params: Mapping[str, Any]) -> dict[str, Any]:

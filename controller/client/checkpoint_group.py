@@ -262,7 +262,7 @@ class CheckpointGroupConsumer(ClosedByWith):
         if unread:
             raise Conflict(
                 f"segment(s) {', '.join(map(str, unread))} of {self.topic} are read to their ends by {self.group}, and the kept "
-                f"checkpoints say otherwise; to go back run `cleave seek {self.topic} {self.group} --to kept`"
+                f"checkpoints say otherwise; to go back run `cleave subscriptions seek {self.topic} {self.group} kept`"
             )
         for segment_id, one in segments.items():
             if known is not None and segment_id in known.done:

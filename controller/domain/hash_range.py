@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controller.domain.errors import InvalidRange
+from controller.domain.errors import InvalidInput, InvalidRange
 from controller.domain.shown import shown
 from controller.domain.whole_numbers import MOST
 
@@ -25,6 +25,19 @@ def hexadecimal(point: int) -> str:
 
 
 _TEXT = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})")
+
+
+def parse_hash(text: str) -> int:
+    """Return a point of the ring: hexadecimal with the prefix (0x8000), otherwise decimal. Raises InvalidInput."""
+    try:
+        value = int(text, 0)
+    except ValueError as error:
+        raise InvalidInput(
+            f"{shown(text)} is not a hash: write decimal (32768) or hexadecimal (0x8000)"
+        ) from error
+    if not 0 <= value <= 0xFFFF:
+        raise InvalidInput(f"hash {shown(text)} is not on the ring: it goes from 0 to 65535 (0xffff)")
+    return value
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -19,6 +19,8 @@ LONGEST_NAME: Final = 500
 """Characters of the name of a subscription, a consumer, or a part of a topic's name."""
 LONGEST_TOPIC: Final = 2_000
 LONGEST_REASON: Final = 1_000
+CLUSTER: Final = "cluster"
+"""The topmost level of policy."""
 REFUSED: Final = (
     (0x00, 0x20),  # controls and space
     (0x7F, 0xA0),  # DEL, C1, no-break space
@@ -89,3 +91,25 @@ def demand_reason(kind: str, text: str, longest: int = LONGEST_REASON) -> str:
         if found[0] not in _IN_REASONS:
             raise InvalidInput(f"the {kind} holds {found[0]!a}, which is not visible; leave it out")
     return text
+
+
+def topic_name(text: str) -> str:
+    """Return the full name of a topic, also where the text follows Pulsar's tools: `persistent://t/n/x`, `t/n/x`, or `x` in
+    public/default.
+    """
+    text = text.removeprefix("persistent://")
+    if "://" in text:
+        return text
+    return f"topic://{text}" if "/" in text else f"topic://public/default/{text}"
+
+
+def policy_level(text: str) -> str:
+    """Return a level of policy: `cluster`, a namespace, or a topic's full name. Raises InvalidInput."""
+    if text == CLUSTER:
+        return text
+    parts = text.rsplit("://", maxsplit=1)[-1].split("/")
+    if all(parts) and ((len(parts) == 2 and "://" not in text) or len(parts) == 3):
+        return text if len(parts) == 2 else topic_name(text)
+    raise InvalidInput(
+        f"{text!r} is no level of policy: write cluster, tenant/namespace, or topic://tenant/namespace/name"
+    )

@@ -15,6 +15,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from controller.entrypoints.reach.verbs import gated
 
+GENERATED = "actions:group"
+"""Place of a subject whose commands are all generated from its actions."""
 _PACKAGE = "controller.entrypoints.commands"
 
 
@@ -40,6 +42,8 @@ class Listed(TyperCommand):
         gc.disable()  # while libraries load nothing becomes garbage, and looking for it takes a tenth of that time
         try:
             found = getattr(importlib.import_module(f"{_PACKAGE}.{file}"), attribute)
+            if self._where == GENERATED:
+                found = found(self.name)
         finally:
             gc.freeze()
             gc.enable()
@@ -65,12 +69,12 @@ def _gate(command: Any, verb: str) -> None:
 
 _COMMANDS = {
     "topics": ("topics:app", "Topics: create, adopt, attach, detach, recover, list, show, delete."),
-    "segments": ("segments:app", "Segments: split, merge, rebucket by hand."),
+    "segments": (GENERATED, "Segments: split, merge, rebucket, recut by hand."),
     "policy": (
         "policy:app",
         "Auto-scaling policies of cluster, namespace, topic: get, set, remove, effective; and candidates: propose, promote.",
     ),
-    "subscriptions": ("subscriptions:app", "Subscriptions: create, list, set, delete."),
+    "subscriptions": ("subscriptions:app", "Subscriptions: create, list, set, delete, seek."),
     "consumers": (
         "subscriptions:consumers_app",
         "Consumers of a stream subscription: register, unregister, list, and why nothing comes.",
@@ -78,10 +82,6 @@ _COMMANDS = {
     "dead-letters": (
         "dead_letters:app",
         "Messages that a subscription could not handle: list, and put back into the topic.",
-    ),
-    "seek": (
-        "seek:seek",
-        "Have a subscription go on from an instant, from the first message, or behind everything.",
     ),
     "bundles": (
         "bundles:app",

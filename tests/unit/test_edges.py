@@ -13,9 +13,20 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ALLOWED = {
-    "cleave_provider": ("controller.entrypoints", "controller.domain", "cleave_provider"),
+    "cleave_provider": (
+        "controller.actions",
+        "controller.entrypoints",
+        "controller.domain",
+        "cleave_provider",
+    ),
     "dags": ("controller.entrypoints", "controller.domain", "cleave_provider", "plugins", "dags"),
-    "plugins": ("controller.entrypoints", "controller.domain", "cleave_provider", "plugins"),
+    "plugins": (
+        "controller.actions",
+        "controller.entrypoints",
+        "controller.domain",
+        "cleave_provider",
+        "plugins",
+    ),
     "spark_jobs": ("controller.domain", "controller.backtest", "controller.bundles.domain", "spark_jobs"),
 }
 OURS = ("cleave_provider", "controller", "dags", "plugins", "spark_jobs", "tests", "benchmarks")

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from controller.domain.names import topic_name
 from controller.domain.whole_numbers import MOST
 from controller.entrypoints import completion
-from controller.entrypoints.commands.options import AsJson, DryRun, Limit, Reason, topic_name
+from controller.entrypoints.commands.options import AsJson, DryRun, Limit, Reason
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.reach.chosen import control_plane
 

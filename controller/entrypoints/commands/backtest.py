@@ -14,9 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from controller.domain.errors import InvalidInput
+from controller.domain.names import topic_name
 from controller.entrypoints import backtest_requests, backtest_rows, completion
 from controller.entrypoints.backtest_requests import AskedBacktest
-from controller.entrypoints.commands.options import AsJson, From, Limit, To, topic_name
+from controller.entrypoints.commands.options import AsJson, From, Limit, To
 from controller.entrypoints.output import cell, emit, rows_table, say
 from controller.entrypoints.reach.chosen import control_plane
 from controller.entrypoints.reach.verbs import demand_database

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from controller.entrypoints.commands.options import AsJson, DryRun, Limit, Topic, about, topic_name
+from controller.domain.names import topic_name
+from controller.entrypoints.commands.options import AsJson, DryRun, Limit, Topic, about
 from controller.entrypoints.commands.subscriptions import Subscription
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.reach.chosen import control_plane

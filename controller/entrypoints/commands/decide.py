@@ -11,10 +11,11 @@ import typer
 from controller.domain.decision import Evaluation
 from controller.domain.errors import InvalidInput
 from controller.domain.evaluator import decide as ask
+from controller.domain.names import topic_name
 from controller.domain.situation import Situation
 from controller.entrypoints import completion, verdict_documents
 from controller.entrypoints.commands import verdicts
-from controller.entrypoints.commands.options import AsJson, topic_name
+from controller.entrypoints.commands.options import AsJson
 from controller.entrypoints.output import emit, rows_table, say
 from controller.entrypoints.reach.chosen import control_plane
 

@@ -15,12 +15,13 @@ from rich.text import Text
 from controller.clock import to_ms
 from controller.domain.decision import Lane
 from controller.domain.errors import InvalidInput
+from controller.domain.names import topic_name
 from controller.domain.replay import Replay
 from controller.domain.replay import replay as made_again
 from controller.entrypoints import completion, verdict_documents
 from controller.entrypoints.commands import verdicts
 from controller.entrypoints.commands.ledger import TopicFilter
-from controller.entrypoints.commands.options import AsJson, From, Limit, To, topic_name
+from controller.entrypoints.commands.options import AsJson, From, Limit, To
 from controller.entrypoints.output import cell, emit, rows_table
 from controller.entrypoints.reach.chosen import control_plane
 from controller.entrypoints.reach.verbs import demand_database

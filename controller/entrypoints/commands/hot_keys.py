@@ -9,7 +9,8 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from controller.entrypoints.commands.options import AsJson, Topic, topic_name
+from controller.domain.names import topic_name
+from controller.entrypoints.commands.options import AsJson, Topic
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.reach.chosen import control_plane
 

@@ -9,8 +9,9 @@ from rich.tree import Tree
 
 from controller.domain.key_hash import key_hash
 from controller.domain.layout import SegmentLayout
+from controller.domain.names import topic_name
 from controller.entrypoints import completion
-from controller.entrypoints.commands.options import AsJson, Limit, Topic, about, topic_name
+from controller.entrypoints.commands.options import AsJson, Limit, Topic, about
 from controller.entrypoints.output import (
     LAYOUT_COLUMNS,
     console,

@@ -16,7 +16,8 @@ from rich.live import Live
 from rich.text import Text
 
 from controller.domain.errors import Retryable
-from controller.entrypoints.commands.options import AsJson, Topic, topic_name
+from controller.domain.names import topic_name
+from controller.entrypoints.commands.options import AsJson, Topic
 from controller.entrypoints.output import console, emit, rows_table
 from controller.entrypoints.reach.chosen import control_plane
 from controller.entrypoints.reach.port import ControlPlane

@@ -11,12 +11,9 @@ import typer
 from controller.dataplane.registry import PLANE_NAMES
 from controller.domain.errors import Conflict, InvalidInput, InvalidLayoutChange, InvalidRange, NotFound
 from controller.domain.names import demand_reason
-from controller.domain.shown import shown
 from controller.entrypoints import completion
 from controller.entrypoints.reach.port import How
 
-CLUSTER = "cluster"
-"""The topmost level of policy, by name."""
 MAX_WAIT_SECONDS = 366 * 86_400.0
 
 
@@ -79,42 +76,6 @@ def about(topic: str) -> Iterator[None]:
         raise
 
 
-def topic_name(text: str) -> str:
-    """The full name, also of a name as Pulsar's own tools write it: `persistent://t/n/x`, `t/n/x`, or `x` in
-    public/default.
-    """
-    if text.startswith("persistent://"):
-        text = text.removeprefix("persistent://")
-    elif "://" in text:
-        return text
-    return f"topic://{text}" if "/" in text else f"topic://public/default/{text}"
-
-
-def level(text: str) -> str:
-    """`cluster`, a namespace, or a topic's full name."""
-    if text == CLUSTER:
-        return text
-    parts = text.rsplit("://", maxsplit=1)[-1].split("/")
-    if all(parts) and ((len(parts) == 2 and "://" not in text) or len(parts) == 3):
-        return text if len(parts) == 2 else topic_name(text)
-    raise InvalidInput(
-        f"{text!r} is no level of policy: write cluster, tenant/namespace, or topic://tenant/namespace/name"
-    )
-
-
 def how_to(reason: str, dry_run: bool, no_wait: bool, timeout_seconds: float) -> How:
     """How a change is to be made, as its options say."""
     return How(reason, dry_run, None if no_wait else timeout_seconds)
-
-
-def hash_value(text: str) -> int:
-    """A point on the ring, 0..65535: hexadecimal with the prefix (0x8000), else decimal."""
-    try:
-        value = int(text, 0)
-    except ValueError as error:
-        raise InvalidInput(
-            f"{shown(text)} is not a hash: write decimal (32768) or hexadecimal (0x8000)"
-        ) from error
-    if not 0 <= value <= 0xFFFF:
-        raise InvalidInput(f"hash {shown(text)} is not on the ring: it goes from 0 to 65535 (0xffff)")
-    return value

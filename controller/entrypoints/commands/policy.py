@@ -8,18 +8,10 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from controller.domain.names import CLUSTER, policy_level, topic_name
 from controller.domain.policy import KNOBS
 from controller.entrypoints import backtest_rows, completion
-from controller.entrypoints.commands.options import (
-    CLUSTER,
-    AsJson,
-    DryRun,
-    Limit,
-    Reason,
-    Topic,
-    level,
-    topic_name,
-)
+from controller.entrypoints.commands.options import AsJson, DryRun, Limit, Reason, Topic
 from controller.entrypoints.knob_texts import parse_knobs
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.reach.chosen import control_plane
@@ -45,7 +37,7 @@ Where = Annotated[
 @app.command()
 def get(where: Where, as_json: AsJson = False) -> None:
     """Show what is stored at a level (not what is effective)."""
-    where = level(where)
+    where = policy_level(where)
     with control_plane() as cleave:
         document = cleave.policies.stored(where)
     emit(as_json, document, rows_table([{"knob": k, "value": v} for k, v in document.items()], title=where))
@@ -67,14 +59,14 @@ def set_policy(
     as_json: AsJson = False,
 ) -> None:
     """Set knobs at a level; the result is checked together with the levels above."""
-    where, changes = level(where), parse_knobs(knobs)
+    where, changes = policy_level(where), parse_knobs(knobs)
     _change(where, changes, replace_all=replace_all, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
 def remove(where: Where, dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Remove everything stored at a level; the levels above apply again."""
-    _change(level(where), {}, replace_all=True, dry_run=dry_run, as_json=as_json)
+    _change(policy_level(where), {}, replace_all=True, dry_run=dry_run, as_json=as_json)
 
 
 def _change(where: str, knobs: Document, *, replace_all: bool, dry_run: bool, as_json: bool) -> None:

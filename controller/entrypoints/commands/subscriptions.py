@@ -8,57 +8,22 @@ import typer
 from rich.text import Text
 
 from controller.bootstrap import application
-from controller.domain.errors import InvalidInput
+from controller.domain.names import topic_name
+from controller.entrypoints.commands.actions import add_actions
 from controller.entrypoints.commands.options import (
     AsJson,
-    DryRun,
-    NoWait,
-    Reason,
-    TimeoutSeconds,
     Topic,
     about,
-    how_to,
-    topic_name,
 )
-from controller.entrypoints.commands.topics import tell
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.reach.chosen import control_plane
 from controller.store.topics import consumers, topics
-from controller.store.topics.subscriptions import SubscriptionKind
 
 app = typer.Typer(no_args_is_help=True)
 consumers_app = typer.Typer(no_args_is_help=True)
 
 Subscription = Annotated[str, typer.Argument(help="Name of the subscription.")]
 Consumer = Annotated[str, typer.Argument(help="Name of the consumer, unique within its subscription.")]
-
-
-@app.command()
-def create(
-    topic: Topic,
-    subscription: Subscription,
-    kind: Annotated[
-        SubscriptionKind,
-        typer.Option(
-            case_sensitive=False,
-            help=f"Who reads: in order, shared, or by checkpoints; {', '.join(k.value.lower() for k in SubscriptionKind)}.",
-        ),
-    ] = SubscriptionKind.STREAM,
-    reason: Reason = "asked for on the command line",
-    dry_run: DryRun = False,
-    no_wait: NoWait = False,
-    timeout_seconds: TimeoutSeconds = 60.0,
-    as_json: AsJson = False,
-) -> None:
-    """Create a subscription at the earliest position of every segment."""
-    name = topic_name(topic)
-    how = how_to(reason, dry_run, no_wait, timeout_seconds)
-    with about(name), control_plane() as cleave:
-        changed = cleave.subscriptions.create(name, subscription, how, kind=kind)
-    if dry_run:
-        _tell("would be created", name, subscription, as_json, kind=kind.value)
-    else:
-        tell(changed, as_json)
 
 
 @app.command("list")
@@ -83,62 +48,7 @@ def list_subscriptions(topic: Topic, as_json: AsJson = False) -> None:
     )
 
 
-@app.command("set")
-def set_sharing(
-    topic: Topic,
-    subscription: Subscription,
-    parents_block: Annotated[
-        bool | None,
-        typer.Option(
-            "--parents-block/--no-parents-block",
-            help="Whether a segment waits until all that it descends from is read. Without: less lag, and no order over a split.",
-        ),
-    ] = None,
-    drain_consumers: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=65_536,
-            help="So many consumers at most share the entry buckets of a sealed segment until it is read.",
-        ),
-    ] = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
-    """Set how a stream subscription is shared out over its consumers; what is not named stays."""
-    name = topic_name(topic)
-    if parents_block is None and drain_consumers is None:
-        raise InvalidInput("nothing to set; give --parents-block, --no-parents-block or --drain-consumers")
-    with about(name), control_plane() as cleave:
-        cleave.subscriptions.share(
-            name,
-            subscription,
-            parents_block=parents_block,
-            drain_consumers=drain_consumers,
-            dry_run=dry_run,
-        )
-    _tell("would be set" if dry_run else "set", name, subscription, as_json)
-
-
-@app.command()
-def delete(
-    topic: Topic,
-    subscription: Subscription,
-    reason: Reason = "asked for on the command line",
-    dry_run: DryRun = False,
-    no_wait: NoWait = False,
-    timeout_seconds: TimeoutSeconds = 60.0,
-    as_json: AsJson = False,
-) -> None:
-    """Delete a subscription and its positions on every segment."""
-    name = topic_name(topic)
-    how = how_to(reason, dry_run, no_wait, timeout_seconds)
-    with about(name), control_plane() as cleave:
-        changed = cleave.subscriptions.delete(name, subscription, how)
-    if dry_run:
-        _tell("would be deleted", name, subscription, as_json)
-    else:
-        tell(changed, as_json)
+add_actions(app, "subscriptions")
 
 
 def _tell(what: str, topic: str, subscription: str, as_json: bool, **more: str) -> None:

@@ -9,7 +9,8 @@ import typer
 
 from controller.client.servers import topic_path
 from controller.domain.errors import InvalidInput
-from controller.entrypoints.commands.options import AsJson, topic_name
+from controller.domain.names import topic_name
+from controller.entrypoints.commands.options import AsJson
 from controller.entrypoints.output import emit, say
 from controller.entrypoints.web import access
 from controller.entrypoints.web.access import Role

@@ -10,11 +10,12 @@ import typer
 from controller.domain.decision import Lane
 from controller.domain.errors import InvalidInput
 from controller.domain.evaluator import ALL_LANES
+from controller.domain.names import topic_name
 from controller.domain.shown import shown
 from controller.entrypoints import backtest_requests, completion, verdict_documents
 from controller.entrypoints.backtest_requests import AskedBacktest
 from controller.entrypoints.commands import verdicts
-from controller.entrypoints.commands.options import AsJson, From, To, Topic, about, topic_name
+from controller.entrypoints.commands.options import AsJson, From, To, Topic, about
 from controller.entrypoints.knob_texts import parse_knobs
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.reach.chosen import control_plane

@@ -18,7 +18,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from controller.domain.errors import CleaveError, InvalidInput, NotFound, Retryable
-from controller.entrypoints.commands.options import topic_name
+from controller.domain.names import topic_name
 from controller.entrypoints.pages import (
     backtests,
     bundles,

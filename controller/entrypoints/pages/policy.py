@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from controller.domain.names import CLUSTER, policy_level
 from controller.domain.policy import KNOBS, OVERRIDABLE_KNOBS, AutoScalePolicy, PolicyLevel
-from controller.entrypoints.commands.options import CLUSTER, level
 from controller.entrypoints.pages.desk import MOST_ROWS
 from controller.services.policy_admin import kind_of
 from controller.store.postgres import inspection
@@ -22,7 +22,7 @@ _HISTORY = """
 
 def page(tx: Connection, name: str) -> dict[str, Any]:
     """One level. Raises InvalidInput, TopicNotFound."""
-    where = level(name)
+    where = policy_level(name)
     kind = kind_of(where)
     own = None if where == CLUSTER else where
     stored = inspected.set_knobs(tx, kind.value, own)

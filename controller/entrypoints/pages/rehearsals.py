@@ -6,36 +6,34 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from controller.actions.action import AnyAction, find_action
+from controller.actions.dry_run import stage
+from controller.actions.fields import fill_in
 from controller.bootstrap import Application
 from controller.bundles.services import balancer
 from controller.domain.errors import InvalidInput, NotFound
 from controller.domain.shown import shown
 from controller.entrypoints import backtest_requests
 from controller.entrypoints.reading import snapshot
-from controller.entrypoints.rehearsal import preview_document, stage
+from controller.entrypoints.tasks.actions import form_of, perform_form
 from controller.entrypoints.tasks.backtest import loads_of
-from controller.entrypoints.tasks.by_hand import ReshapeForm, planner_of
 from controller.entrypoints.tasks.forms import (
     BacktestForm,
-    MergeForm,
     PolicyForm,
     PromotionForm,
     ProposalForm,
-    RebucketForm,
-    SplitForm,
-    fill_in,
 )
 from controller.entrypoints.tasks.policies import preview_policy
 from controller.entrypoints.tasks.policy_candidates import rehearsed_proposal
-from controller.services import segment_admin
 from controller.store.postgres import inspection
 
 Conf = Mapping[str, Any]
-_RESHAPES: Mapping[str, type[ReshapeForm]] = {
-    "cleave_manual_split": SplitForm,
-    "cleave_manual_merge": MergeForm,
-    "cleave_manual_rebucket": RebucketForm,
+_ACTIONS: Mapping[str, str] = {
+    "cleave_manual_split": "segments split",
+    "cleave_manual_merge": "segments merge",
+    "cleave_manual_rebucket": "segments rebucket",
 }
+"""DAGs whose form is that of an action."""
 _RECORDED = """
     SELECT count(DISTINCT h.topic_id) AS topics, count(DISTINCT (h.topic_id, h.segment_id)) AS segments, count(*) AS records,
            min(h.recorded_at) AS since, max(h.recorded_at) AS until
@@ -50,24 +48,19 @@ _CANDIDATE = """
 
 def rehearse(cleave: Application, dag_id: str, conf: Conf) -> dict[str, Any]:
     """What would be done, with a `sentence` for people. Raises what the run itself would refuse with."""
-    if dag_id in _RESHAPES:
-        return _reshape(cleave, fill_in(_RESHAPES[dag_id], conf))
+    if dag_id in _ACTIONS:
+        return _action(cleave, find_action(_ACTIONS[dag_id]), conf)
     if dag_id not in _OTHERS:
         raise InvalidInput(
-            f"{dag_id!r} has no preview; those with one are {', '.join((*_RESHAPES, *_OTHERS))}"
+            f"{dag_id!r} has no preview; those with one are {', '.join((*_ACTIONS, *_OTHERS))}"
         )
     return _OTHERS[dag_id](cleave, conf)
 
 
-def _reshape(cleave: Application, form: ReshapeForm) -> dict[str, Any]:
-    plan = preview_document(segment_admin.preview(cleave.store, cleave.planes, form.topic, planner_of(form)))
-    return plan | {"sentence": _sentence(plan)}
-
-
-def _sentence(plan: Mapping[str, Any]) -> str:
-    sealed = ", ".join(map(str, plan["parents"]))
-    created = ", ".join(f"{one['segment_id']} [{one['hash_range']}]" for one in plan["creates"])
-    return f"{plan['kind']} at epoch {plan['epoch']} would seal {sealed} and create {created}"
+def _action(cleave: Application, action: AnyAction, conf: Conf) -> dict[str, Any]:
+    form = fill_in(form_of(action), {**conf, "dry_run": True})
+    response = perform_form(cleave, action, form, request_key="preview", actor="preview")
+    return response.model_dump(mode="json") | {"sentence": response.sentence()}
 
 
 def _policy(cleave: Application, conf: Conf) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from controller.domain.errors import NotFound
-from controller.entrypoints.commands.options import topic_name
+from controller.domain.names import topic_name
 from controller.entrypoints.pages import journal
 from controller.entrypoints.pages.desk import MOST_ROWS
 from controller.store.postgres import inspection

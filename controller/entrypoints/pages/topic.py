@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from controller.clock import to_ms
-from controller.entrypoints.commands.options import topic_name
+from controller.domain.names import topic_name
 from controller.entrypoints.pages import approvals, figures, journal
 from controller.entrypoints.pages.desk import MOST_ROWS
 from controller.entrypoints.pages.journal import DecisionFilter, OperationFilter

@@ -17,6 +17,12 @@ from urllib.parse import urlsplit
 from controller.domain.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from controller.actions.action import AnyAction
+    from controller.actions.context import Options
+    from controller.actions.responses import Response
+    from controller.entrypoints.reach.over_http.calls import Calls
     from controller.entrypoints.reach.port import ControlPlane
     from controller.settings import Settings
 
@@ -52,8 +58,30 @@ def control_plane(*, most_seconds: float | None = None) -> Iterator[ControlPlane
         finally:
             direct.close()
         return
-    from controller.client.servers import Servers
     from controller.entrypoints.reach.over_http import OverHttp
+
+    with _calls(url, most_seconds) as calls:
+        yield OverHttp(calls)
+
+
+def perform(action: AnyAction, request: BaseModel, options: Options) -> Response:
+    """Perform the action on the server that is named, or else in this process on the database. Raises what the action raises."""
+    url = server_url()
+    if url is None:
+        from controller.actions.action import perform_in
+        from controller.actions.context import command_caller, open_context
+        from controller.bootstrap import application
+
+        with application() as app, open_context(app, command_caller(), options) as context:
+            response: Response = perform_in(context, action, request)
+            return response
+    with _calls(url) as calls:
+        return calls.perform(action, request, options)
+
+
+@contextmanager
+def _calls(url: str, most_seconds: float | None = None) -> Iterator[Calls]:
+    from controller.client.servers import Servers
     from controller.entrypoints.reach.over_http.calls import CALL_SECONDS, TRIED_AGAIN_SECONDS, Calls
     from controller.settings import load_settings
 
@@ -66,7 +94,7 @@ def control_plane(*, most_seconds: float | None = None) -> Iterator[ControlPlane
         call_timeout_seconds=patience[0],
     )
     try:
-        yield OverHttp(Calls(servers, url, patience[1]))
+        yield Calls(servers, url, patience[1])
     finally:
         servers.close()
 

@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from controller.domain.layout import SegmentLayout
 from controller.domain.situation import Situation
 from controller.entrypoints.dead_letter_desk import Letters, Redriven
-from controller.store.topics.subscriptions import SubscriptionKind
 
 if TYPE_CHECKING:  # what a command on one subject does not need of the others
     from controller.bundles.services.manual_acts import ManualSplit
     from controller.bundles.services.split_policies import PolicyOfNamespace
     from controller.bundles.store.cycles import StoredCycle
     from controller.bundles.store.namespaces import BalancingMode
-    from controller.entrypoints.adoption_desk import Adoption, PlannedAdoption
     from controller.entrypoints.backtest_requests import AskedBacktest
     from controller.entrypoints.candidate_desk import JudgedCandidate, ProposedCandidate
     from controller.services.policy_backtest import BacktestAnswer, Progress
@@ -83,62 +81,6 @@ class Topics(Protocol):
     def layout(self, topic: str, at: int | datetime | None) -> SegmentLayout:
         """Its layout now, or at an epoch or instant. Raises NotFound where it had none then."""
 
-    def create(
-        self, topic: str, how: How, *, segments: int, data_plane: str, properties: Mapping[str, str]
-    ) -> Changed:
-        """Raises as `services.topic_admin.create_topic`."""
-
-    def delete(self, topic: str, how: How) -> Changed:
-        """With every log behind it. Raises TopicNotLive."""
-
-    def adopt(self, asked: Adoption, how: How) -> tuple[Changed, PlannedAdoption | None]:
-        """Make a scalable topic of one that is there; of a rehearsal with what it planned. Raises as `adoption_desk.adopt`."""
-
-    def attach(self, topic: str, how: How, *, data_plane: str) -> tuple[Changed, Sequence[Row] | None]:
-        """Decide for a topic whose layout its broker keeps; of a rehearsal with the segments there, as
-        `adoption_desk.layout_on_broker`. Raises as `services.topic_admin.attach_topic`.
-        """
-
-    def detach(self, topic: str, how: How) -> Changed:
-        """Give it back to its broker. Raises as `services.topic_admin.detach_topic`."""
-
-    def recover(self, topic: str, *, data_plane: str | None, dry_run: bool) -> Row:
-        """Rebuild the layout from the logs where the logs are ahead; the answer is an `output.recovery_document`. Raises as
-        `services.reconciler.recover`.
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """At the midpoint, at cut points (each the first hash of a child), or into `parts` of equal width."""
-
-    segment_id: int
-    at: Sequence[int]
-    parts: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Merge:
-    """Two neighbours into one."""
-
-    first_id: int
-    second_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Rebucket:
-    """The same range with another number of entry buckets."""
-
-    segment_id: int
-    bucket_count: int
-
-
-class Segments(Protocol):
-    """Segments by hand."""
-
-    def reshape(self, topic: str, act: Split | Merge | Rebucket, how: How) -> Changed:
-        """Raises as `services.segment_admin.submit`."""
-
 
 class Operations(Protocol):
     """The journal."""
@@ -157,36 +99,6 @@ class Subscriptions(Protocol):
 
     def list(self, topic: str) -> Sequence[Row]:
         """Those of a topic with their consumers, by name, with the columns `SUBSCRIPTION`."""
-
-    def create(self, topic: str, subscription: str, how: How, *, kind: SubscriptionKind) -> Changed:
-        """At the earliest position of every segment."""
-
-    def delete(self, topic: str, subscription: str, how: How) -> Changed:
-        """With its positions."""
-
-    def share(
-        self,
-        topic: str,
-        subscription: str,
-        *,
-        parents_block: bool | None,
-        drain_consumers: int | None,
-        dry_run: bool,
-    ) -> None:
-        """How it is shared out over its consumers from now on; what is None stays."""
-
-    def seek(
-        self, topic: str, subscription: str, to: str, how: How, *, release_seconds: float | None
-    ) -> Changed:
-        """Have it go on from `to`, as `domain.seek_target` reads it. Consumers have `release_seconds` to let go; None: their
-        grace period.
-        """
-
-    def give_up_seek(self, topic: str, subscription: str, how: How) -> Sequence[Row]:
-        """Operations of seeks that are to end as if they had not been asked for. Raises Conflict where there is none."""
-
-    def cursors(self, topic: str, subscription: str) -> Sequence[Row]:
-        """What a seek would move: `segment_id`, `is_sealed`, `is_drained`, `backlog`, `readers`."""
 
 
 class Consumers(Protocol):
@@ -380,10 +292,6 @@ class ControlPlane(Protocol):
     @property
     def topics(self) -> Topics:
         """See `Topics`."""
-
-    @property
-    def segments(self) -> Segments:
-        """See `Segments`."""
 
     @property
     def operations(self) -> Operations:

@@ -6,6 +6,7 @@ one's operation. Nothing here imports Airflow.
 """
 
 from controller.entrypoints.tasks.access import database_url, url_with_options
+from controller.entrypoints.tasks.actions import form_fields, perform
 from controller.entrypoints.tasks.approvals import (
     answer_approvals,
     answer_question,
@@ -23,13 +24,6 @@ from controller.entrypoints.tasks.bundles import (
     split_bundle,
     unload_bundle,
     verify_bundles,
-)
-from controller.entrypoints.tasks.by_hand import (
-    create_topic,
-    delete_topic,
-    merge_segments,
-    rebucket_segment,
-    split_segment,
 )
 from controller.entrypoints.tasks.connections import ask_pulsar, check_database, check_pulsar
 from controller.entrypoints.tasks.doorbell import split_pass_has_work
@@ -71,27 +65,24 @@ __all__ = [
     "check_pulsar",
     "collect_bundles",
     "collect_garbage",
-    "create_topic",
     "database_url",
-    "delete_topic",
     "ended_operation",
     "fleet_shares",
+    "form_fields",
     "keep_bundles",
     "keep_landing",
     "keep_partitions",
     "merge_pass",
-    "merge_segments",
+    "perform",
     "policy_backtest",
     "promote_policy",
     "propose_bundles",
     "propose_policy",
-    "rebucket_segment",
     "reconcile_share",
     "set_policy",
     "split_bundle",
     "split_pass",
     "split_pass_has_work",
-    "split_segment",
     "sweep_tombstones",
     "tune_policies",
     "unload_bundle",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from controller.actions.fields import fill_in
 from controller.domain.shown import in_markdown
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.tasks.access import Extras, cleave_at
-from controller.entrypoints.tasks.forms import AnswerForm, fill_in
+from controller.entrypoints.tasks.forms import AnswerForm
 from controller.services import approvals
 from controller.store.decisions.approvals import ApprovalRow
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from controller.actions.waiting import worker_is_up
 from controller.domain.decision import Lane
-from controller.entrypoints.running import worker_is_up
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.store.decisions import evaluations
 from controller.store.journal import claims

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from controller.actions.waiting import demand_done
 from controller.domain.errors import InvalidInput
 from controller.domain.whole_numbers import from_digits
 from controller.entrypoints.output import operation_document
-from controller.entrypoints.running import demand_done
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.store.journal import operations
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from controller.domain.errors import InvalidInput
-from controller.entrypoints.commands.options import topic_name
+from controller.domain.names import topic_name
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.services import asset_events
 from controller.services.asset_events import LayoutFollower

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 
+from controller.actions.waiting import worker_is_up
 from controller.bootstrap import OPERATIONS_TOGETHER, Application
-from controller.entrypoints.running import worker_is_up
 from controller.services.operation_runner import run_due
 from controller.services.reconciler import verify_topics
 from controller.store.journal import claims

@@ -12,10 +12,10 @@ from math import ceil
 from typing import Any
 
 from controller import telemetry
+from controller.actions.waiting import worker_is_up
 from controller.bootstrap import Application
 from controller.domain.decision import Lane
 from controller.entrypoints.output import emit, rows_table
-from controller.entrypoints.running import worker_is_up
 from controller.entrypoints.tasks import dag_runs
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.entrypoints.tasks.operations_here import run_where_no_worker_is

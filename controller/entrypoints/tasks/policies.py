@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from controller.actions.fields import fill_in
 from controller.bootstrap import Application
 from controller.entrypoints.output import emit, rows_table, say
 from controller.entrypoints.reading import snapshot
 from controller.entrypoints.tasks import dag_runs
 from controller.entrypoints.tasks.access import Extras, cleave_at
-from controller.entrypoints.tasks.forms import PolicyForm, fill_in
+from controller.entrypoints.tasks.forms import PolicyForm
 from controller.services import policy_admin
 from controller.services.policy_admin import Changed
 

@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from controller.actions.dry_run import stage
+from controller.actions.fields import fill_in
 from controller.bootstrap import Application, build_trials
 from controller.domain.errors import Conflict
 from controller.domain.shown import in_markdown
 from controller.entrypoints import backtest_rows, candidate_desk
 from controller.entrypoints.output import emit, rows_table, say
-from controller.entrypoints.rehearsal import stage
 from controller.entrypoints.tasks import dag_runs
 from controller.entrypoints.tasks.access import Extras, cleave_at
-from controller.entrypoints.tasks.forms import PromotionForm, ProposalForm, TuningForm, fill_in
+from controller.entrypoints.tasks.forms import PromotionForm, ProposalForm, TuningForm
 from controller.services import policy_candidates
 from controller.services.policy_candidates import TuningRequest
 from controller.store.postgres.engine import Store

@@ -18,6 +18,7 @@ from typing import Any
 
 import jwt
 
+from controller.actions.rights import Right
 from controller.domain.errors import AccessDenied, AccessForbidden, InvalidInput, TokenOutOfTime
 from controller.domain.shown import shown
 
@@ -35,17 +36,6 @@ class Role(StrEnum):
     """Sees and changes everything; it consumes nothing."""
     BROKER = "broker"
     """Writes load, and may do nothing else."""
-
-
-class Right(StrEnum):
-    """What a route demands."""
-
-    LOOK_UP = "look up"
-    CONSUME = "consume"
-    READ = "read"
-    OPERATE = "operate"
-    ADMINISTER = "administer"
-    WRITE_LOAD = "write load"
 
 
 CLIENT = Role.CLIENT

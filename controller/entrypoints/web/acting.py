@@ -15,10 +15,11 @@ from typing import Annotated
 from fastapi import Depends
 from fastapi import Request as HttpRequest
 
+from controller.actions.rights import Right
+from controller.actions.waiting import see_through
 from controller.bootstrap import Application
 from controller.domain.operation import Operation, Origin
-from controller.entrypoints.running import see_through
-from controller.entrypoints.web.access import Grant, Right
+from controller.entrypoints.web.access import Grant
 from controller.entrypoints.web.asked import served_by
 from controller.entrypoints.web.demands import Holder
 from controller.store.journal.operations import Request

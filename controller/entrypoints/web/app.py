@@ -10,10 +10,9 @@ from anyio import CapacityLimiter
 from fastapi import APIRouter, FastAPI
 
 from controller.bootstrap import ConsumerServices
-from controller.entrypoints.web import deliveries, key_counts, layouts, sessions
+from controller.entrypoints.web import actions, deliveries, key_counts, layouts, sessions
 from controller.entrypoints.web.acting import Turns
 from controller.entrypoints.web.api import (
-    adoptions,
     approvals,
     audit_log,
     backtests,
@@ -28,10 +27,8 @@ from controller.entrypoints.web.api import (
     operations,
     pictures,
     policies,
-    recoveries,
     topics,
 )
-from controller.entrypoints.web.api import segments as reshapes
 from controller.entrypoints.web.asked import ServesPeople
 from controller.entrypoints.web.audit import Audited
 from controller.entrypoints.web.computing import ComputingTurns
@@ -51,9 +48,7 @@ PEOPLES_ROUTERS = (
     namespaces.router,
     segments.router,
     topics.router,
-    adoptions.router,
-    recoveries.router,
-    reshapes.router,
+    actions.router(),
     policies.router,
     candidates.router,
     decisions.router,

@@ -14,8 +14,9 @@ from urllib.parse import parse_qs
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from controller.actions.rights import Right
 from controller.domain.errors import CleaveError
-from controller.entrypoints.web.access import Grant, Right
+from controller.entrypoints.web.access import Grant
 from controller.store.audit import AuditRow
 from controller.telemetry import get_logger
 

@@ -19,9 +19,10 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from controller.actions.rights import Right
 from controller.domain.errors import AccessDenied, InvariantViolated, TokenOutOfTime
 from controller.entrypoints.web import access
-from controller.entrypoints.web.access import Grant, Right
+from controller.entrypoints.web.access import Grant
 from controller.entrypoints.web.slots import use_of
 
 Who = Callable[[HttpRequest], Awaitable[Grant]]
@@ -132,13 +133,13 @@ def token_holder(secret: str) -> Who:
     return who
 
 
-LOOK_UP = Depends(_demanding(Right.LOOK_UP))
-"""Of one topic, or of what the token may know in a namespace."""
-CONSUME = Depends(_demanding(Right.CONSUME))
-READ = Depends(_demanding(Right.READ))
-OPERATE = Depends(_demanding(Right.OPERATE))
-ADMINISTER = Depends(_demanding(Right.ADMINISTER))
-WRITE_LOAD = Depends(_demanding(Right.WRITE_LOAD))
+_DEPENDS = {right: Depends(_demanding(right)) for right in Right}
+LOOK_UP, CONSUME, READ, OPERATE, ADMINISTER, WRITE_LOAD = _DEPENDS.values()
+
+
+def demand_of(right: Right) -> Any:
+    """Return the dependency that declares the right of a route."""
+    return _DEPENDS[right]
 
 
 async def grant_of(request: HttpRequest) -> Grant:

@@ -9,11 +9,12 @@ from collections.abc import Callable
 
 from starlette.concurrency import run_in_threadpool
 
+from controller.actions.rights import Right
 from controller.bootstrap import Application
 from controller.clock import SystemClock
 from controller.domain.errors import AccessForbidden
 from controller.entrypoints.pages.desk import Desk
-from controller.entrypoints.web.access import LONGEST_SUBJECT, Grant, Right, Role
+from controller.entrypoints.web.access import LONGEST_SUBJECT, Grant, Role
 from controller.services.watches.layout_feed import LayoutFeed
 from controller.services.watches.topic_feed import TopicFeed
 

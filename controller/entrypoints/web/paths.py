@@ -6,16 +6,18 @@ from typing import Annotated
 
 from fastapi import Path
 
+from controller.actions.fields import name_of
 from controller.domain.names import LONGEST_NAME
-from controller.entrypoints.printable_fields import name_of
 
 PREFIX = "/api/v1"
 NAMES = (
     "names of topics, subscriptions and consumers have no slash, no space and no invisible character, are not only dots, and have "
     f"{LONGEST_NAME} characters at most"
 )
-TOPIC_PATH = PREFIX + "/topics/{tenant}/{namespace}/{topic}"
-NAMESPACE_PATH = PREFIX + "/namespaces/{tenant}/{namespace}"
+NAMESPACE_PARTS = "{tenant}/{namespace}"
+TOPIC_PARTS = NAMESPACE_PARTS + "/{topic}"
+TOPIC_PATH = f"{PREFIX}/topics/{TOPIC_PARTS}"
+NAMESPACE_PATH = f"{PREFIX}/namespaces/{NAMESPACE_PARTS}"
 CONSUMER_PATH = TOPIC_PATH + "/subscriptions/{subscription}/consumers/{consumer}"
 PRINTABLE = r"^[\x21-\x7e]+$"
 

@@ -38,7 +38,7 @@ def test_a_topic_is_created_and_split(
     assert run_dag("cleave_create_topic", topic=topic, data_plane="pulsar").state == "success"
     assert states() == {"0000-ffff-0": LogState.OPEN}
 
-    assert run_dag("cleave_manual_split", topic=topic, segment=0).state == "success"
+    assert run_dag("cleave_manual_split", topic=topic, segment_id=0).state == "success"
     assert states() == {
         "0000-7fff-1": LogState.OPEN,
         "0000-ffff-0": LogState.TERMINATED,

@@ -39,26 +39,27 @@ def operation_count(bench: Bench, kind: str) -> int:
 def test_the_second_attempt_gets_the_firsts_operation(bench: Bench, controller_url: str) -> None:
     bench.create()
 
-    first = tasks.split_segment(**asked(controller_url, segment=0))
-    second = tasks.split_segment(**asked(controller_url, segment=0))
+    first = tasks.perform("segments split", **asked(controller_url, segment_id=0))
+    second = tasks.perform("segments split", **asked(controller_url, segment_id=0))
 
-    assert second == first
+    assert (second["repeated"], second | {"repeated": False}) == (True, first)
     assert (first["state"], operation_count(bench, "split")) == ("done", 1)
     assert len(bench.layout.active) == 2
 
 
 def test_every_kind_of_request_may_be_repeated_after_it_was_done(bench: Bench, controller_url: str) -> None:
     bench.create(2)
-    requests: list[tuple[Any, str, dict[str, Any]]] = [
-        (tasks.merge_segments, "merge", {"first": 0, "second": 1}),
-        (tasks.rebucket_segment, "rebucket", {"segment": 2, "bucket_count": 8}),
-        (tasks.delete_topic, "delete", {"confirm": TOPIC}),
-        (tasks.create_topic, "create", {"segments": 3}),
+    requests: list[tuple[str, str, dict[str, Any]]] = [
+        ("segments merge", "merge", {"first_id": 0, "second_id": 1}),
+        ("segments rebucket", "rebucket", {"segment_id": 2, "bucket_count": 8}),
+        ("topics delete", "delete", {"confirm": TOPIC}),
+        ("topics create", "create", {"segments": 3}),
     ]
 
-    for task, key, params in requests:
-        first = task(**asked(controller_url, key, **params))
-        assert task(**asked(controller_url, key, **params)) == first
+    for action, key, params in requests:
+        first = tasks.perform(action, **asked(controller_url, key, **params))
+        again = tasks.perform(action, **asked(controller_url, key, **params))
+        assert again == first | {"repeated": True}
         assert first["state"] == "done"
 
     assert [operation_count(bench, kind) for kind in ("merge", "rebucket", "delete")] == [1, 1, 1]
@@ -67,19 +68,19 @@ def test_every_kind_of_request_may_be_repeated_after_it_was_done(bench: Bench, c
 
 def test_a_key_is_good_for_its_request_only(bench: Bench, controller_url: str) -> None:
     bench.create(2)
-    tasks.merge_segments(**asked(controller_url, first=0, second=1))
+    tasks.perform("segments merge", **asked(controller_url, first_id=0, second_id=1))
 
     with pytest.raises(Conflict, match="was used for merge"):
-        tasks.create_topic(**asked(controller_url))
+        tasks.perform("topics create", **asked(controller_url))
 
 
 DIES_AFTER_THE_COMMIT = """
 import json, os, signal, sys
 from controller.entrypoints import tasks
-from controller.entrypoints.tasks import by_hand
+from controller.actions import context
 
-by_hand.see_through = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-tasks.split_segment(**json.loads(sys.argv[1]))
+context.run_to_its_end = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+tasks.perform("segments split", **json.loads(sys.argv[1]))
 """
 
 
@@ -87,7 +88,7 @@ def test_a_process_killed_after_its_commit_leaves_work_that_the_retry_finishes(
     bench: Bench, controller_url: str
 ) -> None:
     bench.create()
-    arguments = asked(controller_url, segment=0)
+    arguments = asked(controller_url, segment_id=0)
 
     killed = subprocess.run(
         [sys.executable, "-c", DIES_AFTER_THE_COMMIT, json.dumps(arguments)],
@@ -100,7 +101,7 @@ def test_a_process_killed_after_its_commit_leaves_work_that_the_retry_finishes(
     [left] = bench.live_operations()
     assert left.state is OperationState.INTENDED
 
-    document = tasks.split_segment(**arguments)
+    document = tasks.perform("segments split", **arguments)
 
     assert (document["operation_id"], document["state"]) == (left.operation_id, "done")
     assert operation_count(bench, "split") == 1
@@ -116,9 +117,12 @@ def test_an_attempt_that_waits_too_long_is_worth_another_and_the_operation_stays
         assert lease is not None
 
     with pytest.raises(Retryable, match="see that a worker is up"):
-        tasks.split_segment(**asked(controller_url, segment=0, timeout_seconds=0.2))
+        tasks.perform("segments split", **asked(controller_url, segment_id=0, timeout_seconds=0.2))
 
     [waiting] = bench.live_operations()
     with bench.store.transaction() as tx:
         leases.resign(tx, lease)
-    assert tasks.split_segment(**asked(controller_url, segment=0))["operation_id"] == waiting.operation_id
+    assert (
+        tasks.perform("segments split", **asked(controller_url, segment_id=0))["operation_id"]
+        == waiting.operation_id
+    )

@@ -21,7 +21,7 @@ def test_a_topic_is_created_split_merged_and_deleted(house: PulsarHouse) -> None
     assert house.log_of(0) == f"persistent://{house.namespace}/orders-segment-0000-7fff-0"
 
     house.cleave.ok("segments", "split", house.topic, "0")
-    house.cleave.ok("segments", "split", house.topic, "1", "--at", "0x9000", "--at", "0xc000")
+    house.cleave.ok("segments", "split", house.topic, "1", "--cut-points", "0x9000", "--cut-points", "0xc000")
     house.cleave.ok("segments", "merge", house.topic, "2", "3")
 
     assert house.ranges == ["0000-7fff", "8000-8fff", "9000-bfff", "c000-ffff"]

@@ -6,11 +6,11 @@ import secrets
 
 import pytest
 
+from controller.actions.waiting import manual_request
 from controller.bootstrap import application
 from controller.dataplane.base import LogState
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.domain.operation import Operation
-from controller.entrypoints.running import manual_request
 from controller.services import segment_admin, topic_admin
 from controller.services.operation_wait import wait_for
 from controller.services.reconciler import FindingKind, reconcile

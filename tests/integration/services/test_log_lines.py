@@ -7,7 +7,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from controller.entrypoints.rehearsal import Rehearsal
+from controller.actions.dry_run import Rehearsal
 from controller.services import policy_admin
 from tests.support.bench import TOPIC, Bench
 from tests.support.passes import HOT, LOAD, report, run

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import typer
 
+from controller.actions.action import all_actions
 from controller.entrypoints.cli import app, run
 from controller.entrypoints.command_list import Listed
 from controller.entrypoints.reach.verbs import BOTH_WAYS, NEITHER_WAY
@@ -48,7 +49,10 @@ def commands() -> Iterator[tuple[str, Any]]:
 
 
 def test_each_verb_is_classified_once() -> None:
-    assert sorted(verb for verb, _ in commands()) == sorted([*BOTH_WAYS, *NEITHER_WAY, *DATABASE_ONLY])
+    actions = [action.name for action in all_actions()]
+    assert sorted(verb for verb, _ in commands()) == sorted(
+        [*BOTH_WAYS, *NEITHER_WAY, *DATABASE_ONLY, *actions]
+    )
 
 
 @pytest.mark.parametrize("verb", sorted(DATABASE_ONLY))

@@ -12,7 +12,6 @@ from controller.entrypoints.reach.direct.decisions import DirectDecisions
 from controller.entrypoints.reach.direct.operations import DirectOperations
 from controller.entrypoints.reach.direct.pictures import DirectPictures
 from controller.entrypoints.reach.direct.policies import DirectPolicies
-from controller.entrypoints.reach.direct.segments import DirectSegments
 from controller.entrypoints.reach.direct.subscriptions import DirectSubscriptions
 from controller.entrypoints.reach.direct.topics import DirectTopics
 
@@ -21,7 +20,6 @@ class Direct:
     """See `port.ControlPlane`. Holds nothing open between two questions, but for pictures."""
 
     topics = DirectTopics()
-    segments = DirectSegments()
     operations = DirectOperations()
     subscriptions = DirectSubscriptions()
     policies = DirectPolicies()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from controller.actions.waiting import user_name
 from controller.bootstrap import application
 from controller.entrypoints.reach.port import Row
-from controller.entrypoints.running import user_name
 from controller.services import approvals
 from controller.store.decisions.approvals import ApprovalRow
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from controller.actions.waiting import user_name
 from controller.bootstrap import application, build_backtest
 from controller.domain.errors import NotFound
 from controller.entrypoints.backtest_requests import AskedBacktest
 from controller.entrypoints.reach.columns import BACKTEST, BACKTEST_RESULT
 from controller.entrypoints.reach.port import FoundBacktest, Row
 from controller.entrypoints.reading import reading
-from controller.entrypoints.running import user_name
 from controller.services.policy_backtest import BacktestAnswer, Progress
 from controller.store.postgres import inspection
 

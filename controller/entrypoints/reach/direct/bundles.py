@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from controller.actions.dry_run import stage
+from controller.actions.waiting import user_name
 from controller.bootstrap import application
 from controller.bundles.services import split_policies
 from controller.bundles.services.split_policies import PolicyOfNamespace
@@ -16,8 +18,6 @@ from controller.bundles.store.cycles import StoredCycle
 from controller.bundles.store.namespaces import BalancingMode
 from controller.entrypoints.bundles import rows as bundle_rows
 from controller.entrypoints.reach.port import FoundBrokers, FoundBundles, Row
-from controller.entrypoints.rehearsal import stage
-from controller.entrypoints.running import user_name
 
 if TYPE_CHECKING:
     from controller.bundles.bootstrap import Bundles

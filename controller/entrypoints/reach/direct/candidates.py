@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from controller.actions.dry_run import stage
+from controller.actions.waiting import user_name
 from controller.bootstrap import application
 from controller.entrypoints import candidate_desk
 from controller.entrypoints.candidate_desk import JudgedCandidate, ProposedCandidate
 from controller.entrypoints.reach.columns import CANDIDATE
 from controller.entrypoints.reach.port import Row
 from controller.entrypoints.reading import reading
-from controller.entrypoints.rehearsal import stage
-from controller.entrypoints.running import user_name
 from controller.services import policy_candidates
 from controller.store.postgres import inspection
 from controller.store.topics import inspected

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from controller.actions.dry_run import planned_segments, stage
+from controller.actions.waiting import manual_request, see_through
 from controller.bootstrap import Application, application
 from controller.entrypoints.output import operation_document
 from controller.entrypoints.reach.port import Changed, How, Planned
-from controller.entrypoints.rehearsal import planned_segments, stage
-from controller.entrypoints.running import manual_request, see_through
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 from controller.store.postgres.engine import Store

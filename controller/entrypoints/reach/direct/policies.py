@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from controller.actions.dry_run import stage
+from controller.actions.waiting import user_name
 from controller.bootstrap import application
 from controller.domain.policy import PolicyLevel
 from controller.entrypoints.reach.port import ChangedLevel, Row
 from controller.entrypoints.reading import reading
-from controller.entrypoints.rehearsal import stage
-from controller.entrypoints.running import user_name
 from controller.services import policy_admin
 from controller.store.topics import inspected
 

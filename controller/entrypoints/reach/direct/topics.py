@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
-from controller.bootstrap import Application, application
 from controller.domain.layout import SegmentLayout
-from controller.entrypoints import adoption_desk
-from controller.entrypoints.adoption_desk import Adoption, PlannedAdoption
-from controller.entrypoints.output import recovery_document
 from controller.entrypoints.pictures import HOT_KEYS
 from controller.entrypoints.reach.columns import TOPIC
-from controller.entrypoints.reach.direct.changes import change
-from controller.entrypoints.reach.port import Changed, FoundTopic, How, Row
+from controller.entrypoints.reach.port import FoundTopic, Row
 from controller.entrypoints.reading import reading
-from controller.entrypoints.rehearsal import stage
-from controller.entrypoints.running import user_name
-from controller.services import reconciler, topic_admin
-from controller.store.journal.operations import Request
-from controller.store.journal.request_keys import Intent
 from controller.store.postgres import inspection
-from controller.store.postgres.engine import Store
 from controller.store.topics import inspected
 
 LIST = f"""
@@ -66,62 +55,3 @@ class DirectTopics:
         with reading() as tx:
             row = inspected.find_topic(tx, topic)
             return inspected.load_layout(tx, row) if at is None else inspected.layout_at(tx, row, at)
-
-    def create(
-        self, topic: str, how: How, *, segments: int, data_plane: str, properties: Mapping[str, str]
-    ) -> Changed:
-        """See `port.Topics`."""
-        return change(
-            lambda cleave, store, request: topic_admin.create_topic(
-                store,
-                cleave.planes,
-                topic,
-                request,
-                data_plane=data_plane,
-                segments=segments,
-                properties=properties,
-            ),
-            how,
-        )
-
-    def delete(self, topic: str, how: How) -> Changed:
-        """See `port.Topics`."""
-        return change(lambda _, store, request: topic_admin.delete_topic(store, topic, request), how)
-
-    def adopt(self, asked: Adoption, how: How) -> tuple[Changed, PlannedAdoption | None]:
-        """See `port.Topics`."""
-        planned: list[PlannedAdoption] = []
-
-        def act(cleave: Application, store: Store, request: Request) -> Intent:
-            intent, plan = adoption_desk.adopt(cleave, store, asked, request, dry_run=how.dry_run)
-            planned.append(plan)
-            return intent
-
-        changed = change(act, how)
-        return changed, planned[0] if how.dry_run else None
-
-    def attach(self, topic: str, how: How, *, data_plane: str) -> tuple[Changed, Sequence[Row] | None]:
-        """See `port.Topics`."""
-        on_broker: list[Row] = []
-
-        def act(cleave: Application, store: Store, request: Request) -> Intent:
-            intent = topic_admin.attach_topic(store, cleave.planes, topic, request, data_plane=data_plane)
-            if how.dry_run:
-                on_broker.extend(adoption_desk.layout_on_broker(cleave, topic, data_plane))
-            return intent
-
-        changed = change(act, how)
-        return changed, on_broker if how.dry_run else None
-
-    def detach(self, topic: str, how: How) -> Changed:
-        """See `port.Topics`."""
-        return change(lambda _, store, request: topic_admin.detach_topic(store, topic, request), how)
-
-    def recover(self, topic: str, *, data_plane: str | None, dry_run: bool) -> Row:
-        """Implements `port.Topics.recover`."""
-        with application() as cleave, stage(cleave, dry_run) as store:
-            return recovery_document(
-                reconciler.recover(
-                    store, cleave.planes, topic, actor=user_name(), data_plane=data_plane, dry_run=dry_run
-                )
-            )

@@ -13,7 +13,6 @@ from controller.entrypoints.reach.over_http.decisions import HttpDecisions
 from controller.entrypoints.reach.over_http.operations import HttpOperations
 from controller.entrypoints.reach.over_http.pictures import HttpPictures
 from controller.entrypoints.reach.over_http.policies import HttpPolicies
-from controller.entrypoints.reach.over_http.segments import HttpSegments
 from controller.entrypoints.reach.over_http.subscriptions import HttpSubscriptions
 from controller.entrypoints.reach.over_http.topics import HttpTopics
 
@@ -23,7 +22,6 @@ class OverHttp:
 
     def __init__(self, calls: Calls) -> None:
         self.topics = HttpTopics(calls)
-        self.segments = HttpSegments(calls)
         self.operations = HttpOperations(calls)
         self.subscriptions = HttpSubscriptions(calls)
         self.policies = HttpPolicies(calls)

@@ -10,15 +10,22 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import tenacity
+from pydantic import BaseModel, ValidationError
 
 from controller.client.servers import Servers, path_part
 from controller.domain.errors import InvalidInput, Retryable, StoreUnavailable, Terminal, TokenOutOfTime
 from controller.domain.operation import OperationState
+from controller.domain.shown import shown
 from controller.entrypoints.reach.port import Changed, How, Planned, Row
+
+if TYPE_CHECKING:
+    from controller.actions.action import AnyAction
+    from controller.actions.context import Options
+    from controller.actions.responses import Response
 
 API = "/api/v1"
 CALL_SECONDS = 30.0
@@ -30,6 +37,8 @@ BACKTEST_SECONDS = 240.0
 LONGEST_WAIT_SECONDS = 60.0
 """For an operation within one call, as the server allows; from then on it is asked how far it is."""
 PAGE = 1000
+_PARTS = {"topic": 3, "namespace": 2}
+_FORMS = {"topic": "topic://tenant/namespace/name", "namespace": "tenant/namespace"}
 _INSTANTS = frozenset({"at", "since", "until", "deadline", "not_before"})
 _OF_INSTANTS = ("_at", "_since", "_until")
 """How their names end."""
@@ -91,6 +100,29 @@ class Calls:
             headers={"Idempotency-Key": f"cli-{os.urandom(16).hex()}"},
             timeout_seconds=waited + answer_seconds,
         )
+
+    def perform(self, action: AnyAction, request: BaseModel, options: Options) -> Response:
+        """Perform the action on the server, and wait for its operation as the options say."""
+        from controller.actions.responses import OperationResponse
+
+        is_operation = issubclass(action.response, OperationResponse)
+        wait_seconds = 0.0 if options.dry_run else min(options.wait_seconds, LONGEST_WAIT_SECONDS)
+        answer = self.change(
+            action.method,
+            API + _path_of(action, request),
+            request.model_dump(mode="json", exclude=set(action.path_fields), exclude_none=True),
+            options.dry_run,
+            answer_seconds=action.answer_seconds,
+            wait_seconds=wait_seconds if is_operation and wait_seconds else None,
+        )
+        response = _response_of(action, answer)
+        if isinstance(response, OperationResponse) and not options.dry_run and options.wait_seconds > 0:
+            now = self.ended(
+                {"state": response.state, "epoch": response.epoch, "operation_id": response.operation_id},
+                options.wait_seconds - wait_seconds,
+            )
+            return response.model_copy(update=now)
+        return response
 
     def intend(self, method: str, path: str, how: How, document: Mapping[str, Any] = {}) -> Changed:
         """A change that leads to an operation, which is waited for as `how` says. Raises Retryable when it takes longer,
@@ -161,6 +193,29 @@ class Calls:
             raise Terminal(f"{error.message}; is {self.url} an address of Cleave?") from error
 
 
+def _path_of(action: AnyAction, request: BaseModel) -> str:
+    """Return the path of the action with the fields of the request that belong to it."""
+    path = action.path
+    for name in action.path_fields:
+        value = str(getattr(request, name))
+        parts = value.removeprefix("topic://").split("/") if name in ("topic", "namespace") else [value]
+        if name in _PARTS and (len(parts) != _PARTS[name] or not all(parts)):
+            raise InvalidInput(f"{shown(value)} is no name of a {name}; write {_FORMS[name]}")
+        path = path.replace(f"{{{name}}}", "/".join(path_part(part) for part in parts))
+    return path
+
+
+def _response_of(action: AnyAction, answer: Any) -> Response:
+    try:
+        response: Response = action.response.model_validate(answer)
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        raise Terminal(
+            f"the server's answer has no {where!r}, or another kind of value; see that it is Cleave, and of this command's version"
+        ) from None
+    return response
+
+
 class _Repeated:
     """A call, which knows whether it was made before: what it is told then may be about its own first time."""
 
@@ -185,7 +240,7 @@ def _reached_nobody(error: StoreUnavailable) -> bool:
 
 def demand_done(operation: Row, wait_seconds: float) -> Row:
     """The operation, if it has ended well. Raises Retryable, Terminal, as a wait for it in the database does."""
-    from controller.entrypoints.running import aborted
+    from controller.actions.responses import aborted
 
     if demand_ended(operation, wait_seconds)["state"] == OperationState.ABORTED.value:
         raise aborted(operation["operation_id"], operation["kind"], operation["topic"])

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Body, Path, Query
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
+from controller.actions.fields import Reason
 from controller.bundles.bootstrap import bundles_of
 from controller.bundles.services.manual_acts import ManualSplit
 from controller.bundles.services.split_policies import change_split_policy
@@ -20,7 +21,6 @@ from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store.namespaces import BalancingMode
 from controller.entrypoints.bundles import desk
 from controller.entrypoints.bundles.rows import approval_row
-from controller.entrypoints.printable_fields import Reason
 from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.bundles import Cluster, InNamespace
 from controller.entrypoints.web.api.changes import Change, Changing

@@ -16,13 +16,16 @@ from fastapi import Depends, Header, Query
 from fastapi import Request as HttpRequest
 from pydantic import BaseModel, ConfigDict, Field
 
+from controller.actions.action import AnyAction, perform_in
+from controller.actions.context import REST_REASON, Caller, Context, Options
+from controller.actions.dry_run import planned_segments, stage
+from controller.actions.fields import Reason
+from controller.actions.responses import Response
+from controller.actions.waiting import run_to_its_end
 from controller.bootstrap import Application
 from controller.domain.errors import CleaveError
-from controller.domain.operation import Operation
+from controller.domain.operation import Operation, Origin
 from controller.entrypoints.output import operation_document
-from controller.entrypoints.printable_fields import Reason
-from controller.entrypoints.rehearsal import planned_segments, stage
-from controller.entrypoints.running import run_to_its_end
 from controller.entrypoints.web.acting import Acting, AtDesk
 from controller.entrypoints.web.paths import PRINTABLE
 from controller.store import api_requests
@@ -33,7 +36,7 @@ from controller.store.postgres.engine import Store
 
 Answer = TypeVar("Answer", bound=BaseModel)
 LONGEST_WAIT_SECONDS = 60.0
-DEFAULT_REASON = "asked for over HTTP"
+DEFAULT_REASON = REST_REASON
 
 
 class MadeSegment(BaseModel):
@@ -131,6 +134,16 @@ class Change:
             raise
         with store.transaction() as tx:
             api_requests.finish(tx, self.actor, self.key, answer.model_dump(mode="json"))
+        return answer
+
+    def perform(self, action: AnyAction, request: BaseModel, wait_seconds: float = 0.0) -> Response:
+        """Perform the action once for the key. Raises as `once`."""
+        caller = Caller(self.actor, Origin.API, REST_REASON, self.request_key)
+        options = Options(self.dry_run, wait_seconds)
+        answer: Response = self.once(
+            action.response,
+            lambda store: perform_in(Context(self.app, store, caller, options), action, request),
+        )
         return answer
 
     def intend(

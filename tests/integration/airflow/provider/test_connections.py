@@ -153,7 +153,7 @@ def test_a_named_pulsar_cluster_must_be_there(
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_CLEAVE", f"{connection}?pulsar_admin_conn_id=our_brokers")
 
-    failed = run_operator(f"SplitSegmentOperator(task_id='act', topic={TOPIC!r}, segment=0)")
+    failed = run_operator(f"SplitSegmentOperator(task_id='act', topic={TOPIC!r}, segment_id=0)")
 
     assert (failed.state, failed.try_number) == ("failed", 1)
     assert "no connection 'our_brokers'" in capsys.readouterr().out

@@ -14,8 +14,8 @@ from tests.support.browser import linked
 
 pytestmark = pytest.mark.airflow
 OPERATORS = {
-    "SplitSegmentOperator": ({"topic": TOPIC}, {"segment": [0, 1]}),
-    "MergeSegmentsOperator": ({"topic": TOPIC, "first": 0}, {"second": [1, 2]}),
+    "SplitSegmentOperator": ({"topic": TOPIC}, {"segment_id": [0, 1]}),
+    "MergeSegmentsOperator": ({"topic": TOPIC, "first_id": 0}, {"second_id": [1, 2]}),
     "SetAutoScalePolicyOperator": ({"knobs": {}}, {"level": ["cluster", "acme/shop"]}),
     "BacktestOperator": ({}, {"namespace": ["acme/shop", "acme/till"]}),
     "AskOperator": ({}, {"question": [{"subject": "a merge"}, {"subject": "a split"}]}),
@@ -70,7 +70,7 @@ def test_the_defaults_of_a_group_of_tasks_count_when_it_is_mapped(airflow_home: 
     from cleave_provider.operators.cleave import SplitSegmentOperator
 
     with DAG("peoples_own", schedule=None), TaskGroup("patient", default_args={"retries": 9}):
-        task = SplitSegmentOperator.partial(task_id="act", topic=TOPIC).expand(segment=[0, 1])
+        task = SplitSegmentOperator.partial(task_id="act", topic=TOPIC).expand(segment_id=[0, 1])
 
     assert task.retries == 9
 
@@ -94,7 +94,9 @@ def test_each_of_the_mapped_is_done_under_a_key_and_a_link_of_its_own(
 ) -> None:
     bench.create(2)
 
-    done = run_mapped(f"SplitSegmentOperator.partial(task_id='act', topic={TOPIC!r}).expand(segment=[0, 1])")
+    done = run_mapped(
+        f"SplitSegmentOperator.partial(task_id='act', topic={TOPIC!r}).expand(segment_id=[0, 1])"
+    )
 
     assert [(one.map_index, one.state, one.try_number) for one in done] == [
         (0, "success", 1),
@@ -118,7 +120,7 @@ def test_one_that_cannot_be_done_fails_at_once_with_one_line_and_the_others_are_
     bench.create(2)
 
     ended = run_mapped(
-        f"SplitSegmentOperator.partial(task_id='act', topic={TOPIC!r}).expand(segment=[77, 1])"
+        f"SplitSegmentOperator.partial(task_id='act', topic={TOPIC!r}).expand(segment_id=[77, 1])"
     )
 
     assert [(one.state, one.try_number) for one in ended] == [("failed", 1), ("success", 1)]
@@ -146,7 +148,7 @@ def test_one_whose_database_is_away_is_tried_again(
     monkeypatch.setattr(CleaveHook, "access", put_right)
 
     done = run_mapped(
-        f"SplitSegmentOperator.partial(task_id='act', topic={TOPIC!r}, retry_delay=0.1).expand(segment=[0, 1])"
+        f"SplitSegmentOperator.partial(task_id='act', topic={TOPIC!r}, retry_delay=0.1).expand(segment_id=[0, 1])"
     )
 
     assert [one.state for one in done] == ["success", "success"]

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.airflow
 def test_the_acts_of_the_example_are_done_one_after_the_other(bench: Bench, run_example: RunExample) -> None:
     bench.create()
 
-    run = run_example("example_cleave_acts", topic=TOPIC, segment=0)
+    run = run_example("example_cleave_acts", topic=TOPIC, segment_id=0)
 
     assert run.state == "success"
     assert [segment.segment_id for segment in bench.layout.active] == [3]
@@ -45,7 +45,7 @@ def test_a_split_leaves_its_operation_s_id_and_a_link_to_its_page(
 ) -> None:
     bench.create()
 
-    done = run_operator(act("SplitSegmentOperator", segment=0, cut_points="0x4000, 0x8000"))
+    done = run_operator(act("SplitSegmentOperator", segment_id=0, cut_points="0x4000, 0x8000"))
 
     assert done.state == "success"
     assert [str(segment.hash_range) for segment in bench.layout.active] == [
@@ -67,7 +67,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(
 ) -> None:
     bench.create(2)
 
-    done = run_operator(act("MergeSegmentsOperator", first=0, second=1, dry_run=True))
+    done = run_operator(act("MergeSegmentsOperator", first_id=0, second_id=1, dry_run=True))
 
     assert done.state == "success"
     assert len(bench.layout.active) == 2
@@ -79,14 +79,14 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(
 @pytest.mark.parametrize(
     ("made", "line"),
     [
-        (act("SplitSegmentOperator", segment=77), "segment 77"),
-        (act("SplitSegmentOperator", segment="the hot one"), "segment='the hot one'"),
-        (act("MergeSegmentsOperator", first=0, second=2), "not adjacent"),
+        (act("SplitSegmentOperator", segment_id=77), "segment 77"),
+        (act("SplitSegmentOperator", segment_id="the hot one"), "segment='the hot one'"),
+        (act("MergeSegmentsOperator", first_id=0, second_id=2), "not adjacent"),
         (
             "SetAutoScalePolicyOperator(task_id='act', level='cluster', knobs={'how_hot': 1})",
             "how_hot",
         ),
-        (act("SplitSegmentOperator", segment=0, cleave_conn_id="nowhere"), "no connection 'nowhere'"),
+        (act("SplitSegmentOperator", segment_id=0, cleave_conn_id="nowhere"), "no connection 'nowhere'"),
     ],
     ids=["no such segment", "no number", "no neighbours", "no such knob", "no connection"],
 )
@@ -112,7 +112,7 @@ def test_the_operators_have_attempts_of_their_own_unless_the_dag_says_otherwise(
     from cleave_provider.operators.cleave import SplitSegmentOperator
 
     def retries(**options: object) -> int:
-        return int(SplitSegmentOperator(task_id="act", topic=TOPIC, segment=0, **options).retries or 0)
+        return int(SplitSegmentOperator(task_id="act", topic=TOPIC, segment_id=0, **options).retries or 0)
 
     assert retries() == 3
     assert retries(retries=7) == 7
@@ -126,7 +126,7 @@ def recorded(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t
     monkeypatch.setenv("CLEAVE_HISTORY_URL", str(tmp_path / "history"))
     monkeypatch.setenv("SPARK_MASTER", "none")
     bench.create()
-    since = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(hours=1)
+    since = datetime.now(UTC).replace(second_id=0, microsecond=0) + timedelta(hours=1)
     history = RateHistory(str(tmp_path / "history"))
     for minute in range(1, 31):
         keep_rates(history, milliseconds(since) + minute * 60_000, {(bench.topic_id, 0): 500.0 * minute})

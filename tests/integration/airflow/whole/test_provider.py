@@ -95,7 +95,7 @@ def test_a_split_by_an_operator_starts_the_dag_that_watches_for_splits(
     [segment] = bench.layout.active
     before = {run["dag_run_id"] for run in runs_by_asset(airflow)}
 
-    acts = airflow.api.trigger(ACTS, conf={"topic": TOPIC, "segment": segment.segment_id})
+    acts = airflow.api.trigger(ACTS, conf={"topic": TOPIC, "segment_id": segment.segment_id})
     assert airflow.api.wait_run(ACTS, acts, timeout_seconds=300) == "success"
 
     def told() -> list[str]:

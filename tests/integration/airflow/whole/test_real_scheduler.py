@@ -38,7 +38,7 @@ def test_a_split_asked_for_over_the_rest_api_is_done_by_a_task_of_the_scheduler(
 ) -> None:
     airflow.api.wait_dag(DAG)
 
-    run = airflow.api.trigger(DAG, conf={"topic": TOPIC, "segment": bench.layout.active[0].segment_id})
+    run = airflow.api.trigger(DAG, conf={"topic": TOPIC, "segment_id": bench.layout.active[0].segment_id})
 
     assert airflow.api.wait_run(DAG, run) == "success"
     assert [str(segment.hash_range) for segment in bench.layout.active] == ["0000-7fff", "8000-ffff"]
@@ -53,8 +53,8 @@ def test_what_the_form_can_see_is_refused_by_the_api_and_the_rest_by_the_task_in
     airflow.api.wait_dag(DAG)
 
     with pytest.raises(DevstackFailed, match=r"400.*segment"):
-        airflow.api.trigger(DAG, conf={"topic": TOPIC, "segment": "the hot one"})
-    run = airflow.api.trigger(DAG, conf={"topic": TOPIC, "segment": 99_999})
+        airflow.api.trigger(DAG, conf={"topic": TOPIC, "segment_id": "the hot one"})
+    run = airflow.api.trigger(DAG, conf={"topic": TOPIC, "segment_id": 99_999})
 
     assert airflow.api.wait_run(DAG, run) == "failed"
     assert task_instance(airflow, run)["try_number"] == 1
@@ -68,24 +68,26 @@ def test_the_run_that_asked_has_in_its_note_what_was_done_below_what_people_wrot
 ) -> None:
     airflow.api.wait_dag(DAG)
     segment_id = bench.layout.active[0].segment_id
-    run = airflow.api.trigger(DAG, conf={"topic": TOPIC, "segment": segment_id, "dry_run": True})
+    run = airflow.api.trigger(DAG, conf={"topic": TOPIC, "segment_id": segment_id, "dry_run": True})
     airflow.api.call("PATCH", f"/dags/{DAG}/dagRuns/{run}?update_mask=note", {"note": "too hot for me"})
     asked: dict[str, Any] = {
         "dsn": bench.url,
         "extras": {"airflow_url": airflow.url, "airflow_token": airflow.api.token()},
-        "params": {"topic": TOPIC, "segment": segment_id},
+        "params": {"topic": TOPIC, "segment_id": segment_id},
         "request_key": f"airflow/{DAG}/{run}/split/-1",
         "actor": "ann",
     }
 
-    done = tasks.split_segment(**asked)
-    tasks.split_segment(**asked)
+    done = tasks.perform("segments split", **asked)
+    tasks.perform("segments split", **asked)
 
     said = f"operation {done['operation_id']}: split of segment {segment_id} on {TOPIC} is done"
     found = airflow.api.call("GET", f"/dags/{DAG}/dagRuns/{run}")["note"]
     assert found == f"too hot for me\n\n{said}"
     asked["extras"]["airflow_url"] = "http://127.0.0.1:9"
-    assert tasks.split_segment(**asked)["operation_id"] == done["operation_id"], "a note is nobody's loss"
+    assert tasks.perform("segments split", **asked)["operation_id"] == done["operation_id"], (
+        "a note is nobody's loss"
+    )
 
 
 @pytest.mark.skipif(not RETRIES_THE_KILLED, reason=f"Airflow {AIRFLOW} fails a task that was killed")
@@ -98,7 +100,7 @@ def test_a_task_killed_after_its_commit_is_retried_and_finds_its_operation(
         assert lease is not None
 
     segment_id = bench.layout.active[0].segment_id
-    run = airflow.api.trigger(DAG, conf={"topic": TOPIC, "segment": segment_id, "timeout_seconds": 600})
+    run = airflow.api.trigger(DAG, conf={"topic": TOPIC, "segment_id": segment_id, "timeout_seconds": 600})
     [intended] = wait_until(bench.live_operations, message="the intent is committed")
     title = f"airflow worker -- {task_instance(airflow, run)['id']}"
     wait_until(lambda: _kill(airflow.pids["scheduler"], title), message="the task's process is found")

@@ -23,7 +23,7 @@ PATIENT_SECONDS = 25
 Ways = tuple[CommandLine, OverHttp]
 REHEARSED = (
     "topics adopt persistent://{topic} --dry-run",
-    "topics adopt persistent://{topic} --as {topic}-2 --segments 3 --dry-run",
+    "topics adopt persistent://{topic} --topic {topic}-2 --segments 3 --dry-run",
     "topics adopt {topic} --dry-run --json",
 )
 REFUSED = (

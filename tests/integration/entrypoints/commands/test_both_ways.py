@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from controller.actions.action import all_actions
 from controller.bootstrap import application
 from controller.client.dead_letters import Origin
 from controller.dataplane.base import OutgoingMessage
@@ -89,13 +90,14 @@ MOMENTARY = (
 )
 """Their figures are of the moment they are asked at."""
 REHEARSALS = (
-    f"topics create {TOPIC}-2 --segments 3 --property team=blue",
+    f"topics create {TOPIC}-2 --segments 3 --properties team=blue",
     f"topics delete {TOPIC}",
     f"topics recover {TOPIC}",
     f"segments split {TOPIC} 1 --parts 3",
-    f"segments split {TOPIC} 1 --at 0xc000",
+    f"segments split {TOPIC} 1 --cut-points 0xc000",
     f"segments merge {TOPIC} 3 1",
     f"segments rebucket {TOPIC} 1 3",
+    f"segments recut {TOPIC} 3,1 --cut-points 0x5000",
     "policy set cluster max_segments=40",
     "policy set acme/shop max_segments=8 target_use=null",
     f"policy set {TOPIC} enabled=false --replace",
@@ -104,25 +106,28 @@ REHEARSALS = (
     f"subscriptions create {TOPIC} audit --kind queue",
     f"subscriptions set {TOPIC} billing --no-parents-block --drain-consumers 3",
     f"subscriptions delete {TOPIC} billing",
-    f"seek {TOPIC} billing --to latest",
+    f"subscriptions seek {TOPIC} billing latest",
     f"dead-letters redrive {TOPIC} billing",
     f"dead-letters redrive {TOPIC} billing --limit 2",
     "approvals approve 1",
     "approvals reject 1 --reason sale",
 )
 CHANGES = (
-    "topics create {topic} --segments 3 --property team=blue",
+    "topics create {topic} --segments 3 --properties team=blue",
     "topics recover {topic}",
     "segments split {topic} 1",
     "segments merge {topic} 3 4",
     "segments rebucket {topic} 0 2",
+    "segments recut {topic} 2,5 --cut-points 0x9000",
     "policy set {topic} max_segments=8 target_use=0.7",
     "policy set {topic} max_segments=null",
     "policy set {topic} max_segments=9 --replace",
     "policy remove {topic}",
     "subscriptions create {topic} audit",
     "subscriptions set {topic} audit --no-parents-block --drain-consumers 3",
-    "seek {topic} audit --to earliest --release-seconds 0",
+    "subscriptions seek {topic} audit earliest --release-seconds 0",
+    "subscriptions seek {topic} audit latest --no-wait",
+    "subscriptions cancel-seek {topic} audit",
     "subscriptions delete {topic} audit",
     "topics delete {topic} --yes",
 )
@@ -141,7 +146,7 @@ REFUSED = (
     "operations --topic acme/shop/none",
     f"segments split {TOPIC} 0",
     f"segments split {TOPIC} 99",
-    f"segments split {TOPIC} 1 --at 0x9000 --parts 2",
+    f"segments split {TOPIC} 1 --cut-points 0x9000 --parts 2",
     f"segments merge {TOPIC} 1 1",
     f"segments rebucket {TOPIC} 0 2",
     "segments split acme/shop/none 0",
@@ -167,9 +172,9 @@ REFUSED = (
     "consumers list acme/shop/none",
     "consumers why acme/shop/none",
     f"consumers lag {TOPIC} nobody",
-    f"seek {TOPIC} nobody --to earliest",
-    f"seek {TOPIC} billing --to yesterday",
-    f"seek {TOPIC} billing --give-up",
+    f"subscriptions seek {TOPIC} nobody earliest",
+    f"subscriptions seek {TOPIC} billing yesterday",
+    f"subscriptions cancel-seek {TOPIC} billing",
     f"dead-letters list {TOPIC} nobody",
     "dead-letters redrive acme/shop/none billing",
     "hot-keys acme/shop/none",
@@ -186,7 +191,7 @@ def fleet(cleave: CommandLine, database: str) -> None:
     """A topic of which segment 0 was split into 2 and 3, with a subscription, which was decided on; another one, whose split waits for
     a person; and one that nobody makes.
     """
-    cleave.ok("topics", "create", TOPIC, "--segments", "2", "--property", "team=blue")
+    cleave.ok("topics", "create", TOPIC, "--segments", "2", "--properties", "team=blue")
     cleave.ok("subscriptions", "create", TOPIC, "billing")
     cleave.ok("segments", "split", TOPIC, "0", "--reason", "more room")
     cleave.ok("topics", "create", WAITING)
@@ -264,7 +269,8 @@ def test_each_verb_that_goes_both_ways_is_tried_both_ways() -> None:
     )
     lines = (*LOOKS, *MOMENTARY, *REHEARSALS, *CHANGES, *elsewhere)
 
-    assert {verb for verb in BOTH_WAYS for line in lines if f"{line} ".startswith(f"{verb} ")} == BOTH_WAYS
+    verbs = BOTH_WAYS | {action.name for action in all_actions()}
+    assert {verb for verb in verbs for line in lines if f"{line} ".startswith(f"{verb} ")} == verbs
 
 
 @pytest.mark.usefixtures("fleet")
@@ -412,13 +418,15 @@ def test_dead_letters_come_in_pages(http: OverHttp) -> None:
 
 def test_a_seek_that_waits_is_given_up_over_http(http: OverHttp, cleave: CommandLine, orders: str) -> None:
     cleave.ok("subscriptions", "create", orders, "billing")
-    cleave.ok("seek", orders, "billing", "--to", "latest", "--no-wait")
+    cleave.ok("subscriptions", "seek", orders, "billing", "latest", "--no-wait")
 
-    assert "billing" not in http.rehearsed("seek", orders, "billing", "--give-up")
-    [given_up] = http.json("seek", orders, "billing", "--give-up", "--reason", "the wrong one")
+    assert "would cancel 1 seek" in http.rehearsed("subscriptions", "cancel-seek", orders, "billing")
+    [given_up] = http.json("subscriptions", "cancel-seek", orders, "billing", "--reason", "the wrong one")[
+        "operations"
+    ]
 
     assert (given_up["kind"], given_up["state"]) == ("seek", "aborted")
-    assert "nothing to give up" in http.refused("seek", orders, "billing", "--give-up")
+    assert "nothing to give up" in http.refused("subscriptions", "cancel-seek", orders, "billing")
 
 
 @pytest.mark.usefixtures("fleet")

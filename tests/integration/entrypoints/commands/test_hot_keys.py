@@ -27,7 +27,7 @@ def sketch(tx: Connection, topic_id: int, segment_id: int, bins: int, *, on_hott
 
 def hot_topic(cleave: CommandLine, topic: str, *cuts: int) -> int:
     """Segment 2 has three times its capacity, all but 1 % of it on one hash; segment 0 a half of it, spread."""
-    at = [option for cut in cuts or (0x8000 + WIDTH,) for option in ("--at", hex(cut))]
+    at = [option for cut in cuts or (0x8000 + WIDTH,) for option in ("--cut-points", hex(cut))]
     cleave.ok("segments", "split", topic, "1", *at)
     with cleave.store.transaction() as tx:
         topic_id = inspected.find_topic(tx, f"topic://{topic}").topic_id

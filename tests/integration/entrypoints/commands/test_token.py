@@ -10,10 +10,11 @@ import httpx
 import jwt
 import pytest
 
+from controller.actions.rights import Right
 from controller.devstack.serving import SECRET, serving_leader
 from controller.domain.errors import AccessDenied, CleaveError
 from controller.entrypoints.web import access
-from controller.entrypoints.web.access import Right, Role
+from controller.entrypoints.web.access import Role
 from tests.support.command_line import CommandLine
 
 

@@ -11,7 +11,7 @@ from tests.support.command_line import CommandLine
 
 def test_a_topic_is_created_listed_shown_and_deleted(cleave: CommandLine) -> None:
     created = cleave.json(
-        "topics", "create", "acme/shop/orders", "--segments", "2", "--property", "team=blue"
+        "topics", "create", "acme/shop/orders", "--segments", "2", "--properties", "team=blue"
     )
     listed = cleave.json("topics", "list")
     shown = cleave.json("topics", "show", "topic://acme/shop/orders")

@@ -264,7 +264,7 @@ def test_a_preview_says_what_would_be_sealed_and_created_and_changes_nothing(
 ) -> None:
     bench.create(1)
     before = bench.scalar("SELECT count(*) FROM cleave.operation")
-    wish = {"dag_id": "cleave_manual_split", "conf": {"topic": TOPIC, "segment": 0, "parts": 2}}
+    wish = {"dag_id": "cleave_manual_split", "conf": {"topic": TOPIC, "segment_id": 0, "parts": 2}}
 
     told = pages.post("/preview", json=wish)
 
@@ -275,9 +275,9 @@ def test_a_preview_says_what_would_be_sealed_and_created_and_changes_nothing(
 @pytest.mark.parametrize(
     ("wish", "status", "words"),
     [
-        ({"dag_id": "cleave_manual_split", "conf": {"topic": TOPIC, "segment": 7}}, 404, "segment 7"),
+        ({"dag_id": "cleave_manual_split", "conf": {"topic": TOPIC, "segment_id": 7}}, 404, "segment 7"),
         (
-            {"dag_id": "cleave_manual_split", "conf": {"topic": TOPIC, "segment": 0, "at": 1}},
+            {"dag_id": "cleave_manual_split", "conf": {"topic": TOPIC, "segment_id": 0, "at": 1}},
             400,
             "no such parameter",
         ),

@@ -135,7 +135,7 @@ class TestChanges:
             answer = http.request(method, path, json=document, params={"dry_run": True})
             assert answer.status_code == 200, answer.text
             said = answer.json()
-            assert (said["dry_run"], said["operation"]["operation_id"]) == (True, None)
+            assert (said["dry_run"], said["operation_id"]) == (True, None)
         for level in ("cluster", "namespaces/acme/shop", "topics/acme/shop/orders"):
             answer = http.post(f"{API}/policies/{level}", json={"max_segments": 9}, params={"dry_run": True})
             assert answer.json()["after"]["max_segments"] == 9
@@ -157,7 +157,7 @@ class TestChanges:
             " VALUES (:id, 'billing', 0, 0, 16383, 'c', 1)",
             id=bench.topic_id,
         )
-        asked = http.post(path, json={"to": "latest", "release_seconds": 3600}).json()["operation"]
+        asked = http.post(path, json={"to": "latest", "release_seconds": 3600}).json()
 
         rehearsed = http.delete(path, params={"dry_run": True}).json()
         assert [rehearsed["dry_run"], len(rehearsed["operations"])] == [True, 1]
@@ -175,7 +175,7 @@ class TestChanges:
             for _ in range(3)
         ]
 
-        first = answers[0].json()["operation"]
+        first = answers[0].json()
         assert (first["state"], first["origin"], first["actor"]) == ("done", "api", "ada")
         assert [one["hash_range"] for one in first["creates"]] == ["0000-3fff", "4000-7fff"]
         assert [one.json() for one in answers] == [answers[0].json()] * 3
@@ -239,7 +239,7 @@ class TestChanges:
         assert [one["dry_run"] for one in (refused, done, rehearsed)] == [False, False, True]
         assert (done["subject"], done["act"], done["result"], done["request_key"]) == (
             "ada",
-            "split",
+            "segments_split",
             "done",
             "monday-1",
         )
@@ -273,7 +273,7 @@ class TestTurns:
             found = http.get("/operations", params={"live": True}).json()["items"]
             assert len(found) == AT_ONCE  # one more waits for its turn
             assert not any(one.done() for one in waiting)
-            assert {one.result().json()["operation"]["state"] for one in waiting} == {"intended"}
+            assert {one.result().json()["state"] for one in waiting} == {"intended"}
 
 
 class TestWhatIsShown:

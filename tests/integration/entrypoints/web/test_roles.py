@@ -12,9 +12,10 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 
+from controller.actions.rights import Right
 from controller.devstack.postgres import PostgresServer
 from controller.devstack.serving import serving_leader, token_for, token_of
-from controller.entrypoints.web.access import Right, Role
+from controller.entrypoints.web.access import Role
 from controller.entrypoints.web.app import routed_app
 from controller.entrypoints.web.demands import rights_of
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from controller.actions.action import find_action
+from controller.actions.fields import fill_in
 from controller.domain.errors import InvalidInput
-from controller.entrypoints.tasks.forms import CreateForm, DeleteForm, Form, SplitForm, fill_in
+from controller.entrypoints.tasks.actions import Form, form_of
 
+SplitForm, DeleteForm, CreateForm = (
+    form_of(find_action(name)) for name in ("segments split", "topics delete", "topics create")
+)
 TOPIC = "topic://acme/shop/orders"
 
 
 def test_a_form_as_airflow_gives_it_is_filled_in() -> None:
     params = {
         "topic": " acme/shop/orders ",
-        "segment": 3,
+        "segment_id": 3,
         "cut_points": ["0x4000", "32768", 49152],
         "parts": None,
         "reason": "hot",
@@ -39,36 +44,45 @@ def test_a_form_as_airflow_gives_it_is_filled_in() -> None:
     ],
 )
 def test_cut_points_are_a_text_as_people_write_it(text: str | None, points: tuple[int, ...] | None) -> None:
-    assert fill_in(SplitForm, {"topic": TOPIC, "segment": 0, "cut_points": text}).cut_points == points
+    assert fill_in(SplitForm, {"topic": TOPIC, "segment_id": 0, "cut_points": text}).cut_points == points
 
 
 def test_the_confirmation_may_leave_the_scheme_out() -> None:
-    assert fill_in(DeleteForm, {"topic": TOPIC, "confirm": "acme/shop/orders"}).confirm == TOPIC
+    assert fill_in(DeleteForm, {"topic": TOPIC, "confirm": "acme/shop/orders"}).confirm == "acme/shop/orders"
     assert fill_in(DeleteForm, {"topic": TOPIC}).confirm == ""
 
 
 @pytest.mark.parametrize(
     ("params", "line"),
     [
-        ({"segment": 0}, "topic: is missing"),
-        ({"topic": TOPIC}, "segment: is missing"),
-        ({"topic": TOPIC, "segment": -1}, "segment=-1: input should be greater than or equal to 0"),
+        ({"segment_id": 0}, "topic: is missing"),
+        ({"topic": TOPIC}, "segment_id: is missing"),
+        ({"topic": TOPIC, "segment_id": -1}, "segment_id=-1: input should be greater than or equal to 0"),
         (
-            {"topic": TOPIC, "segment": 2**63},
-            "segment=9223372036854775808: input should be less than or equal",
+            {"topic": TOPIC, "segment_id": 2**63},
+            "segment_id=9223372036854775808: input should be less than or equal",
         ),
-        ({"topic": TOPIC, "segment": "9" * 5000}, "(5002 characters): unable to parse"),
-        ({"topic": TOPIC, "segment": 10**5000}, "segment=an integer of 16610 bits:"),
-        ({"topic": TOPIC, "segment": 0, "cut_points": [10**5000]}, "cut_points.0=an integer of 16610 bits:"),
-        ({"topic": TOPIC, "segment": 0, "parts": 1}, "parts=1: input should be greater than or equal to 2"),
-        ({"topic": TOPIC, "segment": 0, "at": 1}, "at: there is no such parameter; the form has topic,"),
-        ({"topic": TOPIC, "segment": 0, "cut_points": [70000]}, "hash '70000' is not on the ring"),
+        ({"topic": TOPIC, "segment_id": "9" * 5000}, "(5002 characters): unable to parse"),
+        ({"topic": TOPIC, "segment_id": 10**5000}, "segment_id=an integer of 16610 bits:"),
         (
-            {"topic": TOPIC, "segment": 0, "cut_points": "0x8000 ninety"},
+            {"topic": TOPIC, "segment_id": 0, "cut_points": [10**5000]},
+            "cut_points.0=an integer of 16610 bits:",
+        ),
+        (
+            {"topic": TOPIC, "segment_id": 0, "parts": 1},
+            "parts=1: input should be greater than or equal to 2",
+        ),
+        ({"topic": TOPIC, "segment_id": 0, "at": 1}, "at: there is no such parameter; the form has topic,"),
+        ({"topic": TOPIC, "segment_id": 0, "cut_points": [70000]}, "hash '70000' is not on the ring"),
+        (
+            {"topic": TOPIC, "segment_id": 0, "cut_points": "0x8000 ninety"},
             "cut_points.1='ninety': 'ninety' is not a hash",
         ),
-        ({"topic": TOPIC, "segment": 0, "timeout_seconds": 0}, "timeout_seconds=0: input should be greater"),
-        ({"topic": 7, "segment": 0}, "topic=7: input should be a valid string"),
+        (
+            {"topic": TOPIC, "segment_id": 0, "timeout_seconds": 0},
+            "timeout_seconds=0: input should be greater",
+        ),
+        ({"topic": 7, "segment_id": 0}, "topic=7: input should be a valid string"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -83,8 +97,8 @@ def test_what_is_wrong_is_said_in_one_line(params: dict[str, object], line: str)
 @pytest.mark.parametrize(
     ("form", "params", "where"),
     [
-        (SplitForm, {"topic": "a/b/\ud800", "segment": 0}, "topic"),
-        (SplitForm, {"topic": TOPIC, "segment": 0, "reason": "\ud800"}, "reason"),
+        (SplitForm, {"topic": "a/b/\ud800", "segment_id": 0}, "topic"),
+        (SplitForm, {"topic": TOPIC, "segment_id": 0, "reason": "\ud800"}, "reason"),
         (DeleteForm, {"topic": TOPIC, "confirm": "\ud800"}, "confirm"),
         (CreateForm, {"topic": TOPIC, "data_plane": "\ud800"}, "data_plane"),
         (CreateForm, {"topic": TOPIC, "properties": {"\ud800": "x"}}, "properties"),

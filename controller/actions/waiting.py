@@ -1,7 +1,7 @@
-"""Have an intended operation run to its end: by a worker that is up, or here where none is.
+"""The wait for an intended operation: a worker that is up runs the operation, otherwise this process does.
 
-Used by the command line and by Airflow's tasks. An intent is durable before this starts, so a process that dies here
-leaves work for the next runner, never half an act.
+An intent is durable before the wait starts. A process that dies here leaves work for the next runner, never half an
+operation.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import getpass
 import os
 import time
 
+from controller.actions.responses import aborted
 from controller.bootstrap import Application
-from controller.domain.errors import Retryable, Terminal
+from controller.domain.errors import Retryable
 from controller.domain.operation import Operation, OperationState, Origin
 from controller.store import leases
 from controller.store.journal import operations
@@ -38,13 +39,6 @@ def demand_done(operation: Operation) -> Operation:
     if operation.state is OperationState.ABORTED:
         raise aborted(operation.operation_id, operation.kind, operation.topic_name)
     return operation
-
-
-def aborted(operation_id: int, kind: str, topic: str) -> Terminal:
-    """What is said of an operation that was given up."""
-    return Terminal(
-        f"operation {operation_id} ({kind} of {topic}) was aborted; `cleave operations --topic {topic}` says why"
-    )
 
 
 def run_to_its_end(app: Application, operation_id: int, timeout_seconds: float) -> Operation:

@@ -15,7 +15,6 @@ from sqlalchemy import Connection, text
 
 from controller.bootstrap import Application
 from controller.domain.operation import Operation
-from controller.services.segment_admin import Preview
 from controller.store.postgres.engine import Store
 
 
@@ -51,20 +50,6 @@ def stage(app: Application, dry_run: bool) -> Iterator[Store]:
         yield store
     finally:
         store.dispose()
-
-
-def preview_document(preview: Preview) -> dict[str, Any]:
-    """A reshape that was only planned, as data."""
-    return {
-        "topic": preview.topic,
-        "epoch": preview.epoch,
-        "kind": preview.reshape.kind.value,
-        "parents": list(preview.reshape.parent_ids),
-        "creates": [
-            {"segment_id": c.segment_id, "hash_range": str(c.hash_range), "buckets": len(c.bucket_splits) + 1}
-            for c in preview.reshape.children
-        ],
-    }
 
 
 def planned_segments(operation: Operation) -> list[dict[str, Any]]:

@@ -1,0 +1,111 @@
+"""The declaration of an action, and the catalogue of all actions."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel
+
+from controller.actions.context import Context
+from controller.actions.responses import OperationResponse, Response
+from controller.actions.rights import Right
+from controller.domain.errors import Conflict, InvalidLayoutChange, InvalidRange, NotFound
+
+RequestT = TypeVar("RequestT", bound=BaseModel)
+ResponseT = TypeVar("ResponseT", bound=Response)
+
+MODULES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "topics": ("controller.actions.topics", "controller.actions.adoptions"),
+        "segments": ("controller.actions.segments",),
+        "subscriptions": ("controller.actions.subscriptions",),
+    }
+)
+"""Modules with the actions of a subject, by the first word of their names. They are loaded when somebody asks for the subject."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action(Generic[RequestT, ResponseT]):
+    """An action. `perform` is the only code that carries it out; in a dry run the store of its context rolls back each transaction."""
+
+    name: str
+    """The words of the command, such as `segments split`."""
+    path: str
+    """Below `/api/v1`. Fields of the request stand in braces; `{topic}` and `{namespace}` have several parts."""
+    right: Right
+    request: type[RequestT]
+    """Field descriptions are the help of options, OpenAPI and forms; the docstring describes the action."""
+    response: type[ResponseT]
+    perform: Callable[[Context, RequestT], ResponseT]
+    method: str = "POST"
+    confirms: str | None = None
+    """Question that the command asks before the action runs, with fields in braces; None for an action that needs no confirmation."""
+    default_wait_seconds: float = 60.0
+    """How long commands and forms wait for an operation where the caller names no time."""
+    waits: bool = False
+    """Whether the action waits although its response is no operation."""
+    answer_seconds: float = 30.0
+    """How long a server may take to answer, beside the wait for an operation."""
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether the caller may wait for operations."""
+        return self.waits or issubclass(self.response, OperationResponse)
+
+    @property
+    def path_fields(self) -> tuple[str, ...]:
+        """Fields of the request that the path names."""
+        return tuple(re.findall(r"{(\w+)}", self.path))
+
+    @property
+    def summary(self) -> str:
+        """The first sentence about the action."""
+        return (self.request.__doc__ or "").strip().partition("\n")[0]
+
+
+AnyAction = Action[Any, Any]
+_TOPIC_ERRORS = (InvalidRange, InvalidLayoutChange, NotFound, Conflict)
+
+
+def perform_in(context: Context, action: AnyAction, request: BaseModel) -> Any:
+    """Perform the action. Errors about a topic name the topic: the domain refuses a segment or a range and knows no names."""
+    try:
+        return action.perform(context, request)
+    except _TOPIC_ERRORS as error:
+        earlier = None if not isinstance(error, NotFound) else context.earlier_response()
+        if earlier is not None and isinstance(
+            earlier, action.response
+        ):  # an earlier attempt has deleted the topic
+            return earlier
+        topic = getattr(request, "topic", None)
+        if topic is not None and topic not in error.message:
+            error.message = f"topic {topic}: {error.message}"
+            error.args = (error.message,)
+        raise
+
+
+@functools.cache
+def actions_of(subject: str) -> tuple[AnyAction, ...]:
+    """Return the actions whose names begin with the subject, in the order of their file; none for another word."""
+    return tuple(
+        action for module in MODULES.get(subject, ()) for action in importlib.import_module(module).ACTIONS
+    )
+
+
+def all_actions() -> tuple[AnyAction, ...]:
+    """Return every action; loads all subjects."""
+    return tuple(action for subject in MODULES for action in actions_of(subject))
+
+
+def find_action(name: str) -> AnyAction:
+    """Return the action of that name. Raises NotFound."""
+    for action in actions_of(name.split(maxsplit=1)[0]):
+        if action.name == name:
+            return action
+    raise NotFound(f"there is no action {name!r}; `cleave --help` lists the subjects")

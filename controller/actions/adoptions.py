@@ -1,0 +1,204 @@
+"""Topics that existed before Cleave: adopted from plain topics, attached where a broker keeps the layout, and given back to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from controller.actions.action import Action
+from controller.actions.context import Context
+from controller.actions.fields import Reason, TopicName, TopicRequest
+from controller.actions.responses import OperationResponse, Row
+from controller.actions.rights import Right
+from controller.dataplane.layout_keeper import LayoutKeeper
+from controller.domain.errors import InvalidInput
+from controller.domain.names import LONGEST_TOPIC, topic_name
+from controller.services import topic_admin, topic_adoption
+
+
+class AdoptTopic(TopicRequest):
+    """Make a scalable topic of a plain or partitioned topic. The messages that exist are read first."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "old": "persistent://acme/shop/orders",
+                    "segments": 4,
+                    "cut_off": False,
+                    "reason": "it has become too much for one topic",
+                }
+            ]
+        }
+    )
+
+    old: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=LONGEST_TOPIC,
+            description="persistent://tenant/namespace/name.",
+            examples=["persistent://acme/shop/orders"],
+        ),
+    ]
+    topic: TopicName = Field(
+        default="", description="Name of the scalable topic. None: the name of the old topic."
+    )
+    segments: Annotated[int, Field(ge=1, le=65_536)] | None = Field(
+        None, description="Segments to begin with. None: one segment for each partition."
+    )
+    data_plane: str = Field("pulsar", description="Data plane of the topic.")
+    cut_off: bool = Field(False, description="Adopt the topic although producers or consumers are connected.")
+    reason: Reason | None = Field(None, description="Why, for the journal.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_after_old(cls, values: Any) -> Any:
+        if isinstance(values, dict) and not values.get("topic") and isinstance(values.get("old"), str):
+            return {**values, "topic": topic_name(values["old"])}
+        return values
+
+
+class AttachTopic(TopicRequest):
+    """Decide for a scalable topic of Pulsar 5: mirror its layout and turn the broker's own auto-scaler off for it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"data_plane": "pulsar_scalable", "reason": "Cleave decides from now on"}]
+        }
+    )
+
+    data_plane: str = Field("pulsar_scalable", description="Data plane that keeps the layout.")
+
+
+class DetachTopic(TopicRequest):
+    """Give an attached topic back to its broker's own auto-scaler, set as it was before."""
+
+
+class PlannedSegment(BaseModel):
+    """A segment that the topic would have."""
+
+    segment_id: int = Field(examples=[1])
+    hash_range: str = Field(examples=["0000-7fff"])
+
+
+class AdoptionResponse(OperationResponse):
+    """The operation that adopts a topic. The lists describe the old topic as the adoption found it."""
+
+    old: str = Field(examples=["persistent://acme/shop/orders"])
+    closes: list[str] = Field(
+        description="Logs that end, and are read first.", examples=[["persistent://acme/shop/orders"]]
+    )
+    subscriptions: dict[str, str] = Field(
+        description="Kind of each subscription.", examples=[{"billing": "STREAM"}]
+    )
+    producers: list[str] = Field(
+        description="Producers that are connected: stop them first, or cut them off."
+    )
+    consumers: list[str] = Field(description="Consumers that are connected.", examples=[["a"]])
+
+    def sentence(self) -> str:
+        """See `Response`."""
+        if not self.dry_run:
+            return super().sentence()
+        connected = [*self.producers, *self.consumers]
+        stop = f"; stop {', '.join(connected)} first, or give cut_off" if connected else ""
+        return (
+            f"{', '.join(self.closes)} would end; {self.topic} would have {len(self.creates)} segments{stop}"
+        )
+
+
+class SegmentOnBroker(BaseModel):
+    """An active segment as the broker keeps it."""
+
+    segment_id: int = Field(examples=[1])
+    hash_range: str = Field(examples=["0000-7fff"])
+    parents: list[int] = Field(examples=[[0]])
+
+
+class AttachmentResponse(OperationResponse):
+    """The operation that attaches a topic."""
+
+    on_broker: list[SegmentOnBroker] | None = Field(
+        None, description="In a dry run, the topic's active segments on the broker; null otherwise."
+    )
+
+    def rows(self) -> Sequence[Row]:
+        """See `Response`."""
+        if self.on_broker is None:
+            return super().rows()
+        return [segment.model_dump() for segment in self.on_broker]
+
+
+def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
+    """A dry run names the connected clients and does not refuse for them. Raises as `topic_adoption.plan` and `adopt`."""
+    planes = context.app.planes
+    plan = topic_adoption.plan(
+        planes, request.old, topic=request.topic, segments=request.segments, data_plane=request.data_plane
+    )
+    intent = topic_adoption.adopt(
+        context.store,
+        planes,
+        plan,
+        context.journal_request(request.reason),
+        data_plane=request.data_plane,
+        cut_off=request.cut_off or context.dry_run,
+    )
+    old = plan.found
+    return context.respond(
+        AdoptionResponse,
+        intent,
+        old=old.name,
+        closes=list(old.logs),
+        subscriptions={
+            name: "QUEUE" if is_queue else "STREAM" for name, is_queue in old.subscriptions.items()
+        },
+        producers=list(old.producers),
+        consumers=list(old.consumers),
+    )
+
+
+def attach(context: Context, request: AttachTopic) -> AttachmentResponse:
+    """Raises as `topic_admin.attach_topic`."""
+    intent = topic_admin.attach_topic(
+        context.store,
+        context.app.planes,
+        request.topic,
+        context.journal_request(request.reason),
+        data_plane=request.data_plane,
+    )
+    on_broker = _segments_on_broker(context, request) if context.dry_run else None
+    return context.respond(AttachmentResponse, intent, on_broker=on_broker)
+
+
+def _segments_on_broker(context: Context, request: AttachTopic) -> list[SegmentOnBroker]:
+    keeper = context.app.planes[request.data_plane]
+    if not isinstance(keeper, LayoutKeeper):
+        raise InvalidInput(f"data plane {request.data_plane!r} keeps no layouts; choose pulsar_scalable")
+    return [
+        SegmentOnBroker(
+            segment_id=segment.segment_id,
+            hash_range=str(segment.hash_range),
+            parents=list(segment.parent_ids),
+        )
+        for segment in keeper.read_layout(request.topic).active
+    ]
+
+
+def detach(context: Context, request: DetachTopic) -> OperationResponse:
+    """Raises as `topic_admin.detach_topic`."""
+    intent = topic_admin.detach_topic(context.store, request.topic, context.journal_request(request.reason))
+    return context.operation_response(intent)
+
+
+ACTIONS = (
+    Action("topics adopt", "/topics/{topic}/adopt", Right.ADMINISTER, AdoptTopic, AdoptionResponse, adopt),
+    Action(
+        "topics attach", "/topics/{topic}/attach", Right.ADMINISTER, AttachTopic, AttachmentResponse, attach
+    ),
+    Action(
+        "topics detach", "/topics/{topic}/detach", Right.ADMINISTER, DetachTopic, OperationResponse, detach
+    ),
+)

@@ -1,0 +1,118 @@
+"""The context of an action: services, caller, and whether the action is a dry run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from controller.actions.dry_run import stage
+from controller.actions.responses import OperationResponse, operation_fields
+from controller.actions.waiting import run_to_its_end, user_name
+from controller.bootstrap import Application
+from controller.domain.errors import CleaveError, TopicNotFound
+from controller.domain.operation import Operation, Origin
+from controller.store.journal import operations
+from controller.store.journal.operations import Request
+from controller.store.journal.request_keys import Intent
+from controller.store.postgres.engine import Store
+from controller.store.topics import topics
+
+OperationResponseT = TypeVar("OperationResponseT", bound=OperationResponse)
+
+COMMAND_REASON = "asked for on the command line"
+REST_REASON = "asked for over HTTP"
+AIRFLOW_REASON = "asked for in Airflow"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The person or program that calls. Requests with the same `request_key` share one operation."""
+
+    actor: str
+    origin: Origin
+    default_reason: str
+    request_key: str
+
+
+def command_caller() -> Caller:
+    """Return the user of this process, with a new request key."""
+    return Caller(user_name(), Origin.MANUAL, COMMAND_REASON, f"cli-{os.urandom(8).hex()}")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How an action is performed. `wait_seconds` bounds the wait for an operation; at 0 the action returns once the intent is written."""
+
+    dry_run: bool = False
+    wait_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The application, its store (in a dry run a store that rolls back), the caller and the options."""
+
+    app: Application
+    store: Store
+    caller: Caller
+    options: Options = field(default_factory=Options)
+
+    @property
+    def dry_run(self) -> bool:
+        """Whether the action changes nothing."""
+        return self.options.dry_run
+
+    def journal_request(self, reason: str | None) -> Request:
+        """Return the caller's request for the journal."""
+        return Request(
+            request_key=self.caller.request_key,
+            origin=self.caller.origin,
+            actor=self.caller.actor,
+            reason=reason or self.caller.default_reason,
+            deadline_seconds=self.app.settings.operation_deadline_seconds,
+        )
+
+    def operation_response(self, intent: Intent) -> OperationResponse:
+        """Return the response about the intended operation, after the wait that the options allow."""
+        return self.respond(OperationResponse, intent)
+
+    def respond(self, kind: type[OperationResponseT], intent: Intent, **more: Any) -> OperationResponseT:
+        """Return a response of the kind about the intended operation, with `more` fields, after the wait that the options allow."""
+        if self.dry_run:
+            epoch = self._epoch_of(intent.operation.topic_name)
+            fields = operation_fields(intent.operation) | {"operation_id": None, "layout_epoch": epoch}
+        else:
+            fields = operation_fields(self.ended(intent.operation))
+        return kind(**fields, **more, dry_run=self.dry_run, repeated=intent.repeated)
+
+    def earlier_response(self) -> OperationResponse | None:
+        """Return the response about the operation that the caller's key led to before; None where there is none."""
+        with self.app.store.transaction() as tx:
+            first = operations.find_by_request_key(tx, self.caller.request_key)
+        return None if first is None else self.operation_response(Intent(first, repeated=True))
+
+    def ended(self, operation: Operation) -> Operation:
+        """Return the operation as it is after the wait, ended or not."""
+        if self.options.wait_seconds <= 0:
+            return operation
+        try:
+            return run_to_its_end(self.app, operation.operation_id, self.options.wait_seconds)
+        except CleaveError:  # the operation takes longer: its state says how far it is
+            with self.app.store.transaction() as tx:
+                return operations.get_operation(tx, operation.operation_id)
+
+    def _epoch_of(self, topic: str) -> int | None:
+        try:
+            with self.store.transaction() as tx:
+                return topics.find_topic(tx, topic).epoch
+        except TopicNotFound:  # the dry run has just created and rolled back the topic
+            return None
+
+
+@contextmanager
+def open_context(app: Application, caller: Caller, options: Options) -> Iterator[Context]:
+    """Open the context of one action."""
+    with stage(app, options.dry_run) as store:
+        yield Context(app, store, caller, options)

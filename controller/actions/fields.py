@@ -1,0 +1,185 @@
+"""Fields that requests share, by the rules of the domain. Every interface accepts the same text for a field."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from controller.domain.errors import InvalidInput
+from controller.domain.hash_range import parse_hash
+from controller.domain.names import (
+    LONGEST_NAME,
+    LONGEST_REASON,
+    LONGEST_TOPIC,
+    demand_name,
+    demand_reason,
+    policy_level,
+    topic_name,
+)
+from controller.domain.shown import shown
+from controller.domain.utf8 import utf8
+from controller.domain.whole_numbers import MOST
+
+TOPIC_PATTERN = r"^\s*(((topic|persistent)://)?[^/\s]+/[^/\s]+/)?[^/\s]+\s*$"
+
+
+def _as_value_error(rule: Callable[[Any], object]) -> Callable[[Any], Any]:
+    """Return the rule with the error that pydantic expects."""
+
+    def checked(value: Any) -> Any:
+        try:
+            return rule(value)
+        except InvalidInput as error:
+            raise ValueError(error.message) from error
+
+    return checked
+
+
+def _from_text(rule: Callable[[str], object]) -> BeforeValidator:
+    """Apply the rule to text; other values are for the type to check."""
+    checked = _as_value_error(rule)
+    return BeforeValidator(lambda value: checked(value.strip()) if isinstance(value, str) else value)
+
+
+def _hash(value: object) -> object:
+    return parse_hash(value.strip() if isinstance(value, str) else shown(value))
+
+
+def split_words(value: object) -> object:
+    """Return the words of a text, or of several, that commas, semicolons, spaces or lines separate; None for an empty text."""
+    if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
+        value = " ".join(value)
+    if not isinstance(value, str):
+        return value
+    return re.findall(r"[^\s,;]+", value) or None
+
+
+def _pairs(value: object, read: Callable[[str], object]) -> object:
+    """Return the pairs of a list of `key=value`; another value is for the type to check."""
+    if not isinstance(value, list):
+        return value
+    pairs = {}
+    for text in value:
+        key, equals, read_from = str(text).partition("=")
+        if not key or not equals:
+            raise InvalidInput(f"{shown(text)} is not of the form key=value, for instance max_segments=16")
+        pairs[key] = read(read_from)
+    return pairs
+
+
+def _json(text: str) -> object:
+    try:
+        return json.loads(text, parse_float=_finite)
+    except (ValueError, RecursionError):  # plain text, or a value that no knob holds
+        return text
+
+
+def _finite(text: str) -> float | str:
+    """Return text where no float is as large: it would read as infinity."""
+    number = float(text)
+    return number if math.isfinite(number) else text
+
+
+def name_of(kind: str) -> AfterValidator:
+    """Demand that the text is a name of this kind."""
+    return AfterValidator(_as_value_error(partial(demand_name, kind)))
+
+
+TopicName = Annotated[
+    str,
+    Field(
+        max_length=LONGEST_TOPIC,
+        description="topic://tenant/namespace/name, tenant/namespace/name, or as Pulsar writes it; a name alone is in public/default.",
+        examples=["topic://acme/shop/orders"],
+        json_schema_extra={"pattern": TOPIC_PATTERN},
+    ),
+    _from_text(topic_name),
+]
+PolicyLevel = Annotated[
+    str, Field(description="cluster, tenant/namespace, or a topic."), _from_text(policy_level)
+]
+SubscriptionName = Annotated[
+    str,
+    Field(max_length=LONGEST_NAME, description="Name of the subscription.", examples=["billing"]),
+    name_of("subscription"),
+]
+Properties = Annotated[dict[str, str], BeforeValidator(_as_value_error(lambda value: _pairs(value, str)))]
+"""Names and texts, also as a list of `key=value`."""
+Knobs = Annotated[
+    dict[str, Any],
+    Field(max_length=100),
+    BeforeValidator(_as_value_error(lambda value: _pairs(value, _json))),
+]
+"""Knobs of a policy with their values, also as a list of `knob=value`; null takes a knob back."""
+Hash = Annotated[
+    int,
+    Field(ge=0, le=0xFFFF, examples=[32768]),
+    BeforeValidator(_as_value_error(_hash)),
+]
+"""A point on the ring, as a number or as text (`0x8000`)."""
+SegmentId = Annotated[int, Field(ge=0, le=MOST, examples=[0])]
+Reason = Annotated[
+    str,
+    Field(min_length=1, max_length=LONGEST_REASON),
+    AfterValidator(_as_value_error(partial(demand_reason, "reason"))),
+]
+
+
+REASON = Field(None, description="Why, for the journal.", examples=["before the sale"])
+
+
+class ActionRequest(BaseModel):
+    """A request for an action."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TopicRequest(ActionRequest):
+    """A request about one topic that becomes an operation of the journal."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "before the sale"}]})
+
+    topic: TopicName
+    reason: Reason | None = REASON
+
+
+RequestT = TypeVar("RequestT", bound=BaseModel)
+
+
+def fill_in(model: type[RequestT], values: Mapping[str, object]) -> RequestT:
+    """Return the request with these values. Raises InvalidInput: one line that names each wrong field and its error."""
+    for name, value in values.items():
+        _demand_utf8(name, value)
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        raise InvalidInput("; ".join(_sentence(model, problem) for problem in error.errors())) from error
+
+
+def _demand_utf8(name: str, value: object) -> None:
+    """JSON can carry half of a surrogate pair, which could neither be stored nor printed."""
+    if isinstance(value, str):
+        utf8(value, name)
+    elif isinstance(value, Mapping):
+        for pair in value.items():
+            _demand_utf8(name, pair)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            _demand_utf8(name, part)
+
+
+def _sentence(model: type[BaseModel], problem: Mapping[str, Any]) -> str:
+    name = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "extra_forbidden":
+        fields = ", ".join(field.alias or name for name, field in model.model_fields.items())
+        return f"{name}: there is no such parameter; the form has {fields}"
+    if problem["type"] == "missing":
+        return f"{name}: is missing"
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    return f"{name}={shown(problem['input'])}: {message[:1].lower()}{message[1:]}"

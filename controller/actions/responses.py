@@ -1,0 +1,148 @@
+"""Documents that actions respond with: the same in REST, `--json`, XCom and on the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from controller.domain.errors import Retryable, Terminal
+from controller.domain.operation import Operation, OperationState, ReservedChild
+
+Row = Mapping[str, Any]
+
+
+class Response(BaseModel):
+    """The response to an action. People read a sentence and rows; programs read the fields."""
+
+    model_config = ConfigDict(frozen=True)
+
+    dry_run: bool = Field(False, description="Nothing was changed.")
+
+    def sentence(self) -> str:
+        """Return one sentence for people: a note, a preview, the title of a table."""
+        raise NotImplementedError
+
+    def rows(self) -> Sequence[Row]:
+        """Return the rows of the table that people read."""
+        raise NotImplementedError
+
+    def demand_done(self, wait_seconds: float) -> None:
+        """Raise Terminal or Retryable where the response shows that the action has failed, or not ended within `wait_seconds`."""
+
+
+def aborted(operation_id: int | None, kind: str, topic: str) -> Terminal:
+    """Return the error about an operation that was given up."""
+    return Terminal(
+        f"operation {operation_id} ({kind} of {topic}) was aborted; `cleave operations --topic {topic}` says why"
+    )
+
+
+class CreatedSegment(BaseModel):
+    """A segment that an operation creates."""
+
+    segment_id: int = Field(examples=[1])
+    hash_range: str = Field(examples=["0000-7fff"])
+    buckets: int = Field(description="Entry buckets.", examples=[4])
+    backing_topic: str = Field(examples=["segment://acme/shop/orders/0000-7fff-1"])
+
+    @classmethod
+    def of(cls, child: ReservedChild) -> Self:
+        """Return the document of a child that an operation reserves."""
+        plan = child.plan
+        return cls(
+            segment_id=plan.segment_id,
+            hash_range=str(plan.hash_range),
+            buckets=len(plan.bucket_splits) + 1,
+            backing_topic=child.backing_topic,
+        )
+
+
+class OperationDocument(BaseModel):
+    """An operation of the journal."""
+
+    operation_id: int | None = Field(description="Null in a dry run.", examples=[42])
+    topic: str = Field(examples=["topic://acme/shop/orders"])
+    kind: str = Field(examples=["split"])
+    state: str = Field(examples=["done"])
+    epoch: int | None = Field(description="Epoch of the layout after the commit.", examples=[8])
+    parents: list[int] = Field(examples=[[0]])
+    children: list[int] = Field(examples=[[1, 2]])
+    creates: list[CreatedSegment]
+    origin: str = Field(examples=["api"])
+    actor: str = Field(examples=["ada"])
+    reason: str = Field(examples=["before the sale"])
+    parameters: dict[str, Any] = Field(examples=[{"subscription": "billing"}])
+
+    def row(self) -> Row:
+        """Return the operation as a row of a table."""
+        columns = ("operation_id", "topic", "kind", "state", "epoch", "parents")
+        return {name: getattr(self, name) for name in columns} | {"children": created(self.creates)}
+
+
+def operation_fields(operation: Operation) -> dict[str, Any]:
+    """Return the fields of `OperationDocument`."""
+    return {
+        "operation_id": operation.operation_id,
+        "topic": operation.topic_name,
+        "kind": operation.kind.value,
+        "state": operation.state.value,
+        "epoch": operation.epoch,
+        "parents": list(operation.parent_ids),
+        "children": [child.plan.segment_id for child in operation.children],
+        "creates": [CreatedSegment.of(child) for child in operation.children],
+        "origin": operation.origin.value,
+        "actor": operation.actor,
+        "reason": operation.reason,
+        "parameters": dict(operation.parameters),
+    }
+
+
+class OperationResponse(OperationDocument, Response):
+    """The operation that an action led to. In a dry run, the operation that the action would lead to."""
+
+    repeated: bool = Field(False, description="An earlier request with the same key led to the operation.")
+    layout_epoch: int | None = Field(
+        None, description="Epoch of the layout that a dry run planned on; null otherwise.", examples=[7]
+    )
+
+    def sentence(self) -> str:
+        """See `Response`."""
+        if not self.dry_run:
+            sealed = f" of segment {', '.join(map(str, self.parents))}" if self.parents else ""
+            return f"operation {self.operation_id}: {self.kind}{sealed} on {self.topic} is {self.state}"
+        at = "" if self.layout_epoch is None else f" at epoch {self.layout_epoch}"
+        seals = f"seal {', '.join(map(str, self.parents))} and " if self.parents else ""
+        effect = f"{seals}create {created(self.creates)}" if self.creates else "be accepted"
+        subscription = self.parameters.get("subscription")
+        return f"{self.topic}{at}: {self.kind}{f' {subscription}' if subscription else ''} would {effect}"
+
+    def rows(self) -> Sequence[Row]:
+        """See `Response`."""
+        if self.dry_run:
+            return [segment.model_dump() for segment in self.creates]
+        return [self.row()]
+
+    def demand_done(self, wait_seconds: float) -> None:
+        """Raise Terminal where the operation was aborted, Retryable where it is still under way."""
+        if self.dry_run or wait_seconds <= 0:
+            return
+        if demand_ended(self, wait_seconds) is OperationState.ABORTED:
+            raise aborted(self.operation_id, self.kind, self.topic)
+
+
+def demand_ended(operation: OperationDocument, wait_seconds: float) -> OperationState:
+    """Return the final state of the operation. Raises Retryable where the operation is still under way."""
+    state = OperationState(operation.state)
+    if state.is_live:
+        raise Retryable(
+            f"operation {operation.operation_id} ({operation.kind} of {operation.topic}) is {state} after {wait_seconds:g} s; wait "
+            "longer, see that a worker is up, or look at `cleave operations --stuck`"
+        )
+    return state
+
+
+def created(segments: Iterable[CreatedSegment]) -> str:
+    """Return the segments for a cell of a table."""
+    return ", ".join(f"{segment.segment_id} [{segment.hash_range}]" for segment in segments)

@@ -1,0 +1,136 @@
+"""Reshapes of segments that a person requests: split, merge, rebucket, recut."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BeforeValidator, ConfigDict, FailFast, Field
+
+from controller.actions.action import Action
+from controller.actions.context import Context
+from controller.actions.fields import Hash, SegmentId, TopicRequest, split_words
+from controller.actions.responses import OperationResponse
+from controller.actions.rights import Right
+from controller.services import segment_admin
+from controller.services.segment_admin import Planner
+
+CutPoints = Annotated[
+    tuple[Hash, ...] | None,
+    Field(
+        max_length=65_535,
+        description="First hash of each new segment but the first (0x4000 or 16384). None: the midpoint.",
+    ),
+    FailFast(),
+    BeforeValidator(split_words),
+]
+BucketCount = Annotated[int, Field(ge=1, le=65_536, description="Entry buckets of the successor.")]
+ActiveSegment = Annotated[SegmentId, Field(description="Id of an ACTIVE segment.")]
+
+
+class SplitSegment(TopicRequest):
+    """Split a segment: at the midpoint, at cut points, or into parts of equal width.
+
+    Cooldowns and caps of the policy do not bind a person. A segment that is in an operation already is refused.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"segment_id": 0, "parts": 3, "reason": "before the sale"},
+                {"segment_id": 0, "cut_points": [16384, 32768]},
+            ]
+        }
+    )
+
+    segment_id: ActiveSegment
+    cut_points: CutPoints = None
+    parts: Annotated[int, Field(ge=2, le=65_536)] | None = Field(
+        None, description="Number of segments of equal width, instead of cut points."
+    )
+
+
+class MergeSegments(TopicRequest):
+    """Merge two neighbouring segments."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"first_id": 1, "second_id": 2, "reason": "the sale is over"}]}
+    )
+
+    first_id: ActiveSegment
+    second_id: ActiveSegment
+
+
+class RebucketSegment(TopicRequest):
+    """Give a segment another number of entry buckets. Its range stays the same."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"segment_id": 0, "bucket_count": 8, "reason": "for eight consumers"}]
+        }
+    )
+
+    segment_id: ActiveSegment
+    bucket_count: BucketCount
+
+
+class RecutSegments(TopicRequest):
+    """Cut neighbouring segments anew at other points. Without a cut point they become one segment."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"segment_ids": [1, 2], "cut_points": [20000], "reason": "off the hot key"}]
+        }
+    )
+
+    segment_ids: Annotated[
+        tuple[SegmentId, ...],
+        Field(min_length=1, max_length=65_536, description="Ids of neighbouring ACTIVE segments."),
+        FailFast(),
+        BeforeValidator(split_words),
+    ]
+    cut_points: CutPoints = None
+
+
+def _reshape(context: Context, request: TopicRequest, planner: Planner) -> OperationResponse:
+    intent = segment_admin.submit(
+        context.store, context.app.planes, request.topic, planner, context.journal_request(request.reason)
+    )
+    return context.operation_response(intent)
+
+
+def split(context: Context, request: SplitSegment) -> OperationResponse:
+    """Raises InvalidInput for both cut points and parts; else as `segment_admin.submit`."""
+    planner = segment_admin.splitting(request.segment_id, at=request.cut_points or (), parts=request.parts)
+    return _reshape(context, request, planner)
+
+
+def merge(context: Context, request: MergeSegments) -> OperationResponse:
+    """Raises as `segment_admin.submit`."""
+    return _reshape(context, request, segment_admin.merging(request.first_id, request.second_id))
+
+
+def rebucket(context: Context, request: RebucketSegment) -> OperationResponse:
+    """Raises as `segment_admin.submit`."""
+    planner = segment_admin.rebucketing(request.segment_id, request.bucket_count)
+    return _reshape(context, request, planner)
+
+
+def recut(context: Context, request: RecutSegments) -> OperationResponse:
+    """Raises as `segment_admin.submit`."""
+    planner = segment_admin.recutting(request.segment_ids, request.cut_points or ())
+    return _reshape(context, request, planner)
+
+
+ACTIONS = (
+    Action("segments split", "/topics/{topic}/split", Right.OPERATE, SplitSegment, OperationResponse, split),
+    Action("segments merge", "/topics/{topic}/merge", Right.OPERATE, MergeSegments, OperationResponse, merge),
+    Action(
+        "segments rebucket",
+        "/topics/{topic}/rebucket",
+        Right.OPERATE,
+        RebucketSegment,
+        OperationResponse,
+        rebucket,
+    ),
+    Action("segments recut", "/topics/{topic}/recut", Right.OPERATE, RecutSegments, OperationResponse, recut),
+)

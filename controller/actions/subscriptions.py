@@ -1,0 +1,296 @@
+"""Subscriptions: create, delete, share out, seek."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from controller.actions.action import Action
+from controller.actions.context import Context
+from controller.actions.fields import REASON, ActionRequest, Reason, SubscriptionName, TopicName
+from controller.actions.responses import (
+    OperationDocument,
+    OperationResponse,
+    Response,
+    Row,
+    demand_ended,
+    operation_fields,
+)
+from controller.actions.rights import Right
+from controller.domain.errors import InvalidInput
+from controller.domain.seek_target import parse_seek_target
+from controller.services import topic_admin
+from controller.services.topic_admin import MOST_RELEASE_SECONDS
+from controller.store.topics import subscriptions, topics
+from controller.store.topics.subscriptions import SubscriptionKind
+
+MOST_CURSORS = 1_000
+"""Cursors that a dry run of a seek lists."""
+_PATH = "/topics/{topic}/subscriptions/{subscription}"
+
+
+class SubscriptionRequest(ActionRequest):
+    """A request about one subscription."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "nobody reads it"}]})
+
+    topic: TopicName
+    subscription: SubscriptionName
+    reason: Reason | None = REASON
+
+
+class CreateSubscription(SubscriptionRequest):
+    """Create a subscription at the earliest position of every segment."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"kind": "QUEUE", "reason": "for the new workers"}]}
+    )
+
+    kind: Annotated[
+        SubscriptionKind, BeforeValidator(lambda value: value.upper() if isinstance(value, str) else value)
+    ] = Field(
+        SubscriptionKind.STREAM,
+        description="stream: in order by assigned consumers; queue: shared; checkpoint: positions kept by the application.",
+    )
+
+
+class DeleteSubscription(SubscriptionRequest):
+    """Delete a subscription with its consumers and its positions on every segment."""
+
+
+class SetSharing(ActionRequest):
+    """Set how the consumers of a stream subscription share its segments. A field that is null keeps its value."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"parents_block": True, "drain_consumers": 4}]})
+
+    topic: TopicName
+    subscription: SubscriptionName
+    parents_block: bool | None = Field(
+        None,
+        description="Whether a segment waits until its ancestors are read. Without the wait: less lag, and no order over a split.",
+        examples=[True],
+    )
+    drain_consumers: Annotated[int, Field(ge=1, le=65_536)] | None = Field(
+        None, description="Most consumers that share the entry buckets of a sealed segment until it is read."
+    )
+
+
+class SeekSubscription(SubscriptionRequest):
+    """Move a subscription to another position, on every segment and for all its consumers.
+
+    Consumers let go first; acknowledgements of what they had read are refused. Sealed segments with messages from the position on
+    are read again, before what came after them. Of two seeks the later waits for the earlier, and decides.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"to": "2026-11-22T10:00:00Z", "release_seconds": 30.0, "reason": "read the day again"}
+            ]
+        }
+    )
+
+    to: str = Field(
+        max_length=100,
+        description="earliest, latest (skip everything), an instant such as 2026-11-22T10:00:00Z; of a checkpoint group: kept.",
+        examples=["earliest", "latest", "2026-11-22T10:00:00Z"],
+    )
+    release_seconds: Annotated[float, Field(ge=0, le=MOST_RELEASE_SECONDS)] | None = Field(
+        None, description="Time that consumers have to let go. None: the grace period of consumers."
+    )
+
+
+class CancelSeek(SubscriptionRequest):
+    """Cancel the seeks that wait for consumers, or for logs out of reach. The subscription goes on from where it was."""
+
+
+class SharingResponse(Response):
+    """The sharing that was set."""
+
+    topic: str = Field(examples=["topic://acme/shop/orders"])
+    subscription: str = Field(examples=["billing"])
+    parents_block: bool | None = Field(description="Null: not changed.", examples=[True])
+    drain_consumers: int | None = Field(description="Null: not changed.", examples=[4])
+
+    def sentence(self) -> str:
+        """See `Response`."""
+        return f"{self.topic}: sharing of {self.subscription} {'would be' if self.dry_run else 'is'} set"
+
+    def rows(self) -> Sequence[Row]:
+        """See `Response`."""
+        return [self.model_dump(exclude={"dry_run"})]
+
+
+class CursorDocument(BaseModel):
+    """A position of a subscription, which a seek moves."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    segment_id: int = Field(examples=[0])
+    range_start: int = Field(examples=[32768])
+    is_sealed: bool
+    is_drained: bool
+    backlog: int | None = Field(description="Messages that are not acknowledged.", examples=[120])
+    readers: list[str] = Field(examples=[["a"]])
+
+
+class SeekResponse(OperationResponse):
+    """The operation that seeks."""
+
+    cursors: list[CursorDocument] | None = Field(
+        None, description=f"In a dry run, the first {MOST_CURSORS} cursors that would move; null otherwise."
+    )
+    target: str = Field(examples=["to the first message that is there"])
+
+    def sentence(self) -> str:
+        """See `Response`."""
+        if self.cursors is None:
+            return super().sentence()
+        return f"{self.topic}: {self.parameters.get('subscription')} would go {self.target}"
+
+    def rows(self) -> Sequence[Row]:
+        """See `Response`."""
+        if self.cursors is None:
+            return super().rows()
+        return [cursor.model_dump(exclude={"range_start"}) for cursor in self.cursors]
+
+
+class CancelledSeeks(Response):
+    """The operations of the seeks that were cancelled."""
+
+    operations: list[OperationDocument]
+
+    def sentence(self) -> str:
+        """See `Response`."""
+        ids = ", ".join(str(operation.operation_id) for operation in self.operations)
+        return f"{'would cancel' if self.dry_run else 'cancelled'} {len(self.operations)} seek(s): {ids}"
+
+    def rows(self) -> Sequence[Row]:
+        """See `Response`."""
+        return [operation.row() for operation in self.operations]
+
+    def demand_done(self, wait_seconds: float) -> None:
+        """Raise Retryable where a seek is still under way."""
+        if not self.dry_run and wait_seconds > 0:
+            for operation in self.operations:
+                demand_ended(operation, wait_seconds)
+
+
+def create(context: Context, request: CreateSubscription) -> OperationResponse:
+    """Raises as `topic_admin.create_subscription`."""
+    intent = topic_admin.create_subscription(
+        context.store,
+        request.topic,
+        request.subscription,
+        context.journal_request(request.reason),
+        kind=request.kind,
+    )
+    return context.operation_response(intent)
+
+
+def delete(context: Context, request: DeleteSubscription) -> OperationResponse:
+    """Raises as `topic_admin.delete_subscription`."""
+    journal_request = context.journal_request(request.reason)
+    intent = topic_admin.delete_subscription(
+        context.store, request.topic, request.subscription, journal_request
+    )
+    return context.operation_response(intent)
+
+
+def set_sharing(context: Context, request: SetSharing) -> SharingResponse:
+    """Raises InvalidInput where there is nothing to set; else as `subscriptions.set_sharing`."""
+    if request.parents_block is None and request.drain_consumers is None:
+        raise InvalidInput("nothing to set; give parents_block or drain_consumers")
+    with context.store.transaction() as tx:
+        subscriptions.set_sharing(
+            tx,
+            topics.find_topic(tx, request.topic).topic_id,
+            request.subscription,
+            parents_block=request.parents_block,
+            drain_consumers=request.drain_consumers,
+        )
+    return SharingResponse(**request.model_dump(), dry_run=context.dry_run)
+
+
+def seek(context: Context, request: SeekSubscription) -> SeekResponse:
+    """Raises InvalidInput for another target; else as `topic_admin.seek_subscription`."""
+    target, release_seconds = parse_seek_target(request.to), request.release_seconds
+    if release_seconds is None:
+        release_seconds = context.app.settings.consumer_grace_seconds
+    intent = topic_admin.seek_subscription(
+        context.store,
+        request.topic,
+        request.subscription,
+        target,
+        context.journal_request(request.reason),
+        release_seconds=release_seconds,
+    )
+    cursors = None
+    if context.dry_run:
+        moves = topic_admin.what_a_seek_moves(
+            context.store, context.app.planes, request.topic, request.subscription, limit=MOST_CURSORS
+        )
+        cursors = [CursorDocument.model_validate(cursor) for cursor in moves]
+    return context.respond(SeekResponse, intent, cursors=cursors, target=target.sentence)
+
+
+def cancel_seek(context: Context, request: CancelSeek) -> CancelledSeeks:
+    """Raises Conflict where no seek waits; else as `topic_admin.give_up_seek`."""
+    journal_request = context.journal_request(request.reason)
+    operations = topic_admin.give_up_seek(
+        context.store,
+        request.topic,
+        request.subscription,
+        actor=journal_request.actor,
+        reason=journal_request.reason,
+    )
+    if not context.dry_run:
+        operations = [context.ended(operation) for operation in operations]
+    documents = [OperationDocument(**operation_fields(operation)) for operation in operations]
+    return CancelledSeeks(dry_run=context.dry_run, operations=documents)
+
+
+ACTIONS = (
+    Action(
+        "subscriptions create",
+        _PATH,
+        Right.ADMINISTER,
+        CreateSubscription,
+        OperationResponse,
+        create,
+        method="PUT",
+    ),
+    Action(
+        "subscriptions delete",
+        _PATH,
+        Right.ADMINISTER,
+        DeleteSubscription,
+        OperationResponse,
+        delete,
+        method="DELETE",
+    ),
+    Action(
+        "subscriptions set", f"{_PATH}/sharing", Right.ADMINISTER, SetSharing, SharingResponse, set_sharing
+    ),
+    Action(
+        "subscriptions seek",
+        f"{_PATH}/seek",
+        Right.ADMINISTER,
+        SeekSubscription,
+        SeekResponse,
+        seek,
+        default_wait_seconds=300.0,
+    ),
+    Action(
+        "subscriptions cancel-seek",
+        f"{_PATH}/seek",
+        Right.ADMINISTER,
+        CancelSeek,
+        CancelledSeeks,
+        cancel_seek,
+        method="DELETE",
+        waits=True,
+    ),
+)

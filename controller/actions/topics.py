@@ -1,0 +1,251 @@
+"""Topics: create, delete, recover."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from controller.actions.action import Action
+from controller.actions.context import Context
+from controller.actions.fields import ActionRequest, Knobs, Properties, TopicName, TopicRequest
+from controller.actions.responses import OperationResponse, Response, Row
+from controller.actions.rights import Right
+from controller.domain.errors import Terminal
+from controller.domain.layout import SegmentLayout
+from controller.domain.policy import PolicyOverride
+from controller.domain.segment import Segment
+from controller.services import reconciler, topic_admin
+from controller.store.topics import layouts, topics
+
+
+class CreateTopic(TopicRequest):
+    """Create a topic of one or more equal segments. The policy's cap on segments does not bind a creation."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "segments": 4,
+                    "data_plane": "embedded",
+                    "properties": {"team": "billing"},
+                    "policy": {"max_segments": 16},
+                    "reason": "for the sale",
+                }
+            ]
+        }
+    )
+
+    segments: Annotated[int, Field(ge=1, le=65_536, description="Equal segments to begin with.")] = 1
+    data_plane: str | None = Field(
+        None,
+        description="Data plane of the logs: embedded, pulsar or pulsar_scalable. None: CLEAVE_SERVE_DATA_PLANE.",
+    )
+    properties: Properties = Field(default={}, description="Names and texts.", examples=[{"team": "billing"}])
+    policy: Knobs = Field(
+        default={}, description="Knobs that the topic overrides.", examples=[{"max_segments": 16}]
+    )
+
+
+class DeleteTopic(TopicRequest):
+    """Delete a topic and every log behind it, unread messages included.
+
+    From the request on the topic takes no other request; reshapes under way end first.
+    """
+
+
+class RecoverTopic(ActionRequest):
+    """Compare a topic's logs with the database, and rebuild the layout from the logs where the logs are ahead."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"data_plane": "pulsar"}]})
+
+    topic: TopicName
+    data_plane: str | None = Field(
+        None,
+        description="Data plane with the logs of a topic that the database does not have.",
+        examples=["pulsar"],
+    )
+
+
+class SegmentDocument(BaseModel):
+    """A segment of a layout."""
+
+    segment_id: int = Field(examples=[1])
+    hash_range: str = Field(examples=["0000-7fff"])
+    state: str = Field(examples=["ACTIVE"])
+    buckets: int = Field(description="Entry buckets.", examples=[4])
+    parents: list[int] = Field(examples=[[0]])
+    children: list[int]
+    merge_depth: int
+    created_epoch: int = Field(examples=[1])
+    sealed_epoch: int | None
+
+    @classmethod
+    def of(cls, segment: Segment) -> SegmentDocument:
+        """Return the document of a segment."""
+        return cls(
+            segment_id=segment.segment_id,
+            hash_range=str(segment.hash_range),
+            state=segment.state.value,
+            buckets=segment.bucket_count,
+            parents=list(segment.parent_ids),
+            children=list(segment.child_ids),
+            merge_depth=segment.merge_depth,
+            created_epoch=segment.created_epoch,
+            sealed_epoch=segment.sealed_epoch,
+        )
+
+
+SEGMENT_COLUMNS = (
+    "segment_id",
+    "hash_range",
+    "state",
+    "buckets",
+    "parents",
+    "children",
+    "created_epoch",
+    "sealed_epoch",
+)
+"""Fields of a segment that a table has room for."""
+
+
+def segment_documents(layout: SegmentLayout, *, sealed: bool = True) -> list[SegmentDocument]:
+    """Return the active segments by range, then the sealed segments by id."""
+    others = [segment for segment in layout.segments.values() if segment not in layout.active]
+    segments = (
+        [*layout.active, *sorted(others, key=lambda segment: segment.segment_id)] if sealed else layout.active
+    )
+    return [SegmentDocument.of(segment) for segment in segments]
+
+
+class DeletionResponse(OperationResponse):
+    """The operation that deletes a topic."""
+
+    segments: list[SegmentDocument] | None = Field(
+        None, description="In a dry run, the segments that the topic would lose; null otherwise."
+    )
+
+    def sentence(self) -> str:
+        """See `Response`."""
+        if self.segments is None:
+            return super().sentence()
+        return f"{self.topic} would lose {len(self.segments)} segments and all their messages"
+
+    def rows(self) -> Sequence[Row]:
+        """See `Response`."""
+        if self.segments is None:
+            return super().rows()
+        return [segment.model_dump(include=set(SEGMENT_COLUMNS)) for segment in self.segments]
+
+
+class RecoveryFinding(BaseModel):
+    """A difference between the logs of a topic and the database."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    kind: str = Field(description="A kind of docs/runbook/CleaveTopicHeld.md.", examples=["logs-ahead"])
+    backing_topic: str = Field(description="Empty for a finding about the whole topic.")
+    segment_id: int | None
+    subscription: str | None
+    operation_id: int | None = Field(description="Operation that repairs the difference.")
+    error: str | None = Field(description="Why the difference was not repaired; null if it was.")
+    reason: str | None = Field(description="Evidence for the finding.")
+
+
+class RecoveryResponse(Response):
+    """A topic after its recovery, or as a dry run found the topic."""
+
+    topic: str = Field(examples=["topic://acme/shop/orders"])
+    epoch: int = Field(description="-1 for a topic that the database does not have.", examples=[12])
+    held_reason: str | None = Field(description="Why nothing acts on the topic; null if it is not held.")
+    findings: list[RecoveryFinding]
+
+    def sentence(self) -> str:
+        """See `Response`."""
+        epoch = "not in the database" if self.epoch < 0 else f"epoch {self.epoch}"
+        return f"{self.topic}: {epoch}, {len(self.findings)} finding(s)"
+
+    def rows(self) -> Sequence[Row]:
+        """See `Response`."""
+        columns = ("kind", "segment_id", "subscription", "backing_topic", "reason", "error")
+        rows = [{name: getattr(finding, name) for name in columns} for finding in self.findings]
+        return [row | ({"reason": None} if row["reason"] == row["error"] else {}) for row in rows]
+
+    def demand_done(self, wait_seconds: float) -> None:  # noqa: ARG002 - a recovery is not waited for
+        """Raise Terminal for a topic that is held, or that the recovery could not repair."""
+        errors = [finding.error for finding in self.findings if finding.error is not None]
+        reason = next(iter(errors), self.held_reason)
+        if reason is not None and not self.dry_run:
+            raise Terminal(f"nothing acts on {self.topic}: {reason}; see docs/runbook/CleaveTopicHeld.md")
+
+
+def create(context: Context, request: CreateTopic) -> OperationResponse:
+    """Raises as `topic_admin.create_topic`."""
+    intent = topic_admin.create_topic(
+        context.store,
+        context.app.planes,
+        request.topic,
+        context.journal_request(request.reason),
+        data_plane=request.data_plane or context.app.settings.serve_data_plane,
+        segments=request.segments,
+        policy=PolicyOverride.from_document(request.policy) if request.policy else None,
+        properties=request.properties,
+    )
+    return context.operation_response(intent)
+
+
+def delete(context: Context, request: DeleteTopic) -> DeletionResponse:
+    """Raises TopicNotFound, TopicNotLive."""
+    segments = None
+    if context.dry_run:
+        with context.store.transaction() as tx:
+            layout = layouts.load_layout(tx, topics.find_topic(tx, request.topic).topic_id)
+        segments = segment_documents(layout)
+    intent = topic_admin.delete_topic(context.store, request.topic, context.journal_request(request.reason))
+    return context.respond(DeletionResponse, intent, segments=segments)
+
+
+def recover(context: Context, request: RecoverTopic) -> RecoveryResponse:
+    """Raises as `reconciler.recover`."""
+    recovery = reconciler.recover(
+        context.store,
+        context.app.planes,
+        request.topic,
+        actor=context.caller.actor,
+        data_plane=request.data_plane,
+        dry_run=context.dry_run,
+    )
+    return RecoveryResponse(
+        dry_run=context.dry_run,
+        topic=recovery.topic,
+        epoch=recovery.epoch,
+        held_reason=recovery.held_reason,
+        findings=[RecoveryFinding.model_validate(finding) for finding in recovery.findings],
+    )
+
+
+ACTIONS = (
+    Action(
+        "topics create",
+        "/topics/{topic}",
+        Right.ADMINISTER,
+        CreateTopic,
+        OperationResponse,
+        create,
+        method="PUT",
+    ),
+    Action(
+        "topics delete",
+        "/topics/{topic}",
+        Right.ADMINISTER,
+        DeleteTopic,
+        DeletionResponse,
+        delete,
+        method="DELETE",
+        confirms="Delete {topic} with all its segments and messages?",
+    ),
+    Action(
+        "topics recover", "/topics/{topic}/recover", Right.ADMINISTER, RecoverTopic, RecoveryResponse, recover
+    ),
+)
