@@ -54,7 +54,7 @@ def operation_rows(seen: DayRecord) -> list[dict[str, Any]]:
             "trigger": row["origin"],
             "reason": row["reason"],
             "sealed": row["parents"],
-            "created": row["children"],
+            "created": [f"{one['segment_id']}:{one['hash_range']}" for one in row["creates"]],
             "epoch": row["epoch"],
             "intent to commit": _milliseconds(row["intended_at"], row["committed_at"]),
             "fenced": _milliseconds(row["fenced_at"], row["committed_at"]),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from controller.domain.errors import InvalidInput, Unsupported
 from controller.domain.shown import shown
 from controller.entrypoints.knob_texts import parse_knobs
-from controller.entrypoints.spans import span
+from controller.questions.spans import span
 from controller.services.policy_backtest import Loads
 
 if TYPE_CHECKING:

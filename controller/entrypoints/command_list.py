@@ -108,7 +108,8 @@ _COMMANDS = {
         "decisions:app",
         "List decisions of the ledger, newest first; or replay them: the same inputs, the same answer.",
     ),
-    "operations": ("ledger:operations", "List operations, newest first."),
+    "operations": ("questions:operations", "List operations, newest first."),
+    "audit": ("questions:audit", "List requests that changed something or were denied, newest first."),
     "layout": ("ledger:layout", "Show the layout now, or as it was."),
     "key": (
         "ledger:key",

@@ -5,7 +5,7 @@ A shell waits for the answer, and has no place for a message: whatever goes wron
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import typer
@@ -14,7 +14,7 @@ from controller.dataplane.registry import PLANE_NAMES
 from controller.domain.policy import KNOBS
 
 if TYPE_CHECKING:
-    from controller.entrypoints.reach.port import Row, Topics
+    from controller.questions.question import Row
 
 MOST = 100
 """Names offered at once; more help nobody."""
@@ -27,7 +27,7 @@ def topics(context: typer.Context, incomplete: str) -> list[str]:
     """Topics by the names they have, with or without `topic://` as it was begun: in bash a colon parts words."""
     scheme = _SCHEME if incomplete.startswith(_SCHEME) else ""
     prefix = _SCHEME + incomplete.removeprefix(_SCHEME)
-    rows = _asked(context, lambda found: found.list(namespace=None, prefix=prefix, limit=MOST))
+    rows = _answers(context, "topics list", prefix)
     names = [str(row["topic"]) for row in rows]
     return [scheme + name.removeprefix(_SCHEME) for name in names if name.isprintable()]
 
@@ -35,7 +35,7 @@ def topics(context: typer.Context, incomplete: str) -> list[str]:
 def levels(context: typer.Context, incomplete: str) -> list[str]:
     """The cluster, namespaces, topics."""
     cluster = [one for one in ("cluster",) if one.startswith(incomplete)]
-    namespaces = _asked(context, lambda found: found.namespaces(prefix=incomplete, limit=MOST))
+    namespaces = _answers(context, "topics namespaces", incomplete)
     return [*cluster, *(str(row["namespace"]) for row in namespaces), *topics(context, incomplete)]
 
 
@@ -49,13 +49,15 @@ def planes(incomplete: str) -> list[str]:
     return [plane for plane in PLANE_NAMES if plane.startswith(incomplete)]
 
 
-def _asked(context: typer.Context, ask: Callable[[Topics], Sequence[Row]]) -> Sequence[Row]:
-    """What the database or the server that the line names answers. While a line is typed nothing of it has run."""
+def _answers(context: typer.Context, name: str, prefix: str) -> Sequence[Row]:
+    """Return what the database or the server that the line names answers. While a line is typed nothing of it has run."""
     try:
-        from controller.entrypoints.reach.chosen import control_plane, name_server
+        from controller.entrypoints.reach.chosen import ask, name_server
+        from controller.questions.question import questions_of
 
         name_server(context.find_root().params.get("api_url"))
-        with control_plane(most_seconds=SERVER_SECONDS) as cleave:
-            return ask(cleave.topics)
+        [question] = [question for question in questions_of("topics") if question.name == name]
+        request = question.request.model_validate({"prefix": prefix})
+        return list(ask(question, request, limit=MOST, most_seconds=SERVER_SECONDS))
     except Exception:  # noqa: BLE001 - a shell in the middle of a line can do nothing with it
         return []

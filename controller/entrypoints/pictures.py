@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from controller.clock import to_ms
 from controller.entrypoints.output import to_json
-from controller.entrypoints.verdict_documents import refusal_row
+from controller.questions.evaluations import refusal_row
 from controller.store.postgres import inspection
 from controller.store.postgres.clock import database_now
 from controller.store.topics import inspected
@@ -34,7 +34,7 @@ _SEGMENTS = """
      WHERE s.topic_id = :topic_id ORDER BY s.range_start
 """
 _OPERATIONS = """
-    SELECT operation_id, kind, state, parents, children, age_seconds, actor, reason, last_error FROM inspect.operations
+    SELECT operation_id, kind, state, parents, creates, age_seconds, actor, reason, last_error FROM inspect.operations
      WHERE topic_id = :topic_id ORDER BY live DESC, operation_id DESC LIMIT :limit
 """
 _WHY_NOT = """

@@ -5,15 +5,35 @@ SELECT o.operation_id, t.name AS topic, o.topic_id, o.kind, o.state,
        o.finished_at IS NULL AS live, o.origin, o.actor, o.reason, o.decision_id,
        ARRAY(SELECT p.segment_id FROM cleave.operation_parent p
               WHERE p.operation_id = o.operation_id ORDER BY p.ordinal) AS parents,
-       ARRAY(SELECT c.segment_id || ':' || inspect.hash_range_text(c.range_start, c.range_end) FROM cleave.operation_child c
-              WHERE c.operation_id = o.operation_id ORDER BY c.ordinal) AS children,
+       ARRAY(SELECT c.segment_id FROM cleave.operation_child c WHERE c.operation_id = o.operation_id ORDER BY c.ordinal) AS children,
+       (SELECT coalesce(jsonb_agg(jsonb_build_object('segment_id', c.segment_id, 'hash_range',
+               inspect.hash_range_text(c.range_start, c.range_end), 'buckets', cardinality(c.bucket_splits) + 1,
+               'backing_topic', c.backing_topic) ORDER BY c.ordinal), '[]')
+          FROM cleave.operation_child c WHERE c.operation_id = o.operation_id) AS creates,
        o.epoch, o.attempts, o.last_error, o.claimed_by, o.claim_term, o.claim_expires_at, o.not_before,
        o.intended_at, o.fenced_at, o.committed_at, o.finished_at, o.deadline,
        round(extract(epoch FROM coalesce(o.finished_at, clock_timestamp()) - o.intended_at), 3) AS age_seconds,
        round(extract(epoch FROM o.committed_at - o.fenced_at), 3) AS fenced_seconds,
-       o.request_key, o.parameters
+       o.request_key, o.parameters, CASE WHEN o.finished_at IS NULL THEN stuck.reason END AS stuck_because
   FROM cleave.operation o
-  JOIN cleave.topic t USING (topic_id);
+  JOIN cleave.topic t USING (topic_id)
+ CROSS JOIN LATERAL (SELECT CASE WHEN o.state IN ('fencing', 'fenced') THEN clock_timestamp() - coalesce(o.fenced_at,
+       (SELECT max(s.finished_at) FROM cleave.operation_step s WHERE s.operation_id = o.operation_id AND s.step = 'set-fencing'),
+       o.intended_at) END AS lasts) fence
+ CROSS JOIN LATERAL (SELECT count(*) AS segments FROM cleave.operation_parent p WHERE p.operation_id = o.operation_id) sealed
+ CROSS JOIN LATERAL (SELECT CASE
+       WHEN o.state IN ('fencing', 'fenced') AND o.deadline < clock_timestamp()
+           THEN 'past its deadline behind the fence: ' || sealed.segments || ' segment(s) take no writes until it is committed'
+       WHEN o.deadline < clock_timestamp() THEN 'past its deadline'
+       WHEN fence.lasts > interval '10 seconds'
+           THEN 'behind its fence for ' || round(extract(epoch FROM fence.lasts)) || ' s: '
+                || CASE WHEN sealed.segments > 0 THEN sealed.segments || ' segment(s) take no writes until it is committed'
+                        ELSE 'it can only be committed' END
+       WHEN o.attempts >= 3 THEN 'fails again and again'
+       WHEN o.claim_expires_at < clock_timestamp() - interval '60 seconds' THEN 'its runner died and nobody took it over'
+       WHEN o.claimed_by IS NULL AND greatest(o.not_before, o.intended_at) < clock_timestamp() - interval '60 seconds'
+           THEN 'nobody runs it: is a worker up? (inspect.leases)'
+       END AS reason) stuck;
 COMMENT ON VIEW inspect.operations IS
     'The journal: one row an act. fenced_seconds: from the close of its parents to its commit; age_seconds runs until it is finished.';
 
@@ -41,26 +61,9 @@ SELECT s.operation_id, t.name AS topic, o.kind, s.sequence, s.step, s.runner, s.
 COMMENT ON VIEW inspect.operation_steps IS 'What a runner did for an operation, step by step.';
 
 CREATE VIEW inspect.stuck_operations AS
-SELECT o.operation_id, o.topic, o.kind, o.state, why.reason AS stuck_because, o.age_seconds, o.attempts, o.last_error,
-       o.claimed_by, o.claim_expires_at, o.not_before, o.deadline, o.parents, o.children
-  FROM inspect.operations o
- CROSS JOIN LATERAL (SELECT CASE WHEN o.state IN ('fencing', 'fenced') THEN clock_timestamp() - coalesce(o.fenced_at,
-       (SELECT max(s.finished_at) FROM cleave.operation_step s WHERE s.operation_id = o.operation_id AND s.step = 'set-fencing'),
-       o.intended_at) END AS lasts) fence
- CROSS JOIN LATERAL (SELECT CASE
-       WHEN o.state IN ('fencing', 'fenced') AND o.deadline < clock_timestamp()
-           THEN 'past its deadline behind the fence: ' || cardinality(o.parents) || ' segment(s) take no writes until it is committed'
-       WHEN o.deadline < clock_timestamp() THEN 'past its deadline'
-       WHEN fence.lasts > interval '10 seconds'
-           THEN 'behind its fence for ' || round(extract(epoch FROM fence.lasts)) || ' s: '
-                || CASE WHEN cardinality(o.parents) > 0 THEN cardinality(o.parents) || ' segment(s) take no writes until it is committed'
-                        ELSE 'it can only be committed' END
-       WHEN o.attempts >= 3 THEN 'fails again and again'
-       WHEN o.claim_expires_at < clock_timestamp() - interval '60 seconds' THEN 'its runner died and nobody took it over'
-       WHEN o.claimed_by IS NULL AND greatest(o.not_before, o.intended_at) < clock_timestamp() - interval '60 seconds'
-           THEN 'nobody runs it: is a worker up? (inspect.leases)'
-       END AS reason) why
- WHERE o.live AND why.reason IS NOT NULL;
+SELECT operation_id, topic, kind, state, stuck_because, age_seconds, attempts, last_error, claimed_by, claim_expires_at, not_before,
+       deadline, parents, children
+  FROM inspect.operations WHERE live AND stuck_because IS NOT NULL;
 COMMENT ON VIEW inspect.stuck_operations IS 'Live operations that should have moved on, and why they are listed.';
 
 CREATE VIEW inspect.tombstones_open AS

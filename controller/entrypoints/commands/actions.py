@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import typer
-from pydantic.fields import FieldInfo
 
 from controller.actions.action import AnyAction, actions_of
 from controller.actions.context import Options
 from controller.actions.fields import fill_in
 from controller.actions.responses import Response
-from controller.entrypoints import completion
 from controller.entrypoints.commands.options import AsJson, DryRun, NoWait, TimeoutSeconds
+from controller.entrypoints.commands.parameters import keyword, parameter_of
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.reach.chosen import perform
-
-_COMPLETIONS: Mapping[str, Callable[..., list[str]]] = {
-    "topic": completion.topics,
-    "level": completion.levels,
-    "data_plane": completion.planes,
-}
-_SIMPLE_TYPES = (bool, int, float, str)
 
 
 def add_actions(app: typer.Typer, subject: str) -> None:
@@ -60,12 +51,12 @@ def command_of(action: AnyAction) -> Callable[..., None]:
 
     run.__name__, run.__doc__ = action.name.split()[-1], action.request.__doc__
     parameters = [
-        *(_parameter(name, field) for name, field in action.request.model_fields.items()),
+        *(parameter_of(name, field) for name, field in action.request.model_fields.items()),
         *_common_parameters(action),
     ]
     parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.performs_action = action.name  # type: ignore[attr-defined]  # `reach.verbs` reads it
+    run.is_generated = True  # type: ignore[attr-defined]  # `reach.verbs` reads it
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
@@ -74,24 +65,6 @@ def print_response(response: Response, as_json: bool) -> None:
     """Print the response: a table for people, the document for programs."""
     title = response.sentence() if response.dry_run else None
     emit(as_json, response.model_dump(mode="json"), rows_table(response.rows(), title=title))
-
-
-def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
-    kind, is_list = _type_of(field)
-    details: dict[str, Any] = {"help": field.description, "autocompletion": _COMPLETIONS.get(name)}
-    annotation: Any = list[kind] if is_list else kind  # type: ignore[valid-type]
-    if field.is_required():
-        info = typer.Argument(metavar=name.upper(), **details)
-        return _keyword(name, Annotated[annotation, info], inspect.Parameter.empty)
-    option = f"--{name.replace('_', '-')}"
-    names = (
-        (option, f"--no-{name.replace('_', '-')}") if kind is bool and field.default is None else (option,)
-    )
-    return _keyword(name, Annotated[annotation | None, typer.Option("/".join(names), **details)], None)
-
-
-def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
 def _common_parameters(action: AnyAction) -> Sequence[inspect.Parameter]:
@@ -103,20 +76,4 @@ def _common_parameters(action: AnyAction) -> Sequence[inspect.Parameter]:
         }
     if action.confirms is not None:
         common["yes"] = (Annotated[bool, typer.Option("--yes", help="Do not ask.")], False)
-    return [_keyword(name, annotation, default) for name, (annotation, default) in common.items()]
-
-
-def _type_of(field: FieldInfo) -> tuple[type, bool]:
-    """Return the type that Typer reads for the field, and whether it is repeated. Pydantic checks the rest."""
-    annotation = field.annotation
-    while True:
-        origin = get_origin(annotation)
-        if origin is Annotated:
-            annotation = get_args(annotation)[0]
-        elif origin in (Union, UnionType):
-            [annotation] = [part for part in get_args(annotation) if part is not NoneType][:1]
-        else:
-            break
-    if origin is not None:  # a sequence, or pairs
-        return str, True
-    return (annotation if annotation in _SIMPLE_TYPES else str), False  # type: ignore[return-value]
+    return [keyword(name, annotation, default) for name, (annotation, default) in common.items()]

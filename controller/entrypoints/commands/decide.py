@@ -13,11 +13,12 @@ from controller.domain.errors import InvalidInput
 from controller.domain.evaluator import decide as ask
 from controller.domain.names import topic_name
 from controller.domain.situation import Situation
-from controller.entrypoints import completion, verdict_documents
+from controller.entrypoints import completion
 from controller.entrypoints.commands import verdicts
 from controller.entrypoints.commands.options import AsJson
 from controller.entrypoints.output import emit, rows_table, say
 from controller.entrypoints.reach.chosen import control_plane
+from controller.questions import evaluations
 
 
 def decide(
@@ -47,7 +48,7 @@ def decide(
     verdict = evaluation.to_document()
     emit(
         as_json,
-        verdict_documents.document(verdict, situation.now),
+        evaluations.document(verdict, situation.now),
         rows_table(verdicts.rows(verdict, situation.now), verdicts.COLUMNS, title=verdicts.title(verdict)),
     )
 

@@ -18,7 +18,7 @@ from controller.domain.errors import InvalidInput
 from controller.domain.names import topic_name
 from controller.domain.replay import Replay
 from controller.domain.replay import replay as made_again
-from controller.entrypoints import completion, verdict_documents
+from controller.entrypoints import completion
 from controller.entrypoints.commands import verdicts
 from controller.entrypoints.commands.ledger import TopicFilter
 from controller.entrypoints.commands.options import AsJson, From, Limit, To
@@ -27,7 +27,8 @@ from controller.entrypoints.reach.chosen import control_plane
 from controller.entrypoints.reach.verbs import demand_database
 from controller.entrypoints.reading import reading
 from controller.entrypoints.retracing import stored_answer
-from controller.entrypoints.spans import span
+from controller.questions import evaluations
+from controller.questions.spans import span
 from controller.services.retrace import Retraced
 from controller.settings import load_settings
 
@@ -216,14 +217,14 @@ def _document(row: Mapping[str, Any], again: Replay) -> dict[str, Any]:
         **{name: row[name] for name in ("decision_id", "topic", "decided_at", "lanes", "code_version")},
         "replayed_by": again.code_version,
         "is_same": again.is_same,
-        **verdict_documents.document(again.stored, now),
+        **evaluations.document(again.stored, now),
     }
     if again.replayed is None:
         return {**document, "unreadable": again.unreadable}
     if again.is_same:
         return document
-    differs = verdict_documents.difference(again.stored, again.replayed, (STORED, REPLAYED))
-    return {**document, "replayed": verdict_documents.document(again.replayed, now), "difference": differs}
+    differs = evaluations.difference(again.stored, again.replayed, (STORED, REPLAYED))
+    return {**document, "replayed": evaluations.document(again.replayed, now), "difference": differs}
 
 
 def _rows(row: Mapping[str, Any], again: Replay) -> list[dict[str, Any]]:
@@ -251,7 +252,7 @@ def _outcome(again: Replay) -> str:
         return "the same answer, bit for bit"
     if again.replayed is None:
         return f"what it was made on cannot be read ({again.unreadable})"
-    alone = verdict_documents.difference(again.stored, again.replayed, (STORED, REPLAYED))
+    alone = evaluations.difference(again.stored, again.replayed, (STORED, REPLAYED))
     if any(found for side in alone.values() for found in side.values()):
         return "another answer"
     if again.stored["valid_until"] != again.replayed["valid_until"]:

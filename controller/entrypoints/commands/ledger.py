@@ -11,7 +11,7 @@ from controller.domain.key_hash import key_hash
 from controller.domain.layout import SegmentLayout
 from controller.domain.names import topic_name
 from controller.entrypoints import completion
-from controller.entrypoints.commands.options import AsJson, Limit, Topic, about
+from controller.entrypoints.commands.options import AsJson, Topic, about
 from controller.entrypoints.output import (
     LAYOUT_COLUMNS,
     console,
@@ -21,38 +21,12 @@ from controller.entrypoints.output import (
     rows_table,
 )
 from controller.entrypoints.reach.chosen import control_plane
-from controller.entrypoints.spans import moment
+from controller.questions.spans import moment
 
 At = Annotated[str | None, typer.Option("--at", help="A past epoch (7) or instant (2026-11-21T03:00:00Z).")]
 TopicFilter = Annotated[
     str | None, typer.Option("--topic", help="Only this topic.", autocompletion=completion.topics)
 ]
-
-
-def operations(
-    topic: TopicFilter = None,
-    live: Annotated[bool, typer.Option("--live", help="Only those under way.")] = False,
-    stuck: Annotated[
-        bool, typer.Option("--stuck", help="Only those that make no progress, and why.")
-    ] = False,
-    limit: Limit = 30,
-    as_json: AsJson = False,
-) -> None:
-    name = None if topic is None else topic_name(topic)
-    with control_plane() as cleave:
-        asked = cleave.operations
-        found = (
-            asked.stuck(topic=name, limit=limit) if stuck else asked.list(topic=name, live=live, limit=limit)
-        )
-    which = ("operation_id",) if name else ("operation_id", "topic")
-    if stuck:
-        columns: tuple[str, ...] = (*which, "kind", "state", "stuck_because", "age_seconds", "last_error")
-    else:
-        segments = ("parents", "children") if name else ()
-        failures = ("last_error",) if any(row["last_error"] for row in found) else ()
-        columns = (*which, "kind", "state", *segments, "actor", "reason", *failures)
-    cells = [{**row, "children": created(row["creates"])} for row in found]
-    emit(as_json, found, rows_table(cells, columns))
 
 
 def lineage(

@@ -18,7 +18,7 @@ from rich.text import Text
 from controller.domain.errors import Retryable
 from controller.domain.names import topic_name
 from controller.entrypoints.commands.options import AsJson, Topic
-from controller.entrypoints.output import console, emit, rows_table
+from controller.entrypoints.output import console, created, emit, rows_table
 from controller.entrypoints.reach.chosen import control_plane
 from controller.entrypoints.reach.port import ControlPlane
 from controller.entrypoints.stop_signals import on_stop_signals
@@ -191,7 +191,7 @@ def _operation_rows(operations: Sequence[Mapping[str, Any]]) -> list[dict[str, A
             "operation": one["operation_id"],
             "kind": one["kind"],
             "state": one["state"],
-            "segments": f"{', '.join(map(str, one['parents']))} → {', '.join(one['children'])}".strip(" →"),
+            "segments": f"{', '.join(map(str, one['parents']))} → {created(one['creates'])}".strip(" →"),
             "seconds": one["age_seconds"],
             "by": one["actor"],
             "why": one["last_error"] or one["reason"],

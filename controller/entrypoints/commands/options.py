@@ -51,7 +51,7 @@ From = Annotated[
 To = Annotated[
     str | None, typer.Option("--to", help="Until this instant, or so long ago; now where left out.")
 ]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Rows at most.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Rows at most.")]
 
 
 PlaneName = Annotated[

@@ -15,6 +15,7 @@ from controller.entrypoints.commands.options import (
     Topic,
     about,
 )
+from controller.entrypoints.commands.questions import add_questions
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.reach.chosen import control_plane
 from controller.store.topics import consumers, topics
@@ -26,28 +27,7 @@ Subscription = Annotated[str, typer.Argument(help="Name of the subscription.")]
 Consumer = Annotated[str, typer.Argument(help="Name of the consumer, unique within its subscription.")]
 
 
-@app.command("list")
-def list_subscriptions(topic: Topic, as_json: AsJson = False) -> None:
-    """List a topic's subscriptions and their consumers."""
-    with control_plane() as cleave:
-        rows = cleave.subscriptions.list(topic_name(topic))
-    emit(
-        as_json,
-        rows,
-        rows_table(
-            rows,
-            (
-                "subscription",
-                "kind",
-                "state",
-                "consumers",
-                "consumer_names",
-                "created_at",
-            ),
-        ),
-    )
-
-
+add_questions(app, "subscriptions")
 add_actions(app, "subscriptions")
 
 
@@ -76,29 +56,6 @@ def unregister(topic: Topic, subscription: Subscription, consumer: Consumer, as_
 
 
 @consumers_app.command()
-def why(
-    topic: Topic,
-    subscription: Annotated[str | None, typer.Argument(help="Name of the subscription; all without.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Say of each entry bucket who reads it, or why nobody does, since when, and who holds what it waits for."""
-    with control_plane() as cleave:
-        rows = cleave.consumers.buckets(topic_name(topic), subscription)
-    shown = (
-        "subscription",
-        "segment_id",
-        "hash_range",
-        "bucket",
-        "owner",
-        "reason",
-        "since",
-        "waits_for",
-        "held_by",
-    )
-    emit(as_json, rows, rows_table(rows, shown))
-
-
-@consumers_app.command()
 def lag(topic: Topic, subscription: Subscription, as_json: AsJson = False) -> None:
     """Count what is not acknowledged, for each entry bucket where the data plane can, whether anybody reads it or not."""
     name = topic_name(topic)
@@ -108,10 +65,4 @@ def lag(topic: Topic, subscription: Subscription, as_json: AsJson = False) -> No
     emit(as_json, rows, rows_table(rows, shown))
 
 
-@consumers_app.command("list")
-def list_consumers(topic: Topic, as_json: AsJson = False) -> None:
-    """List which consumer owns which segment, and which segments are withheld until their ancestors are drained."""
-    with control_plane() as cleave:
-        rows = cleave.consumers.assignments(topic_name(topic))
-    columns = ("subscription", "segment_id", "hash_range", "state", "barrier", "waits_for", "consumer_names")
-    emit(as_json, rows, rows_table(rows, columns))
+add_questions(consumers_app, "consumers")

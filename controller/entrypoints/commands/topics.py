@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import RenderableType
@@ -14,6 +14,7 @@ from controller.entrypoints.commands.options import (
     AsJson,
     Topic,
 )
+from controller.entrypoints.commands.questions import add_questions
 from controller.entrypoints.output import (
     LAYOUT_COLUMNS,
     created,
@@ -21,7 +22,8 @@ from controller.entrypoints.output import (
     layout_rows,
     rows_table,
 )
-from controller.entrypoints.reach.chosen import control_plane
+from controller.entrypoints.reach.chosen import ask, control_plane
+from controller.questions.subscriptions import LIST_SUBSCRIPTIONS, ListSubscriptions
 
 app = typer.Typer(no_args_is_help=True)
 _SUBSCRIPTION = ("subscription", "kind", "state")
@@ -34,26 +36,13 @@ def operations_table(documents: Sequence[Mapping[str, Any]]) -> RenderableType:
     return rows_table(rows, ("operation_id", "topic", "kind", "state", "epoch", "parents", "children"))
 
 
-@app.command("list")
-def list_topics(
-    namespace: Annotated[str | None, typer.Option(help="tenant/namespace.")] = None,
-    prefix: Annotated[str, typer.Option(help="Names that begin with this.")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Topics at most.")] = 1000,
-    as_json: AsJson = False,
-) -> None:
-    """List topics that are not deleted."""
-    prefix = f"topic://{prefix}" if prefix and "://" not in prefix else prefix
-    with control_plane() as cleave:
-        rows = cleave.topics.list(namespace=namespace, prefix=prefix, limit=limit)
-    emit(as_json, rows, rows_table(rows))
-
-
 @app.command()
 def show(topic: Topic, as_json: AsJson = False) -> None:
     """Show a topic's segments and subscriptions."""
     with control_plane() as cleave:
         found = cleave.topics.find(topic_name(topic))
-        subs = [{name: one[name] for name in _SUBSCRIPTION} for one in cleave.subscriptions.list(found.name)]
+    rows = ask(LIST_SUBSCRIPTIONS, ListSubscriptions(topic=found.name), limit=None)
+    subs = [{name: row[name] for name in _SUBSCRIPTION} for row in rows]
     layout = found.layout
     document: dict[str, Any] = {
         "topic": found.name,
@@ -70,4 +59,5 @@ def show(topic: Topic, as_json: AsJson = False) -> None:
         emit(False, None, rows_table(subs, title="subscriptions"))
 
 
+add_questions(app, "topics")
 add_actions(app, "topics")

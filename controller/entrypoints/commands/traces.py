@@ -15,8 +15,8 @@ from controller.entrypoints.commands.options import From
 from controller.entrypoints.commands.processes import JsonLogs
 from controller.entrypoints.output import say
 from controller.entrypoints.reading import reading_store, snapshot
-from controller.entrypoints.spans import instant
 from controller.entrypoints.stop_signals import on_stop_signals
+from controller.questions.spans import instant
 from controller.repeating import Repeating
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store

@@ -11,7 +11,7 @@ from typing import Any
 
 from controller.domain.how_far import how_far
 from controller.entrypoints.output import cell
-from controller.entrypoints.verdict_documents import Document, at, matched
+from controller.questions.evaluations import Document, at, matched
 
 COLUMNS = ("verdict", "segment", "reason", "figures", "not_before")
 

@@ -12,13 +12,14 @@ from controller.domain.errors import InvalidInput
 from controller.domain.evaluator import ALL_LANES
 from controller.domain.names import topic_name
 from controller.domain.shown import shown
-from controller.entrypoints import backtest_requests, completion, verdict_documents
+from controller.entrypoints import backtest_requests, completion
 from controller.entrypoints.backtest_requests import AskedBacktest
 from controller.entrypoints.commands import verdicts
 from controller.entrypoints.commands.options import AsJson, From, To, Topic, about
 from controller.entrypoints.knob_texts import parse_knobs
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.reach.chosen import control_plane
+from controller.questions import evaluations
 from controller.services import what_if as service
 from controller.services.policy_backtest import Loads
 from controller.services.what_if import WhatIf
@@ -58,7 +59,7 @@ def what_if(
         return
     with about(name), control_plane() as cleave:
         found = service.compare(name, *cleave.decisions.situations(name, changes), asked)
-    document = verdict_documents.comparison(found)
+    document = evaluations.comparison(found)
     emit(as_json, document, _table(document, found))
 
 

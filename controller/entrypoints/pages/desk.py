@@ -118,6 +118,10 @@ def _visible(value: object) -> object:
     return printable(value, lines=True) if type(value) is str else value
 
 
+def _segment_words(segment: Mapping[str, Any]) -> str:
+    return f"{segment['segment_id']} [{segment['hash_range']}]"
+
+
 @functools.cache
 def _styles_of_maps() -> list[str]:
     """Return the ids of the styles that the library of plots adds unless an element has the id. No page has maps, and the pages' policy
@@ -136,4 +140,10 @@ _templates = Environment(
     trim_blocks=True,
 )
 _templates.globals["styles_of_maps"] = _styles_of_maps
-_templates.filters |= {"rate": _rate, "when": _when, "ago": _ago, "words": _words}
+_templates.filters |= {
+    "rate": _rate,
+    "when": _when,
+    "ago": _ago,
+    "words": _words,
+    "segment_words": _segment_words,
+}

@@ -13,8 +13,8 @@ from controller.domain.errors import NotFound
 from controller.domain.how_far import how_far
 from controller.domain.operation import OperationKind, OperationState, Origin
 from controller.entrypoints.pages.desk import MOST_ROWS
-from controller.entrypoints.spans import span
 from controller.entrypoints.tasks.dag_runs import DagRun, dag_run, deciding_run
+from controller.questions.spans import span
 from controller.store.postgres import inspection
 
 # A full name is looked up by its index; a part of one is looked for in all.
@@ -39,7 +39,7 @@ _DECIDED = f"""
 """
 _DECISION = f"SELECT {_DECISION_COLUMNS}, decisions, valid_until, situation FROM inspect.decisions WHERE decision_id = :decision_id"
 _OPERATION_COLUMNS = """
-    operation_id, topic, kind, state, live, origin, actor, reason, parents, children, intended_at, age_seconds, fenced_seconds, last_error,
+    operation_id, topic, kind, state, live, origin, actor, reason, parents, children, creates, intended_at, age_seconds, fenced_seconds, last_error,
     decision_id
 """
 _OPERATIONS = f"""
@@ -58,7 +58,7 @@ _OF_RUN = f"""
 _ON_SEGMENT = f"""
     SELECT {_OPERATION_COLUMNS} FROM inspect.operations
      WHERE topic_id = :topic_id AND (live OR state = 'aborted')
-       AND (:segment_id = ANY (parents) OR EXISTS (SELECT FROM unnest(children) AS c WHERE starts_with(c, :segment_id || ':')))
+       AND (:segment_id = ANY (parents) OR :segment_id = ANY (children))
      ORDER BY live DESC, operation_id DESC LIMIT :limit
 """
 _BACKTESTS_OF_RUN = """

@@ -12,7 +12,7 @@ from controller.domain.names import topic_name
 from controller.entrypoints.pages import approvals, figures, journal
 from controller.entrypoints.pages.desk import MOST_ROWS
 from controller.entrypoints.pages.journal import DecisionFilter, OperationFilter
-from controller.entrypoints.verdict_documents import refusal_row
+from controller.questions.evaluations import refusal_row
 from controller.store.postgres import inspection
 from controller.store.topics import inspected
 

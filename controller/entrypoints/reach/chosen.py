@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from controller.actions.responses import Response
     from controller.entrypoints.reach.over_http.calls import Calls
     from controller.entrypoints.reach.port import ControlPlane
+    from controller.questions.question import Question, QuestionRequest, Row
     from controller.settings import Settings
 
 _GIVEN: ContextVar[str | None] = ContextVar("api_url", default=None)
@@ -77,6 +78,24 @@ def perform(action: AnyAction, request: BaseModel, options: Options) -> Response
             return response
     with _calls(url) as calls:
         return calls.perform(action, request, options)
+
+
+def ask(
+    question: Question, request: QuestionRequest, *, limit: int | None, most_seconds: float | None = None
+) -> Iterator[Row]:
+    """Yield the answers, `limit` at most, from the server that is named, or else from the database. Raises as `read_page`.
+    `most_seconds` bounds each answer of a server, which is then asked once.
+    """
+    url = server_url()
+    if url is None:
+        from controller.entrypoints.reading import reading
+        from controller.questions.question import read_rows
+
+        with reading() as tx:
+            yield from read_rows(tx, question, request, limit=limit)
+        return
+    with _calls(url, most_seconds) as calls:
+        yield from calls.ask(question, request, limit=limit)
 
 
 @contextmanager

@@ -66,12 +66,6 @@ class FoundTopic:
 class Topics(Protocol):
     """Topics, and their layouts now and then. Each names its topic in full, and raises TopicNotFound."""
 
-    def list(self, *, namespace: str | None, prefix: str, limit: int) -> Sequence[Row]:
-        """Those that are not deleted, by name, with the columns `TOPIC`."""
-
-    def namespaces(self, *, prefix: str, limit: int) -> Sequence[Row]:
-        """Those that have a topic, by name, in the column `namespace`."""
-
     def hot_keys(self, topic: str) -> Sequence[Row]:
         """Which part of each ACTIVE segment has the most load, by segment, with the columns `HOT_KEY`."""
 
@@ -82,33 +76,8 @@ class Topics(Protocol):
         """Its layout now, or at an epoch or instant. Raises NotFound where it had none then."""
 
 
-class Operations(Protocol):
-    """The journal."""
-
-    def list(self, *, topic: str | None, live: bool, limit: int) -> Sequence[Row]:
-        """Newest first, with the columns `OPERATION`. Raises TopicNotFound for a name that no topic ever had."""
-
-    def stuck(self, *, topic: str | None, limit: int) -> Sequence[Row]:
-        """Those that make no progress, and why, newest first, with the columns `STUCK_OPERATION`."""
-
-
-class Subscriptions(Protocol):
-    """Subscriptions of a topic. Each names its topic in full, and raises TopicNotFound; all but `list` and `create`
-    SubscriptionNotFound.
-    """
-
-    def list(self, topic: str) -> Sequence[Row]:
-        """Those of a topic with their consumers, by name, with the columns `SUBSCRIPTION`."""
-
-
 class Consumers(Protocol):
     """Who consumes a topic, and what nobody gets. Each names its topic in full, and raises TopicNotFound."""
-
-    def assignments(self, topic: str) -> Sequence[Row]:
-        """Which segments a subscription may read, with the columns `ASSIGNMENT`."""
-
-    def buckets(self, topic: str, subscription: str | None) -> Sequence[Row]:
-        """Of each entry bucket who has it or why nobody reads it, with the columns `BUCKET`."""
 
     def lag(self, topic: str, subscription: str) -> Sequence[Row]:
         """As `services.subscription_lag.lag`."""
@@ -292,14 +261,6 @@ class ControlPlane(Protocol):
     @property
     def topics(self) -> Topics:
         """See `Topics`."""
-
-    @property
-    def operations(self) -> Operations:
-        """See `Operations`."""
-
-    @property
-    def subscriptions(self) -> Subscriptions:
-        """See `Subscriptions`."""
 
     @property
     def policies(self) -> Policies:

@@ -15,9 +15,7 @@ from controller.entrypoints.reach import chosen
 
 BOTH_WAYS = frozenset(
     {
-        "topics list",
         "topics show",
-        "operations",
         "approvals list",
         "approvals approve",
         "approvals reject",
@@ -33,9 +31,6 @@ BOTH_WAYS = frozenset(
         "what-if",
         "decisions",
         "decisions replay",
-        "subscriptions list",
-        "consumers list",
-        "consumers why",
         "consumers lag",
         "dead-letters list",
         "dead-letters redrive",
@@ -83,7 +78,7 @@ WHY: Mapping[str, str] = MappingProxyType(
 
 def gated(verb: str, act: Callable[..., Any]) -> Callable[..., Any]:
     """`act`, which refuses where a server is named and the verb needs the database. Raises Unsupported."""
-    if verb in BOTH_WAYS or verb in NEITHER_WAY or hasattr(act, "performs_action"):
+    if verb in BOTH_WAYS or verb in NEITHER_WAY or hasattr(act, "is_generated"):
         return act
 
     @functools.wraps(act)

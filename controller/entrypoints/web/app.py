@@ -10,21 +10,18 @@ from anyio import CapacityLimiter
 from fastapi import APIRouter, FastAPI
 
 from controller.bootstrap import ConsumerServices
-from controller.entrypoints.web import actions, deliveries, key_counts, layouts, sessions
+from controller.entrypoints.web import actions, deliveries, key_counts, layouts, questions, sessions
 from controller.entrypoints.web.acting import Turns
 from controller.entrypoints.web.api import (
     approvals,
-    audit_log,
     backtests,
     bundle_acts,
     bundles,
     candidates,
-    consumers,
     dead_letters,
     decisions,
     history,
     load,
-    operations,
     pictures,
     policies,
     topics,
@@ -49,19 +46,17 @@ PEOPLES_ROUTERS = (
     segments.router,
     topics.router,
     actions.router(),
+    questions.router(),
     policies.router,
     candidates.router,
     decisions.router,
-    operations.router,
     approvals.router,
     history.router,
-    consumers.router,
     dead_letters.router,
     pictures.router,
     backtests.router,
     bundles.router,
     bundle_acts.router,
-    audit_log.router,
 )
 ROUTERS = (
     layouts.router,

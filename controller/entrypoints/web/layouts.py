@@ -18,7 +18,6 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field
 from starlette.concurrency import run_in_threadpool
 
 from controller.bootstrap import ConsumerServices
-from controller.entrypoints.spans import moment
 from controller.entrypoints.web.asked import Topic, WithProperties, served_by
 from controller.entrypoints.web.demands import CONSUME, LOOK_UP, DemandingRoute, Holder
 from controller.entrypoints.web.paths import (
@@ -31,6 +30,7 @@ from controller.entrypoints.web.paths import (
 )
 from controller.entrypoints.web.refusals import REFUSALS, json_answer
 from controller.entrypoints.web.streams import EventStream, event_of, response
+from controller.questions.spans import moment
 from controller.services.segment_lists import SegmentList
 from controller.services.watches.layout_feed import FedLayout
 from controller.services.watches.topic_feed import Names, TopicChanges, TopicFilter, snapshot_hash

@@ -34,7 +34,7 @@ def operation(kind: str, at: float, **changes: Any) -> dict[str, Any]:
     """As `inspect.operations` shows it: intended then, fenced after 30 ms, committed after 40."""
     return {
         "operation_id": 5, "kind": kind, "origin": "auto", "reason": "msgRateIn", "parents": [0],
-        "children": [1, 2], "epoch": 1, "intended_at": after(at), "fenced_at": after(at + 0.03),
+        "creates": [{"segment_id": 1, "hash_range": "0000-7fff"}], "epoch": 1, "intended_at": after(at), "fenced_at": after(at + 0.03),
         "committed_at": after(at + 0.04), **changes,
     }  # fmt: skip
 
@@ -90,7 +90,7 @@ def test_an_operation_shows_its_trigger_and_its_latencies(seen: DayRecord) -> No
     create, split = report.operation_rows(seen)
 
     assert (split["kind"], split["trigger"], split["reason"]) == ("split", "auto", "msgRateIn")
-    assert (split["sealed"], split["created"], split["epoch"]) == ([0], [1, 2], 1)
+    assert (split["sealed"], split["created"], split["epoch"]) == ([0], ["1:0000-7fff"], 1)
     assert (split["intent to commit"], split["fenced"]) == ("40 ms", "10 ms")
     assert (create["intent to commit"], create["fenced"]) == ("40 ms", "")
 

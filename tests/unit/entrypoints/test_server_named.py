@@ -141,7 +141,6 @@ def test_a_server_that_is_away_is_for_later(refused: Refused) -> None:
         (200, b"<html>welcome</html>", "has not answered whole"),
         (200, b'{"a": 1}', "the server's answer has no 'items'"),
         (200, b"[]", "the server's answer has no 'items'"),
-        (200, b'{"items": [{"topic": "a"}], "next": null}', "the server's answer has no 'state'"),
         (302, b"", "answered 302; is http://"),
         (404, b"<html>none</html>", "answered 404; is http://"),
         (404, b'{"reason": "no"}', "no; is http://"),

@@ -9,10 +9,8 @@ from controller.entrypoints.reach.direct.candidates import DirectCandidates
 from controller.entrypoints.reach.direct.consumers import DirectConsumers
 from controller.entrypoints.reach.direct.dead_letters import DirectDeadLetters
 from controller.entrypoints.reach.direct.decisions import DirectDecisions
-from controller.entrypoints.reach.direct.operations import DirectOperations
 from controller.entrypoints.reach.direct.pictures import DirectPictures
 from controller.entrypoints.reach.direct.policies import DirectPolicies
-from controller.entrypoints.reach.direct.subscriptions import DirectSubscriptions
 from controller.entrypoints.reach.direct.topics import DirectTopics
 
 
@@ -20,8 +18,6 @@ class Direct:
     """See `port.ControlPlane`. Holds nothing open between two questions, but for pictures."""
 
     topics = DirectTopics()
-    operations = DirectOperations()
-    subscriptions = DirectSubscriptions()
     policies = DirectPolicies()
     candidates = DirectCandidates()
     decisions = DirectDecisions()

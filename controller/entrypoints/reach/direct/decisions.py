@@ -10,10 +10,10 @@ from controller.bootstrap import application
 from controller.clock import to_ms
 from controller.domain.errors import NotFound
 from controller.domain.situation import Situation
-from controller.entrypoints import verdict_documents
 from controller.entrypoints.reach.columns import DECISION, INPUTS
 from controller.entrypoints.reach.port import Row
 from controller.entrypoints.reading import reading
+from controller.questions import evaluations
 from controller.services import what_if
 from controller.store.postgres import inspection
 from controller.store.postgres.clock import database_now
@@ -50,7 +50,7 @@ class DirectDecisions:
             name = None if topic is None else inspected.demand_known(tx, topic)
             rows = inspection.rows(tx, _WHY_NOT, topic=name, limit=limit)
             now = to_ms(database_now(tx))
-        return [verdict_documents.refusal_row(row, now) for row in rows]
+        return [evaluations.refusal_row(row, now) for row in rows]
 
     def inputs(self, decision_id: int) -> Row:
         """See `port.Decisions`."""

@@ -10,10 +10,8 @@ from controller.entrypoints.reach.over_http.candidates import HttpCandidates
 from controller.entrypoints.reach.over_http.consumers import HttpConsumers
 from controller.entrypoints.reach.over_http.dead_letters import HttpDeadLetters
 from controller.entrypoints.reach.over_http.decisions import HttpDecisions
-from controller.entrypoints.reach.over_http.operations import HttpOperations
 from controller.entrypoints.reach.over_http.pictures import HttpPictures
 from controller.entrypoints.reach.over_http.policies import HttpPolicies
-from controller.entrypoints.reach.over_http.subscriptions import HttpSubscriptions
 from controller.entrypoints.reach.over_http.topics import HttpTopics
 
 
@@ -22,8 +20,6 @@ class OverHttp:
 
     def __init__(self, calls: Calls) -> None:
         self.topics = HttpTopics(calls)
-        self.operations = HttpOperations(calls)
-        self.subscriptions = HttpSubscriptions(calls)
         self.policies = HttpPolicies(calls)
         self.candidates = HttpCandidates(calls)
         self.decisions = HttpDecisions(calls)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from controller.actions.action import AnyAction
     from controller.actions.context import Options
     from controller.actions.responses import Response
+    from controller.questions.question import Question, QuestionRequest
 
 API = "/api/v1"
 CALL_SECONDS = 30.0
@@ -124,6 +125,21 @@ class Calls:
             return response.model_copy(update=now)
         return response
 
+    def ask(self, question: Question, request: QuestionRequest, *, limit: int | None) -> Iterator[Row]:
+        """Yield the answers, `limit` at most, page by page; their instants are instants."""
+        path = API + _path_of(question, request)
+        if question.is_one_row:
+            yield with_instants(self.get(path))
+            return
+        filters = request.model_dump(
+            mode="json",
+            by_alias=True,
+            exclude=set(question.path_fields),
+            exclude_none=True,
+            exclude_defaults=True,
+        )
+        yield from self.pages(path, limit=limit, **filters)
+
     def intend(self, method: str, path: str, how: How, document: Mapping[str, Any] = {}) -> Changed:
         """A change that leads to an operation, which is waited for as `how` says. Raises Retryable when it takes longer,
         Terminal when it was aborted.
@@ -193,10 +209,10 @@ class Calls:
             raise Terminal(f"{error.message}; is {self.url} an address of Cleave?") from error
 
 
-def _path_of(action: AnyAction, request: BaseModel) -> str:
-    """Return the path of the action with the fields of the request that belong to it."""
-    path = action.path
-    for name in action.path_fields:
+def _path_of(declaration: AnyAction | Question, request: BaseModel) -> str:
+    """Return the path of the declaration with the fields of the request that the path names."""
+    path = declaration.path
+    for name in declaration.path_fields:
         value = str(getattr(request, name))
         parts = value.removeprefix("topic://").split("/") if name in ("topic", "namespace") else [value]
         if name in _PARTS and (len(parts) != _PARTS[name] or not all(parts)):

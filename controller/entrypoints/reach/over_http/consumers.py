@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controller.client.servers import path_part, topic_path
-from controller.entrypoints.reach.columns import ASSIGNMENT, BUCKET
-from controller.entrypoints.reach.over_http.calls import Calls, chosen
+from controller.entrypoints.reach.over_http.calls import Calls
 from controller.entrypoints.reach.port import Row
 
 
@@ -16,15 +15,6 @@ class HttpConsumers:
     """See `port.Consumers`."""
 
     calls: Calls
-
-    def assignments(self, topic: str) -> Sequence[Row]:
-        """See `port.Consumers`."""
-        return [chosen(row, ASSIGNMENT) for row in self.calls.every(f"{topic_path(topic)}/assignments")]
-
-    def buckets(self, topic: str, subscription: str | None) -> Sequence[Row]:
-        """See `port.Consumers`."""
-        rows = self.calls.every(f"{topic_path(topic)}/buckets", subscription=subscription)
-        return [chosen(row, BUCKET) for row in rows]
 
     def lag(self, topic: str, subscription: str) -> Sequence[Row]:
         """See `port.Consumers`."""

@@ -8,8 +8,8 @@ from datetime import datetime
 
 from controller.client.servers import topic_path
 from controller.domain.layout import SegmentLayout
-from controller.entrypoints.reach.columns import HOT_KEY, TOPIC
-from controller.entrypoints.reach.over_http.calls import API, Calls, chosen
+from controller.entrypoints.reach.columns import HOT_KEY
+from controller.entrypoints.reach.over_http.calls import Calls, chosen
 from controller.entrypoints.reach.port import FoundTopic, Row
 
 
@@ -18,15 +18,6 @@ class HttpTopics:
     """See `port.Topics`."""
 
     calls: Calls
-
-    def list(self, *, namespace: str | None, prefix: str, limit: int) -> Sequence[Row]:
-        """See `port.Topics`."""
-        rows = self.calls.every(f"{API}/topics", limit=limit, namespace=namespace, prefix=prefix or None)
-        return [chosen(row, TOPIC) for row in rows]
-
-    def namespaces(self, *, prefix: str, limit: int) -> Sequence[Row]:
-        """See `port.Topics`."""
-        return self.calls.every(f"{API}/namespaces", limit=limit, prefix=prefix or None)
 
     def hot_keys(self, topic: str) -> Sequence[Row]:
         """See `port.Topics`."""

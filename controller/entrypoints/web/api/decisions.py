@@ -11,15 +11,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from controller.clock import to_ms
 from controller.domain.decision import Lane
 from controller.domain.errors import NotFound
-from controller.entrypoints import verdict_documents
 from controller.entrypoints.retracing import stored_answer
-from controller.entrypoints.spans import span
 from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.paging import Asked, Listing, Page
 from controller.entrypoints.web.asked import From, OfTopic, To, Topic
 from controller.entrypoints.web.demands import READ, DemandingRoute
 from controller.entrypoints.web.paths import PREFIX, TOPIC_PATH
 from controller.entrypoints.web.refusals import REFUSALS
+from controller.questions import evaluations
+from controller.questions.spans import span
 from controller.services import what_if
 from controller.store.postgres import inspection
 from controller.store.postgres.clock import database_now
@@ -242,7 +242,7 @@ DecisionId = Annotated[int, Path(ge=0, lt=2**63, examples=[42])]
 
 
 def _decision(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, **verdict_documents.document(stored_answer(row), to_ms(row["decided_at"]))}
+    return {**row, **evaluations.document(stored_answer(row), to_ms(row["decided_at"]))}
 
 
 @router.get(f"{PREFIX}/decisions", dependencies=[READ], response_model=Page[Decision])
@@ -271,9 +271,7 @@ def list_all_refusals(acting: AtDesk, paging: Asked, topic: OfTopic = None) -> d
     with acting.app.store.transaction() as tx:
         name = None if topic is None else inspected.demand_known(tx, topic)
         now = to_ms(database_now(tx))
-        return _ALL_REFUSALS.page(
-            tx, paging, each=lambda row: verdict_documents.refusal_row(row, now), topic=name
-        )
+        return _ALL_REFUSALS.page(tx, paging, each=lambda row: evaluations.refusal_row(row, now), topic=name)
 
 
 @router.get(f"{PREFIX}/decisions/{{decision_id}}/inputs", dependencies=[READ], response_model=DecisionInputs)
@@ -321,7 +319,7 @@ def list_refusals(acting: AtDesk, paging: Asked, topic: Topic) -> dict[str, Any]
         return _WHY_NOT.page(
             tx,
             paging,
-            each=lambda row: verdict_documents.refusal_row(row, now),
+            each=lambda row: evaluations.refusal_row(row, now),
             topic_id=inspected.find_topic(tx, topic).topic_id,
         )
 
@@ -343,4 +341,4 @@ def decide(acting: AtDesk, topic: Topic, said: Annotated[Question | None, Body()
     found = what_if.ask(
         acting.app.store, acting.app.planes, topic, question.changes, frozenset(question.lanes)
     )
-    return verdict_documents.comparison(found)
+    return evaluations.comparison(found)

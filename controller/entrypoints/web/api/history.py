@@ -10,13 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from controller.domain.errors import SegmentNotFound
-from controller.entrypoints.spans import moment, span
 from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.paging import Asked, Listing, Page
 from controller.entrypoints.web.asked import From, To, Topic
 from controller.entrypoints.web.demands import READ, DemandingRoute
 from controller.entrypoints.web.paths import TOPIC_PATH
 from controller.entrypoints.web.refusals import REFUSALS
+from controller.questions.spans import moment, span
 from controller.store.topics import inspected
 
 router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["history"])

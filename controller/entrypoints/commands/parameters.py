@@ -1,0 +1,55 @@
+"""Parameters of generated commands: a required field is an argument, every other field an option."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import typer
+from pydantic.fields import FieldInfo
+
+from controller.entrypoints import completion
+
+_COMPLETIONS: Mapping[str, Callable[..., list[str]]] = {
+    "topic": completion.topics,
+    "level": completion.levels,
+    "knobs": completion.knobs,
+    "data_plane": completion.planes,
+}
+_SIMPLE_TYPES = (bool, int, float, str)
+
+
+def parameter_of(name: str, field: FieldInfo) -> inspect.Parameter:
+    """Return the parameter of a field. Pydantic checks what Typer does not."""
+    kind, is_list = _type_of(field)
+    details: dict[str, Any] = {"help": field.description, "autocompletion": _COMPLETIONS.get(name)}
+    annotation: Any = list[kind] if is_list else kind  # type: ignore[valid-type]
+    if field.is_required():
+        info = typer.Argument(metavar=name.upper(), **details)
+        return keyword(name, Annotated[annotation, info], inspect.Parameter.empty)
+    word = (field.alias or name).replace("_", "-")
+    words = f"--{word}/--no-{word}" if kind is bool and field.default is None else f"--{word}"
+    return keyword(name, Annotated[annotation | None, typer.Option(words, **details)], None)
+
+
+def keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    """Return a keyword parameter."""
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+def _type_of(field: FieldInfo) -> tuple[type, bool]:
+    """Return the type that Typer reads for the field, and whether the option is repeated."""
+    annotation = field.annotation
+    while True:
+        origin = get_origin(annotation)
+        if origin is Annotated:
+            annotation = get_args(annotation)[0]
+        elif origin in (Union, UnionType):
+            [annotation] = [part for part in get_args(annotation) if part is not NoneType][:1]
+        else:
+            break
+    if origin is not None:  # a sequence, or pairs
+        return str, True
+    return (annotation if annotation in _SIMPLE_TYPES else str), False  # type: ignore[return-value]

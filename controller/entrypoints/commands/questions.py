@@ -1,0 +1,54 @@
+"""Commands of questions: filters from the fields of the request, one table for all answers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from controller.actions.fields import fill_in
+from controller.entrypoints.commands.options import AsJson, Limit
+from controller.entrypoints.commands.parameters import keyword, parameter_of
+from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.reach.chosen import ask
+from controller.questions.question import Question, questions_of
+
+
+def add_questions(app: typer.Typer, subject: str) -> None:
+    """Add the questions of a subject to its group of commands."""
+    for question in questions_of(subject):
+        words = question.name.split()
+        if len(words) == 2:
+            app.command(words[1])(command_of(question))
+
+
+def command_of(question: Question) -> Callable[..., None]:
+    """Return the function that Typer makes a command of."""
+
+    def run(as_json: bool, limit: int = 1, **values: Any) -> None:
+        given = {name: value for name, value in values.items() if value is not None}
+        rows = list(ask(question, fill_in(question.request, given), limit=limit))
+        document = rows[0] if question.is_one_row else rows
+        columns = [name for name in question.table if name not in given] or None
+        emit(as_json, document, rows_table(rows, columns))
+
+    run.__name__, run.__doc__ = question.name.split()[-1], question.request.__doc__
+    parameters = [parameter_of(name, field) for name, field in question.request.model_fields.items()]
+    if not question.is_one_row:
+        parameters.append(keyword("limit", Limit, question.default_limit))
+    parameters.append(keyword("as_json", AsJson, False))
+    parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.is_generated = True  # type: ignore[attr-defined]  # `reach.verbs` reads it
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def __getattr__(name: str) -> Callable[..., None]:
+    """Return the command of a question whose name is one word."""
+    for question in questions_of(name):
+        if question.name == name:
+            return command_of(question)
+    raise AttributeError(name)

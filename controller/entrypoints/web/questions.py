@@ -1,0 +1,100 @@
+"""The routes of questions: path and query parameters from the declaration, rows in pages."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
+
+from controller.entrypoints.web.acting import Acting, AtDesk
+from controller.entrypoints.web.api.paging import CURSORS
+from controller.entrypoints.web.demands import DemandingRoute, demand_of
+from controller.entrypoints.web.parameters import keyword, path_parameters, route_path
+from controller.entrypoints.web.refusals import REFUSALS, json_answer
+from controller.questions.question import Question, QuestionRequest, all_questions, read_page
+
+LONGEST_PAGE = 1500
+"""Characters of `page`."""
+
+
+class Rows(BaseModel):
+    """A page of rows; a row has the columns of the view that the description of the call names."""
+
+    items: list[dict[str, Any]] = Field(examples=[[{"topic": "topic://acme/shop/orders"}]])
+    next: str | None = Field(description="The `page` to ask for next; null at the end.", examples=CURSORS)
+
+
+class OneRow(RootModel[dict[str, Any]]):
+    """A row with the columns of the view that the description of the call names."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"topic": "topic://acme/shop/orders"}]})
+
+
+class _Paging(BaseModel):
+    limit: int = Field(50, ge=1, le=1000, description="Most rows of a page.", examples=[100])
+    page: str | None = Field(
+        None,
+        max_length=LONGEST_PAGE,
+        description="The `next` of the page before; the first page without.",
+        examples=CURSORS,
+    )
+
+
+def router() -> APIRouter:
+    """Return the routes of all questions."""
+    routes = APIRouter(route_class=DemandingRoute, responses=REFUSALS)
+    for question in all_questions():
+        routes.add_api_route(
+            route_path(question.path),
+            _endpoint(question),
+            methods=["GET"],
+            dependencies=[demand_of(question.right)],
+            response_model=OneRow if question.is_one_row else Rows,
+            tags=[question.name.split()[0]],
+            openapi_extra={"x-view": question.relation},
+        )
+    return routes
+
+
+def _endpoint(question: Question) -> Any:
+    query = _query_of(question)
+
+    def ask(acting: Acting, query: Any = None, **path: Any) -> Response:
+        given = {} if query is None else {name: getattr(query, name) for name in type(query).model_fields}
+        limit, page = given.pop("limit", 1), given.pop("page", None)
+        # Every field is validated: the query by its model, the others by the parameters of the path.
+        request = question.request.model_construct(**given, **path)
+        with acting.app.store.transaction() as tx:
+            answer = read_page(tx, question, request, limit=limit, page=page)
+        if question.is_one_row:
+            return json_answer(answer.rows[0])
+        return json_answer({"items": answer.rows, "next": answer.next})
+
+    ask.__name__ = question.name.replace(" ", "_").replace("-", "_")
+    ask.__doc__ = f"{question.request.__doc__}\n\nA row of `{question.relation}`."
+    parameters = [keyword("acting", AtDesk), *path_parameters(question.path_fields, question.request)]
+    if query is not None:
+        parameters.append(keyword("query", Annotated[query, Query()]))
+    ask.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return ask
+
+
+def _query_of(question: Question) -> type[BaseModel] | None:
+    """Return the model of the query; None for one row, which the path names."""
+    if question.is_one_row:
+        return None
+    request: type[QuestionRequest] = question.request
+    fields: dict[str, Any] = {
+        name: (field.annotation, field)
+        for name, field in request.model_fields.items()
+        if name not in question.path_fields
+    }
+    model: type[BaseModel] = create_model(
+        request.__name__, __base__=_Paging, __module__=request.__module__, **fields
+    )
+    model.model_config = {**request.model_config}
+    model.model_rebuild(force=True)
+    return model

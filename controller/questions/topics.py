@@ -1,0 +1,65 @@
+"""Topics and namespaces."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from controller.domain.names import LONGEST_TOPIC
+from controller.questions.question import Question, QuestionRequest, TopicQuestion
+
+Prefix = Annotated[str, Field(max_length=LONGEST_TOPIC, examples=["topic://acme/"])]
+
+
+class ListTopics(QuestionRequest):
+    """List topics that are not deleted, by name."""
+
+    namespace: str | None = Field(
+        None, max_length=1000, description="tenant/namespace.", examples=["acme/shop"]
+    )
+    prefix: Prefix | None = Field(
+        None, description="Full names that begin with this.", examples=["topic://acme/"]
+    )
+
+
+class ShowTopic(TopicQuestion):
+    """Show a topic."""
+
+
+class ListNamespaces(QuestionRequest):
+    """List namespaces that have a topic which is not deleted, by name."""
+
+    prefix: Prefix | None = Field(None, description="Names that begin with this.", examples=["acme/"])
+
+
+LIST_TOPICS = Question(
+    "topics list",
+    "/topics",
+    "inspect.topics",
+    ListTopics,
+    {"topic": str},
+    {"namespace": "namespace = :namespace", "prefix": "starts_with(topic, :prefix)"},
+    always="state <> 'deleted'",
+    table=("topic", "state", "epoch", "data_plane"),
+    default_limit=1000,
+)
+SHOW_TOPIC = Question(
+    "topics get",
+    "/topics/{topic}",
+    "inspect.topics",
+    ShowTopic,
+    {"topic": str},
+    {"topic": "topic_id = :topic_id"},
+    missing="topic {topic} does not exist; create it or check the name",
+)
+LIST_NAMESPACES = Question(
+    "topics namespaces",
+    "/namespaces",
+    "(SELECT DISTINCT namespace FROM inspect.topics WHERE state <> 'deleted')",
+    ListNamespaces,
+    {"namespace": str},
+    {"prefix": "starts_with(namespace, :prefix)"},
+    default_limit=1000,
+)
+QUESTIONS = (LIST_TOPICS, SHOW_TOPIC, LIST_NAMESPACES)
