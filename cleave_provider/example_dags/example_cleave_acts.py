@@ -27,13 +27,13 @@ def example_cleave_acts() -> None:
         task_id="ceiling", level="{{ params.topic }}", knobs={"max_segments": 16}
     )
     split = SplitSegmentOperator(
-        task_id="split", topic="{{ params.topic }}", segment="{{ params.segment }}", reason="a busy day"
+        task_id="split", topic="{{ params.topic }}", segment_id="{{ params.segment }}", reason="a busy day"
     )
     merge = MergeSegmentsOperator(
         task_id="merge",
         topic="{{ params.topic }}",
-        first="{{ " + CHILDREN + "[0] }}",
-        second="{{ " + CHILDREN + "[1] }}",
+        first_id="{{ " + CHILDREN + "[0] }}",
+        second_id="{{ " + CHILDREN + "[1] }}",
         reason="the day is over",
     )
     ceiling >> split >> merge

@@ -29,7 +29,7 @@ from controller.domain.whole_numbers import MOST
 TOPIC_PATTERN = r"^\s*(((topic|persistent)://)?[^/\s]+/[^/\s]+/)?[^/\s]+\s*$"
 
 
-def _as_value_error(rule: Callable[[Any], object]) -> Callable[[Any], Any]:
+def as_value_error(rule: Callable[[Any], object]) -> Callable[[Any], Any]:
     """Return the rule with the error that pydantic expects."""
 
     def checked(value: Any) -> Any:
@@ -43,7 +43,7 @@ def _as_value_error(rule: Callable[[Any], object]) -> Callable[[Any], Any]:
 
 def _from_text(rule: Callable[[str], object]) -> BeforeValidator:
     """Apply the rule to text; other values are for the type to check."""
-    checked = _as_value_error(rule)
+    checked = as_value_error(rule)
     return BeforeValidator(lambda value: checked(value.strip()) if isinstance(value, str) else value)
 
 
@@ -88,7 +88,7 @@ def _finite(text: str) -> float | str:
 
 def name_of(kind: str) -> AfterValidator:
     """Demand that the text is a name of this kind."""
-    return AfterValidator(_as_value_error(partial(demand_name, kind)))
+    return AfterValidator(as_value_error(partial(demand_name, kind)))
 
 
 TopicName = Annotated[
@@ -109,25 +109,25 @@ SubscriptionName = Annotated[
     Field(max_length=LONGEST_NAME, description="Name of the subscription.", examples=["billing"]),
     name_of("subscription"),
 ]
-Properties = Annotated[dict[str, str], BeforeValidator(_as_value_error(lambda value: _pairs(value, str)))]
+Properties = Annotated[dict[str, str], BeforeValidator(as_value_error(lambda value: _pairs(value, str)))]
 """Names and texts, also as a list of `key=value`."""
 Knobs = Annotated[
     dict[str, Any],
     Field(max_length=100),
-    BeforeValidator(_as_value_error(lambda value: _pairs(value, _json))),
+    BeforeValidator(as_value_error(lambda value: _pairs(value, _json))),
 ]
 """Knobs of a policy with their values, also as a list of `knob=value`; null takes a knob back."""
 Hash = Annotated[
     int,
     Field(ge=0, le=0xFFFF, examples=[32768]),
-    BeforeValidator(_as_value_error(_hash)),
+    BeforeValidator(as_value_error(_hash)),
 ]
 """A point on the ring, as a number or as text (`0x8000`)."""
 SegmentId = Annotated[int, Field(ge=0, le=MOST, examples=[0])]
 Reason = Annotated[
     str,
     Field(min_length=1, max_length=LONGEST_REASON),
-    AfterValidator(_as_value_error(partial(demand_reason, "reason"))),
+    AfterValidator(as_value_error(partial(demand_reason, "reason"))),
 ]
 
 

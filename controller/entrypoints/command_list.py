@@ -106,7 +106,7 @@ _COMMANDS = {
     "backtests": ("backtest:app", "Backtests that were run: list, show."),
     "decisions": (
         "decisions:app",
-        "List decisions of the ledger, newest first; or replay them: the same inputs, the same answer.",
+        "Decisions: list, show, refusals; or replay them: the same inputs, the same answer.",
     ),
     "operations": ("questions:operations", "List operations, newest first."),
     "audit": ("questions:audit", "List requests that changed something or were denied, newest first."),

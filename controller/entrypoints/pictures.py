@@ -44,18 +44,6 @@ _WHY_NOT = """
 _SUBSCRIPTIONS = """
     SELECT subscription, kind, consumers FROM inspect.subscriptions WHERE topic_id = :topic_id ORDER BY subscription LIMIT 10
 """
-HOT_KEYS = """
-    SELECT l.segment_id, l.hash_range, l.hottest_ratio AS load, coalesce(k.hottest, alone.hash_range) AS hottest,
-           coalesce(k.share, alone.share) AS share, coalesce(k.load_on_hottest, alone.share * l.hottest_ratio) AS load_on_hottest,
-           k.messages, k.age_seconds, k.is_fresh, w.value AS unsplittable_load
-      FROM inspect.load_now l
-      LEFT JOIN LATERAL (SELECT l.hash_range, 1 AS share WHERE left(l.hash_range, 4) = right(l.hash_range, 4)) alone ON true
-      LEFT JOIN inspect.key_sketches k ON k.topic_id = l.topic_id AND k.segment_id = l.segment_id
-      LEFT JOIN (SELECT segment_id, max(value) AS value FROM inspect.why_not
-                  WHERE topic = :topic AND reason = 'unsplittable' GROUP BY segment_id) w ON w.segment_id = l.segment_id
-     WHERE l.topic = :topic AND (k.segment_id IS NOT NULL OR w.segment_id IS NOT NULL)
-"""
-"""Which part of each ACTIVE segment of `:topic` has the most load; in no order."""
 Document = dict[str, Any]
 
 

@@ -11,6 +11,7 @@ from controller.clock import to_datetime, to_ms
 from controller.domain.decision import Lane
 from controller.domain.hash_range import HashRange
 from controller.domain.situation import Situation
+from controller.questions.evaluations import stored_answer
 from controller.services.retrace import Decided, Retraced, SegmentLife, retrace, windows_of
 from controller.settings import Settings
 from controller.store.postgres import inspection
@@ -25,16 +26,6 @@ _SEGMENTS = """
      WHERE topic_id = :topic_id"""
 _LEAST_BEFORE_MS = 3_600_000
 """So much of the history before the first decision is read at least: records and memories need a past."""
-
-
-def stored_answer(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The evaluation that a row of `inspect.decision_inputs` holds."""
-    valid_until = row["valid_until"]
-    return {
-        "decisions": row["decisions"],
-        "refusals": row["refusals"],
-        "valid_until": None if valid_until is None else to_ms(valid_until),
-    }
 
 
 def retraced(tx: Connection, settings: Settings, rows: Sequence[Mapping[str, Any]]) -> Iterator[Retraced]:

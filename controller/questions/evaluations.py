@@ -23,6 +23,16 @@ Document = Mapping[str, Any]
 IN_FORCE, WHAT_IF = "in_force", "what_if"
 
 
+def stored_answer(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the evaluation that a row of `inspect.decisions` or `inspect.decision_inputs` holds."""
+    valid_until = row["valid_until"]
+    return {
+        "decisions": row["decisions"],
+        "refusals": row["refusals"],
+        "valid_until": None if valid_until is None else to_ms(valid_until),
+    }
+
+
 def document(evaluation: Document, now: int) -> dict[str, Any]:
     """The evaluation with the keys of `inspect.why_not`: instants as such, not as milliseconds. Each refusal says how
     far it was from acting at `now`, the moment of the question.

@@ -61,6 +61,7 @@ SHOW_OPERATION = Question(
     {"operation_id": int},
     {"operation_id": "operation_id = :operation_id"},
     missing="operation {operation_id} is not in the journal; list the topic's operations",
+    one_row=True,
 )
 LIST_STEPS = Question(
     "operations steps",

@@ -10,19 +10,20 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from sqlalchemy import Connection
 
-from controller.actions.fields import TopicName
+from controller.actions.fields import TopicName, as_value_error
 from controller.actions.rights import Right
 from controller.domain.errors import InvalidInput, NotFound
 from controller.domain.shown import shown
 from controller.domain.whole_numbers import MOST
+from controller.questions.spans import instant
 from controller.store.postgres import inspection
 from controller.store.topics import inspected
 
@@ -34,9 +35,35 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "consumers": "controller.questions.consumers",
         "operations": "controller.questions.operations",
         "audit": "controller.questions.audit",
+        "decisions": "controller.questions.decisions",
+        "history": "controller.questions.history",
     }
 )
 """Module with the questions of a subject. It is loaded when somebody asks for the subject."""
+
+
+def _instant(value: object) -> object:
+    return instant(value, datetime.now(UTC)) if isinstance(value, str) else value
+
+
+Instant = Annotated[datetime, BeforeValidator(as_value_error(_instant)), WithJsonSchema({"type": "string"})]
+"""An instant, or how long ago: `2026-11-21T03:00:00Z`, `12h`, `7d`."""
+Since = Annotated[
+    Instant | None,
+    Field(
+        alias="from",
+        description="From this instant on, or so long ago.",
+        examples=["12h", "2026-11-21T03:00:00Z"],
+    ),
+]
+Until = Annotated[
+    Instant | None,
+    Field(
+        alias="to",
+        description="Until before this instant, or so long ago.",
+        examples=["1h", "2026-11-21T04:00:00Z"],
+    ),
+]
 
 
 class QuestionRequest(BaseModel):
@@ -84,8 +111,12 @@ class Question:
     right: Right = Right.READ
     of_past: bool = False
     """The topic may be one that was deleted."""
+    one_row: bool = False
+    """Whether the answer is one row, as for a question that names an id."""
     missing: str | None = None
-    """For a question about one row: the error where there is none, with fields in braces."""
+    """The error where there is no row at all, with fields in braces."""
+    is_command: bool = True
+    """Whether the question is a command as well."""
     present: Callable[[Row, datetime], Row] | None = None
     """Turns the codes of a row into sentences, as of an instant."""
     default_limit: int = 30
@@ -99,11 +130,6 @@ class Question:
     def relation(self) -> str:
         """The view or function without its parameters."""
         return self.view.partition("(")[0]
-
-    @property
-    def is_one_row(self) -> bool:
-        """Whether the answer is one row."""
-        return self.missing is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +159,14 @@ def read_page(
 ) -> Page:
     """Return one page of answers. Raises TopicNotFound, InvalidInput for a page that is none, NotFound for a row that is none."""
     values = request.model_dump(exclude_none=True)
+    _demand_span(values)
     bound = values | _topic_values(tx, question, values.get("topic"))
     after = _read_keys(question, page)
     # One row more than the page holds tells that there is another page.
     rows = inspection.rows(
         tx, _statement(question, values, after is not None), **bound, **(after or {}), limit=limit + 1
     )
-    if question.missing is not None and not rows:
+    if question.missing is not None and not rows and page is None:
         raise NotFound(question.missing.format_map(values))
     answers, is_last = rows[:limit], len(rows) <= limit
     following = (
@@ -161,6 +188,14 @@ def read_rows(
         if page is None:
             return
         left = None if left is None else left - size
+
+
+def _demand_span(values: Mapping[str, Any]) -> None:
+    since, until = values.get("since"), values.get("until")
+    if since is not None and until is not None and since >= until:
+        raise InvalidInput(
+            f"nothing lies between --from {since.isoformat()} and --to {until.isoformat()}; give --from the earlier"
+        )
 
 
 def _topic_values(tx: Connection, question: Question, topic: str | None) -> dict[str, Any]:

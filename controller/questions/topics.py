@@ -52,6 +52,7 @@ SHOW_TOPIC = Question(
     {"topic": str},
     {"topic": "topic_id = :topic_id"},
     missing="topic {topic} does not exist; create it or check the name",
+    one_row=True,
 )
 LIST_NAMESPACES = Question(
     "topics namespaces",

@@ -81,3 +81,16 @@ CREATE VIEW inspect.load_sources AS
 SELECT o.source, o.observed_at, round(extract(epoch FROM clock_timestamp() - o.observed_at), 1) AS silent_seconds
   FROM cleave.load_source o;
 COMMENT ON VIEW inspect.load_sources IS 'When each reporter (a broker) was last heard of.';
+
+CREATE VIEW inspect.hot_keys AS
+SELECT l.topic, l.topic_id, l.segment_id, l.hash_range, l.hottest_ratio AS load, coalesce(k.hottest, alone.hash_range) AS hottest,
+       coalesce(k.share, alone.share) AS share, coalesce(k.load_on_hottest, alone.share * l.hottest_ratio) AS load_on_hottest,
+       k.messages, k.age_seconds, k.is_fresh, w.value AS unsplittable_load
+  FROM inspect.load_now l
+  LEFT JOIN LATERAL (SELECT l.hash_range, 1 AS share WHERE left(l.hash_range, 4) = right(l.hash_range, 4)) alone ON true
+  LEFT JOIN inspect.key_sketches k ON k.topic_id = l.topic_id AND k.segment_id = l.segment_id
+  LEFT JOIN (SELECT topic_id, segment_id, max(value) AS value FROM inspect.why_not WHERE reason = 'unsplittable' GROUP BY 1, 2) w
+         ON w.topic_id = l.topic_id AND w.segment_id = l.segment_id
+ WHERE k.segment_id IS NOT NULL OR w.segment_id IS NOT NULL;
+COMMENT ON VIEW inspect.hot_keys IS
+    'The part of each ACTIVE segment with the most load, in units of capacity; unsplittable_load is on one hash, so no split takes it away.';

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from controller.actions.action import AnyAction, actions_of
-from controller.actions.context import Options
+from controller.actions.context import COMMAND_REASON, Options
 from controller.actions.fields import fill_in
 from controller.actions.responses import Response
 from controller.entrypoints.commands.options import AsJson, DryRun, NoWait, TimeoutSeconds
@@ -38,6 +38,8 @@ def command_of(action: AnyAction) -> Callable[..., None]:
         dry_run: bool, no_wait: bool, timeout_seconds: float, as_json: bool, yes: bool, **values: Any
     ) -> None:
         given = {name: value for name, value in values.items() if value is not None}
+        if "reason" in action.request.model_fields:
+            given.setdefault("reason", COMMAND_REASON)
         request = fill_in(action.request, given)
         if action.confirms is not None and not (yes or dry_run):
             typer.confirm(action.confirms.format_map(request.model_dump()), abort=True, err=True)

@@ -20,19 +20,20 @@ from controller.domain.replay import Replay
 from controller.domain.replay import replay as made_again
 from controller.entrypoints import completion
 from controller.entrypoints.commands import verdicts
-from controller.entrypoints.commands.ledger import TopicFilter
-from controller.entrypoints.commands.options import AsJson, From, Limit, To
+from controller.entrypoints.commands.options import AsJson, From, To
+from controller.entrypoints.commands.questions import add_questions
 from controller.entrypoints.output import cell, emit, rows_table
-from controller.entrypoints.reach.chosen import control_plane
+from controller.entrypoints.reach.chosen import ask
 from controller.entrypoints.reach.verbs import demand_database
 from controller.entrypoints.reading import reading
-from controller.entrypoints.retracing import stored_answer
 from controller.questions import evaluations
+from controller.questions.decisions import LIST_INPUTS, SHOW_INPUTS, ListInputs, ShowInputs
+from controller.questions.evaluations import stored_answer
 from controller.questions.spans import span
 from controller.services.retrace import Retraced
 from controller.settings import load_settings
 
-app = typer.Typer(invoke_without_command=True)
+app = typer.Typer(no_args_is_help=True)
 
 _SHOWN_IN_FULL = 10
 """Decisions with another answer that are shown with all their acts and refusals."""
@@ -40,37 +41,10 @@ _SHOWN_IN_FULL = 10
 STORED, REPLAYED = "stored", "replayed"
 
 
-@app.callback()
-def decisions(
-    context: typer.Context,
-    topic: TopicFilter = None,
-    why_not: Annotated[
-        bool, typer.Option("--why-not", help="The latest refusals instead: what was left alone, and why.")
-    ] = False,
-    limit: Limit = 30,
-    as_json: AsJson = False,
-) -> None:
-    """List decisions of the ledger, newest first."""
-    if context.invoked_subcommand is not None:
-        return
-    name = None if topic is None else topic_name(topic)
-    with control_plane() as cleave:
-        asked = cleave.decisions
-        rows = asked.left_alone(topic=name, limit=limit) if why_not else asked.list(topic=name, limit=limit)
-    which = () if name else ("topic",)
-    if not why_not:
-        columns = ("decision_id", "decided_at", *which, "epoch", "lanes", "acts")
-        emit(as_json, rows, rows_table(rows, columns))
-        return
-    columns = (*which, "lane", "segment", "reason", "figures", "not_before")
-    cells = [{**row, "segment": _pair(row), "figures": row["how_far"]} for row in rows]
-    emit(as_json, rows, rows_table(cells, columns))
-
-
 @app.command()
 def replay(
     decision_id: Annotated[
-        int | None, typer.Argument(metavar="ID", help="The decision, as `cleave decisions` lists it.")
+        int | None, typer.Argument(metavar="ID", help="The decision, as `cleave decisions list` lists it.")
     ] = None,
     topic: Annotated[
         str | None,
@@ -104,8 +78,7 @@ def replay(
 
 
 def _replay_one(decision_id: int, as_json: bool) -> bool:
-    with control_plane() as cleave:
-        row = cleave.decisions.inputs(decision_id)
+    [row] = ask(SHOW_INPUTS, ShowInputs(decision_id=decision_id), limit=1)
     again = _again(row)
     emit(
         as_json,
@@ -121,14 +94,13 @@ def _replay_all(topic: str, since: str | None, until: str | None, as_json: bool)
     replayed, made_by, now_by = 0, set[str](), set[str]()
     differing: list[tuple[Mapping[str, Any], Replay]] = []
     name = topic_name(topic)
-    with control_plane() as cleave:
-        for row in cleave.decisions.ledger(name, begins, ends):
-            again = _again(row)
-            replayed += 1
-            made_by.add(row["code_version"])
-            now_by |= {again.code_version} if again.code_version else set()
-            if not again.is_same:
-                differing.append((row, again))
+    for row in ask(LIST_INPUTS, ListInputs(topic=name, since=begins, until=ends), limit=None):
+        again = _again(row)
+        replayed += 1
+        made_by.add(row["code_version"])
+        now_by |= {again.code_version} if again.code_version else set()
+        if not again.is_same:
+            differing.append((row, again))
     document = {
         "topic": name,
         "replayed": replayed,
@@ -165,8 +137,8 @@ def _retrace(topic: str, since: str | None, until: str | None, as_json: bool) ->
     demand_database("decisions replay --from-history")
     begins, ends = span(since, until)
     settings, name = load_settings(), topic_name(topic)
-    with control_plane() as cleave:
-        rows = {row["decision_id"]: row for row in cleave.decisions.ledger(name, begins, ends)}
+    inputs = ask(LIST_INPUTS, ListInputs(topic=name, since=begins, until=ends), limit=None)
+    rows = {row["decision_id"]: row for row in inputs}
     with reading() as tx:
         found = list(retraced(tx, settings, list(rows.values())))
     differing = [one for one in found if not one.is_same]
@@ -260,5 +232,4 @@ def _outcome(again: Replay) -> str:
     return "the same acts and refusals, in another order"
 
 
-def _pair(row: Mapping[str, Any]) -> str:
-    return "+".join(str(row[one]) for one in ("segment_id", "other_id") if row[one] is not None)
+add_questions(app, "decisions")

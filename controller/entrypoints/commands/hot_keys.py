@@ -12,7 +12,9 @@ from rich.text import Text
 from controller.domain.names import topic_name
 from controller.entrypoints.commands.options import AsJson, Topic
 from controller.entrypoints.output import emit, rows_table
-from controller.entrypoints.reach.chosen import control_plane
+from controller.entrypoints.reach.chosen import ask
+from controller.questions.history import LIST_HOT_KEYS
+from controller.questions.question import TopicQuestion
 
 _COLUMNS = (
     "segment_id",
@@ -33,8 +35,7 @@ _ADVICE = (
 
 def hot_keys(topic: Topic, as_json: AsJson = False) -> None:
     name = topic_name(topic)
-    with control_plane() as cleave:
-        rows = sorted(cleave.topics.hot_keys(name), key=_hottest_first)
+    rows = sorted(ask(LIST_HOT_KEYS, TopicQuestion(topic=name), limit=None), key=_hottest_first)
     table = rows_table([_shown(one) for one in rows], _COLUMNS, title=name)
     emit(as_json, {"topic": name, "segments": rows}, _with_advice(table, rows))
 

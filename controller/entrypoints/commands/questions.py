@@ -20,7 +20,7 @@ def add_questions(app: typer.Typer, subject: str) -> None:
     """Add the questions of a subject to its group of commands."""
     for question in questions_of(subject):
         words = question.name.split()
-        if len(words) == 2:
+        if len(words) == 2 and question.is_command:
             app.command(words[1])(command_of(question))
 
 
@@ -30,13 +30,13 @@ def command_of(question: Question) -> Callable[..., None]:
     def run(as_json: bool, limit: int = 1, **values: Any) -> None:
         given = {name: value for name, value in values.items() if value is not None}
         rows = list(ask(question, fill_in(question.request, given), limit=limit))
-        document = rows[0] if question.is_one_row else rows
+        document = rows[0] if question.one_row else rows
         columns = [name for name in question.table if name not in given] or None
         emit(as_json, document, rows_table(rows, columns))
 
     run.__name__, run.__doc__ = question.name.split()[-1], question.request.__doc__
     parameters = [parameter_of(name, field) for name, field in question.request.model_fields.items()]
-    if not question.is_one_row:
+    if not question.one_row:
         parameters.append(keyword("limit", Limit, question.default_limit))
     parameters.append(keyword("as_json", AsJson, False))
     parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)

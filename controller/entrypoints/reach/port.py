@@ -6,7 +6,7 @@ the same. Errors are those of `domain.errors`, whichever way they came.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -65,9 +65,6 @@ class FoundTopic:
 
 class Topics(Protocol):
     """Topics, and their layouts now and then. Each names its topic in full, and raises TopicNotFound."""
-
-    def hot_keys(self, topic: str) -> Sequence[Row]:
-        """Which part of each ACTIVE segment has the most load, by segment, with the columns `HOT_KEY`."""
 
     def find(self, topic: str) -> FoundTopic:
         """One, in whatever state but deleted."""
@@ -227,19 +224,7 @@ class Candidates(Protocol):
 
 
 class Decisions(Protocol):
-    """The ledger, and what decisions are made on."""
-
-    def list(self, *, topic: str | None, limit: int) -> Sequence[Row]:
-        """Newest first, with the columns `DECISION`. Raises TopicNotFound for a name that no topic ever had."""
-
-    def left_alone(self, *, topic: str | None, limit: int) -> Sequence[Row]:
-        """What was refused at the newest evaluation of each lane, newest first, with the columns `LEFT_ALONE`. Raises as `list`."""
-
-    def inputs(self, decision_id: int) -> Row:
-        """What one was made on, and its answer, with the columns `INPUTS`. Raises NotFound."""
-
-    def ledger(self, topic: str, since: datetime, until: datetime) -> Iterator[Row]:
-        """The same of a topic's decisions from `since` until before `until`, in the order they were made. Raises as `list`."""
+    """Topics as they would be decided on."""
 
     def situations(self, topic: str, changes: Mapping[str, Any]) -> tuple[Situation, Situation]:
         """What would be decided on now, under the policy in force and under the changed one. Raises as `services.what_if.ask`."""

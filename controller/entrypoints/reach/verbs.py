@@ -29,7 +29,6 @@ BOTH_WAYS = frozenset(
         "policy promote",
         "decide",
         "what-if",
-        "decisions",
         "decisions replay",
         "consumers lag",
         "dead-letters list",

@@ -52,7 +52,7 @@ def router() -> APIRouter:
             _endpoint(question),
             methods=["GET"],
             dependencies=[demand_of(question.right)],
-            response_model=OneRow if question.is_one_row else Rows,
+            response_model=OneRow if question.one_row else Rows,
             tags=[question.name.split()[0]],
             openapi_extra={"x-view": question.relation},
         )
@@ -69,7 +69,7 @@ def _endpoint(question: Question) -> Any:
         request = question.request.model_construct(**given, **path)
         with acting.app.store.transaction() as tx:
             answer = read_page(tx, question, request, limit=limit, page=page)
-        if question.is_one_row:
+        if question.one_row:
             return json_answer(answer.rows[0])
         return json_answer({"items": answer.rows, "next": answer.next})
 
@@ -84,7 +84,7 @@ def _endpoint(question: Question) -> Any:
 
 def _query_of(question: Question) -> type[BaseModel] | None:
     """Return the model of the query; None for one row, which the path names."""
-    if question.is_one_row:
+    if question.one_row:
         return None
     request: type[QuestionRequest] = question.request
     fields: dict[str, Any] = {

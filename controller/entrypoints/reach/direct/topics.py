@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 
 from controller.domain.layout import SegmentLayout
-from controller.entrypoints.pictures import HOT_KEYS
-from controller.entrypoints.reach.port import FoundTopic, Row
+from controller.entrypoints.reach.port import FoundTopic
 from controller.entrypoints.reading import reading
-from controller.store.postgres import inspection
 from controller.store.topics import inspected
-
-_HOT_KEYS = f"{HOT_KEYS} ORDER BY segment_id"
 
 
 class DirectTopics:
     """See `port.Topics`."""
-
-    def hot_keys(self, topic: str) -> Sequence[Row]:
-        """See `port.Topics`."""
-        with reading() as tx:
-            return inspection.rows(tx, _HOT_KEYS, topic=inspected.find_topic(tx, topic).name)
 
     def find(self, topic: str) -> FoundTopic:
         """See `port.Topics`."""

@@ -106,7 +106,6 @@ class Calls:
         """Perform the action on the server, and wait for its operation as the options say."""
         from controller.actions.responses import OperationResponse
 
-        is_operation = issubclass(action.response, OperationResponse)
         wait_seconds = 0.0 if options.dry_run else min(options.wait_seconds, LONGEST_WAIT_SECONDS)
         answer = self.change(
             action.method,
@@ -114,7 +113,7 @@ class Calls:
             request.model_dump(mode="json", exclude=set(action.path_fields), exclude_none=True),
             options.dry_run,
             answer_seconds=action.answer_seconds,
-            wait_seconds=wait_seconds if is_operation and wait_seconds else None,
+            wait_seconds=wait_seconds if action.is_waited_for and wait_seconds else None,
         )
         response = _response_of(action, answer)
         if isinstance(response, OperationResponse) and not options.dry_run and options.wait_seconds > 0:
@@ -128,7 +127,7 @@ class Calls:
     def ask(self, question: Question, request: QuestionRequest, *, limit: int | None) -> Iterator[Row]:
         """Yield the answers, `limit` at most, page by page; their instants are instants."""
         path = API + _path_of(question, request)
-        if question.is_one_row:
+        if question.one_row:
             yield with_instants(self.get(path))
             return
         filters = request.model_dump(

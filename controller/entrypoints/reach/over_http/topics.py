@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from controller.client.servers import topic_path
 from controller.domain.layout import SegmentLayout
-from controller.entrypoints.reach.columns import HOT_KEY
-from controller.entrypoints.reach.over_http.calls import Calls, chosen
-from controller.entrypoints.reach.port import FoundTopic, Row
+from controller.entrypoints.reach.over_http.calls import Calls
+from controller.entrypoints.reach.port import FoundTopic
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +16,6 @@ class HttpTopics:
     """See `port.Topics`."""
 
     calls: Calls
-
-    def hot_keys(self, topic: str) -> Sequence[Row]:
-        """See `port.Topics`."""
-        return [chosen(row, HOT_KEY) for row in self.calls.every(f"{topic_path(topic)}/hot-keys")]
 
     def find(self, topic: str) -> FoundTopic:
         """See `port.Topics`."""

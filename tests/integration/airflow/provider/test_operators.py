@@ -73,14 +73,14 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(
     assert len(bench.layout.active) == 2
     assert bench.live_operations() == []
     assert done.xcom_pull(task_ids="act")["dry_run"] is True
-    assert "merge would seal [0, 1]" in capsys.readouterr().out.replace("\n", " ")
+    assert "merge would seal 0, 1" in capsys.readouterr().out.replace("\n", " ")
 
 
 @pytest.mark.parametrize(
     ("made", "line"),
     [
         (act("SplitSegmentOperator", segment_id=77), "segment 77"),
-        (act("SplitSegmentOperator", segment_id="the hot one"), "segment='the hot one'"),
+        (act("SplitSegmentOperator", segment_id="the hot one"), "segment_id='the hot one'"),
         (act("MergeSegmentsOperator", first_id=0, second_id=2), "not adjacent"),
         (
             "SetAutoScalePolicyOperator(task_id='act', level='cluster', knobs={'how_hot': 1})",
@@ -126,7 +126,7 @@ def recorded(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t
     monkeypatch.setenv("CLEAVE_HISTORY_URL", str(tmp_path / "history"))
     monkeypatch.setenv("SPARK_MASTER", "none")
     bench.create()
-    since = datetime.now(UTC).replace(second_id=0, microsecond=0) + timedelta(hours=1)
+    since = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(hours=1)
     history = RateHistory(str(tmp_path / "history"))
     for minute in range(1, 31):
         keep_rates(history, milliseconds(since) + minute * 60_000, {(bench.topic_id, 0): 500.0 * minute})

@@ -57,8 +57,8 @@ MISTAKES = [
     (("lineage", T, "99"), f"topic://{T}"),
     (("layout", T, "--at", "99"), f"topic://{T}"),
     (("policy", "set", "cluster", "split_msg_rate_in=NaN"), "nan"),
-    (("decisions", "--topic", "a/b/nobody"), "topic://a/b/nobody does not exist"),
-    (("decisions", "--why-not", "--topic", "a/b/nobody"), "topic://a/b/nobody does not exist"),
+    (("decisions", "list", "--topic", "a/b/nobody"), "topic://a/b/nobody does not exist"),
+    (("decisions", "refusals", "--topic", "a/b/nobody"), "topic://a/b/nobody does not exist"),
     (("operations", "--topic", "a/b/nobody"), "topic://a/b/nobody does not exist"),
     (("operations", "--stuck", "--topic", "a/b/nobody"), "topic://a/b/nobody does not exist"),
     (("key", "a/b/nobody", "k"), "topic://a/b/nobody does not exist"),
@@ -96,7 +96,7 @@ MISTAKES = [
     (("decide", T, "--snapshot", "-"), "one of the two"),
     (("decide", "a/b/nobody"), "does not exist"),
     (("decide", "--snapshot", "/nowhere/file.json"), "No such file"),
-    (("decisions", "--limit", "0"), "Invalid value for"),
+    (("decisions", "list", "--limit", "0"), "Invalid value for"),
     (("lineage", T, "99"), "99"),
     (("lineage", "a/b/nobody"), "does not exist"),
     (("layout", T, "--at", "nonsense"), "neither an epoch"),
@@ -220,7 +220,10 @@ def test_the_shell_completes_topics_knobs_planes_and_levels(
     cleave.ok("topics", "create", "acme/web/clicks")
 
     assert completed(database, "layout", "acme/s") == ["acme/shop/orders"]
-    assert completed(database, "decisions", "--topic", "acme/") == ["acme/shop/orders", "acme/web/clicks"]
+    assert completed(database, "decisions", "list", "--topic", "acme/") == [
+        "acme/shop/orders",
+        "acme/web/clicks",
+    ]
     assert completed(database, "policy", "set", "acme/shop/orders", "max_s") == ["max_segments="]
     assert completed(database, "policy", "get", "c") == ["cluster"]
     assert completed(database, "policy", "get", "acme/sho") == ["acme/shop", "acme/shop/orders"]

@@ -138,10 +138,10 @@ def test_the_ledger_is_listed_with_and_without_refusals(cleave: CommandLine, ord
                   'test' FROM cleave.topic"""
     )
 
-    (decision,) = cleave.json("decisions", "--topic", orders)
-    (refusal,) = cleave.json("decisions", "--why-not", "--topic", orders)
+    (decision,) = cleave.json("decisions", "list", "--topic", orders)
+    (refusal,) = cleave.json("decisions", "refusals", "--topic", orders)
 
     assert decision["acts"] == ["split 0 (msgRateIn)"]
     assert (refusal["segment_id"], refusal["reason"], refusal["needed"]) == (1, "at-max-segments", 2)
     assert "split 0 (msgRateIn)" in cleave.ok("decisions")
-    assert "at-max-segments" in cleave.ok("decisions", "--why-not")
+    assert "at-max-segments" in cleave.ok("decisions", "refusals")

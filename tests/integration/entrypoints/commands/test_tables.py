@@ -92,9 +92,9 @@ def test_what_is_too_wide_even_so_is_one_block_a_row(cleave: CommandLine, eighty
 
 def test_times_say_their_zone(cleave: CommandLine, past: str) -> None:
     assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", cleave.ok("subscriptions", "list", past))
-    said = " ".join(cleave.ok("decisions", "--why-not", "--topic", past).split())
+    said = " ".join(cleave.ok("decisions", "refusals", "--topic", past).split())
     assert "last_merge_at 2025-11-22 14:50:00Z, needs 2025-11-22 14:55:00Z" in said
-    [refusal] = [row for row in cleave.json("decisions", "--why-not") if row["lane"] == "merge"]
+    [refusal] = [row for row in cleave.json("decisions", "refusals") if row["lane"] == "merge"]
     assert refusal["value_at"] == "2025-11-22T14:50:00+00:00"
 
 

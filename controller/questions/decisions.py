@@ -1,0 +1,169 @@
+"""Decisions of the ledger with their inputs, and the refusals of the newest evaluations."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import Field
+
+from controller.clock import to_ms
+from controller.domain.whole_numbers import MOST
+from controller.questions import evaluations
+from controller.questions.question import (
+    Question,
+    QuestionRequest,
+    Row,
+    Since,
+    TopicFilter,
+    TopicQuestion,
+    Until,
+)
+
+DecisionId = Annotated[int, Field(ge=0, le=MOST, description="Id of the decision.", examples=[42])]
+_MISSING = "decision {decision_id} is not in the ledger, or its day has been dropped; `cleave decisions list` lists them"
+_COLUMNS = (
+    "decision_id, topic, topic_id, decided_at, epoch, lanes, decided_by, acts, operations, decisions, refusals, valid_until,"
+    " code_version"
+)
+_REFUSAL_KEYS = {
+    "decided_at": datetime,
+    "topic": str,
+    "lane": str,
+    "coalesce(segment_id, -1)": int,
+    "coalesce(other_id, -1)": int,
+    "reason": str,
+}
+_REFUSAL_TABLE = ("topic", "lane", "segment_id", "other_id", "reason", "how_far", "not_before")
+
+
+class ListDecisions(TopicFilter):
+    """List decisions of the ledger with their refusals, newest first."""
+
+
+class ListLedger(TopicFilter):
+    """List decisions as they were written, with the situations that they were made on, newest first. A row has some 10 KB."""
+
+
+class ShowDecision(QuestionRequest):
+    """Show a decision with the situation that it was made on."""
+
+    decision_id: DecisionId
+
+
+class ShowInputs(QuestionRequest):
+    """Show the inputs of a decision and its answer, word for word, so that it can be made again elsewhere."""
+
+    decision_id: DecisionId
+
+
+class ListInputs(TopicQuestion):
+    """List the inputs of a topic's decisions and their answers, in the order of the decisions."""
+
+    since: Since = None
+    until: Until = None
+
+
+class ListRefusals(TopicFilter):
+    """List what the newest evaluation of each lane left alone, why, and how far it was from acting, newest first."""
+
+
+class ListRefusalsOfTopic(TopicQuestion):
+    """List what the newest evaluation of each lane left alone on a topic, why, and how far it was from acting."""
+
+
+def _decision(row: Row, _now: datetime) -> Row:
+    return {**row, **evaluations.document(evaluations.stored_answer(row), to_ms(row["decided_at"]))}
+
+
+def _refusal(row: Row, now: datetime) -> Row:
+    return evaluations.refusal_row(row, to_ms(now))
+
+
+LIST_DECISIONS = Question(
+    "decisions list",
+    "/decisions",
+    "inspect.decisions",
+    ListDecisions,
+    {"decision_id": int},
+    {"topic": "topic = :topic"},
+    descending=True,
+    columns=_COLUMNS,
+    table=("decision_id", "decided_at", "topic", "epoch", "lanes", "acts"),
+    of_past=True,
+    present=_decision,
+)
+LIST_LEDGER = Question(
+    "decisions ledger",
+    "/ledger",
+    "inspect.decisions",
+    ListLedger,
+    {"decided_at": datetime, "decision_id": int},
+    {"topic": "topic = :topic"},
+    descending=True,
+    table=LIST_DECISIONS.table,
+    of_past=True,
+)
+SHOW_DECISION = Question(
+    "decisions show",
+    "/decisions/{decision_id}",
+    "inspect.decisions",
+    ShowDecision,
+    {"decision_id": int},
+    {"decision_id": "decision_id = :decision_id"},
+    missing=_MISSING,
+    one_row=True,
+    present=_decision,
+)
+SHOW_INPUTS = Question(
+    "decisions inputs",
+    "/decisions/{decision_id}/inputs",
+    "inspect.decision_inputs",
+    ShowInputs,
+    {"decision_id": int},
+    {"decision_id": "decision_id = :decision_id"},
+    missing=_MISSING,
+    one_row=True,
+)
+LIST_INPUTS = Question(
+    "decisions of-topic",
+    "/topics/{topic}/decisions/inputs",
+    "inspect.decision_inputs",
+    ListInputs,
+    {"decision_id": int},
+    {"topic": "topic = :topic", "since": "decided_at >= :since", "until": "decided_at < :until"},
+    of_past=True,
+    default_limit=1000,
+)
+LIST_REFUSALS = Question(
+    "decisions refusals",
+    "/refusals",
+    "inspect.why_not",
+    ListRefusals,
+    _REFUSAL_KEYS,
+    {"topic": "topic = :topic"},
+    descending=True,
+    table=_REFUSAL_TABLE,
+    of_past=True,
+    present=_refusal,
+)
+LIST_REFUSALS_OF_TOPIC = Question(
+    "decisions refusals-of-topic",
+    "/topics/{topic}/refusals",
+    "inspect.why_not",
+    ListRefusalsOfTopic,
+    _REFUSAL_KEYS,
+    {"topic": "topic_id = :topic_id"},
+    table=_REFUSAL_TABLE,
+    present=_refusal,
+    is_command=False,
+)
+QUESTIONS = (
+    LIST_DECISIONS,
+    LIST_LEDGER,
+    SHOW_DECISION,
+    SHOW_INPUTS,
+    LIST_INPUTS,
+    LIST_REFUSALS,
+    LIST_REFUSALS_OF_TOPIC,
+)
