@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from controller.domain.names import LONGEST_TOPIC
 from controller.questions.question import Question, QuestionRequest, TopicQuestion
 
 Prefix = Annotated[str, Field(max_length=LONGEST_TOPIC, examples=["topic://acme/"])]
+
+
+def _with_scheme(prefix: object) -> object:
+    return f"topic://{prefix}" if isinstance(prefix, str) and prefix and "://" not in prefix else prefix
 
 
 class ListTopics(QuestionRequest):
@@ -18,8 +22,8 @@ class ListTopics(QuestionRequest):
     namespace: str | None = Field(
         None, max_length=1000, description="tenant/namespace.", examples=["acme/shop"]
     )
-    prefix: Prefix | None = Field(
-        None, description="Full names that begin with this.", examples=["topic://acme/"]
+    prefix: Annotated[Prefix, BeforeValidator(_with_scheme)] | None = Field(
+        None, description="Names that begin with this.", examples=["topic://acme/"]
     )
 
 
