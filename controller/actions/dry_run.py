@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from sqlalchemy import Connection, text
 
 from controller.bootstrap import Application
-from controller.domain.operation import Operation
 from controller.store.postgres.engine import Store
 
 
@@ -50,16 +48,3 @@ def stage(app: Application, dry_run: bool) -> Iterator[Store]:
         yield store
     finally:
         store.dispose()
-
-
-def planned_segments(operation: Operation) -> list[dict[str, Any]]:
-    """The segments that an operation is to make, with their buckets and logs."""
-    return [
-        {
-            "segment_id": child.plan.segment_id,
-            "hash_range": str(child.plan.hash_range),
-            "buckets": len(child.plan.bucket_splits) + 1,
-            "backing_topic": child.backing_topic,
-        }
-        for child in operation.children
-    ]

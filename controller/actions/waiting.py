@@ -13,10 +13,9 @@ import time
 from controller.actions.responses import aborted
 from controller.bootstrap import Application
 from controller.domain.errors import Retryable
-from controller.domain.operation import Operation, OperationState, Origin
+from controller.domain.operation import Operation, OperationState
 from controller.store import leases
 from controller.store.journal import operations
-from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 
 WORKER_GRACE_SECONDS = 2.0
@@ -74,17 +73,3 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user need not be in any list
         return f"uid {os.getuid()}"
-
-
-def manual_request(
-    app: Application, reason: str, *, request_key: str | None = None, actor: str | None = None
-) -> Request:
-    """The request of a person. It has a new key, unless the caller has one that survives a retry."""
-    who = actor or user_name()
-    return Request(
-        request_key=request_key or f"cli-{os.urandom(8).hex()}",
-        origin=Origin.MANUAL,
-        actor=who,
-        reason=reason,
-        deadline_seconds=app.settings.operation_deadline_seconds,
-    )

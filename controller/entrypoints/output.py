@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -23,7 +22,7 @@ from controller.domain.shown import printable
 from controller.domain.whole_numbers import MOST
 
 if TYPE_CHECKING:  # no command but one has a recovery
-    from controller.services.reconciler import Recovery
+    pass
 
 PIPED_WIDTH = 220
 GAP = 2
@@ -241,15 +240,6 @@ def operation_document(operation: Operation) -> dict[str, Any]:
         "actor": operation.actor,
         "reason": operation.reason,
     }
-
-
-def recovery_document(recovery: Recovery) -> dict[str, Any]:
-    """Return a recovery as commands print the recovery and the REST API answers with it."""
-    document = asdict(recovery)
-    for finding in document["findings"]:
-        for name in ("topic", "report"):
-            del finding[name]
-    return document
 
 
 def created(creates: Iterable[Mapping[str, Any]]) -> str:

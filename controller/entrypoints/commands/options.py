@@ -12,7 +12,6 @@ from controller.dataplane.registry import PLANE_NAMES
 from controller.domain.errors import Conflict, InvalidInput, InvalidLayoutChange, InvalidRange, NotFound
 from controller.domain.names import demand_reason
 from controller.entrypoints import completion
-from controller.entrypoints.reach.port import How
 
 MAX_WAIT_SECONDS = 366 * 86_400.0
 
@@ -74,8 +73,3 @@ def about(topic: str) -> Iterator[None]:
             error.message = f"topic {topic}: {error.message}"
             error.args = (error.message,)
         raise
-
-
-def how_to(reason: str, dry_run: bool, no_wait: bool, timeout_seconds: float) -> How:
-    """How a change is to be made, as its options say."""
-    return How(reason, dry_run, None if no_wait else timeout_seconds)

@@ -28,31 +28,6 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class How:
-    """How a change is to be made. `wait_seconds` None: it is not waited for its operation; in a rehearsal there is none."""
-
-    reason: str
-    dry_run: bool
-    wait_seconds: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """What a rehearsal says would be made: segments with their buckets and logs, of a reshape on the layout of `epoch`."""
-
-    epoch: int | None
-    segments: Sequence[Row]
-
-
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """What a change led to: its operation as `output.operation_document` has it, and of a rehearsal what it planned."""
-
-    operation: Row
-    planned: Planned | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class FoundTopic:
     """A topic with its layout."""
 

@@ -5,6 +5,7 @@ other request would be answered.
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import msgspec
 from fastapi import FastAPI
@@ -12,7 +13,29 @@ from fastapi import Request as HttpRequest
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
+from controller.domain.errors import Retryable
+from controller.entrypoints.web.questions import describe_rows
+from controller.questions.columns import row_schemas
+
 PATH = "/openapi.json"
+
+
+def _with_columns(app: FastAPI) -> dict[str, Any]:
+    """Return the description with the columns of the views that questions read; without them while the database is away."""
+    described = app.openapi()
+    try:
+        with app.state.served.api.store.transaction() as tx:
+            schemas = row_schemas(tx)
+    except Retryable:
+        return described
+    components = described["components"]["schemas"]
+    for call in (call for path in described["paths"].values() for call in path.values()):
+        view = call.pop("x-view", None)
+        if view in schemas:
+            components[view] = schemas[view]
+            answer = call["responses"]["200"]["content"]["application/json"]
+            answer["schema"] = describe_rows(answer["schema"], view)
+    return described
 
 
 def describe(app: FastAPI) -> None:
@@ -20,7 +43,7 @@ def describe(app: FastAPI) -> None:
     making: list[asyncio.Task[bytes]] = []
 
     def document(root_path: str) -> bytes:
-        described = app.openapi()
+        described = _with_columns(app)
         servers = {"servers": [{"url": root_path}]} if root_path else {}
         return msgspec.json.encode({**described, **servers})
 

@@ -54,9 +54,17 @@ def router() -> APIRouter:
             dependencies=[demand_of(question.right)],
             response_model=OneRow if question.one_row else Rows,
             tags=[question.name.split()[0]],
-            openapi_extra={"x-view": question.relation},
+            openapi_extra=None if question.present else {"x-view": question.relation},
         )
     return routes
+
+
+def describe_rows(schema: dict[str, Any], view: str) -> dict[str, Any]:
+    """Return the schema of an answer whose rows are described as `view`."""
+    row = {"$ref": f"#/components/schemas/{view}"}
+    if schema.get("$ref", "").endswith(f"/{OneRow.__name__}"):
+        return row
+    return {"allOf": [schema], "properties": {"items": {"type": "array", "items": row}}}
 
 
 def _endpoint(question: Question) -> Any:

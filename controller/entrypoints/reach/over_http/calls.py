@@ -20,7 +20,7 @@ from controller.client.servers import Servers, path_part
 from controller.domain.errors import InvalidInput, Retryable, StoreUnavailable, Terminal, TokenOutOfTime
 from controller.domain.operation import OperationState
 from controller.domain.shown import shown
-from controller.entrypoints.reach.port import Changed, How, Planned, Row
+from controller.entrypoints.reach.port import Row
 
 if TYPE_CHECKING:
     from controller.actions.action import AnyAction
@@ -139,33 +139,6 @@ class Calls:
         )
         yield from self.pages(path, limit=limit, **filters)
 
-    def intend(self, method: str, path: str, how: How, document: Mapping[str, Any] = {}) -> Changed:
-        """A change that leads to an operation, which is waited for as `how` says. Raises Retryable when it takes longer,
-        Terminal when it was aborted.
-        """
-        return self.intend_and_tell(method, path, how, document)[0]
-
-    def intend_and_tell(
-        self, method: str, path: str, how: How, document: Mapping[str, Any]
-    ) -> tuple[Changed, Any]:
-        """The same, with the whole answer."""
-        wait = (
-            None if how.dry_run or how.wait_seconds is None else min(how.wait_seconds, LONGEST_WAIT_SECONDS)
-        )
-        said = {**document, "reason": how.reason}
-        answer = self.change(method, path, said, how.dry_run, wait_seconds=wait)
-        operation = told(answer, "operation")
-        if how.dry_run:
-            planned = told(answer, "planned")
-            return Changed(operation, Planned(told(planned, "epoch"), told(planned, "segments"))), answer
-        if how.wait_seconds is not None:
-            operation = self.see_through(operation, how.wait_seconds, already=wait or 0.0)
-        return Changed(operation), answer
-
-    def see_through(self, operation: Row, wait_seconds: float, *, already: float = 0.0) -> Row:
-        """The operation once it is done; `already` seconds of the wait are over. Raises as `intend`."""
-        return demand_done(self.ended(operation, max(wait_seconds - already, 0.0)), wait_seconds)
-
     def ended(self, operation: Row, wait_seconds: float) -> Row:
         """The operation once it has ended, or as it is after so long."""
         if not OperationState(operation["state"]).is_live:
@@ -251,26 +224,6 @@ class _Repeated:
 
 def _reached_nobody(error: StoreUnavailable) -> bool:
     return isinstance(error.__cause__, httpx.HTTPError)
-
-
-def demand_done(operation: Row, wait_seconds: float) -> Row:
-    """The operation, if it has ended well. Raises Retryable, Terminal, as a wait for it in the database does."""
-    from controller.actions.responses import aborted
-
-    if demand_ended(operation, wait_seconds)["state"] == OperationState.ABORTED.value:
-        raise aborted(operation["operation_id"], operation["kind"], operation["topic"])
-    return operation
-
-
-def demand_ended(operation: Row, wait_seconds: float) -> Row:
-    """The operation, if it has ended, well or not. Raises Retryable."""
-    state = OperationState(operation["state"])
-    if state.is_live:
-        raise Retryable(
-            f"operation {operation['operation_id']} ({operation['kind']} of {operation['topic']}) is {state} after "
-            f"{wait_seconds:g} s; wait longer, see that a worker is up, or look at `cleave operations --stuck`"
-        )
-    return operation
 
 
 def with_instants(row: Row) -> Row:

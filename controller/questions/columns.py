@@ -1,0 +1,49 @@
+"""Columns of the views behind questions, as JSON schemas: names, types and comments from the catalogue of the database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from sqlalchemy import Connection
+
+from controller.store.postgres import inspection
+
+Schema = dict[str, Any]
+_COLUMNS = """
+    SELECT 'inspect.' || c.relname AS view, a.attname AS name, format_type(a.atttypid, NULL) AS type,
+           col_description(c.oid, a.attnum) AS comment
+      FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+     WHERE c.relnamespace = 'inspect'::regnamespace AND c.relkind = 'v' ORDER BY c.relname, a.attnum
+"""
+_TYPES: Mapping[str, Schema] = MappingProxyType(
+    {
+        "bigint": {"type": "integer"},
+        "integer": {"type": "integer"},
+        "smallint": {"type": "integer"},
+        "numeric": {"type": "number"},
+        "double precision": {"type": "number"},
+        "boolean": {"type": "boolean"},
+        "timestamp with time zone": {"type": "string", "format": "date-time"},
+        "text": {"type": "string"},
+        "name": {"type": "string"},
+    }
+)
+
+
+def row_schemas(tx: Connection) -> dict[str, Schema]:
+    """Return the schema of a row of each view, by the view's name. Every column may be null."""
+    schemas: dict[str, Schema] = {}
+    for column in inspection.rows(tx, _COLUMNS):
+        row = schemas.setdefault(column["view"], {"type": "object", "properties": {}})
+        described = {"description": column["comment"]} if column["comment"] else {}
+        row["properties"][column["name"]] = _schema_of(column["type"]) | described
+    return schemas
+
+
+def _schema_of(type_name: str) -> Schema:
+    if type_name.endswith("[]"):
+        return {"type": ["array", "null"], "items": _schema_of(type_name.removesuffix("[]"))}
+    schema = _TYPES.get(type_name)
+    return {} if schema is None else {**schema, "type": [schema["type"], "null"]}
