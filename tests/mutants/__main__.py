@@ -48,7 +48,7 @@ def _bench(directory: Path) -> Iterator[Scratch]:
 
 
 def _attempt(scratch: Scratch, mutation: Mutation) -> Trial:
-    if mutation.file.startswith(_SCHEMA):
+    if mutation.change.file.startswith(_SCHEMA):
         return scratch.attempt(mutation, CLEAVE_TEST_POSTGRES_TEMPLATE="")
     return scratch.attempt(mutation)
 
