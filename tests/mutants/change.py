@@ -65,7 +65,12 @@ class Change:
         tree = ast.parse(source)
         before = ast.unparse(tree)
         node, new = self._in_strings(_object(tree, name)) if self.sql else self._in_code(_object(tree, name))
-        after = ast.unparse(ast.fix_missing_locations(_Replacement(node, new).visit(tree)))
+        changed = _Replacement(node, new).visit(tree)
+        try:
+            after = ast.unparse(ast.fix_missing_locations(changed))
+            ast.parse(after)
+        except (AttributeError, SyntaxError) as error:  # a part is missing, or may not stand there
+            raise Unfit(f"the changed code is no Python: {error}") from error
         if after == before:
             raise Unfit("nothing is changed")
         return after
@@ -196,13 +201,13 @@ def _changed(node: ast.AST, kind: Kind, by: str) -> Any:
     """Return what takes the node's place: a node, several statements, or None where it is left out."""
     if kind is Kind.REMOVE:
         return ast.Pass() if isinstance(node, ast.stmt) else None
+    if isinstance(node, ast.keyword):
+        node.value = _changed(node.value, kind, by)
+        return node
     if kind is Kind.REPLACE:
         return ast.parse(by).body if isinstance(node, ast.stmt) else ast.parse(by, mode="eval").body
     if isinstance(node, ast.If | ast.While):
         node.test = _changed(node.test, kind, by)
-        return node
-    if isinstance(node, ast.keyword):
-        node.value = _changed(node.value, kind, by)
         return node
     if kind is Kind.NEGATE and isinstance(node, ast.expr):
         return ast.UnaryOp(ast.Not(), node)
