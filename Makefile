@@ -44,8 +44,20 @@ matrix: $(READY) ## Smallest and largest PostgreSQL, Airflow, SQLAlchemy, PySpar
 	@$(PY) -m tests.matrix $(ONLY)
 
 .PHONY: mutants
-mutants: $(READY) ## Safety lines changed one by one, each to be noticed by a named test (ONLY="schema leases")
+mutants: $(READY) ## Safety-critical code changed place by place, each change to be noticed by a named test (ONLY="sessions leases")
 	@$(PY) -m tests.mutants --processes $(PROCESSES) $(ONLY) $(ARGS)
+
+MODULE ?= controller/domain/*
+TESTS ?= tests/unit/domain
+COMMA := ,
+WIDE := .cache/mutmut
+.PHONY: mutants-wide
+mutants-wide: $(READY) ## Every operator, value and call of a module changed by mutmut (MODULE=controller/domain/seek_target.py TESTS="tests/unit/domain")
+	@rm -rf $(WIDE) && mkdir -p $(WIDE) && ln -s $(filter-out %/Makefile %/pyproject.toml,$(wildcard $(CURDIR)/*)) $(WIDE)
+	@sed -e 's#^only_mutate = .*#only_mutate = ["$(MODULE)"]#' \
+		-e 's#^\(pytest_add_cli_args_test_selection\) = .*#\1 = [$(patsubst %,"%"$(COMMA),$(TESTS))]#' pyproject.toml >$(WIDE)/pyproject.toml
+	@cd $(WIDE) && $(CURDIR)/$(PY) -m tests.mutants.server $(CURDIR)/$(PY) -m mutmut run --max-children $(PROCESSES)
+	@cd $(WIDE) && $(CURDIR)/$(PY) -m mutmut results
 
 .PHONY: chaos
 chaos: $(READY) ## Hours of kills, pauses and outages under load, brokers' too; then random cases by the thousand

@@ -19,15 +19,12 @@ from queue import SimpleQueue
 from rich.console import Console
 from rich.table import Table
 
-from controller.devstack.postgres import FORGETFUL, EmbeddedPostgres
 from tests.mutants import catalogue
 from tests.mutants.catalogue import Mutation
+from tests.mutants.server import postgres
 from tests.mutants.trial import Scratch, Trial, Verdict
-from tests.support.migrated import migrate_to_pip483
-from tests.support.quick_logins import make_logins_quick
 
 ROOT = Path(__file__).parents[2]
-TEMPLATE = "cleave_mutants_template"
 _SCHEMA = ("sql/", "controller/store/postgres/migrations.py")
 """What a migrated database comes from: a mutation of it needs one of its own."""
 
@@ -35,20 +32,15 @@ _SCHEMA = ("sql/", "controller/store/postgres/migrations.py")
 @contextmanager
 def _bench(directory: Path) -> Iterator[Scratch]:
     """A scratch checkout whose tests share one PostgreSQL and one migrated database to copy from."""
-    with EmbeddedPostgres(directory / "postgres", settings=FORGETFUL) as server:
-        make_logins_quick(server)
-        migrate_to_pip483(server.create_database(TEMPLATE))
-        environment = {
-            "CLEAVE_TEST_POSTGRES_URL": server.url("postgres"),
-            "CLEAVE_TEST_POSTGRES_TEMPLATE": TEMPLATE,
-        }
-        with Scratch(ROOT, directory / "checkout", environment) as scratch:
-            yield scratch
-        server.destroy()
+    with (
+        postgres(directory / "postgres") as environment,
+        Scratch(ROOT, directory / "checkout", environment) as scratch,
+    ):
+        yield scratch
 
 
 def _attempt(scratch: Scratch, mutation: Mutation) -> Trial:
-    if mutation.file.startswith(_SCHEMA):
+    if mutation.change.file.startswith(_SCHEMA):
         return scratch.attempt(mutation, CLEAVE_TEST_POSTGRES_TEMPLATE="")
     return scratch.attempt(mutation)
 

@@ -1,17 +1,17 @@
-"""The catalogue of mutations: small changes to safety lines, each of which a named test must notice.
+"""The catalogue of mutations: small changes of safety-critical code, each of which a named test must notice.
 
-One TOML file a subject, beside this module. An entry:
+One TOML file per subject, next to this module. An entry:
 
-    [[mutation]]
-    id = "topic-row-version"              # unique in all files
-    file = "controller/store/topics/topics.py"
-    old = 'TOPIC.c.row_version == topic.row_version'   # must occur exactly once in the file
-    new = 'TOPIC.c.row_version >= 0'
-    tests = ["tests/integration/store/topics/test_topics.py::test_a_change_demands_the_row_version_it_was_read_at"]
-    harm = "Of two who change a topic at once the later silently undoes the earlier."
+    [[mutant]]
+    id = "renew-this-term"              # unique in all files
+    at = "controller/store/leases.py:_RENEW"
+    change = "remove"
+    sql = "l.term = :term AND"
+    tests = ["tests/integration/store/test_leases.py::test_a_later_term_is_not_renewed"]
+    harm = "A former holder goes on with the lease of a later term."
 
-Every test listed has to fail by itself under the mutation; a parametrised one may be named with or without its case.
-Where `old` would occur more than once, it takes in some text before or after it.
+`at`, `change`, `select`, `sql`, `by` and `nth` are described in `change.py`. Every test listed has to fail by itself under the
+mutation; a parametrised test may be named with or without its case.
 """
 
 from __future__ import annotations
@@ -20,74 +20,62 @@ import ast
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+from tests.mutants.change import Change, Kind, Unfit
 
 HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One change and who has to notice it. `subject` is the name of the file it is listed in."""
+    """One change and the tests that have to notice it. `subject` is the name of the file it is listed in."""
 
     subject: str
     id: str
-    file: str
-    old: str
-    new: str
+    change: Change
     tests: tuple[str, ...]
     harm: str
 
 
 def read(directory: Path = HERE) -> list[Mutation]:
-    """Every mutation listed, by subject and in the order of the files. Raises TypeError for a missing or unknown key."""
+    """Return every mutation listed, in the order of the files. Raises KeyError or TypeError for a missing or unknown key."""
     return [
-        Mutation(subject=path.stem, tests=tuple(entry.pop("tests")), **entry)
+        _mutation(path.stem, entry)
         for path in sorted(directory.glob("*.toml"))
-        for entry in tomllib.loads(path.read_text(encoding="utf-8"))["mutation"]
+        for entry in tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]
     ]
 
 
+def _mutation(subject: str, entry: dict[str, Any]) -> Mutation:
+    name, tests, harm = entry.pop("id"), tuple(entry.pop("tests")), entry.pop("harm")
+    return Mutation(subject, name, Change(kind=Kind(entry.pop("change")), **entry), tests, harm)
+
+
 def problems(mutations: Sequence[Mutation], root: Path) -> list[str]:
-    """What is stale or wrong in the list, one line each; nothing is run for it."""
+    """Return a line for each entry that is out of date or wrong. Nothing is run for it."""
     twice = [name for name, count in Counter(one.id for one in mutations).items() if count > 1]
-    found = [f"{name}: listed twice" for name in twice]
-    return found + [f"{one.id}: {what}" for one in mutations for what in _problems(one, root)]
+    listed_twice = [f"{name}: listed twice" for name in twice]
+    return listed_twice + [f"{one.id}: {what}" for one in mutations for what in _problems(one, root)]
 
 
 def _problems(one: Mutation, root: Path) -> Iterator[str]:
-    empty = [field.name for field in fields(one) if not getattr(one, field.name) and field.name != "new"]
-    if empty:
-        yield f"empty {', '.join(empty)}"
-        return
-    path = root / one.file
-    if not path.is_file():
-        yield f"no file {one.file}"
-        return
-    count = path.read_text(encoding="utf-8").count(one.old)
-    if count != 1:
-        yield f"the old text occurs {count} times in {one.file}, not once"
-    elif one.old == one.new:
-        yield "nothing is changed"
-    elif path.suffix == ".py" and not _compiles(mutated(path, one)):
-        yield "the new text is no Python"
+    if not one.tests or not one.harm:
+        yield "tests or harm is empty"
+    path = root / one.change.file
+    if path.is_file():
+        try:
+            one.change.apply(path.read_text(encoding="utf-8"))
+        except Unfit as error:
+            yield str(error)
+    else:
+        yield f"no file {one.change.file}"
     for test in one.tests:
         if not _exists(root, test):
             yield f"no test {test}"
-
-
-def mutated(path: Path, one: Mutation) -> str:
-    """The file's text with the mutation in it."""
-    return path.read_text(encoding="utf-8").replace(one.old, one.new)
-
-
-def _compiles(source: str) -> bool:
-    try:
-        ast.parse(source)
-    except SyntaxError:
-        return False
-    return True
 
 
 def _exists(root: Path, test: str) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.mutants.catalogue import Mutation, mutated
+from tests.mutants.catalogue import Mutation
 
 _LEFT_OUT = shutil.ignore_patterns(
     ".git", ".venv", ".cache", ".cleave", ".hypothesis", "__pycache__", "*.egg-info", "build", "dist"
@@ -92,9 +92,9 @@ class Scratch:
 
     def attempt(self, mutation: Mutation, **environment: str) -> Trial:
         """Put the mutation in, see whether each of its tests fails, take it out again."""
-        path, began = self.directory / mutation.file, time.monotonic()
+        path, began = self.directory / mutation.change.file, time.monotonic()
         before = path.read_text(encoding="utf-8")
-        self._write(path, mutated(path, mutation))
+        self._write(path, mutation.change.apply(before))
         try:
             verdict, why = self._judge(mutation, environment)
         finally:

@@ -1,6 +1,6 @@
 """Small runs on real logs, each led past one of the dangers of ordered consumption, and judged by the history checker alone.
 
-The mutants in `tests/mutants/ordered_consumption.toml` show that the verdict changes when one of the guards is gone.
+Mutants in `tests/mutants` remove guards and show that the verdict changes.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,6 +50,20 @@ def test_who_was_asked_and_may_keep_it_is_told() -> None:
     owner = BucketOwner(LOW, "a", 3, is_asked=True, successor="b")
     found = owner_changes(target(a=(LOW,)), (owner,), consumers="a")
     assert found == OwnerChanges({}, {}, frozenset({LOW}), frozenset())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        OwnerChanges({LOW: "a"}, {}, frozenset(), frozenset()),
+        OwnerChanges({}, {LOW: None}, frozenset(), frozenset()),
+        OwnerChanges({}, {}, frozenset({LOW}), frozenset()),
+        OwnerChanges({}, {}, frozenset(), frozenset({LOW})),
+    ],
+)
+def test_a_change_of_any_kind_is_to_be_written(changes: OwnerChanges) -> None:
+    assert changes
+    assert not OwnerChanges({}, {}, frozenset(), frozenset())
 
 
 def test_nobody_waits_for_the_gone_nor_for_what_is_read_to_its_end() -> None:

@@ -100,7 +100,10 @@ def test_a_journal_of_any_earlier_time_finds_the_present_layout(
         assert plan.layout.next_segment_id >= present.next_segment_id
         assert plan.layout.epoch > present.epoch
         for one in present.segments.values():
-            assert plan.layout.segment(one.segment_id).parent_ids == one.parent_ids
+            recovered = plan.layout.segment(one.segment_id)
+            assert (recovered.parent_ids, recovered.bucket_splits) == (one.parent_ids, one.bucket_splits)
+            assert recovered.state is one.state
+            assert recovered.created_at_ms == NOW
 
 
 @given(histories(), st.data())
@@ -194,6 +197,36 @@ def test_two_operations_on_one_parent_the_one_that_was_used_counts() -> None:
         assert bool(plan.problems) == is_used
         assert is_used or sorted(plan.added) == sorted(used)
         assert plan.layout.next_segment_id == 5
+
+
+def test_two_operations_on_each_of_two_parents_are_told_apart() -> None:
+    two = SegmentLayout.initial(2, now=NOW)
+    split = two.split(0, NOW).split(1, NOW)
+    open_logs = {i: log_of(two, i, "op-create") for i in (0, 1)}
+    used = [
+        replace(log_of(split, i, f"split-of-{parent}"), has_carried_messages=True)
+        for parent, children in ((0, (2, 3)), (1, (4, 5)))
+        for i in children
+    ]
+    left = [
+        replace(
+            one,
+            segment_id=one.segment_id + 4,
+            token=f"left-{one.token}",
+            backing_topic=f"left-{one.segment_id}",
+        )
+        for one in used
+    ]
+
+    plan = plan_recovery(two, open_logs, used, NOW)
+    assert plan.to_terminate == tuple(sorted(one.backing_topic for one in open_logs.values()))
+
+    closed = {i: replace(one, is_closed=True) for i, one in open_logs.items()}
+    unused = [replace(one, has_carried_messages=False) for one in left]
+    plan = plan_recovery(two, closed, [*used, *unused], NOW)
+    assert plan.problems == ()
+    assert sorted(plan.added) == [2, 3, 4, 5]
+    assert len(plan_recovery(two, closed, [*used, *left], NOW).problems) == 4
 
 
 def test_a_fence_that_stopped_half_way_is_completed() -> None:

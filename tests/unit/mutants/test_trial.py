@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.mutants.catalogue import Mutation
+from tests.mutants.change import Change, Kind
 from tests.mutants.trial import Scratch, Verdict
 
 SOURCE = """
@@ -51,7 +52,8 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scratch]:
 def no_cap(*tests: str) -> Mutation:
     """The upper bound taken out."""
     named = tuple(f"test_capped.py::{test}" for test in tests)
-    return Mutation("sample", "no-cap", "capped.py", "if value > 10:", "if value > 99:", named, "It grows.")
+    change = Change("capped.py:capped", Kind.NEVER, select="if value > 10:")
+    return Mutation("sample", "no-cap", change, named, "It grows.")
 
 
 def test_a_mutation_that_its_test_notices_is_killed_and_taken_out_again(scratch: Scratch) -> None:
@@ -83,13 +85,13 @@ def test_a_test_that_does_not_run_tells_nothing(scratch: Scratch, test: str) -> 
 
 def test_a_change_of_the_same_length_within_a_second_is_seen(scratch: Scratch) -> None:
     """Compiled files are told apart by size and whole seconds."""
-    verdicts = [
-        scratch.attempt(
-            Mutation(
-                "sample", "x", "capped.py", "return 10", new, ("test_capped.py::test_it_is_capped",), "x"
-            )
-        ).verdict
-        for new in ("return 11", "return  10", "return 12")
-    ]
+    verdicts = []
+    for by in ("11", "+10", "12"):
+        change = Change("capped.py:capped", Kind.REPLACE, select="return 10", by=f"return {by}")
+        verdicts.append(
+            scratch.attempt(
+                Mutation("sample", "x", change, ("test_capped.py::test_it_is_capped",), "x")
+            ).verdict
+        )
 
     assert verdicts == [Verdict.KILLED, Verdict.SURVIVED, Verdict.KILLED]
