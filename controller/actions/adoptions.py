@@ -77,13 +77,6 @@ class DetachTopic(TopicRequest):
     """Give an attached topic back to its broker's own auto-scaler, set as it was before."""
 
 
-class PlannedSegment(BaseModel):
-    """A segment that the topic would have."""
-
-    segment_id: int = Field(examples=[1])
-    hash_range: str = Field(examples=["0000-7fff"])
-
-
 class AdoptionResponse(OperationResponse):
     """The operation that adopts a topic. The lists describe the old topic as the adoption found it."""
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
-from rich.console import RenderableType
 
 from controller.domain.names import topic_name
 from controller.entrypoints.commands.actions import add_actions
@@ -17,7 +15,6 @@ from controller.entrypoints.commands.options import (
 from controller.entrypoints.commands.questions import add_questions
 from controller.entrypoints.output import (
     LAYOUT_COLUMNS,
-    created,
     emit,
     layout_rows,
     rows_table,
@@ -27,13 +24,6 @@ from controller.questions.subscriptions import LIST_SUBSCRIPTIONS, ListSubscript
 
 app = typer.Typer(no_args_is_help=True)
 _SUBSCRIPTION = ("subscription", "kind", "state")
-_FINDING = ("kind", "segment_id", "subscription", "backing_topic", "reason", "error")
-
-
-def operations_table(documents: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Operations as people read them."""
-    rows = [{**one, "children": created(one["creates"])} for one in documents]
-    return rows_table(rows, ("operation_id", "topic", "kind", "state", "epoch", "parents", "children"))
 
 
 @app.command()
