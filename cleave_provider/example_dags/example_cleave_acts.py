@@ -18,7 +18,7 @@ CHILDREN = "ti.xcom_pull(task_ids='split')['children']"
 
 @dag(
     schedule=None,
-    params={"topic": Param(type="string"), "segment": Param(0, type="integer")},
+    params={"topic": Param(type="string"), "segment_id": Param(0, type="integer")},
     doc_md=__doc__,
     tags=["cleave", "example"],
 )
@@ -27,7 +27,7 @@ def example_cleave_acts() -> None:
         task_id="ceiling", level="{{ params.topic }}", knobs={"max_segments": 16}
     )
     split = SplitSegmentOperator(
-        task_id="split", topic="{{ params.topic }}", segment_id="{{ params.segment }}", reason="a busy day"
+        task_id="split", topic="{{ params.topic }}", segment_id="{{ params.segment_id }}", reason="a busy day"
     )
     merge = MergeSegmentsOperator(
         task_id="merge",

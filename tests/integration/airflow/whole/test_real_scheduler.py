@@ -69,6 +69,7 @@ def test_the_run_that_asked_has_in_its_note_what_was_done_below_what_people_wrot
     airflow.api.wait_dag(DAG)
     segment_id = bench.layout.active[0].segment_id
     run = airflow.api.trigger(DAG, conf={"topic": TOPIC, "segment_id": segment_id, "dry_run": True})
+    airflow.api.wait_run(DAG, run)
     airflow.api.call("PATCH", f"/dags/{DAG}/dagRuns/{run}?update_mask=note", {"note": "too hot for me"})
     asked: dict[str, Any] = {
         "dsn": bench.url,
