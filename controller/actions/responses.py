@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -17,6 +17,9 @@ class Response(BaseModel):
     """The response to an action. People read a sentence and rows; programs read the fields."""
 
     model_config = ConfigDict(frozen=True)
+
+    has_warnings: ClassVar[bool] = False
+    """Whether the response says everything that the log would warn of."""
 
     dry_run: bool = Field(False, description="Nothing was changed.")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -12,6 +12,7 @@ from controller.actions.context import Context
 from controller.actions.fields import ActionRequest, Knobs, Properties, TopicName, TopicRequest
 from controller.actions.responses import OperationResponse, Response, Row
 from controller.actions.rights import Right
+from controller.dataplane.registry import PLANE_NAMES
 from controller.domain.errors import Terminal
 from controller.domain.layout import SegmentLayout
 from controller.domain.policy import PolicyOverride
@@ -40,7 +41,7 @@ class CreateTopic(TopicRequest):
     segments: Annotated[int, Field(ge=1, le=65_536, description="Equal segments to begin with.")] = 1
     data_plane: str | None = Field(
         None,
-        description="Data plane of the logs: embedded, pulsar or pulsar_scalable. None: CLEAVE_SERVE_DATA_PLANE.",
+        description=f"Data plane of the logs, one of {', '.join(PLANE_NAMES)}. None: CLEAVE_SERVE_DATA_PLANE.",
     )
     properties: Properties = Field(default={}, description="Names and texts.", examples=[{"team": "billing"}])
     policy: Knobs = Field(
@@ -155,6 +156,8 @@ class RecoveryFinding(BaseModel):
 
 class RecoveryResponse(Response):
     """A topic after its recovery, or as a dry run found the topic."""
+
+    has_warnings: ClassVar[bool] = True
 
     topic: str = Field(examples=["topic://acme/shop/orders"])
     epoch: int = Field(description="-1 for a topic that the database does not have.", examples=[12])

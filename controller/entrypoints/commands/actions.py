@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
+from controller import telemetry
 from controller.actions.action import AnyAction, actions_of
 from controller.actions.context import COMMAND_REASON, Options
 from controller.actions.fields import fill_in
@@ -43,6 +46,8 @@ def command_of(action: AnyAction) -> Callable[..., None]:
         request = fill_in(action.request, given)
         if action.confirms is not None and not (yes or dry_run):
             typer.confirm(action.confirms.format_map(request.model_dump()), abort=True, err=True)
+        if action.response.has_warnings:
+            telemetry.configure_logging(level=logging.ERROR)
         options = Options(dry_run, 0.0 if no_wait else timeout_seconds)
         response = perform(action, request, options)
         print_response(response, as_json)
@@ -66,7 +71,9 @@ def command_of(action: AnyAction) -> Callable[..., None]:
 def print_response(response: Response, as_json: bool) -> None:
     """Print the response: a table for people, the document for programs."""
     title = response.sentence() if response.dry_run else None
-    emit(as_json, response.model_dump(mode="json"), rows_table(response.rows(), title=title))
+    rows = response.rows()
+    table = rows_table(rows, title=title) if rows or title is None else Text(title)
+    emit(as_json, response.model_dump(mode="json"), table)
 
 
 def _common_parameters(action: AnyAction) -> Sequence[inspect.Parameter]:

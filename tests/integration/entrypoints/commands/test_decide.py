@@ -143,5 +143,5 @@ def test_the_ledger_is_listed_with_and_without_refusals(cleave: CommandLine, ord
 
     assert decision["acts"] == ["split 0 (msgRateIn)"]
     assert (refusal["segment_id"], refusal["reason"], refusal["needed"]) == (1, "at-max-segments", 2)
-    assert "split 0 (msgRateIn)" in cleave.ok("decisions")
+    assert "split 0 (msgRateIn)" in cleave.ok("decisions", "list")
     assert "at-max-segments" in cleave.ok("decisions", "refusals")

@@ -18,7 +18,7 @@ READING = [
     ("lineage", "TOPIC"),
     ("key", "TOPIC", "customer-7"),
     ("key", "TOPIC", "customer-7", "--at", "0"),
-    ("decisions",),
+    ("decisions", "list"),
     ("decisions", "list", "--topic", "TOPIC"),
     ("decisions", "refusals"),
     ("operations",),

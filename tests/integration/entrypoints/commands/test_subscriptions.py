@@ -42,8 +42,8 @@ def test_dry_runs_say_what_would_happen(cleave: CommandLine, orders: str) -> Non
     created = cleave.rehearsed("subscriptions", "create", orders, "audit", "--kind", "CHECKPOINT")
     deleted = cleave.rehearsed("subscriptions", "delete", orders, "billing")
 
-    assert created == f"topic://{orders}: CHECKPOINT audit would be created\n"
-    assert deleted == f"topic://{orders}: billing would be deleted\n"
+    assert created == f"topic://{orders} at epoch 0: subscription_create audit would be accepted\n"
+    assert deleted == f"topic://{orders} at epoch 0: subscription_delete billing would be accepted\n"
     assert "already" in cleave.refused("subscriptions", "create", orders, "billing", "--dry-run")
 
 
@@ -66,7 +66,7 @@ def test_how_a_subscription_is_shared_out_is_set_and_shown(cleave: CommandLine, 
     cleave.ok("subscriptions", "set", orders, "billing", "--drain-consumers", "4")
     (row,) = cleave.json("subscriptions", "list", orders)
 
-    assert rehearsed == f"topic://{orders}: billing would be set\n"
+    assert rehearsed.startswith(f"topic://{orders}: sharing of billing would be set\n")
     assert (row["parents_block"], row["drain_consumers"]) == (False, 4)
     assert "nothing to set" in cleave.refused("subscriptions", "set", orders, "billing")
     assert "nothing" in cleave.refused("subscriptions", "set", orders, "nothing", "--parents-block")
