@@ -88,7 +88,7 @@ LISTS = (
 @pytest.mark.parametrize("command", LISTS, ids=" ".join)
 def test_a_list_shows_attacks_escaped(cleave: CommandLine, attacked: str, command: tuple[str, ...]) -> None:
     arguments = [*command, *(() if command == ("operations",) else (attacked,))]
-    if command in (("consumers", "why"), ("consumers", "lag")):
+    if command == ("consumers", "lag"):
         arguments.append("billing")
 
     plain = on_a_terminal(*arguments, TERM="dumb")
