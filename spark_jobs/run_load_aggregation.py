@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SAMPLES = (
-    "topic_id BIGINT, segment_id BIGINT, source STRING, instant TIMESTAMP,"
+    "topic_id BIGINT, segment_id BIGINT, source STRING, reader STRING, instant TIMESTAMP,"
     " msg_in BIGINT, byte_in BIGINT, msg_out BIGINT, byte_out BIGINT"
 )
 KEY_COUNTS = "topic_id BIGINT, segment_id BIGINT, source STRING, instant TIMESTAMP, producers BIGINT, bins ARRAY<BIGINT>"
