@@ -25,9 +25,7 @@ def _each(template: str, separator: str = ", ") -> str:
 _IN_SPAN = "instant >= timestamp_millis(:{start} + 1) AND instant < timestamp_millis(:end_ms + 1)"
 """Instants count by whole milliseconds; written so that the bound reaches the Parquet reader."""
 
-_NAMED = (
-    f"length({{name}}) <= {LONGEST_SOURCE} AND NOT contains({{name}}, '\\u0000') AND NOT contains({{name}}, '\\ufffd')"
-)
+_NAMED = f"length({{name}}) <= {LONGEST_SOURCE} AND NOT contains({{name}}, '\\u0000') AND NOT contains({{name}}, '\\ufffd')"
 SOUND = f"""
     least({_each("{c}")}) >= 0 AND source <> '' AND {_NAMED.format(name="source")} AND {_NAMED.format(name="reader")}
 """
@@ -41,7 +39,9 @@ WITH numbered AS (  -- numbers sort, travel and compare faster than names; in th
 ), instants AS (  -- several samples of one series at one instant are one, the greatest of each counter
   SELECT topic_id, segment_id, reader, series, instant_ms, {_each("max({c}) OVER same AS {c}")},
          lead(struct(series, instant_ms)) OVER by_time AS following
-    FROM (SELECT /*+ BROADCAST(n) */ topic_id, segment_id, n.reader, n.series, unix_millis(instant) AS instant_ms, {_each("{c}")}
+    FROM (SELECT /*+ BROADCAST(n) */ topic_id, segment_id, n.reader, n.series, unix_millis(instant) AS instant_ms, {
+    _each("{c}")
+}
             FROM {{samples}} s JOIN numbered n ON n.source_name = s.source AND n.reader_name = s.reader
            WHERE {_IN_SPAN.format(start="read_from_ms")})
   WINDOW same AS (PARTITION BY topic_id, segment_id ORDER BY series, instant_ms
@@ -55,9 +55,12 @@ WITH numbered AS (  -- numbers sort, travel and compare faster than names; in th
 ), pairs AS (
   SELECT *, {_each("if(series = series_before, {c} - {c}_before, NULL) AS {c}_more")} FROM befores
 ), judged AS (  -- a counter that went back is no load, nor is what a tenth of it could be
-  SELECT *, least({_each("{c}_more")}) >= 0 AND {_each(
-      f"{{c}}_more DIV {BESIDE} >= -least(0, lag({{c}}_more) OVER by_time, lead({{c}}_more) OVER by_time)", " AND "
-  )} AS counts
+  SELECT *, least({_each("{c}_more")}) >= 0 AND {
+    _each(
+        f"{{c}}_more DIV {BESIDE} >= -least(0, lag({{c}}_more) OVER by_time, lead({{c}}_more) OVER by_time)",
+        " AND ",
+    )
+} AS counts
     FROM pairs
   WINDOW by_time AS (PARTITION BY topic_id, segment_id ORDER BY series, instant_ms)
 ), intervals AS (
@@ -71,7 +74,9 @@ WITH numbered AS (  -- numbers sort, travel and compare faster than names; in th
    GROUP BY topic_id, segment_id, reader
 ), best AS (  -- readers read the same counters; the reader that observed most counts
   SELECT topic_id, segment_id,
-         max(struct(covered_ms, latest DIV 1048576 AS observed_at_ms, reader, latest, read_last, {_each("{c}")})) AS one
+         max(struct(covered_ms, latest DIV 1048576 AS observed_at_ms, reader, latest, read_last, {
+    _each("{c}")
+})) AS one
     FROM totals GROUP BY topic_id, segment_id
 )
 SELECT /*+ BROADCAST(n) */ topic_id, segment_id, {_each("one.{c} * 1000 / nullif(one.covered_ms, 0) AS {m}")},

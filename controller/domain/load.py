@@ -334,11 +334,9 @@ def _intervals(samples: Iterable[CounterSample]) -> Iterator[_Interval]:
 def _counts(increases: tuple[int, ...], neighbours: Sequence[tuple[int, ...]]) -> bool:
     """Return True if no counter went back, nor beside this interval by too much."""
     went_back = [max(0, *(-one for one in beside)) for beside in zip(*neighbours, strict=True)] or [0] * 4
-    return all(
-        more >= 0 and more // BESIDE >= back for more, back in zip(increases, went_back, strict=True)
-    )
+    return all(more >= 0 and more // BESIDE >= back for more, back in zip(increases, went_back, strict=True))
 
 
 def _greatest(one: CounterSample, other: CounterSample) -> CounterSample:
-    counters = map(max, zip(one.counters, other.counters, strict=True))
-    return CounterSample(one.source, one.instant_ms, *counters, reader=one.reader)
+    msg_in, byte_in, msg_out, byte_out = map(max, zip(one.counters, other.counters, strict=True))
+    return CounterSample(one.source, one.instant_ms, msg_in, byte_in, msg_out, byte_out, one.reader)

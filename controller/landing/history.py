@@ -82,7 +82,9 @@ class RateHistory:
             for file in self.location.files(day):
                 window_end_ms = parse_tick(file.path.split("/")[1].removeprefix("window_end="))
                 if from_ms <= window_end_ms <= to_ms:
-                    rates = with_rates(_read(self.location, file.path).select(RATE_SCHEMA.names).cast(RATE_SCHEMA))
+                    rates = with_rates(
+                        _read(self.location, file.path).select(RATE_SCHEMA.names).cast(RATE_SCHEMA)
+                    )
                     if mine is not None:
                         rates = rates.filter(pc.is_in(rates.column("topic_id"), value_set=mine))
                     ends = pa.array([window_end_ms] * rates.num_rows, pa.int64())

@@ -59,7 +59,9 @@ class Case:
         found = judge_counters(self._read(window), window.end_ms, window.length_ms)
         if isinstance(found, NoRate):
             return (None,) * 5 + (0, found.source)
-        return None if found is None else (*found.stats.rates, found.observed_at, found.covered_ms, found.source)
+        return (
+            None if found is None else (*found.stats.rates, found.observed_at, found.covered_ms, found.source)
+        )
 
     def expected_change(self, window: LoadWindow) -> Values | None:
         """Rates, source, modified_at, cold_since, silent_since, seen row version; None where nothing is written."""

@@ -142,7 +142,9 @@ def test_rates_take_one_shuffle_and_one_sort_and_no_python(spark: SparkSession, 
 
     by_segment = re.findall(r"Exchange hashpartitioning\(topic_id#\d+L, segment_id#\d+L", plan)
     assert len(by_segment) == 1
-    assert len(re.findall(r"\bSort \[topic_id[^\]]*instant_ms", plan)) == 1, "the other is of readers of a segment"
+    assert len(re.findall(r"\bSort \[topic_id[^\]]*instant_ms", plan)) == 1, (
+        "the other is of readers of a segment"
+    )
     assert "BatchEvalPython" not in plan
     assert "ArrowEvalPython" not in plan
     assert re.search(r"PushedFilters: \[[^]]*GreaterThanOrEqual\(instant", plan), (

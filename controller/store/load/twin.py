@@ -20,7 +20,17 @@ from controller.domain.load_window import LoadWindow
 from controller.store.load.records import CHANGE_SCHEMA, HEARD_SCHEMA, SKETCH_SCHEMA, Baseline
 from controller.store.postgres.arrow_copy import copy_in, copy_out
 
-COLUMNS = ("topic_id", "segment_id", "source", "reader", "instant", "msg_in", "byte_in", "msg_out", "byte_out")
+COLUMNS = (
+    "topic_id",
+    "segment_id",
+    "source",
+    "reader",
+    "instant",
+    "msg_in",
+    "byte_in",
+    "msg_out",
+    "byte_out",
+)
 """What is read of a sample."""
 
 KEY_COUNT_COLUMNS = ("topic_id", "segment_id", "source", "instant", "producers", "bins")
@@ -59,9 +69,12 @@ WITH sample AS (
   SELECT *, lag(instant_ms) OVER by_time AS before_ms, {_each("{c} - lag({c}) OVER by_time AS {c}_more")}
     FROM sample WINDOW by_time AS (PARTITION BY topic_id, segment_id, reader, source ORDER BY instant_ms)
 ), judged AS (
-  SELECT *, least({_each("{c}_more")}) >= 0 AND {_each(
-      f"{{c}}_more / {BESIDE} >= -least(0, lag({{c}}_more) OVER by_time, lead({{c}}_more) OVER by_time)", " AND "
-  )} AS counts
+  SELECT *, least({_each("{c}_more")}) >= 0 AND {
+    _each(
+        f"{{c}}_more / {BESIDE} >= -least(0, lag({{c}}_more) OVER by_time, lead({{c}}_more) OVER by_time)",
+        " AND ",
+    )
+} AS counts
     FROM pair WINDOW by_time AS (PARTITION BY topic_id, segment_id, reader, source ORDER BY instant_ms)
 ), part AS (
   SELECT *, CAST(overlap_ms AS float8) / (instant_ms - before_ms) AS share
@@ -75,7 +88,9 @@ WITH sample AS (
     FROM part GROUP BY topic_id, segment_id, reader
 )
 SELECT DISTINCT ON (topic_id, segment_id)
-       topic_id, segment_id, {_each("{c} * 1000 / nullif(covered_ms, 0) AS {m}")}, observed_at_ms, covered_ms, source
+       topic_id, segment_id, {
+    _each("{c} * 1000 / nullif(covered_ms, 0) AS {m}")
+}, observed_at_ms, covered_ms, source
   FROM by_reader ORDER BY topic_id, segment_id, covered_ms DESC, observed_at_ms DESC NULLS LAST, reader DESC
 """  # noqa: S608  # our own names only
 

@@ -77,7 +77,9 @@ any_clock = st.one_of(st.just(0), st.integers(-500, 500), st.integers(-120_000, 
 
 @given(
     st.builds(Truth, any_instant, any_instant),
-    st.lists(st.tuples(any_clock, any_clock, any_instant, st.sets(st.integers(-12, 12), min_size=2)), max_size=3),
+    st.lists(
+        st.tuples(any_clock, any_clock, any_instant, st.sets(st.integers(-12, 12), min_size=2)), max_size=3
+    ),
     st.data(),
 )
 def test_the_rate_is_right_or_there_is_none(

@@ -97,11 +97,19 @@ def test_a_figure_of_a_load_report_that_is_no_number_is_unknown_alone(name: str,
         f'{{{body}, "brokerVersionString": null, "lastStats": {{"b": {{"cacheSize": {written}}}}}}}'.encode()
     ).resources
 
-    found = [resources.cpu, resources.memory, resources.direct_memory, resources.bandwidth_in, resources.bandwidth_out]
+    found = [
+        resources.cpu,
+        resources.memory,
+        resources.direct_memory,
+        resources.bandwidth_in,
+        resources.bandwidth_out,
+    ]
     assert found == [ResourceUsage() if one == name else ResourceUsage(10.0, 100.0) for one in names]
 
 
-@pytest.mark.parametrize("cpu", ["null", "{}", '{"usage": -1.0, "limit": 800.0}', '{"usage": 5, "limit": "NaN"}'])
+@pytest.mark.parametrize(
+    "cpu", ["null", "{}", '{"usage": -1.0, "limit": 800.0}', '{"usage": 5, "limit": "NaN"}']
+)
 def test_a_processor_that_a_load_report_leaves_out_is_unknown(cpu: str) -> None:
     rest = ", ".join(f'"{one}": null' for one in ("memory", "directMemory", "bandwidthIn", "bandwidthOut"))
     assert documents.load_report(f'{{"cpu": {cpu}, {rest}}}'.encode()).resources.cpu == ResourceUsage()
@@ -110,7 +118,13 @@ def test_a_processor_that_a_load_report_leaves_out_is_unknown(cpu: str) -> None:
 @pytest.mark.parametrize("written", [*NO_NUMBER, "-1"])
 @pytest.mark.parametrize("name", ["msgRateIn", "msgThroughputOut", "producerCount"])
 def test_a_figure_of_a_topic_that_is_no_number_is_unknown_alone(name: str, written: str) -> None:
-    figures = {"msgRateIn": 2.0, "msgRateOut": 3.0, "msgThroughputIn": 20.0, "msgThroughputOut": 30.0, "producerCount": 4}
+    figures = {
+        "msgRateIn": 2.0,
+        "msgRateOut": 3.0,
+        "msgThroughputIn": 20.0,
+        "msgThroughputOut": 30.0,
+        "producerCount": 4,
+    }
     written_as = ", ".join(f'"{one}": {written if one == name else value}' for one, value in figures.items())
     body = f'{{"{NAMESPACE}": {{"0x00000000_0xffffffff": {{"persistent": {{"t": {{{written_as}, "subscriptions": null}}, "u": {{"msgRateIn": 1}}}}}}}}}}'
 
