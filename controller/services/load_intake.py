@@ -48,8 +48,10 @@ class LoadIntake:
         names = sorted({one.backing_topic for one in counters})
         with self._store.transaction() as tx:
             now = to_ms(database_now(tx))
-            _check_instants(counters, now)
+            for one in counters:
+                _check(f"the sample of {one.backing_topic}", one.instant_ms, now)
             sent_at = max(one.instant_ms for one in counters) if sent_at_ms is None else sent_at_ms
+            _check("the request", sent_at, now)
             reader = readers.seen(tx, source, Ahead(sent_at - now, 0), clock_ahead_ms=sent_at - now)
             watched = {
                 one.backing_topic: one
@@ -81,9 +83,6 @@ class LoadIntake:
         return Taken(len(samples), tuple(name for name in names if name not in watched))
 
 
-def _check_instants(counters: Sequence[Counters], now: int) -> None:
-    for one in counters:
-        if not now - OLDEST_MS <= one.instant_ms <= now + LATEST_MS:
-            raise InvalidInput(
-                f"the sample of {one.backing_topic} is from {one.instant_ms} ms, and here it is {now} ms; set the clocks right"
-            )
+def _check(what: str, instant_ms: int, now: int) -> None:
+    if not now - OLDEST_MS <= instant_ms <= now + LATEST_MS:
+        raise InvalidInput(f"{what} is from {instant_ms} ms, and here it is {now} ms; set the clocks right")
