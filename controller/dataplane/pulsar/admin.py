@@ -74,7 +74,7 @@ class Answer:
     document: Any
     broker: str
     headers: Mapping[str, str]
-    read_at_ms: int
+    read_at_ms: int = 0
     """When the answer was there, by the process's `STEADY_CLOCK`."""
 
 
