@@ -112,6 +112,7 @@ def land(area: LandingArea, fleet: int) -> None:
             "segment_id": list(range(SEGMENTS)) * fleet,
             "backing_topic": [f"log-{number}" for number in topic],
             "source": [f"broker-{number % 10}" for number in topic],
+            "reader": ["bench"] * len(topic),
             "instant": [to_datetime(instant_ms)] * len(topic),
             "msg_in": counter,
             "byte_in": [one * 100 for one in counter],

@@ -34,7 +34,7 @@ GOAL = 0.4
 
 GENERATE = """
 COPY (SELECT s // 16 AS topic_id, s % 16 AS segment_id, 'topic-' || s // 16 || '-' || s % 16 AS backing_topic,
-             'broker-' || (s // 16) % 200 AS source, make_timestamptz(($end_ms - $ticks * 10000 + t * 10000 + s % 997) * 1000) AS instant,
+             'broker-' || (s // 16) % 200 AS source, 'collector' AS reader, make_timestamptz(($end_ms - $ticks * 10000 + t * 10000 + s % 997) * 1000) AS instant,
              1000000 + t * (s % 5000) * 10 AS msg_in, 1000000 + t * (s % 5000) * 10240 AS byte_in,
              1000000 + t * (s % 5000) * 20 AS msg_out, 1000000 + t * (s % 5000) * 20480 AS byte_out
         FROM range(1, $ticks + 1) AS ticks(t), range($segments) AS segments(s) ORDER BY t, s)
@@ -43,27 +43,35 @@ COPY (SELECT s // 16 AS topic_id, s % 16 AS segment_id, 'topic-' || s // 16 || '
 TWIN = """
 COPY (
 WITH sample AS (
-  SELECT topic_id, segment_id, source, epoch_ms(instant) AS instant_ms,
+  SELECT topic_id, segment_id, reader, source, epoch_ms(instant) AS instant_ms,
          max(msg_in) AS msg_in, max(byte_in) AS byte_in, max(msg_out) AS msg_out, max(byte_out) AS byte_out
     FROM read_parquet('{samples}')
    WHERE instant >= make_timestamptz(($read_from_ms + 1) * 1000) AND instant < make_timestamptz(($end_ms + 1) * 1000)
    GROUP BY ALL
 ), pair AS (
-  SELECT *, lag(instant_ms) OVER by_time AS before_ms, lag(msg_in) OVER by_time AS msg_in_before,
-         lag(byte_in) OVER by_time AS byte_in_before, lag(msg_out) OVER by_time AS msg_out_before,
-         lag(byte_out) OVER by_time AS byte_out_before
-    FROM sample WINDOW by_time AS (PARTITION BY topic_id, segment_id, source ORDER BY instant_ms)
+  SELECT *, lag(instant_ms) OVER by_time AS before_ms, msg_in - lag(msg_in) OVER by_time AS msg_in_more,
+         byte_in - lag(byte_in) OVER by_time AS byte_in_more, msg_out - lag(msg_out) OVER by_time AS msg_out_more,
+         byte_out - lag(byte_out) OVER by_time AS byte_out_more
+    FROM sample WINDOW by_time AS (PARTITION BY topic_id, segment_id, reader, source ORDER BY instant_ms)
+), judged AS (
+  SELECT *, least(msg_in_more, byte_in_more, msg_out_more, byte_out_more) >= 0
+         AND msg_in_more // 10 >= -least(0, lag(msg_in_more) OVER by_time, lead(msg_in_more) OVER by_time)
+         AND byte_in_more // 10 >= -least(0, lag(byte_in_more) OVER by_time, lead(byte_in_more) OVER by_time)
+         AND msg_out_more // 10 >= -least(0, lag(msg_out_more) OVER by_time, lead(msg_out_more) OVER by_time)
+         AND byte_out_more // 10 >= -least(0, lag(byte_out_more) OVER by_time, lead(byte_out_more) OVER by_time) AS counts
+    FROM pair WINDOW by_time AS (PARTITION BY topic_id, segment_id, reader, source ORDER BY instant_ms)
 ), part AS (
   SELECT *, instant_ms - greatest(before_ms, $start_ms) AS overlap_ms, overlap_ms / (instant_ms - before_ms) AS share
-    FROM pair WHERE before_ms IS NOT NULL AND instant_ms > $start_ms
-), total AS (
-  SELECT topic_id, segment_id, least(sum(overlap_ms), $length_ms) AS covered_ms, max(instant_ms) AS observed_at_ms,
-         sum((CASE WHEN msg_in >= msg_in_before THEN msg_in - msg_in_before ELSE msg_in END) * share) AS msg_in,
-         sum((CASE WHEN byte_in >= byte_in_before THEN byte_in - byte_in_before ELSE byte_in END) * share) AS byte_in,
-         sum((CASE WHEN msg_out >= msg_out_before THEN msg_out - msg_out_before ELSE msg_out END) * share) AS msg_out,
-         sum((CASE WHEN byte_out >= byte_out_before THEN byte_out - byte_out_before ELSE byte_out END) * share) AS byte_out,
+    FROM judged WHERE before_ms IS NOT NULL AND instant_ms > $start_ms AND counts
+), by_reader AS (
+  SELECT topic_id, segment_id, reader, least(sum(overlap_ms), $length_ms) AS covered_ms, max(instant_ms) AS observed_at_ms,
+         sum(msg_in_more * share) AS msg_in, sum(byte_in_more * share) AS byte_in,
+         sum(msg_out_more * share) AS msg_out, sum(byte_out_more * share) AS byte_out,
          arg_max(source, instant_ms) AS source
-    FROM part GROUP BY topic_id, segment_id
+    FROM part GROUP BY topic_id, segment_id, reader
+), total AS (
+  SELECT unnest(max(struct_pack(covered_ms, observed_at_ms, reader, msg_in, byte_in, msg_out, byte_out, source))), topic_id, segment_id
+    FROM by_reader GROUP BY topic_id, segment_id
 )
 SELECT topic_id, segment_id, msg_in * 1000 / covered_ms AS msg_rate_in, byte_in * 1000 / covered_ms AS byte_rate_in,
        msg_out * 1000 / covered_ms AS msg_rate_out, byte_out * 1000 / covered_ms AS byte_rate_out,

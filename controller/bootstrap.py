@@ -17,7 +17,7 @@ from datetime import datetime
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from controller.clock import SystemClock
+from controller.clock import STEADY_CLOCK, SystemClock
 from controller.dataplane.base import DataPlane, LogClient
 from controller.dataplane.load_settings import LoadSettings
 from controller.dataplane.pulsar.access import PulsarAccess
@@ -463,7 +463,7 @@ def build_collector(app: Application, prefix: str = "") -> LoadCollector:
         LandingArea(settings.landing_url),
         name=_file_name_part(process_name()),
         interval_seconds=settings.collect_interval_seconds,
-        clock=SystemClock(),
+        clock=STEADY_CLOCK,
         prefix=prefix,
     )
 
@@ -473,7 +473,7 @@ def build_load_intake(app: Application) -> LoadIntake:
     from controller.landing.area import LandingArea
     from controller.services.load_intake import LoadIntake
 
-    return LoadIntake(app.store, LandingArea(app.settings.landing_url), SystemClock())
+    return LoadIntake(app.store, LandingArea(app.settings.landing_url))
 
 
 def build_consumer_watch(app: Application, prefix: str = "") -> ConsumerWatch:

@@ -51,3 +51,18 @@ class SystemClock:
     def monotonic_seconds(self) -> float:
         """Monotonic seconds; only differences mean something."""
         return time.monotonic()
+
+
+class SteadyClock(SystemClock):
+    """The wall clock as it stood at the beginning of this object. From there it goes on evenly and is never set."""
+
+    def __init__(self) -> None:
+        self._began_seconds = time.time() - boot_seconds()
+
+    def now_ms(self) -> int:
+        """Instant in milliseconds since the Unix epoch, wrong by as much as the wall clock was at the beginning."""
+        return int((self._began_seconds + boot_seconds()) * 1000)
+
+
+STEADY_CLOCK = SteadyClock()
+"""By this clock the process stamps what it reads, so that the time between two readings is right."""

@@ -1,7 +1,7 @@
 """The load aggregation as Spark SQL: counter samples to rates, rates to the records that must be rewritten.
 
-What these queries mean is defined in `controller.domain.load` (`rates_from_counters`, `next_record`) and
-proven equal to it by differential tests. One shuffle and one sort by (topic, segment, source, instant) serve
+What these queries mean is defined in `controller.domain.load` (`judge_counters`, `next_record`) and
+proven equal to it by differential tests. One shuffle and one sort by (topic, segment, series, instant) serve
 all windows and sums; the sums run in that order, so that they round as the definition does.
 """
 
@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from controller.domain.key_counts import PRODUCERS, SEGMENT_MESSAGES
 from controller.domain.key_sketch import MOST_BINS
-from controller.domain.load import FLOOR_FRACTION, LONGEST_SOURCE, METRICS
+from controller.domain.load import BESIDE, FLOOR_FRACTION, LONGEST_SOURCE, METRICS
 from controller.domain.load_window import LoadWindow
 
 _COUNTERS = ("msg_in", "byte_in", "msg_out", "byte_out")
@@ -25,46 +25,63 @@ def _each(template: str, separator: str = ", ") -> str:
 _IN_SPAN = "instant >= timestamp_millis(:{start} + 1) AND instant < timestamp_millis(:end_ms + 1)"
 """Instants count by whole milliseconds; written so that the bound reaches the Parquet reader."""
 
-SOUND = rf"""
-    least({_each("{c}")}) >= 0 AND length(source) BETWEEN 1 AND {LONGEST_SOURCE}
-    AND NOT contains(source, '\u0000') AND NOT contains(source, '\ufffd')
+_NAMED = f"length({{name}}) <= {LONGEST_SOURCE} AND NOT contains({{name}}, '\\u0000') AND NOT contains({{name}}, '\\ufffd')"
+SOUND = f"""
+    least({_each("{c}")}) >= 0 AND source <> '' AND {_NAMED.format(name="source")} AND {_NAMED.format(name="reader")}
 """
 """A sample that can be computed with, and whose source has a name that PostgreSQL can store."""
 
 _RATES = f"""
 WITH numbered AS (  -- numbers sort, travel and compare faster than names; in the order of the names
-  SELECT source AS source_name, row_number() OVER (ORDER BY source) AS source
-    FROM (SELECT DISTINCT source FROM {{samples}} WHERE {_IN_SPAN.format(start="read_from_ms")})
-), instants AS (  -- several samples of one source at one instant are one, the greatest of each counter
-  SELECT topic_id, segment_id, source, instant_ms, {_each("max({c}) OVER same AS {c}")}
-    FROM (SELECT /*+ BROADCAST(n) */ topic_id, segment_id, n.source, unix_millis(instant) AS instant_ms, {_each("{c}")}
-            FROM {{samples}} s JOIN numbered n ON n.source_name = s.source
+  SELECT reader AS reader_name, source AS source_name,
+         row_number() OVER (ORDER BY reader, source) AS series, dense_rank() OVER (ORDER BY reader) AS reader
+    FROM (SELECT DISTINCT reader, source FROM {{samples}} WHERE {_IN_SPAN.format(start="read_from_ms")})
+), instants AS (  -- several samples of one series at one instant are one, the greatest of each counter
+  SELECT topic_id, segment_id, reader, series, instant_ms, {_each("max({c}) OVER same AS {c}")},
+         lead(struct(series, instant_ms)) OVER by_time AS following
+    FROM (SELECT /*+ BROADCAST(n) */ topic_id, segment_id, n.reader, n.series, unix_millis(instant) AS instant_ms, {
+    _each("{c}")
+}
+            FROM {{samples}} s JOIN numbered n ON n.source_name = s.source AND n.reader_name = s.reader
            WHERE {_IN_SPAN.format(start="read_from_ms")})
-  WINDOW same AS (PARTITION BY topic_id, segment_id ORDER BY source, instant_ms
-                  RANGE BETWEEN CURRENT ROW AND CURRENT ROW)
-), pairs AS (
-  SELECT *, lag(source) OVER by_time AS source_before, lag(instant_ms) OVER by_time AS instant_before_ms,
+  WINDOW same AS (PARTITION BY topic_id, segment_id ORDER BY series, instant_ms
+                  RANGE BETWEEN CURRENT ROW AND CURRENT ROW),
+         by_time AS (PARTITION BY topic_id, segment_id ORDER BY series, instant_ms)
+), befores AS (
+  SELECT *, lag(series) OVER by_time AS series_before, lag(instant_ms) OVER by_time AS before_ms,
          {_each("lag({c}) OVER by_time AS {c}_before")}
-    FROM instants
-  WINDOW by_time AS (PARTITION BY topic_id, segment_id ORDER BY source, instant_ms)
-), intervals AS (
-  SELECT *, instant_ms - greatest(instant_before_ms, :start_ms) AS overlap_ms
+    FROM instants WHERE following IS DISTINCT FROM struct(series, instant_ms)
+  WINDOW by_time AS (PARTITION BY topic_id, segment_id ORDER BY series, instant_ms)
+), pairs AS (
+  SELECT *, {_each("if(series = series_before, {c} - {c}_before, NULL) AS {c}_more")} FROM befores
+), judged AS (  -- a counter that went back is no load, nor is what a tenth of it could be
+  SELECT *, least({_each("{c}_more")}) >= 0 AND {
+    _each(
+        f"{{c}}_more DIV {BESIDE} >= -least(0, lag({{c}}_more) OVER by_time, lead({{c}}_more) OVER by_time)",
+        " AND ",
+    )
+} AS counts
     FROM pairs
-   WHERE source = source_before AND instant_ms > instant_before_ms AND instant_ms > :start_ms
-), increases AS (  -- a counter that went back was restarted from 0
-  SELECT *, overlap_ms / (instant_ms - instant_before_ms) AS share,
-         {_each("CASE WHEN {c} >= {c}_before THEN {c} - {c}_before ELSE {c} END AS {c}_more")}
+  WINDOW by_time AS (PARTITION BY topic_id, segment_id ORDER BY series, instant_ms)
+), intervals AS (
+  SELECT *, instant_ms - greatest(before_ms, :start_ms) AS overlap_ms
+    FROM judged WHERE series = series_before AND instant_ms > :start_ms
+), totals AS (  -- instant and series in one number: a million series fit
+  SELECT topic_id, segment_id, reader, least(coalesce(sum(overlap_ms) FILTER (WHERE counts), 0), :length_ms) AS covered_ms,
+         {_each("sum({c}_more * (overlap_ms / (instant_ms - before_ms))) FILTER (WHERE counts) AS {c}")},
+         max(instant_ms * 1048576 + series) FILTER (WHERE counts) AS latest, max(instant_ms * 1048576 + series) AS read_last
     FROM intervals
-), totals AS (  -- instant and source in one number: a million sources fit
-  SELECT topic_id, segment_id, {_each("sum({c}_more * share) AS {c}")},
-         least(sum(overlap_ms), :length_ms) AS covered_ms,
-         max(instant_ms * 1048576 + source) AS latest
-    FROM increases
-   GROUP BY topic_id, segment_id
+   GROUP BY topic_id, segment_id, reader
+), best AS (  -- readers read the same counters; the reader that observed most counts
+  SELECT topic_id, segment_id,
+         max(struct(covered_ms, latest DIV 1048576 AS observed_at_ms, reader, latest, read_last, {
+    _each("{c}")
+})) AS one
+    FROM totals GROUP BY topic_id, segment_id
 )
-SELECT /*+ BROADCAST(n) */ topic_id, segment_id, {_each("{c} * 1000 / covered_ms AS {m}")},
-       latest DIV 1048576 AS observed_at_ms, covered_ms, n.source_name AS source
-  FROM totals t JOIN numbered n ON n.source = t.latest % 1048576
+SELECT /*+ BROADCAST(n) */ topic_id, segment_id, {_each("one.{c} * 1000 / nullif(one.covered_ms, 0) AS {m}")},
+       one.observed_at_ms, one.covered_ms, n.source_name AS source
+  FROM best b JOIN numbered n ON n.series = coalesce(one.latest, one.read_last) % 1048576
 """
 
 _HEARD = f"""
@@ -83,7 +100,9 @@ _MOVED = _each(f"(abs(r.{{m}} - p.{{m}}) > :floor * t.merge_{{m}} AND {_CHANGED}
 _NEWS = f"if(t.strict_pulsar, {_each(_CHANGED, ' OR ')}, {_CROSSED} OR {_MOVED})"
 
 _CHANGES = f"""
-WITH previous AS (
+WITH known AS (
+  SELECT * FROM {{rates}} WHERE covered_ms > 0
+), previous AS (
   SELECT l.*, coalesce(l.silent_since_ms, o.observed_at_ms, l.modified_at_ms) AS observed_at_ms
     FROM {{records}} l LEFT JOIN {{sources}} o ON o.source = l.source
 ), judged AS (
@@ -93,7 +112,7 @@ WITH previous AS (
          {_each("r.{m} < t.merge_{m}", " AND ")} AS is_cold,
          {_each("p.{m} < t.merge_{m}", " AND ")} AS was_cold,
          p.topic_id IS NULL OR {_NEWS} AS is_news
-    FROM {{rates}} r
+    FROM known r
     JOIN {{thresholds}} t ON t.topic_id = r.topic_id
     LEFT JOIN previous p ON p.topic_id = r.topic_id AND p.segment_id = r.segment_id
    WHERE p.topic_id IS NULL OR r.observed_at_ms >= p.observed_at_ms
@@ -114,7 +133,7 @@ SELECT p.topic_id, p.segment_id, {_each("p.{m}")}, p.source, p.modified_at_ms, p
   FROM previous p
   JOIN {{heard}} h ON h.source = p.source
   LEFT SEMI JOIN {{thresholds}} t ON t.topic_id = p.topic_id
-  LEFT ANTI JOIN {{rates}} r ON r.topic_id = p.topic_id AND r.segment_id = p.segment_id
+  LEFT ANTI JOIN known r ON r.topic_id = p.topic_id AND r.segment_id = p.segment_id
  WHERE p.silent_since_ms IS NULL
 """
 
@@ -156,7 +175,7 @@ def build_sketches(counts: DataFrame, since_ms: int, until_ms: int) -> DataFrame
 
 def build_rates(samples: DataFrame, window: LoadWindow) -> DataFrame:
     """Rates of every segment observed in the window, from SOUND samples: topic_id, segment_id, four rates per second,
-    observed_at_ms, covered_ms, and the source that was heard last.
+    observed_at_ms, covered_ms, and the source that was heard last. Where covered_ms is 0 each counter went back, and there is no rate.
     """
     bounds = {
         "read_from_ms": window.read_from_ms,

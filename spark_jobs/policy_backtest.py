@@ -69,7 +69,7 @@ simulated has one row with its `error`, which is null elsewhere.
 _HISTORY = (
     "topic_id BIGINT, segment_id BIGINT, "
     + ", ".join(f"{metric} DOUBLE" for metric in METRICS)
-    + ", window_end STRING"
+    + ", covered_ms BIGINT, window_end STRING"
 )
 _RESULTS_DDL = "key BIGINT, load STRING, policy STRING, seed INT, cost DOUBLE, least_cost DOUBLE, figures STRING, picture STRING, error STRING"
 
@@ -358,7 +358,7 @@ def rates_of_history(
     stored = spark.read.schema(_HISTORY).option("basePath", history_url).parquet(*day_urls)
     return (
         stored.withColumn("window_end_ms", f.unix_millis(ended))
-        .where(f.col("window_end_ms").between(since_ms, until_ms))
+        .where(f.col("window_end_ms").between(since_ms, until_ms) & (f.col("covered_ms") > 0))
         .withColumnRenamed("topic_id", "key")
         .select(*RATE_COLUMNS.names)
     )

@@ -32,7 +32,7 @@ from spark_jobs.bundle_load_changes import (
     build_judged,
     build_namespace_sums,
 )
-from spark_jobs.session import with_session
+from spark_jobs.session import frame_of, with_session
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,7 +84,7 @@ def compute(
     stored = {name: spark.read.schema(s).parquet(f"{scratch_url}/{name}") for name, s in BASELINE.items()}
     limits, brokers = stored.pop("limits"), landed["brokers"]
     heard_of = build_reports(landed["topics"], brokers, window).toArrow()
-    reports = spark.createDataFrame(heard_of.select(["cluster", "broker", "instant_ms"]).drop_null())
+    reports = frame_of(spark, heard_of.select(["cluster", "broker", "instant_ms"]).drop_null())
     topics, owned = landed["topics"].where(SOUND_TOPIC), landed["owned"].where(SOUND_OWNED)
     boundaries = landed["boundaries"].where(SOUND_BOUNDARIES)
     namespaces = build_namespaces(boundaries, reports, stored["stored_boundaries"], window)
@@ -100,7 +100,7 @@ def compute(
     everything.write.mode("overwrite").parquet(f"{scratch_url}/judged")
     judged = spark.read.schema(_JUDGED).parquet(f"{scratch_url}/judged")
     heard = build_brokers(judged, brokers, reports, stored["stored_brokers"], window).toArrow()
-    changed = spark.createDataFrame(heard)
+    changed = frame_of(spark, heard)
     return {
         "boundaries": _boundary_changes(namespaces).toArrow(),
         "bundles": judged.where("is_changed").drop("is_changed").toArrow(),
@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def run(spark: SparkSession) -> None:
         for name, table in compute(spark, urls, options.scratch, window).items():
-            spark.createDataFrame(table).write.mode("overwrite").parquet(f"{options.scratch}/{name}")
+            frame_of(spark, table).write.mode("overwrite").parquet(f"{options.scratch}/{name}")
 
     with_session(options.master, run)
 

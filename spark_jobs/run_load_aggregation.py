@@ -15,13 +15,13 @@ from pyspark.sql import DataFrame, SparkSession
 from controller.domain.load import METRICS
 from controller.domain.load_window import LoadWindow
 from spark_jobs.load_aggregation import SOUND, build_changes, build_heard, build_rates, build_sketches
-from spark_jobs.session import with_session
+from spark_jobs.session import frame_of, with_session
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SAMPLES = (
-    "topic_id BIGINT, segment_id BIGINT, source STRING, instant TIMESTAMP,"
+    "topic_id BIGINT, segment_id BIGINT, source STRING, reader STRING, instant TIMESTAMP,"
     " msg_in BIGINT, byte_in BIGINT, msg_out BIGINT, byte_out BIGINT"
 )
 KEY_COUNTS = "topic_id BIGINT, segment_id BIGINT, source STRING, instant TIMESTAMP, producers BIGINT, bins ARRAY<BIGINT>"
@@ -52,7 +52,7 @@ def compute(
     heard = build_heard(samples, window).toArrow()
     before = {name: spark.read.schema(s).parquet(f"{scratch_url}/{name}") for name, s in BASELINE.items()}
     rates = spark.read.schema(RATES).parquet(f"{scratch_url}/rates")
-    sources = spark.createDataFrame(heard.select(["source", "observed_at_ms"]).drop_null())
+    sources = frame_of(spark, heard.select(["source", "observed_at_ms"]).drop_null())
     return build_changes(rates, sources, window=window, **before), heard
 
 
@@ -87,10 +87,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     def run(spark: SparkSession) -> None:
         changes, heard = compute(spark, options.samples, options.scratch, window)
         changes.write.mode("overwrite").parquet(f"{options.scratch}/changes")
-        spark.createDataFrame(heard).write.mode("overwrite").parquet(f"{options.scratch}/heard")
+        frame_of(spark, heard).write.mode("overwrite").parquet(f"{options.scratch}/heard")
         if options.key_counts:
             sketches = add_up(spark, options.key_counts, options.counted_since_ms, window.end_ms)
-            spark.createDataFrame(sketches).write.mode("overwrite").parquet(f"{options.scratch}/sketches")
+            frame_of(spark, sketches).write.mode("overwrite").parquet(f"{options.scratch}/sketches")
 
     with_session(options.master, run)
 

@@ -10,17 +10,21 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkConf
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from controller.domain.errors import InvalidInput, Retryable, Terminal
 from spark_jobs.jvm import start_jvm
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _ALWAYS = {
     "spark.sql.session.timeZone": "UTC",
@@ -47,6 +51,11 @@ _RETRIES = 4
 _CONNECTED: dict[str, SparkSession] = {}
 
 Answer = TypeVar("Answer")
+
+
+def frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:
+    """The table as a DataFrame with the table's schema, which Connect cannot infer where there is no row."""
+    return spark.createDataFrame(table, from_arrow_schema(table.schema))
 
 
 def session_id(master: str, number: int = 0) -> UUID:

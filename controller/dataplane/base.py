@@ -37,8 +37,8 @@ class Counters:
     """Counters of one segment as its source reports them: they rise, and restart from 0 with the source or the log.
 
     *In* counts what was stored (a broker also counts what it refused because the log was being terminated), *out* what
-    was delivered, summed over subscriptions. `source` names the reporter (a broker, or this server); `instant_ms` is
-    the reporter's reading time. `producers` are those connected to the log just then, None where the reporter cannot tell.
+    was delivered, summed over subscriptions. `source` names the reporter (a broker since its start, or this server);
+    `instant_ms` is when this process read them, by its `STEADY_CLOCK`. `producers` are those connected to the log just then, None where the reporter cannot tell.
     """
 
     backing_topic: str

@@ -54,6 +54,8 @@ HEALTH: Final = {
     "unverified_topics": "Topics whose logs are still to be compared with the database after it came back.",
     "foreign_logs": "Logs that have the name of a segment and that Cleave must not delete (inspect.foreign_logs).",
     "set_aside": "Subjects that a batch of many topics left out within a quarter of an hour (inspect.set_aside).",
+    "collectors_beside": "Collectors that read the same counters as another one (inspect.load_readers).",
+    "clock_off_seconds": "The largest difference between the clock of a live reader of counters and the database's clock.",
 }
 """Column of `inspect.health` to what it tells; the metric is `cleave_fleet_` and the column."""
 _COUNTED_HEALTH = {"lease_changes"}

@@ -82,7 +82,9 @@ class RateHistory:
             for file in self.location.files(day):
                 window_end_ms = parse_tick(file.path.split("/")[1].removeprefix("window_end="))
                 if from_ms <= window_end_ms <= to_ms:
-                    rates = _read(self.location, file.path).select(RATE_SCHEMA.names).cast(RATE_SCHEMA)
+                    rates = with_rates(
+                        _read(self.location, file.path).select(RATE_SCHEMA.names).cast(RATE_SCHEMA)
+                    )
                     if mine is not None:
                         rates = rates.filter(pc.is_in(rates.column("topic_id"), value_set=mine))
                     ends = pa.array([window_end_ms] * rates.num_rows, pa.int64())
@@ -127,8 +129,13 @@ class Scratch:
         return self._files("rates")
 
     def rate_rows(self) -> int:
-        """How many segments have rates; only footers are read."""
+        """How many segments were observed; only footers are read."""
         return sum(_rows(self._location, path) for path in self.rate_files())
+
+    def without_rates(self) -> pa.Table:
+        """The observed segments that have no rates, as RATE_SCHEMA. A file without such a segment is not read beyond its footer."""
+        tables = [_without_rates(self._location, path) for path in self.rate_files()]
+        return pa.concat_tables([RATE_SCHEMA.empty_table(), *tables])
 
     def write(self, name: str, table: pa.Table) -> None:
         """Writes a table below `name`, one of `rates` or what an engine is handed."""
@@ -167,6 +174,17 @@ _WINDOW_END = pa.field("window_end_ms", pa.int64())
 def _read(location: Location, path: str) -> pa.Table:
     with location.open(path) as stream:
         return pq.ParquetFile(stream).read()
+
+
+def with_rates(observed: pa.Table) -> pa.Table:
+    """Of rows of RATE_SCHEMA those that have rates."""
+    return observed.filter(pc.greater(observed["covered_ms"], 0))
+
+
+def _without_rates(location: Location, path: str) -> pa.Table:
+    with location.open(path) as stream:
+        found = pq.read_table(stream, filters=[("covered_ms", "=", 0)])
+        return found.select(RATE_SCHEMA.names).cast(RATE_SCHEMA)
 
 
 def _rows(location: Location, path: str) -> int:

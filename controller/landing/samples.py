@@ -11,12 +11,13 @@ from controller.landing.schemas import SAMPLE_SCHEMA
 
 
 class Sample(NamedTuple):
-    """The counters of one segment as one source had them at one instant, in milliseconds since the Unix epoch."""
+    """The counters of one segment as one reader read them from one source, in milliseconds since the Unix epoch."""
 
     topic_id: int
     segment_id: int
     backing_topic: str
     source: str
+    reader: str
     instant_ms: int
     msg_in: int
     byte_in: int

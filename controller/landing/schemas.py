@@ -13,6 +13,7 @@ SAMPLE_SCHEMA = pa.schema(
         pa.field("segment_id", pa.int64(), nullable=False),
         pa.field("backing_topic", pa.string(), nullable=False),
         pa.field("source", pa.string(), nullable=False),
+        pa.field("reader", pa.string(), nullable=False),
         pa.field("instant", pa.timestamp("us", tz="UTC"), nullable=False),
         pa.field("msg_in", pa.int64(), nullable=False),
         pa.field("byte_in", pa.int64(), nullable=False),
@@ -20,7 +21,9 @@ SAMPLE_SCHEMA = pa.schema(
         pa.field("byte_out", pa.int64(), nullable=False),
     ]
 )
-"""Monotonic counters of one segment as one source had them at one instant (the source's reading time)."""
+"""Monotonic counters of one segment as one reader read them from one source at one instant. `reader` names who read and by which
+clock, which was never set between two samples of one reader.
+"""
 
 KEY_COUNT_SCHEMA = pa.schema(
     [
@@ -49,7 +52,9 @@ RATE_SCHEMA = pa.schema(
         ("source", pa.string()),
     ]
 )
-"""Rates of one segment over one window, per second; `covered_ms` of the window was observed."""
+"""Rates of one segment over one window, per second; `covered_ms` of the window was observed. If it is 0, the counters went back each
+time, and there are no rates.
+"""
 
 
 def difference(schema: pa.Schema, wanted: pa.Schema = SAMPLE_SCHEMA) -> str | None:

@@ -3,7 +3,7 @@
 It computes nothing. The aggregation makes rates of the samples, so a missed tick costs resolution and no correctness. How many
 producers a segment has is no counter: what changed of that is written down at once.
 One slow or broken data plane does not hold up the others. A tick that comes late is skipped and counted, and not made
-up for.
+up for. Samples name their reader, see `store/load/readers.py`; instants land as the database's time.
 """
 
 from __future__ import annotations
@@ -11,20 +11,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
 
 from controller import telemetry
-from controller.clock import Clock
+from controller.clock import Clock, SystemClock
 from controller.dataplane.base import Counters, DataPlane
 from controller.dataplane.observation import SamplesByPage
-from controller.domain.errors import CleaveError, InvalidInput
+from controller.domain.errors import CleaveError, InvalidInput, StoreUnavailable
 from controller.landing.area import LandingArea
 from controller.landing.samples import Sample, sample_table
 from controller.repeating import Repeating
-from controller.store.load import producers
+from controller.store.load import producers, readers
+from controller.store.load.readers import Reader
+from controller.store.postgres.clock import ahead_of_database
 from controller.store.postgres.engine import Store
 from controller.store.topics import watched_logs as watch_list
 from controller.store.topics.watched_logs import SEALED_FOR_SECONDS, WatchedLog
@@ -69,14 +72,20 @@ class LoadCollector:
         interval_seconds: float,
         clock: Clock,
         prefix: str = "",
+        wall_clock: Clock | None = None,
     ) -> None:
-        """`name` stands in file names; `prefix` watches only topics whose names begin so."""
+        """`name` stands in file names; `prefix` watches only topics whose names begin so.
+
+        `clock` is the one by which the planes stamp their counters. `wall_clock` is only compared: None for the machine's.
+        """
         if interval_seconds <= 0:
             raise InvalidInput(f"a collector's interval of {interval_seconds:g} s is not longer than 0")
         self._store, self._planes, self._area = store, planes, area
         self.name, self._prefix = name, prefix
         self._interval_ms = round(interval_seconds * 1000)
-        self._clock = clock
+        self._clock, self._wall_clock = clock, wall_clock or SystemClock()
+        self._reader: Reader | None = None
+        """That of the last tick."""
         self._stopping = threading.Event()
         self._turns: dict[str, int] = {}
         """Where the next tick begins with a data plane that was too slow for the last one."""
@@ -98,6 +107,12 @@ class LoadCollector:
             expected=(CleaveError, OSError),
             on_error=lambda _: self._stopping.wait(self._until_next_tick()),
         ).run(first_pause_seconds=self._until_next_tick())
+        self.leave()
+
+    def leave(self) -> None:
+        """Say that no tick follows."""
+        with suppress(StoreUnavailable), self._store.transaction() as tx:
+            readers.gone(tx, self.name)
 
     def _timed_tick(self) -> float:
         """A tick; then the seconds until the next one."""
@@ -130,11 +145,37 @@ class LoadCollector:
                 samples.extend(answer.found)
                 if not answer.is_whole:
                     failed.append(name)
-        path = self._area.append(instant_ms, self.name, _table(samples)) if samples else None
+        reader = self._compare_clocks([name for name in by_plane if name in self._planes])
+        path = None
+        if reader is not None and samples:
+            instant_ms -= reader.ahead_ms
+            path = self._area.append(instant_ms, self.name, _table(samples, reader))
         self._note_producers(samples)
         telemetry.COLLECTOR_TICKS.labels("partial" if failed else "whole").inc()
         log.debug("tick", watched=len(watched), sampled=len(samples), failed=failed)
         return Tick(instant_ms, len(watched), len(samples), tuple(failed), path)
+
+    def _compare_clocks(self, data_planes: Sequence[str]) -> Reader | None:
+        """The reader that the samples of this tick are of. None if a clock was set since the tick before: nobody knows whether
+        before they were read.
+        """
+        with self._store.transaction() as tx:
+            reader = readers.seen(
+                tx,
+                self.name,
+                ahead_of_database(tx, self._clock),
+                clock_ahead_ms=ahead_of_database(tx, self._wall_clock).ms,
+                topic_prefix=self._prefix,
+                data_planes=data_planes,
+                interval_seconds=self._interval_ms / 1000,
+            )
+        before, self._reader = self._reader, reader
+        if before in (None, reader):
+            return reader
+        log.warning(
+            "clock set here or at the database: samples left out", before=before.ahead_ms, now=reader.ahead_ms
+        )
+        return None
 
     def _sample(self, deadline: float, name: str, logs: Mapping[str, WatchedLog]) -> _Answer:
         """Counters of one data plane's logs. A log that it did not answer for is silent; it does not count as a load of
@@ -214,14 +255,15 @@ def _is_sound(counters: Counters) -> bool:
     return False
 
 
-def _table(samples: Sequence[tuple[WatchedLog, Counters]]) -> pa.Table:
+def _table(samples: Sequence[tuple[WatchedLog, Counters]], reader: Reader) -> pa.Table:
     return sample_table(
         Sample(
             log.topic_id,
             log.segment_id,
             log.backing_topic,
             counters.source,
-            counters.instant_ms,
+            reader.name,
+            counters.instant_ms - reader.ahead_ms,
             counters.msg_in,
             counters.byte_in,
             counters.msg_out,

@@ -269,7 +269,7 @@ class PolicyBacktest:
         rates: pa.Table | None,
     ) -> pa.Table:
         from spark_jobs.policy_backtest import compute, rates_of_history
-        from spark_jobs.session import with_session
+        from spark_jobs.session import frame_of, with_session
 
         since, until = to_ms(loads.since), to_ms(loads.until)
         location = self.history.location
@@ -279,7 +279,7 @@ class PolicyBacktest:
         def compute_on(spark: SparkSession) -> pa.Table:
             found: DataFrame
             if rates is not None:
-                found = spark.createDataFrame(rates)
+                found = frame_of(spark, rates)
             else:
                 found = rates_of_history(spark, location.url(), days, since, until)
             return compute(spark, found, recordings, question, self.parallel)

@@ -9,6 +9,23 @@ CREATE TABLE cleave.load_source (
     observed_at timestamptz NOT NULL
 );
 
+-- Two readers of one counter are not added up, and a clock that is set makes another reader. So it is known who reads, and by which clock.
+CREATE TABLE cleave.load_reader (
+    name             text             PRIMARY KEY,
+    reader           text             NOT NULL,
+    topic_prefix     text             NOT NULL DEFAULT '',
+    data_planes      text[]           NOT NULL DEFAULT '{}',
+    interval_seconds double precision NOT NULL DEFAULT 60,
+    clock_ahead_ms   bigint           NOT NULL,
+    reader_ahead_ms  bigint           NOT NULL,
+    seen_at          timestamptz      NOT NULL DEFAULT clock_timestamp()
+);
+COMMENT ON TABLE cleave.load_reader IS 'A collector, or a broker that hands in its counters itself; a row is kept for a day.';
+COMMENT ON COLUMN cleave.load_reader.reader IS 'The name in its samples; another one since its clock was set.';
+COMMENT ON COLUMN cleave.load_reader.data_planes IS 'The planes whose brokers it reads; empty for a broker.';
+COMMENT ON COLUMN cleave.load_reader.clock_ahead_ms IS 'Its clock less the database''s clock, at seen_at.';
+COMMENT ON COLUMN cleave.load_reader.reader_ahead_ms IS 'What is taken off its instants, from the beginning of the reader on.';
+
 -- One row an aggregation run; window_end is the watermark.
 CREATE TABLE cleave.load_run (
     run_id      text        PRIMARY KEY,

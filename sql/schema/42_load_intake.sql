@@ -48,18 +48,7 @@ SELECT topic_id, greatest(CASE WHEN profile = 'adaptive' THEN memory_seconds ELS
 
 -- The loader's inbox: appended by COPY, keyed by run, emptied by the merge function.
 CREATE TABLE staging.load_row (
-    run_id           text             NOT NULL,
-    topic_id         bigint           NOT NULL,
-    segment_id       bigint           NOT NULL,
-    msg_rate_in      double precision NOT NULL,
-    byte_rate_in     double precision NOT NULL,
-    msg_rate_out     double precision NOT NULL,
-    byte_rate_out    double precision NOT NULL,
-    source           text             NOT NULL,
-    modified_at      timestamptz      NOT NULL,
-    cold_since       timestamptz,
-    silent_since     timestamptz,
-    seen_row_version bigint           NOT NULL
+    run_id text NOT NULL, LIKE cleave.segment_load INCLUDING DEFAULTS, seen_row_version bigint NOT NULL
 );
 CREATE INDEX load_row_run ON staging.load_row (run_id);
 COMMENT ON COLUMN staging.load_row.seen_row_version IS

@@ -16,24 +16,8 @@ CREATE TABLE staging.namespace_bundles_row (
 CREATE INDEX namespace_bundles_row_run ON staging.namespace_bundles_row (run_id);
 
 CREATE TABLE staging.bundle_row (
-    cluster                text             NOT NULL,
-    namespace              text             NOT NULL,
-    lower_bound            bigint           NOT NULL,
-    upper_bound            bigint           NOT NULL,
-    broker                 text,
-    msg_rate_in            double precision NOT NULL,
-    byte_rate_in           double precision NOT NULL,
-    msg_rate_out           double precision NOT NULL,
-    byte_rate_out          double precision NOT NULL,
-    topic_count            bigint           NOT NULL,
-    producer_count         bigint           NOT NULL,
-    consumer_count         bigint           NOT NULL,
-    cache_size_bytes       bigint           NOT NULL,
-    modified_at            timestamptz      NOT NULL,
-    run_id                 text             NOT NULL,
-    seen_row_version       bigint           NOT NULL,
-    seen_namespace_version bigint           NOT NULL,
-    gone                   boolean          NOT NULL
+    run_id text NOT NULL, LIKE cleave.bundle_load INCLUDING DEFAULTS, seen_row_version bigint NOT NULL, seen_namespace_version bigint NOT NULL,
+    gone boolean NOT NULL
 );
 CREATE INDEX bundle_row_run ON staging.bundle_row (run_id);
 COMMENT ON COLUMN staging.bundle_row.seen_row_version IS 'Row version of the record it was computed from; 0 where there was none.';
@@ -42,50 +26,12 @@ COMMENT ON COLUMN staging.bundle_row.seen_namespace_version IS
 COMMENT ON COLUMN staging.bundle_row.gone IS 'The bundle is in its namespace''s list no more.';
 
 CREATE TABLE staging.namespace_row (
-    cluster          text             NOT NULL,
-    namespace        text             NOT NULL,
-    msg_rate_in      double precision NOT NULL,
-    byte_rate_in     double precision NOT NULL,
-    msg_rate_out     double precision NOT NULL,
-    byte_rate_out    double precision NOT NULL,
-    topic_count      bigint           NOT NULL,
-    bundle_count     bigint           NOT NULL,
-    peak_msg_rate    double precision NOT NULL,
-    peak_byte_rate   double precision NOT NULL,
-    peak_topic_count bigint           NOT NULL,
-    modified_at      timestamptz      NOT NULL,
-    run_id           text             NOT NULL,
-    seen_row_version bigint           NOT NULL
+    run_id text NOT NULL, LIKE cleave.namespace_load INCLUDING DEFAULTS, seen_row_version bigint NOT NULL
 );
 CREATE INDEX namespace_row_run ON staging.namespace_row (run_id);
 
 CREATE TABLE staging.broker_row (
-    cluster             text             NOT NULL,
-    broker              text             NOT NULL,
-    cpu_usage           double precision NOT NULL,
-    cpu_limit           double precision NOT NULL,
-    memory_usage        double precision NOT NULL,
-    memory_limit        double precision NOT NULL,
-    direct_memory_usage double precision NOT NULL,
-    direct_memory_limit double precision NOT NULL,
-    bandwidth_in_usage  double precision NOT NULL,
-    bandwidth_in_limit  double precision NOT NULL,
-    bandwidth_out_usage double precision NOT NULL,
-    bandwidth_out_limit double precision NOT NULL,
-    msg_rate_in         double precision NOT NULL,
-    byte_rate_in        double precision NOT NULL,
-    msg_rate_out        double precision NOT NULL,
-    byte_rate_out       double precision NOT NULL,
-    topic_count         bigint           NOT NULL,
-    bundle_count        bigint           NOT NULL,
-    producer_count      bigint           NOT NULL,
-    consumer_count      bigint           NOT NULL,
-    report              text             NOT NULL,
-    version             text             NOT NULL,
-    observed_at         timestamptz      NOT NULL,
-    run_id              text             NOT NULL,
-    seen_row_version    bigint           NOT NULL,
-    gone                boolean          NOT NULL
+    run_id text NOT NULL, LIKE cleave.broker_load INCLUDING DEFAULTS, seen_row_version bigint NOT NULL, gone boolean NOT NULL
 );
 CREATE INDEX broker_row_run ON staging.broker_row (run_id);
 

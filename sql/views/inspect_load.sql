@@ -94,3 +94,16 @@ SELECT l.topic, l.topic_id, l.segment_id, l.hash_range, l.hottest_ratio AS load,
  WHERE k.segment_id IS NOT NULL OR w.segment_id IS NOT NULL;
 COMMENT ON VIEW inspect.hot_keys IS
     'The part of each ACTIVE segment with the most load, in units of capacity; unsplittable_load is on one hash, so no split takes it away.';
+
+CREATE VIEW inspect.load_readers AS
+WITH live AS (
+  SELECT *, seen_at > clock_timestamp() - greatest(3 * interval_seconds, 30) * interval '1 s' AS is_live FROM cleave.load_reader
+)
+SELECT r.name, r.topic_prefix, r.data_planes, r.interval_seconds, r.reader, round(r.clock_ahead_ms / 1000.0, 3) AS clock_ahead_seconds,
+       r.seen_at, r.is_live,
+       ARRAY(SELECT o.name FROM live o
+              WHERE r.is_live AND o.is_live AND o.name <> r.name AND o.data_planes && r.data_planes
+                AND (starts_with(o.topic_prefix, r.topic_prefix) OR starts_with(r.topic_prefix, o.topic_prefix)) ORDER BY 1) AS beside
+  FROM live r;
+COMMENT ON VIEW inspect.load_readers IS
+    'Collectors, and brokers that hand in their counters themselves. clock_ahead_seconds: its clock less the database''s clock; beside: other live collectors of the same topics, of which one counts.';

@@ -66,7 +66,8 @@ SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges
        undrained.still_seconds AS still_drain_seconds,
        withheld.buckets AS buckets_withheld, withheld.oldest_seconds AS oldest_withheld_seconds,
        away.buckets AS buckets_away, away.oldest_seconds AS oldest_away_seconds,
-       held.topics AS held_topics, held.unverified AS unverified_topics, strange.logs AS foreign_logs, aside.subjects AS set_aside
+       held.topics AS held_topics, held.unverified AS unverified_topics, strange.logs AS foreign_logs, aside.subjects AS set_aside,
+       readers.collectors_beside, readers.clock_off_seconds
   FROM (SELECT (SELECT count(*) FROM cleave.topic WHERE state = 'live') AS topics,
                (SELECT count(*) FROM cleave.segment s JOIN cleave.topic t USING (topic_id)
                  WHERE s.state = 'ACTIVE' AND t.state = 'live') AS active_segments) fleet
@@ -99,6 +100,8 @@ SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges
  CROSS JOIN (SELECT count(*) FILTER (WHERE NOT unverified) AS topics, count(*) FILTER (WHERE unverified) AS unverified
                FROM inspect.held_topics) held
  CROSS JOIN (SELECT count(*) AS logs FROM inspect.foreign_logs) strange
- CROSS JOIN (SELECT count(*) AS subjects FROM inspect.set_aside WHERE is_current) aside;
+ CROSS JOIN (SELECT count(*) AS subjects FROM inspect.set_aside WHERE is_current) aside
+ CROSS JOIN (SELECT count(*) FILTER (WHERE beside <> '{}') AS collectors_beside, max(abs(clock_ahead_seconds)) AS clock_off_seconds
+               FROM inspect.load_readers WHERE is_live) readers;
 COMMENT ON VIEW inspect.health IS
     'One row: how everything is. Ages are empty where there is nothing to be old; shards are those that had a worker within the hour; lease_changes only rises, by one for each time that a worker began to have a shard.';

@@ -13,7 +13,9 @@ from controller.domain.load import (
     LoadStats,
     LoadThresholds,
     LoadUpdate,
+    NoRate,
     WindowLoad,
+    judge_counters,
     next_record,
     rates_from_counters,
 )
@@ -53,12 +55,12 @@ class Case:
         return None if found is None else found.stats
 
     def expected_rates(self, window: LoadWindow) -> Values | None:
-        """Rates, observed_at, covered, source."""
-        found = self._load(window)
+        """Rates, observed_at, covered, source; without rates where the counters went back each time."""
+        found = judge_counters(self._read(window), window.end_ms, window.length_ms)
+        if isinstance(found, NoRate):
+            return (None,) * 5 + (0, found.source)
         return (
-            None
-            if found is None
-            else (*found.stats.rates, found.observed_at, found.covered_ms, self._source(window))
+            None if found is None else (*found.stats.rates, found.observed_at, found.covered_ms, found.source)
         )
 
     def expected_change(self, window: LoadWindow) -> Values | None:
@@ -66,8 +68,7 @@ class Case:
         load, stored = self._load(window), self.stored
         if load is None:
             return self._silenced(window)
-        source = self._source(window)
-        previous = self._previous()
+        source, previous = load.source, self._previous()
         if stored is None or previous is None:
             new = self._next(None, load).record
             return (*new.stats.rates, source, new.modified_at, new.cold_since, None, 0)
@@ -103,16 +104,6 @@ class Case:
     def _load(self, window: LoadWindow) -> WindowLoad | None:
         return rates_from_counters(self._read(window), window.end_ms, window.length_ms)
 
-    def _source(self, window: LoadWindow) -> str:
-        """The source of the interval that ends last, the greatest name of several."""
-        instants = {(s.instant_ms, s.source) for s in self._read(window)}
-        ends = {
-            (at, source)
-            for at, source in instants
-            if at > window.start_ms and any(other == source and earlier < at for earlier, other in instants)
-        }
-        return max(ends)[1]
-
     def _previous(self) -> LoadRecord | None:
         if self.stored is None:
             return None
@@ -141,7 +132,7 @@ class Case:
 def tables(cases: list[Case]) -> dict[str, pa.Table]:
     """The cases as samples, records, sources and thresholds; the topic id is the case's place in the list."""
     samples = [
-        (topic, 0, f"backing-{topic}", s.source, s.instant_ms * 1000, *s.counters)
+        (topic, 0, f"backing-{topic}", s.source, s.reader, s.instant_ms * 1000, *s.counters)
         for topic, case in enumerate(cases)
         for s in case.samples
     ]

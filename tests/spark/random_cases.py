@@ -35,6 +35,20 @@ def _counter(random: Random) -> int:
     return random.choice([600 * random.randint(0, 12), random.randint(0, 100_000), random.randint(0, 2**60)])
 
 
+def _samples(random: Random, names: list[str]) -> tuple[CounterSample, ...]:
+    """Mostly of counters that rise, and go back now and then by less than, more than and just a tenth of that."""
+    readers = random.choice([[""], ["", "é"], ["x", "y", "z"]])
+    counters, samples = [_counter(random) for _ in range(4)], []
+    for instant_ms in sorted(_instant(random) for _ in range(random.choice([0, 1, 1, 2, 5, 8, 12, 20]))):
+        factor = random.choice([0, 0, 1, 1, 1, 10, 100, -1])
+        counters = [max(0, one + factor * random.choice([0, 60, 60, 61, 700])) for one in counters]
+        if random.random() < 0.1:
+            counters = [_counter(random) for _ in range(4)]
+        samples.append(CounterSample(random.choice(names), instant_ms, *counters, random.choice(readers)))
+    random.shuffle(samples)
+    return tuple(samples)
+
+
 def _stats(random: Random) -> LoadStats:
     few = [0.0, 5.0, 10.0, 12.5, 20.0, 100.0]
     return LoadStats(*(random.choice([*few, random.uniform(0, 5_000)]) for _ in range(4)))
@@ -50,10 +64,7 @@ def _stored(random: Random, names: list[str]) -> Stored:
 def _case(random: Random, number: int) -> Case:
     """One segment; its sources are named after its number, so that cases do not touch each other."""
     names = [f"{number}-{name}" for name in ("a", "b", 'é,"')]
-    samples = tuple(
-        CounterSample(random.choice(names), _instant(random), *(_counter(random) for _ in range(4)))
-        for _ in range(random.choice([0, 1, 1, 2, 5, 8, 12]))
-    )
+    samples = _samples(random, names)
     heard = {name: _instant(random) for name in names if random.random() < 0.5}
     speaking = [sample.source for sample in samples] or names
     stored = _stored(random, speaking) if random.random() < 0.7 else None

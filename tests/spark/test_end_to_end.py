@@ -41,7 +41,7 @@ class Landing:
         instant_us = (END + number * TICK) * 1000
         counts = [(100 + number) * 10 * rate for rate in rates]
         rows = [
-            (self.bench.topic_id, segment_id, "log", "broker", instant_us, count, count, count, count)
+            (self.bench.topic_id, segment_id, "log", "broker", "c", instant_us, count, count, count, count)
             for segment_id, count in enumerate(counts)
         ]
         columns = zip(zip(*rows, strict=True), SAMPLE_SCHEMA, strict=True)

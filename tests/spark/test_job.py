@@ -10,14 +10,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from controller.bundles.services.aggregation import LIMIT_SCHEMA
+from controller.bundles.store.loads import BASELINE_SCHEMAS
 from controller.devstack.ports import LOOPBACK, free_port, release_port
 from controller.devstack.spark_connect import SparkConnectServer
 from controller.domain.errors import InvalidInput, Retryable
+from controller.domain.load import CounterSample, LoadStats, LoadThresholds
 from controller.landing.schemas import KEY_COUNT_SCHEMA
 from controller.store.load.records import SKETCH_SCHEMA
+from spark_jobs.run_bundle_load import main as bundle_main
 from spark_jobs.run_load_aggregation import compute, main
 from spark_jobs.session import get_session, with_session
-from tests.spark.oracle import Case, tables
+from tests.spark.oracle import Case, Stored, tables
 from tests.spark.random_cases import WINDOW, batch, check
 from tests.support.spark_cluster import Cluster
 from tests.support.spark_session import LIGHTLY
@@ -63,6 +67,35 @@ def test_every_run_on_a_connect_server_shares_one_session(
     run_on(connect.url, batch(2), tmp_path / "2")
 
     assert get_session(connect.url) is first
+
+
+def test_samples_that_all_lie_outside_the_window_are_a_run_without_rates(
+    connect: SparkConnectServer, tmp_path: Path
+) -> None:
+    """Connect cannot infer the schema of an empty table."""
+    early = CounterSample("a", WINDOW.read_from_ms - 1, 1, 1, 1, 1)
+    none = LoadThresholds(LoadStats(), LoadStats())
+    cases = [Case((early,), none, stored=Stored(LoadStats(), "a", WINDOW.start_ms))]
+    run_on(connect.url, cases, tmp_path / "here")
+
+    samples, counts = hand_over(cases, tmp_path / "there"), tmp_path / "counts.parquet"
+    pq.write_table(KEY_COUNT_SCHEMA.empty_table(), counts)
+    options = ["--key-counts", counts.as_uri(), "--counted-since-ms", COUNTED_SINCE, "--master", connect.url]
+    main([*parts(samples, tmp_path / "there"), *options])
+    assert pq.read_table(tmp_path / "there" / "heard").num_rows == 0
+    assert sketches(tmp_path / "there").num_rows == 0
+
+
+def test_a_run_of_bundle_load_without_reports_ends_on_a_connect_server(
+    connect: SparkConnectServer, tmp_path: Path
+) -> None:
+    for name, schema in {**BASELINE_SCHEMAS, "limits": LIMIT_SCHEMA}.items():
+        (tmp_path / name).mkdir()
+        pq.write_table(schema.empty_table(), tmp_path / name / "part-0.parquet")
+    bundle_main(
+        ["--master", connect.url, "--scratch", tmp_path.as_uri(), "--window-end-ms", str(WINDOW.end_ms)]
+    )
+    assert pq.read_table(tmp_path / "brokers").num_rows == 0
 
 
 def test_a_session_that_somebody_ended_is_replaced_within_the_run(

@@ -50,7 +50,13 @@ def set_aside(run: Run) -> list[tuple[str, str, int | None]]:
 
 
 def land_samples(run: Run, *rows: dict[str, Any]) -> None:
-    usual = {"topic_id": run.topic_id, "segment_id": 0, "backing_topic": "log", "source": "odd"}
+    usual = {
+        "topic_id": run.topic_id,
+        "segment_id": 0,
+        "backing_topic": "log",
+        "source": "odd",
+        "reader": "c",
+    }
     counters = dict.fromkeys(("msg_in", "byte_in", "msg_out", "byte_out"), 0)
     table = [
         {**usual, **counters, "instant": datetime.fromtimestamp(END_MS / 1000 - 30 + at, UTC), **row}

@@ -66,7 +66,9 @@ class Run:
             LandingArea(str(self.directory / "key-counts"), KEY_COUNT_SCHEMA), fresh_seconds=600.0
         )
 
-    def land(self, *samples: tuple[float, int], segment_id: int = 0, source: str = BROKER) -> str:
+    def land(
+        self, *samples: tuple[float, int], segment_id: int = 0, source: str = BROKER, reader: str = "c"
+    ) -> str:
         """One file of samples: seconds after END_MS, and the counter of messages in; bytes are a hundredfold."""
         rows = [
             {
@@ -74,6 +76,7 @@ class Run:
                 "segment_id": segment_id,
                 "backing_topic": "log",
                 "source": source,
+                "reader": reader,
                 "instant": datetime.fromtimestamp(END_MS / 1000 + at, UTC),
                 "msg_in": count,
                 "byte_in": count * 100,

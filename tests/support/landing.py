@@ -18,6 +18,7 @@ def land_rates(
     rates: Mapping[int, float],
     *,
     source: str = "broker-1",
+    reader: str = "c",
     ago_seconds: Sequence[int] = (30, 5),
 ) -> None:
     """Samples of each segment, so many seconds old (oldest first), whose counters grew at that rate.
@@ -34,6 +35,7 @@ def land_rates(
                 "segment_id": segment_id,
                 "backing_topic": f"log-of-{segment_id}",
                 "source": source,
+                "reader": reader,
                 "instant": datetime.fromtimestamp(instant_ms / 1000, UTC),
                 "msg_in": int(rate * age_seconds),
                 "byte_in": int(rate * age_seconds) * 100,

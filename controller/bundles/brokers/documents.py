@@ -2,16 +2,18 @@
 
 Only the fields that are used are decoded, by their types. So the statistics of 100,000 topics, with all their
 publishers and consumers, cost as much as the counts alone. A document of another shape raises DataPlaneUnavailable,
-and the broker counts as silent.
+and the broker counts as silent. A figure that is not a number (null, or NaN, which Jackson writes as a text) is unknown,
+and the rest of the document counts.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -23,6 +25,8 @@ from controller.bundles.domain.ring.hashes import parse_edge
 from controller.domain.errors import DataPlaneUnavailable, InvalidInput
 
 Document = TypeVar("Document")
+Figure = Any
+"""A number, or whatever a broker writes in the place of a number."""
 
 MOST = 2**50
 """A rate or a count above it is no figure of a topic or a broker. Millions of those below it can be added up."""
@@ -52,22 +56,22 @@ class TopicReport:
 
 
 class _Usage(msgspec.Struct):
-    usage: float = 0.0
-    limit: float = 0.0
+    usage: Figure = None
+    limit: Figure = None
 
 
 class _LastStats(msgspec.Struct):
-    cache_size: int = msgspec.field(default=0, name="cacheSize")
+    cache_size: Figure = msgspec.field(default=None, name="cacheSize")
 
 
 class _LoadReport(msgspec.Struct):
-    cpu: _Usage
-    memory: _Usage
-    direct_memory: _Usage = msgspec.field(name="directMemory")
-    bandwidth_in: _Usage = msgspec.field(name="bandwidthIn")
-    bandwidth_out: _Usage = msgspec.field(name="bandwidthOut")
-    version: str = msgspec.field(default="", name="brokerVersionString")
-    last_stats: dict[str, _LastStats] = msgspec.field(default_factory=dict, name="lastStats")
+    cpu: _Usage | None
+    memory: _Usage | None
+    direct_memory: _Usage | None = msgspec.field(name="directMemory")
+    bandwidth_in: _Usage | None = msgspec.field(name="bandwidthIn")
+    bandwidth_out: _Usage | None = msgspec.field(name="bandwidthOut")
+    version: str | None = msgspec.field(default=None, name="brokerVersionString")
+    last_stats: dict[str, _LastStats | None] | None = msgspec.field(default=None, name="lastStats")
 
 
 class _Nothing(msgspec.Struct):
@@ -75,16 +79,16 @@ class _Nothing(msgspec.Struct):
 
 
 class _Subscription(msgspec.Struct):
-    consumers: list[_Nothing] = msgspec.field(default_factory=list)
+    consumers: list[_Nothing] | None = None
 
 
 class _Topic(msgspec.Struct):
-    msg_rate_in: float = msgspec.field(default=0.0, name="msgRateIn")
-    msg_rate_out: float = msgspec.field(default=0.0, name="msgRateOut")
-    byte_rate_in: float = msgspec.field(default=0.0, name="msgThroughputIn")
-    byte_rate_out: float = msgspec.field(default=0.0, name="msgThroughputOut")
-    producer_count: int = msgspec.field(default=0, name="producerCount")
-    subscriptions: dict[str, _Subscription] = msgspec.field(default_factory=dict)
+    msg_rate_in: Figure = msgspec.field(default=None, name="msgRateIn")
+    msg_rate_out: Figure = msgspec.field(default=None, name="msgRateOut")
+    byte_rate_in: Figure = msgspec.field(default=None, name="msgThroughputIn")
+    byte_rate_out: Figure = msgspec.field(default=None, name="msgThroughputOut")
+    producer_count: Figure = msgspec.field(default=None, name="producerCount")
+    subscriptions: dict[str, _Subscription | None] | None = None
 
 
 class _Boundaries(msgspec.Struct):
@@ -133,9 +137,9 @@ def load_report(body: bytes) -> SystemReport:
     usages = {name: getattr(report, name) for name in RESOURCES}
     return SystemReport(
         "load-report",
-        report.version,
-        BrokerResources(**{name: _usage(one.usage, one.limit) for name, one in usages.items()}),
-        {bundle: _count(one.cache_size) for bundle, one in report.last_stats.items()},
+        report.version or "",
+        BrokerResources(**{name: _usage(one.usage, one.limit) for name, one in usages.items() if one}),
+        {bundle: _count(one.cache_size) for bundle, one in (report.last_stats or {}).items() if one},
     )
 
 
@@ -145,7 +149,7 @@ def metrics_report(page: bytes) -> SystemReport:
     version = ""
     for signal, labels, value in _GAUGE.findall(page):
         if signal:
-            found[_SIGNALS.get(signal, signal.decode())] = _usage(float(value), 100.0)
+            found[_SIGNALS.get(signal, signal.decode())] = _usage(value.decode(errors="replace"), 100.0)
         elif told := _VERSION.search(labels):
             version = told[1].decode()
     if "cpu" not in found:
@@ -231,17 +235,31 @@ def _read(decoder: msgspec.json.Decoder[Document], body: bytes, what: str) -> Do
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DataPlaneUnavailable(f"this is no {what}: {error}") from None
+        reason = error
+    try:  # some writers leave NaN and Infinity without quotation marks
+        return msgspec.convert(json.loads(body), decoder.type)
+    except (msgspec.ValidationError, ValueError, RecursionError):
+        raise DataPlaneUnavailable(f"this is no {what}: {reason}") from None
 
 
-def _usage(usage: float, limit: float) -> ResourceUsage:
-    """Return the usage. Figures that are not finite or above MOST count as unknown."""
-    is_known = all(math.isfinite(one) and abs(one) <= MOST for one in (usage, limit))
-    return ResourceUsage(usage, limit) if is_known else ResourceUsage()
+def _number(figure: Figure) -> float | None:
+    """Return the number; None for what is no number, or above MOST."""
+    try:
+        number = float(figure)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) and abs(number) <= MOST else None
+
+
+def _usage(usage: Figure, limit: Figure) -> ResourceUsage:
+    """Return the usage. It is unknown if a figure is no number, and where less than nothing is used."""
+    used, there_is = _number(usage), _number(limit)
+    return ResourceUsage() if used is None or there_is is None or used < 0 else ResourceUsage(used, there_is)
 
 
 def _stats(topic: _Topic) -> BundleStats:
-    """Rates that are not finite (a broker divides by the time since its last count), and any figure above MOST, count as 0."""
+    """Figures that are no number (a broker divides by the time since its last count), or above MOST, count as 0."""
+    subscriptions = (topic.subscriptions or {}).values()
     return BundleStats(
         msg_rate_in=_rate(topic.msg_rate_in),
         msg_rate_out=_rate(topic.msg_rate_out),
@@ -249,13 +267,13 @@ def _stats(topic: _Topic) -> BundleStats:
         byte_rate_out=_rate(topic.byte_rate_out),
         topic_count=1,
         producer_count=_count(topic.producer_count),
-        consumer_count=sum(len(one.consumers) for one in topic.subscriptions.values()),
+        consumer_count=sum(len(one.consumers or ()) for one in subscriptions if one),
     )
 
 
-def _rate(rate: float) -> float:
-    return rate if 0 < rate <= MOST else 0.0
+def _rate(rate: Figure) -> float:
+    return max(0.0, _number(rate) or 0.0)
 
 
-def _count(count: int) -> int:
-    return count if 0 < count <= MOST else 0
+def _count(count: Figure) -> int:
+    return int(_rate(count))

@@ -16,6 +16,7 @@ import psycopg2.extensions
 from sqlalchemy import URL
 
 from controller import telemetry
+from controller.clock import STEADY_CLOCK
 from controller.dataplane.base import Born, Counters, LogReport, LogState, Successor, Trimmed
 from controller.dataplane.embedded import set_wise
 from controller.dataplane.embedded.names import ARRIVALS, checked, no_cursor, no_log
@@ -223,10 +224,10 @@ class EmbeddedDataPlane:
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
         """Counters of those logs that exist, all read at one instant."""
         with self._calls.statement(f"sample {len(backing_topics)} logs") as cursor:
+            instant = STEADY_CLOCK.now_ms()
             cursor.execute(
                 "SELECT l.name, l.next_offset, l.byte_in, least(l.msg_out + coalesce(c.msg_out, 0), 9223372036854775807)::bigint,"
-                "       least(l.byte_out + coalesce(c.byte_out, 0), 9223372036854775807)::bigint, i.instance_id::text,"
-                "       (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+                "       least(l.byte_out + coalesce(c.byte_out, 0), 9223372036854775807)::bigint, i.instance_id::text"
                 "  FROM embedded.log l CROSS JOIN embedded.instance i LEFT JOIN LATERAL ("
                 "       SELECT sum(msg_out) AS msg_out, sum(byte_out) AS byte_out"
                 "         FROM embedded.cursor WHERE log_id = l.log_id) c ON true"
@@ -235,7 +236,7 @@ class EmbeddedDataPlane:
             )
             return {
                 name: Counters(name, f"embedded-{instance}", instant, msg_in, byte_in, msg_out, byte_out)
-                for name, msg_in, byte_in, msg_out, byte_out, instance, instant in cursor.fetchall()
+                for name, msg_in, byte_in, msg_out, byte_out, instance in cursor.fetchall()
             }
 
     def sample_keys(self, backing_topic: str, *, most: int) -> KeySample:

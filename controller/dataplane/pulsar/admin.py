@@ -22,6 +22,7 @@ import requests
 from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
 
+from controller.clock import STEADY_CLOCK
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.errors import half_answer, late, network_failure, refusal, unknown_address
 from controller.dataplane.pulsar_load import AuthorizedSession
@@ -73,6 +74,8 @@ class Answer:
     document: Any
     broker: str
     headers: Mapping[str, str]
+    read_at_ms: int = 0
+    """When the answer was there, by the process's `STEADY_CLOCK`."""
 
 
 class AdminCalls:
@@ -186,7 +189,8 @@ class AdminCalls:
             raise refusal(ask.act, status, reason.strip(), retry_after=response.headers.get("Retry-After"))
         if document is _NO_JSON and not is_refusal:
             raise half_answer(ask.act, status, f"not JSON: {text[:80]}")
-        return Answer(status, document, urlsplit(response.url).netloc, response.headers)
+        broker = urlsplit(response.url).netloc
+        return Answer(status, document, broker, response.headers, STEADY_CLOCK.now_ms())
 
     def _headers(self) -> dict[str, str]:
         token = self._access.current_token()

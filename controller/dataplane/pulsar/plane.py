@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from controller.clock import SystemClock
+from controller import telemetry
 from controller.dataplane.adoptable import FoundTopic
 from controller.dataplane.base import Born, Counters, LogReport, LogState, Successor
 from controller.dataplane.observation import KeySample
@@ -38,6 +38,8 @@ from controller.domain.situation import Capabilities
 if TYPE_CHECKING:
     from controller.dataplane.pulsar.key_samples import KeySamples
 
+log = telemetry.get_logger(__name__)
+
 
 class PulsarDataPlane:
     """Topics of the cluster that `access` names; safe to share between threads. Nothing connects before a call."""
@@ -57,7 +59,6 @@ class PulsarDataPlane:
         self._load = PulsarLoad(
             self._admin.session, access.admin_urls, load, call_timeout_seconds=call_timeout_seconds
         )
-        self._clock = SystemClock()
         self._access, self._lock = access, threading.Lock()
         self._key_samples: KeySamples | None = None
 
@@ -177,11 +178,16 @@ class PulsarDataPlane:
         errors = [one for one in found if isinstance(one, CleaveError)]
         if errors and len(errors) == len(found):
             raise errors[0]
-        return {
-            name: self._counters(name, answer)
+        answers = {
+            name: answer
             for name, answer in zip(backing_topics, found, strict=True)
             if isinstance(answer, Answer) and answer.status not in asks.GONE
         }
+        read = {name: _counters(name, answer) for name, answer in answers.items()}
+        if read and not any(read.values()):
+            name = next(iter(answers))
+            raise asks.unreadable(f"sample {name}", answers[name].document)
+        return {name: counters for name, counters in read.items() if counters is not None}
 
     @property
     def sample_limit(self) -> int:
@@ -246,28 +252,31 @@ class PulsarDataPlane:
         self._load.close()
         self._admin.close()
 
-    def _counters(self, name: str, answer: Answer) -> Counters:
-        stats = answer.document
-        try:
-            publishers = stats.get("publishers")
-            return Counters(
-                name,
-                source=str(stats.get("ownerBroker") or answer.broker),
-                instant_ms=self._clock.now_ms(),
-                msg_in=int(stats["msgInCounter"]),
-                byte_in=int(stats["bytesInCounter"]),
-                msg_out=int(stats["msgOutCounter"]),
-                byte_out=int(stats["bytesOutCounter"]),
-                producers=len(publishers) if isinstance(publishers, list) else None,
-            )
-        except (AttributeError, KeyError, TypeError):
-            raise asks.unreadable(f"sample {name}", stats) from None
-
     def _subscriptions(
         self, backing_topic: str, act: str, deadline: Deadline, query: str = ""
     ) -> Mapping[str, Mapping[str, Any]] | None:
         ask = asks.stats(backing_topic, act, query)
         return asks.subscriptions(ask, self._admin.ask(ask, deadline))
+
+
+def _counters(name: str, answer: Answer) -> Counters | None:
+    """None for statistics in which a counter is no number: that log alone is silent."""
+    stats = answer.document
+    try:
+        publishers = stats.get("publishers")
+        return Counters(
+            name,
+            source=str(stats.get("ownerBroker") or answer.broker),
+            instant_ms=answer.read_at_ms,
+            msg_in=int(stats["msgInCounter"]),
+            byte_in=int(stats["bytesInCounter"]),
+            msg_out=int(stats["msgOutCounter"]),
+            byte_out=int(stats["bytesOutCounter"]),
+            producers=len(publishers) if isinstance(publishers, list) else None,
+        )
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        log.warning("statistics not readable", backing_topic=name, error=str(error))
+        return None
 
 
 def _key_samples(access: PulsarAccess, admin: AdminCalls) -> KeySamples:

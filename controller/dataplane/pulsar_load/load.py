@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from controller.clock import Clock, SystemClock
+from controller.clock import STEADY_CLOCK, Clock
 from controller.dataplane.base import Counters
 from controller.dataplane.load_settings import LoadSettings
 from controller.dataplane.pulsar_load.brokers import BrokerList
@@ -33,7 +33,7 @@ class PulsarLoad:
         """`call_timeout_seconds`: for one call of `consumers`."""
         brokers = BrokerList(session, admin_urls, cluster=settings.cluster, broker_url=settings.broker_url)
         self._scraper = CounterScraper(
-            session, brokers, deadline_seconds=settings.page_seconds, clock=clock or SystemClock()
+            session, brokers, deadline_seconds=settings.page_seconds, clock=clock or STEADY_CLOCK
         )
         self._consumers = ConsumerReader(session, brokers, deadline_seconds=call_timeout_seconds)
         self._pages_from = settings.pages_from

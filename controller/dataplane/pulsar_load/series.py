@@ -1,7 +1,7 @@
 """From the counters on a page to counters that rise: a page counts *out* by subscription, and subscriptions go.
 
 A broker shows what each subscription was sent; one that is deleted or made anew takes its share out of the sum, and a
-sum that falls reads as a restart, whose whole count is then taken for fresh load. So the count of a subscription that
+sum that falls gives no rate. So the count of a subscription that
 is gone is carried on, and the topic begins a new series (another source name). A collector that starts later does not
 know of the carry, and under the new name it finds no earlier sample to compare with. All of it is in memory only.
 """

@@ -379,6 +379,33 @@ def _set_aside(cleave: Application) -> str:
     return "no batch leaves anything out"
 
 
+_READERS = """
+    SELECT name, beside, clock_ahead_seconds FROM inspect.load_readers WHERE is_live ORDER BY abs(clock_ahead_seconds) DESC, name
+"""
+CLOCK_OFF_SECONDS = 2.0
+"""A clock that differs more from the database's is reported."""
+
+
+def _collectors(cleave: Application) -> str:
+    """Report the readers of counters. Raises Note where two read the same counters, or a clock is off."""
+    with cleave.store.transaction() as tx:
+        readers = inspection.rows(tx, _READERS)
+    faults = [
+        f"the clock of {one['name']} is {abs(float(one['clock_ahead_seconds'])):g} s "
+        f"{'ahead of' if one['clock_ahead_seconds'] > 0 else 'behind'} the database's; set it by NTP"
+        for one in readers
+        if abs(one["clock_ahead_seconds"]) > CLOCK_OFF_SECONDS
+    ]
+    if beside := sorted(one["name"] for one in readers if one["beside"]):
+        faults.append(
+            f"{', '.join(beside)} read the same brokers, of which one counts; stop all but one, or give each its own --prefix"
+        )
+    if faults:
+        raise Note("; ".join(faults))
+    named = ", ".join(one["name"] for one in readers)
+    return f"{len(readers)} up: {named}" if readers else "none is up"
+
+
 def _airflow(cleave: Application) -> str:
     if cleave.settings.airflow_url is None:
         raise Note("CLEAVE_AIRFLOW_URL is not set: Airflow is not checked")
@@ -454,6 +481,7 @@ CHECKS: dict[str, Callable[[Application], str]] = {
     "java": _java,
     "spark": _spark,
     "landing area": _landing,
+    "collectors": _collectors,
     "load runs": _load_runs,
     "set aside": _set_aside,
     "pulsar": doctor_pulsar.cluster,

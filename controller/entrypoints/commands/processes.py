@@ -160,7 +160,9 @@ def metrics(
 
 
 def collect(
-    once: Annotated[bool, typer.Option("--once", help="One tick, then leave.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="One tick, then leave. A rate takes two ticks of one process.")
+    ] = False,
     prefix: Annotated[str, typer.Option(help="Watch only topics whose full names begin with this.")] = "",
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = "127.0.0.1",
@@ -171,6 +173,7 @@ def collect(
         collector, watch = build_collector(cleave, prefix), build_consumer_watch(cleave, prefix)
         if once:
             collector.tick()
+            collector.leave()
             watch.round()
             return
         on_stop_signals(collector.stop)

@@ -20,7 +20,7 @@ from controller.domain.errors import Retryable
 from controller.domain.load import LONGEST_SOURCE
 from controller.domain.load_window import LoadWindow
 from controller.landing.area import Examination, LandingArea
-from controller.landing.history import RateHistory, Scratch
+from controller.landing.history import RateHistory, Scratch, with_rates
 from controller.landing.names import LandedFile
 from controller.landing.schemas import RATE_SCHEMA
 from controller.services.load_aggregation.counted import CountedKeys, KeyCountIntake, leave_out
@@ -135,7 +135,7 @@ def _merge_and_publish(
         sketches = None if counts is None else counts.sketches
         merged = loads.stage_and_merge(tx, run, changes, sources, remembered, sketches)
         if merged.applied:
-            set_aside.note(tx, set_aside.Batch.LOAD, _set_aside(heard))
+            set_aside.note(tx, set_aside.Batch.LOAD, [*_set_aside(heard), *_without_rates(scratch)])
             set_aside.note(tx, set_aside.Batch.KEY_COUNTS, () if counts is None else counts.set_aside)
     if merged.applied:
         history.publish(scratch, window_end_ms)
@@ -156,9 +156,24 @@ def _set_aside(heard: pa.Table) -> list[SetAside]:
     ]
 
 
+def _without_rates(scratch: Scratch) -> list[SetAside]:
+    """The segments whose counters were read and give no rate."""
+    return [
+        SetAside(
+            f"segment {row['segment_id']} of topic {row['topic_id']}",
+            f"its counters of source {row['source']} went back between any two samples, so there is no rate: the broker loaded the log "
+            "anew, or its reader's clock was set; `cleave doctor` reports collectors and their clocks",
+            row["topic_id"],
+        )
+        for row in scratch.without_rates().to_pylist()
+    ]
+
+
 def _rates_to_remember(scratch: Scratch, baseline: Baseline) -> pa.Table:
     """What the engine wrote for the history; nothing is read where no profile looks back."""
-    return scratch.read("rates", RATE_SCHEMA) if baseline.memories.num_rows else RATE_SCHEMA.empty_table()
+    if not baseline.memories.num_rows:
+        return RATE_SCHEMA.empty_table()
+    return with_rates(scratch.read("rates", RATE_SCHEMA))
 
 
 def _usable(area: LandingArea, window: LoadWindow) -> tuple[Examination, tuple[str, ...]]:

@@ -15,12 +15,22 @@ from sqlalchemy import Connection, text
 
 from controller.domain.key_counts import PRODUCERS, SEGMENT_MESSAGES
 from controller.domain.key_sketch import MOST_BINS
-from controller.domain.load import FLOOR_FRACTION, LONGEST_SOURCE, METRICS
+from controller.domain.load import BESIDE, FLOOR_FRACTION, LONGEST_SOURCE, METRICS
 from controller.domain.load_window import LoadWindow
 from controller.store.load.records import CHANGE_SCHEMA, HEARD_SCHEMA, SKETCH_SCHEMA, Baseline
 from controller.store.postgres.arrow_copy import copy_in, copy_out
 
-COLUMNS = ("topic_id", "segment_id", "source", "instant", "msg_in", "byte_in", "msg_out", "byte_out")
+COLUMNS = (
+    "topic_id",
+    "segment_id",
+    "source",
+    "reader",
+    "instant",
+    "msg_in",
+    "byte_in",
+    "msg_out",
+    "byte_out",
+)
 """What is read of a sample."""
 
 KEY_COUNT_COLUMNS = ("topic_id", "segment_id", "source", "instant", "producers", "bins")
@@ -29,13 +39,12 @@ KEY_COUNT_COLUMNS = ("topic_id", "segment_id", "source", "instant", "producers",
 _COUNTERS = ("msg_in", "byte_in", "msg_out", "byte_out")
 
 
-def _each(template: str) -> str:
-    return ", ".join(template.format(m=m, c=c) for m, c in zip(METRICS, _COUNTERS, strict=True))
+def _each(template: str, separator: str = ", ") -> str:
+    return separator.join(template.format(m=m, c=c) for m, c in zip(METRICS, _COUNTERS, strict=True))
 
 
-_SAMPLE = (
-    f'topic_id bigint, segment_id bigint, source text COLLATE "C", instant_ms bigint, {_each("{c} bigint")}'
-)
+_SAMPLE = f"""topic_id bigint, segment_id bigint, source text COLLATE "C", reader text COLLATE "C", instant_ms bigint,
+    {_each("{c} bigint")}"""
 _RECORD = f"""topic_id bigint, segment_id bigint, {_each("{m} float8")}, source text COLLATE "C",
     modified_at_ms bigint, cold_since_ms bigint, silent_since_ms bigint, row_version bigint"""
 _THRESHOLD = (
@@ -43,35 +52,46 @@ _THRESHOLD = (
     " strict_pulsar boolean"
 )
 
+_NAMED = f"length({{name}}) <= {LONGEST_SOURCE} AND strpos({{name}}, U&'\\FFFD') = 0"
 _SOUND = f"""
-    least({_each("{c}")}) >= 0 AND length(source) BETWEEN 1 AND {LONGEST_SOURCE} AND strpos(source, U&'\\FFFD') = 0
+    least({_each("{c}")}) >= 0 AND source <> '' AND {_NAMED.format(name="source")} AND {_NAMED.format(name="reader")}
 """
 """Condition for a valid row, as SOUND of the Spark job."""
 
 _RATES = f"""
 CREATE TEMPORARY TABLE twin_rate ON COMMIT DROP AS
 WITH sample AS (
-  SELECT topic_id, segment_id, source, instant_ms, {_each("max({c}) AS {c}")}
+  SELECT topic_id, segment_id, reader, source, instant_ms, {_each("max({c}) AS {c}")}
     FROM twin_sample
    WHERE instant_ms > :read_from_ms AND instant_ms <= :end_ms AND {_SOUND}
-   GROUP BY topic_id, segment_id, source, instant_ms
+   GROUP BY topic_id, segment_id, reader, source, instant_ms
 ), pair AS (
-  SELECT *, lag(instant_ms) OVER by_time AS before_ms, {_each("lag({c}) OVER by_time AS {c}_before")}
-    FROM sample WINDOW by_time AS (PARTITION BY topic_id, segment_id, source ORDER BY instant_ms)
+  SELECT *, lag(instant_ms) OVER by_time AS before_ms, {_each("{c} - lag({c}) OVER by_time AS {c}_more")}
+    FROM sample WINDOW by_time AS (PARTITION BY topic_id, segment_id, reader, source ORDER BY instant_ms)
+), judged AS (
+  SELECT *, least({_each("{c}_more")}) >= 0 AND {
+    _each(
+        f"{{c}}_more / {BESIDE} >= -least(0, lag({{c}}_more) OVER by_time, lead({{c}}_more) OVER by_time)",
+        " AND ",
+    )
+} AS counts
+    FROM pair WINDOW by_time AS (PARTITION BY topic_id, segment_id, reader, source ORDER BY instant_ms)
 ), part AS (
-  SELECT topic_id, segment_id, source, instant_ms, overlap_ms,
-         CAST(overlap_ms AS float8) / (instant_ms - before_ms) AS share,
-         {_each("CASE WHEN {c} < {c}_before THEN {c} ELSE {c} - {c}_before END AS {c}")}
-    FROM pair CROSS JOIN LATERAL (SELECT instant_ms - greatest(before_ms, :start_ms) AS overlap_ms) o
+  SELECT *, CAST(overlap_ms AS float8) / (instant_ms - before_ms) AS share
+    FROM judged CROSS JOIN LATERAL (SELECT instant_ms - greatest(before_ms, :start_ms) AS overlap_ms) o
    WHERE before_ms IS NOT NULL AND overlap_ms > 0
+), by_reader AS (
+  SELECT topic_id, segment_id, reader, CAST(least(coalesce(sum(overlap_ms) FILTER (WHERE counts), 0), :length_ms) AS bigint) AS covered_ms,
+         {_each("sum({c}_more * share ORDER BY source, instant_ms) FILTER (WHERE counts) AS {c}")},
+         max(instant_ms) FILTER (WHERE counts) AS observed_at_ms,
+         (array_agg(source ORDER BY counts DESC, instant_ms DESC, source DESC))[1] AS source
+    FROM part GROUP BY topic_id, segment_id, reader
 )
-SELECT topic_id, segment_id,
-       {_each("sum({c} * share ORDER BY source, instant_ms) * 1000 / min(covered.ms) AS {m}")},
-       max(instant_ms) AS observed_at_ms, min(covered.ms) AS covered_ms,
-       (array_agg(source ORDER BY instant_ms DESC, source DESC))[1] AS source
-  FROM part JOIN (SELECT topic_id, segment_id, CAST(least(sum(overlap_ms), :length_ms) AS bigint) AS ms
-                    FROM part GROUP BY topic_id, segment_id) covered USING (topic_id, segment_id)
- GROUP BY topic_id, segment_id
+SELECT DISTINCT ON (topic_id, segment_id)
+       topic_id, segment_id, {
+    _each("{c} * 1000 / nullif(covered_ms, 0) AS {m}")
+}, observed_at_ms, covered_ms, source
+  FROM by_reader ORDER BY topic_id, segment_id, covered_ms DESC, observed_at_ms DESC NULLS LAST, reader DESC
 """  # noqa: S608  # our own names only
 
 _HEARD = f"""
@@ -86,7 +106,9 @@ _METRIC_ROWS = _each("(r.{m}, p.{m}, t.split_{m}, t.merge_{m})")
 
 _CHANGES = f"""
 CREATE TEMPORARY TABLE twin_change ON COMMIT DROP AS
-WITH previous AS (
+WITH known AS (
+  SELECT * FROM twin_rate WHERE covered_ms > 0
+), previous AS (
   SELECT l.*, coalesce(l.silent_since_ms, o.observed_at_ms, l.modified_at_ms) AS observed_at_ms
     FROM twin_record l LEFT JOIN twin_source o USING (source)
 ), observed AS (
@@ -96,7 +118,7 @@ WITH previous AS (
               WHEN is_cold THEN r.observed_at_ms END AS cold_since_ms,
          CAST(NULL AS bigint) AS silent_since_ms, coalesce(p.row_version, 0) AS seen_row_version,
          news OR p.silent_since_ms IS NOT NULL OR r.source <> p.source AS must_write, p.cold_since_ms AS cold_was_ms
-    FROM twin_rate r
+    FROM known r
     JOIN twin_threshold t USING (topic_id)
     LEFT JOIN previous p USING (topic_id, segment_id)
    CROSS JOIN LATERAL (
@@ -118,7 +140,7 @@ SELECT topic_id, segment_id, {_each("{m}")}, source, modified_at_ms, cold_since_
   FROM previous p
  WHERE silent_since_ms IS NULL
    AND source IN (SELECT source FROM twin_heard WHERE observed_at_ms IS NOT NULL) AND topic_id IN (SELECT topic_id FROM twin_threshold)
-   AND NOT EXISTS (SELECT FROM twin_rate r WHERE (r.topic_id, r.segment_id) = (p.topic_id, p.segment_id))
+   AND NOT EXISTS (SELECT FROM known r WHERE (r.topic_id, r.segment_id) = (p.topic_id, p.segment_id))
 """  # noqa: S608  # our own names only
 
 
@@ -193,13 +215,14 @@ def add_up(tx: Connection, counts: Iterable[pa.RecordBatch], since_ms: int, unti
 
 def _in_ms(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
     """The instant as whole milliseconds, rounded down; rows with a missing value do not count. What PostgreSQL cannot store in the
-    name of a source is replaced by U+FFFD, by which the row is known as unsound.
+    name of a source or a reader is replaced by U+FFFD, by which the row is known as unsound.
     """
     batch = batch.select(columns).drop_null()
     position = columns.index("instant")
     instants = batch.column(position).cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
-    storable = pc.replace_substring(batch["source"], "\0", "\N{REPLACEMENT CHARACTER}")
-    batch = batch.set_column(columns.index("source"), "source", storable)
+    for name in {"source", "reader"}.intersection(columns):
+        storable = pc.replace_substring(batch[name], "\0", "\N{REPLACEMENT CHARACTER}")
+        batch = batch.set_column(columns.index(name), name, storable)
     return batch.set_column(position, "instant_ms", instants)
 
 

@@ -244,6 +244,19 @@ class TestAnswers:
         with pytest.raises(DataPlaneUnavailable, match="boom"):
             plane.sample([LOG])
 
+    @pytest.mark.parametrize("written", [None, "NaN", "x", [], float("inf")])
+    def test_a_counter_that_is_no_number_silences_its_log_alone(
+        self, broker: CrookedBroker, plane: PulsarDataPlane, written: object
+    ) -> None:
+        counters = {"msgInCounter": 1, "bytesInCounter": 2, "msgOutCounter": 3, "bytesOutCounter": 4}
+        wrong = {**counters, "msgOutCounter": written}
+        broker.behaves(broker.says(200, wrong), broker.says(200, counters))
+        assert [one.msg_out for one in plane.sample([LOG, f"{LOG}0"]).values()] == [3]
+
+        broker.behaves(broker.says(200, wrong))
+        with pytest.raises(DataPlaneUnavailable, match="says nothing of it"):
+            plane.sample([LOG])
+
 
 class TestRepeats:
     """An act whose answer was lost is done already when it is tried again."""

@@ -21,7 +21,7 @@ TODAY = datetime.now(UTC)
 
 def land(area: LandingArea, at: datetime, msg_in: int) -> None:
     """One tick of one segment."""
-    row = {"topic_id": 1, "segment_id": 0, "backing_topic": "s", "source": "b", "instant": at}
+    row = {"topic_id": 1, "segment_id": 0, "backing_topic": "s", "source": "b", "reader": "c", "instant": at}
     counters = {"msg_in": msg_in, "byte_in": 0, "msg_out": 0, "byte_out": 0}
     area.append(to_ms(at), "collector", pa.Table.from_pylist([row | counters], SAMPLE_SCHEMA))
 

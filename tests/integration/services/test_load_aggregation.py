@@ -59,7 +59,7 @@ def test_rates_are_exact_and_kept_as_history(run: Run) -> None:
 @pytest.mark.parametrize(
     ("files", "rate"),
     [
-        ([[(-60, 1_000), (-30, 4_000), (0, 1_500)]], (3_000 + 1_500) / 60),
+        ([[(-60, 1_000), (-40, 3_000), (-20, 5_000), (-10, 50), (0, 100)]], 100.0),
         ([[(-60, 0), (-30, 0), (0, 0)]], 0.0),
         ([[(-60, 0), (-30, 3_000), (0, 6_000)], [(-60, 0), (-30, 3_000), (0, 6_000)]], 100.0),
         ([[(0, 6_000)], [(-60, 0)], [(-30, 3_000)]], 100.0),
@@ -69,7 +69,7 @@ def test_rates_are_exact_and_kept_as_history(run: Run) -> None:
         ([[(-60, 0), (0, 6_000), (30, 900_000)]], 100.0),
     ],
     ids=[
-        "a restart counts from 0 again",
+        "a counter that went back",
         "an idle log",
         "a file that landed twice",
         "files out of order",
@@ -94,6 +94,29 @@ def test_an_owners_move_adds_up_and_its_gap_is_left_out(run: Run) -> None:
     record = run.record()
     assert record is not None
     assert record["source"] == OTHER
+
+
+def test_two_collectors_side_by_side_are_not_added_up(run: Run) -> None:
+    """A second one is started: it reads 50 ms later, and its clock is behind."""
+    run.land((-60, 0), (-40, 2_000), (-20, 4_000), (0, 6_000), reader="old")
+    run.land((-40.03, 2_005), (-20.03, 4_005), (-0.03, 6_005), reader="new")
+    run.aggregate()
+    assert run.rate() == 100.0
+
+
+def test_counters_that_always_went_back_are_no_rate_and_a_reason(run: Run) -> None:
+    run.land((-60, 9_000), (-30, 3_000), (0, 1_000))
+    run.steady(100, segment_id=1)
+    run.aggregate()
+    assert run.record() is None
+    assert run.rate(1) == 100.0
+    [(batch, subject, topic_id, reason)] = run.bench.rows(
+        "SELECT batch, subject, topic_id, reason FROM inspect.set_aside WHERE is_current"
+    )
+    assert (batch, subject, topic_id) == ("load", f"segment 0 of topic {run.topic_id}", run.topic_id)
+    assert "went back" in reason
+    history = run.history.read(END_MS, END_MS)
+    assert history["segment_id"].to_pylist() == [1]
 
 
 def test_a_late_sample_is_in_the_next_windows_rate(run: Run) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from controller.landing.schemas import SAMPLE_SCHEMA
 from controller.services import load_collector, segment_admin, topic_admin
 from controller.services.load_collector import LoadCollector, Tick
 from controller.settings import Settings
+from controller.store.load import readers
 from controller.store.topics.watched_logs import SEALED_FOR_SECONDS
 from tests.support.bench import Bench
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
@@ -241,6 +243,102 @@ def test_a_repeated_tick_of_one_collector_is_one_file(bench: Bench, tmp_path: Pa
     assert len(list(tmp_path.rglob("*.parquet"))) == 1
 
 
+class SetClock(SystemClock):
+    """A clock that somebody sets."""
+
+    ahead_ms = 0
+
+    def now_ms(self) -> int:
+        """As set."""
+        return super().now_ms() + self.ahead_ms
+
+
+class ReadBy:
+    """A data plane that stamps by a clock."""
+
+    def __init__(self, plane: DataPlane, clock: SetClock) -> None:
+        self._plane, self._clock = plane, clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plane, name)
+
+    def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
+        now = self._clock.now_ms()
+        return {
+            name: replace(one, instant_ms=now) for name, one in self._plane.sample(backing_topics).items()
+        }
+
+
+def watching(bench: Bench, directory: Path, clock: SetClock, **options: Any) -> LoadCollector:
+    """A collector that reads by the clock, on a host whose clock is the same."""
+    planes = {bench.plane.name: ReadBy(bench.plane, clock)}
+    return collector(bench, directory, planes, clock=clock, wall_clock=clock, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ahead_ms", [-86_400_000, -200, 0, 15_000])
+def test_samples_land_on_the_databases_time(bench: Bench, tmp_path: Path, ahead_ms: int) -> None:
+    bench.topic_with()
+    clock = SetClock()
+    clock.ahead_ms = ahead_ms
+    before = bench.scalar("SELECT clock_timestamp()")
+    tick = watching(bench, tmp_path, clock).tick()
+    after = bench.scalar("SELECT clock_timestamp()")
+
+    [row] = landed(tmp_path, tick)
+    slack = timedelta(milliseconds=readers.MOST_APART_MS)
+    assert before - slack <= row["instant"] <= after + slack
+    assert row["reader"].startswith("c1@")
+    [(name, ahead)] = bench.rows("SELECT name, clock_ahead_seconds FROM inspect.load_readers WHERE is_live")
+    assert (name, float(ahead)) == ("c1", pytest.approx(ahead_ms / 1000, abs=1.0))
+
+
+@pytest.mark.parametrize("ahead_ms", [-15_000, 15_000])
+def test_after_a_clock_was_set_a_tick_is_left_out_and_another_reader_begins(
+    bench: Bench, tmp_path: Path, ahead_ms: int
+) -> None:
+    bench.topic_with()
+    clock = SetClock()
+    watch = watching(bench, tmp_path, clock)
+    [first], [second] = landed(tmp_path, watch.tick()), landed(tmp_path, watch.tick())
+    clock.ahead_ms = ahead_ms
+    assert watch.tick().path is None
+    [third], [fourth] = landed(tmp_path, watch.tick()), landed(tmp_path, watch.tick())
+
+    assert (first["reader"], third["reader"]) == (second["reader"], fourth["reader"])
+    assert first["reader"] != third["reader"]
+    assert first["instant"] <= second["instant"] <= third["instant"] + timedelta(seconds=2)
+    assert third["instant"] <= fourth["instant"] <= second["instant"] + timedelta(minutes=2)
+
+
+def test_two_collectors_side_by_side_are_seen_and_read_one_load(bench: Bench, tmp_path: Path) -> None:
+    """The second one's clock is behind; each is a reader of its own."""
+    bench.topic_with()
+    clock = SetClock()
+    clock.ahead_ms = -30_000
+    one = collector(bench, tmp_path, name="one", interval_seconds=10)
+    other = watching(bench, tmp_path, clock, name="other", interval_seconds=10)
+    apart = collector(bench, tmp_path, name="apart", interval_seconds=10, prefix="topic://acme/mail/")
+    for _ in range(3):
+        one.tick(), other.tick(), apart.tick()
+        bench.publish(0, 20)
+
+    assert (
+        len(
+            {
+                row["reader"]
+                for path in tmp_path.rglob("*.parquet")
+                for row in pq.ParquetFile(path).read().to_pylist()
+            }
+        )
+        == 2
+    )
+    beside = "SELECT name, beside FROM inspect.load_readers WHERE is_live ORDER BY name"
+    assert bench.rows(beside) == [("apart", []), ("one", ["other"]), ("other", ["one"])]
+    assert bench.rows("SELECT collectors_beside, clock_off_seconds > 25 FROM inspect.health") == [(2, True)]
+    other.leave()
+    assert bench.rows(beside) == [("apart", []), ("one", [])]
+
+
 def test_it_ticks_until_it_is_stopped_and_outlives_a_storage_that_is_away(
     bench: Bench, tmp_path: Path
 ) -> None:
@@ -258,6 +356,7 @@ def test_it_ticks_until_it_is_stopped_and_outlives_a_storage_that_is_away(
     finally:
         watch.stop()
         thread.join()
+    assert bench.rows("SELECT name FROM cleave.load_reader") == []
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0])

@@ -14,8 +14,10 @@ from controller.domain.load import (
     LoadRecord,
     LoadStats,
     LoadUpdate,
+    NoRate,
     WindowLoad,
     is_material_change,
+    judge_counters,
     next_record,
     rates_from_counters,
 )
@@ -225,8 +227,42 @@ def test_a_source_that_begins_inside_the_window_is_rated_over_what_was_observed(
     assert load.covered_ms == 20_000
 
 
-def test_a_restart_counts_from_zero_again() -> None:
-    assert rate(counters("b1", (0, 9_000), (30, 9_600), (40, 100), (60, 500))) == pytest.approx(1_100 / 60)
+def test_a_counter_that_went_back_is_no_load_and_what_lies_beside_it_does_not_count() -> None:
+    """The broker loaded the log anew, or two clocks were taken for one: the number alone does not say which."""
+    loaded_anew = [(0, 9_000), (10, 9_200), (20, 9_400), (30, 100), (40, 300), (50, 500), (60, 700)]
+    samples = counters("b1", *loaded_anew)
+    assert rate(samples) == 20
+    assert rates_from_counters(samples, 60_000) == WindowLoad(LoadStats(20, 200, 20, 200), 60_000, 30_000)
+
+
+def test_where_every_interval_went_back_there_is_no_rate_and_a_reason() -> None:
+    samples = counters("b1", (0, 9_000), (30, 9_600), (40, 100), (60, 500))
+    assert rate(samples) is None
+    assert judge_counters(samples, 60_000) == NoRate("b1")
+    assert judge_counters(samples[:1], 60_000) is None
+
+
+def test_a_restarted_broker_has_another_name_and_begins_a_series() -> None:
+    restarted = counters("b1@1", (0, 9_000), (30, 9_600)) + counters("b1@2", (40, 100), (60, 500))
+    assert rate(restarted) == 20
+
+
+@pytest.mark.parametrize(("went_back", "expected"), [(2, 20), (21, None)])
+def test_beside_a_counter_that_went_back_only_ten_times_as_much_counts(
+    went_back: int, expected: float | None
+) -> None:
+    samples = counters("b1", (0, 0), (10, 200), (11, 200 - went_back), (21, 400 - went_back))
+    assert rate(samples) == expected
+
+
+def test_of_several_readers_the_one_that_observed_most_counts() -> None:
+    before, after = counters("b1", (0, 0), (10, 200), (40, 800)), counters("b1", (30, 600), (60, 1_200))
+    both = [*(replace(one, reader="old") for one in before), *(replace(one, reader="new") for one in after)]
+    assert rates_from_counters(both, 60_000) == WindowLoad(LoadStats(20, 200, 20, 200), 40_000, 40_000)
+    later = [replace(one, reader="new") for one in counters("b1", (20, 400), (60, 1_200))]
+    assert rates_from_counters(both[:3] + later, 60_000) == WindowLoad(
+        LoadStats(20, 200, 20, 200), 60_000, 40_000
+    )
 
 
 def test_an_owners_move_adds_up_and_its_gap_is_left_out() -> None:

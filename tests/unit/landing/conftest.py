@@ -32,7 +32,7 @@ def area(url: str) -> LandingArea:
 
 def samples(*counts: int, instant_ms: int = NOON) -> pa.Table:
     """One sample a count; counts tell the samples of a test apart."""
-    rows = [(1, 0, "log", "broker", instant_ms * 1000, count, 0, 0, 0) for count in counts]
+    rows = [(1, 0, "log", "broker", "c", instant_ms * 1000, count, 0, 0, 0) for count in counts]
     return pa.table(
         [pa.array(c, f.type) for c, f in zip(zip(*rows, strict=True), SAMPLE_SCHEMA, strict=True)],
         schema=SAMPLE_SCHEMA,

@@ -40,6 +40,7 @@ class Samples(BaseModel):
         json_schema_extra={
             "examples": [
                 {
+                    "sent_at_ms": 1795420800050,
                     "samples": [
                         {
                             "backing_topic": "persistent://acme/shop/orders-segment-0000-7fff-0",
@@ -49,13 +50,19 @@ class Samples(BaseModel):
                             "msg_out": 120,
                             "byte_out": 48000,
                         }
-                    ]
+                    ],
                 }
             ]
         }
     )
 
     samples: Annotated[list[SegmentCounters], Field(max_length=20_000), FailFast()]
+    sent_at_ms: Count | None = Field(
+        default=None,
+        description="When this request was sent, by the clock of instant_ms. Without it the latest instant_ms counts, so samples that are"
+        " sent late, now and then, give no rate.",
+        examples=[1795420800050],
+    )
 
 
 class SamplesTaken(BaseModel):
@@ -69,5 +76,5 @@ class SamplesTaken(BaseModel):
 def write_load(acting: AtDesk, said: Annotated[Samples, Body()]) -> SamplesTaken:
     """Land samples of counters, as a collector would."""
     counters = [Counters(source=acting.grant.subject, **one.model_dump()) for one in said.samples]
-    taken = build_load_intake(acting.app).take(counters)
+    taken = build_load_intake(acting.app).take(acting.grant.subject, counters, said.sent_at_ms)
     return SamplesTaken(landed=taken.landed, unknown=list(taken.unknown))

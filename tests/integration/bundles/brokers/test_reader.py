@@ -83,6 +83,67 @@ def test_nobody_is_called_ownerless_while_a_broker_is_silent(bench: Bench) -> No
         bench.reader.owner(NamespaceBundle(NAMESPACE, HALF, 0xFFFFFFFF))
 
 
+NO_NUMBER = ("null", '"NaN"', "NaN", "-Infinity", '"Infinity"', '"x"', "1e300", "[]", "{}")
+
+
+@pytest.mark.parametrize("written", NO_NUMBER)
+@pytest.mark.parametrize("name", ["cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut"])
+def test_a_figure_of_a_load_report_that_is_no_number_is_unknown_alone(name: str, written: str) -> None:
+    names = ["cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut"]
+    usages = {one: f'{{"usage": {written if one == name else 10.0}, "limit": 100.0}}' for one in names}
+    body = ", ".join(f'"{one}": {usage}' for one, usage in usages.items())
+
+    resources = documents.load_report(
+        f'{{{body}, "brokerVersionString": null, "lastStats": {{"b": {{"cacheSize": {written}}}}}}}'.encode()
+    ).resources
+
+    found = [
+        resources.cpu,
+        resources.memory,
+        resources.direct_memory,
+        resources.bandwidth_in,
+        resources.bandwidth_out,
+    ]
+    assert found == [ResourceUsage() if one == name else ResourceUsage(10.0, 100.0) for one in names]
+
+
+@pytest.mark.parametrize(
+    "cpu", ["null", "{}", '{"usage": -1.0, "limit": 800.0}', '{"usage": 5, "limit": "NaN"}']
+)
+def test_a_processor_that_a_load_report_leaves_out_is_unknown(cpu: str) -> None:
+    rest = ", ".join(f'"{one}": null' for one in ("memory", "directMemory", "bandwidthIn", "bandwidthOut"))
+    assert documents.load_report(f'{{"cpu": {cpu}, {rest}}}'.encode()).resources.cpu == ResourceUsage()
+
+
+@pytest.mark.parametrize("written", [*NO_NUMBER, "-1"])
+@pytest.mark.parametrize("name", ["msgRateIn", "msgThroughputOut", "producerCount"])
+def test_a_figure_of_a_topic_that_is_no_number_is_unknown_alone(name: str, written: str) -> None:
+    figures = {
+        "msgRateIn": 2.0,
+        "msgRateOut": 3.0,
+        "msgThroughputIn": 20.0,
+        "msgThroughputOut": 30.0,
+        "producerCount": 4,
+    }
+    written_as = ", ".join(f'"{one}": {written if one == name else value}' for one, value in figures.items())
+    body = f'{{"{NAMESPACE}": {{"0x00000000_0xffffffff": {{"persistent": {{"t": {{{written_as}, "subscriptions": null}}, "u": {{"msgRateIn": 1}}}}}}}}}}'
+
+    [topic, other] = documents.topics(body.encode())
+
+    stats, expected = topic.stats, {**figures, name: 0}
+    assert (stats.msg_rate_in, stats.byte_rate_out, stats.producer_count) == (
+        expected["msgRateIn"], expected["msgThroughputOut"], expected["producerCount"],
+    )  # fmt: skip
+    assert (stats.msg_rate_out, stats.byte_rate_in, other.stats.msg_rate_in) == (3.0, 20.0, 1.0)
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "x", "1e300"])
+def test_a_figure_of_a_metrics_page_that_is_no_number_is_unknown_alone(value: str) -> None:
+    page = f'pulsar_lb_cpu_usage{{cluster="c"}} {value}\npulsar_lb_memory_usage{{cluster="c"}} 5.0\n'
+    resources = documents.metrics_report(page.encode()).resources
+    assert (resources.cpu, resources.memory) == (ResourceUsage(), ResourceUsage(5.0, 100.0))
+
+
 @pytest.mark.parametrize(
     "read",
     [

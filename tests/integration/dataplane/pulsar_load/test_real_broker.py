@@ -11,6 +11,7 @@ import requests
 
 from controller.dataplane.base import Counters
 from controller.dataplane.pulsar_load import LoadSettings, PulsarLoad
+from controller.domain.load import CounterSample, NoRate, judge_counters
 from controller.domain.observed_consumers import subscription_uses
 from tests.support.brokers import SharedBroker
 from tests.support.waiting import wait_until
@@ -42,6 +43,32 @@ def connect(broker: SharedBroker) -> pulsar.Client:
 def topic(part: str = "0000-ffff-0") -> str:
     """One nobody used before, as the data plane would name it."""
     return f"persistent://public/default/load-{secrets.token_hex(4)}-segment-{part}"
+
+
+def test_a_log_that_its_broker_loads_anew_goes_back_and_nothing_says_why(
+    pulsar_broker: SharedBroker, load: PulsarLoad, client: pulsar.Client
+) -> None:
+    """So the smaller number alone is no restart: the broker's name with its start is the same, and so is the topic's creation."""
+    name = topic()
+    producer = client.create_producer(name)
+    for _ in range(50):
+        producer.send(PAYLOAD)
+    [before] = sampled(load, [name], lambda found: name in found and found[name].msg_in == 50).values()
+    rest = f"{pulsar_broker.admin_url}/admin/v2/{name.replace('://', '/')}"
+    created = requests.get(f"{rest}/stats", timeout=30).json()["topicCreationTimeStamp"]
+
+    assert requests.put(f"{rest}/unload", timeout=30).status_code == 204
+    for _ in range(20):
+        producer.send(PAYLOAD)
+
+    [after] = sampled(load, [name], lambda found: name in found and found[name].msg_in == 20).values()
+    assert after.source == before.source
+    assert requests.get(f"{rest}/stats", timeout=30).json()["topicCreationTimeStamp"] == created
+    samples = [
+        CounterSample(one.source, one.instant_ms, one.msg_in, one.byte_in, one.msg_out, one.byte_out)
+        for one in (before, after)
+    ]
+    assert judge_counters(samples, after.instant_ms) == NoRate(after.source)
 
 
 def read(consumer: pulsar.Consumer, count: int) -> None:

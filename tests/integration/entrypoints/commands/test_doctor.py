@@ -181,6 +181,7 @@ def test_what_is_away_is_wrong_and_the_rest_is_still_looked_at(
         "topics held",
         "foreign logs",
         "entry buckets",
+        "collectors",
         "load runs",
         "set aside",
         "airflow",
@@ -347,3 +348,21 @@ def test_a_bucket_that_nobody_reads_for_too_long_is_told_of(cleave: CommandLine)
     assert level == "note"
     assert "bucket 0000-3fff of segment 0 of topic://acme/shop/orders for billing" in sentence
     assert "being handed over, held by hanging" in sentence
+
+
+def test_collectors_of_the_same_brokers_and_clocks_that_are_off_are_reported(cleave: CommandLine) -> None:
+    assert findings(cleave)["collectors"] == ("ok", "none is up")
+    insert = (
+        "INSERT INTO cleave.load_reader (name, reader, data_planes, clock_ahead_ms, reader_ahead_ms) VALUES "
+    )
+    cleave.execute(f"{insert} ('one', 'one@1', '{{embedded}}', 120, 0)")
+    assert findings(cleave)["collectors"] == ("ok", "1 up: one")
+
+    cleave.execute(f"{insert} ('two', 'two@1', '{{embedded}}', -15000, 0)")
+    level, sentence = findings(cleave)["collectors"]
+    assert level == "note"
+    assert "the clock of two is 15 s behind the database's" in sentence
+    assert "one, two read the same brokers" in sentence
+
+    cleave.execute("UPDATE cleave.load_reader SET seen_at = seen_at - interval '1 hour' WHERE name = 'two'")
+    assert findings(cleave)["collectors"] == ("ok", "1 up: one")

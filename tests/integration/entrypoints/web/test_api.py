@@ -21,6 +21,7 @@ from controller.entrypoints.web.api.paging import written
 from controller.landing.area import LandingArea
 from controller.services import autoscaler, segment_admin
 from controller.services.segment_admin import splitting
+from controller.store.load import readers
 from tests.support.asking import administrator, bearer
 from tests.support.bench import Bench
 from tests.support.every_row import every_row
@@ -367,6 +368,49 @@ class TestLoadOfBrokers:
         [file], _ = area.files(now - 60_000, now + 60_000)
         [row] = pq.read_table(tmp_path / "landing" / file.path).to_pylist()
         assert (row["segment_id"], row["source"], row["msg_in"], row["msg_out"]) == (1, "broker-1", 5, 2**62)
+
+    def test_after_its_clock_was_set_a_broker_is_another_reader_on_the_databases_time(
+        self, bench: Bench, http: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(readers, "MOST_APART_MS", 10_000)  # a busy machine is slow to send
+        broker = bearer(token_of(Role.BROKER, subject="broker-1"))
+        for number, ahead_ms in enumerate((0, 0, -20_000, -20_000, 30_000)):
+            now = int(time.time() * 1000)
+            counters = {
+                "instant_ms": now + ahead_ms - 5_000,
+                "msg_in": number,
+                "byte_in": 50,
+                "msg_out": 0,
+                "byte_out": 0,
+            }
+            body = {"samples": [{"backing_topic": bench.log_of(1), **counters}], "sent_at_ms": now + ahead_ms}
+            assert http.post(f"{API}/load/samples", json=body, headers=broker).json()["landed"] == 1
+
+        area = LandingArea(str(tmp_path / "landing"))
+        files, _ = area.files(now - 600_000, now + 600_000)
+        rows = [row for file in files for row in pq.read_table(tmp_path / "landing" / file.path).to_pylist()]
+        rows.sort(key=lambda row: row["msg_in"])
+        assert len({row["reader"] for row in rows}) == 3
+        assert [row["reader"] for row in rows[:2]] == [rows[0]["reader"]] * 2
+        assert all(abs(row["instant"].timestamp() * 1000 - now + 5_000) < 60_000 for row in rows)
+
+    @pytest.mark.parametrize("sent_at_ms", [0, 2**62])
+    def test_a_request_that_was_sent_when_it_cannot_have_been_is_refused(
+        self, bench: Bench, http: httpx.Client, sent_at_ms: int
+    ) -> None:
+        counters = {
+            "instant_ms": int(time.time() * 1000),
+            "msg_in": 0,
+            "byte_in": 0,
+            "msg_out": 0,
+            "byte_out": 0,
+        }
+        body = {"samples": [{"backing_topic": bench.log_of(1), **counters}], "sent_at_ms": sent_at_ms}
+        broker = bearer(token_of(Role.BROKER, subject="broker-1"))
+
+        answer = http.post(f"{API}/load/samples", json=body, headers=broker)
+
+        assert (answer.status_code, "set the clocks right" in answer.json()["reason"]) == (412, True)
 
     @pytest.mark.parametrize("instant_ms", [0, 2**62])
     def test_a_clock_that_is_wrong_is_told_so(

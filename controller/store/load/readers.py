@@ -1,0 +1,76 @@
+"""Who reads the counters, and by which clock (`cleave.load_reader`).
+
+A reader's instants are put on the database's time by one offset that holds as long as the reader does. Where the reader's clock and
+the database's part, one of them was set: then another reader begins, whose samples are compared with none of the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from secrets import token_hex
+
+from sqlalchemy import Connection, text
+
+from controller.domain.load import LONGEST_SOURCE
+from controller.store.postgres.clock import Ahead
+
+MOST_APART_MS = 1_000
+"""Clocks part slowly, and calls take time. A clock that moved by more was set."""
+
+_SEEN = text("""
+    WITH old AS (DELETE FROM cleave.load_reader WHERE seen_at < clock_timestamp() - interval '1 day' AND name <> :name)
+    INSERT INTO cleave.load_reader AS r (name, reader, topic_prefix, data_planes, interval_seconds, clock_ahead_ms, reader_ahead_ms)
+    VALUES (:name, :reader, :topic_prefix, :data_planes, :interval_seconds, :clock_ahead_ms, :ahead_ms)
+    ON CONFLICT (name) DO UPDATE
+       SET topic_prefix = excluded.topic_prefix, data_planes = excluded.data_planes, interval_seconds = excluded.interval_seconds,
+           clock_ahead_ms = excluded.clock_ahead_ms, seen_at = excluded.seen_at,
+           reader = CASE WHEN abs(excluded.reader_ahead_ms - r.reader_ahead_ms) > :most_apart_ms THEN excluded.reader ELSE r.reader END,
+           reader_ahead_ms = CASE WHEN abs(excluded.reader_ahead_ms - r.reader_ahead_ms) > :most_apart_ms THEN excluded.reader_ahead_ms
+                                  ELSE r.reader_ahead_ms END
+    RETURNING reader, reader_ahead_ms
+""")
+_GONE = text("DELETE FROM cleave.load_reader WHERE name = :name")
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """The reader that samples are of; `ahead_ms` is taken off their instants."""
+
+    name: str
+    ahead_ms: int
+
+
+def seen(
+    tx: Connection,
+    name: str,
+    ahead: Ahead,
+    *,
+    clock_ahead_ms: int,
+    topic_prefix: str = "",
+    data_planes: Sequence[str] = (),
+    interval_seconds: float = 60.0,
+) -> Reader:
+    """Note that `name` has read counters by a clock that is `ahead`. Return the reader they are of.
+
+    `clock_ahead_ms` is of the clock that people see there.
+    """
+    row = tx.execute(
+        _SEEN,
+        {
+            "name": name,
+            "reader": f"{name[: LONGEST_SOURCE // 2]}@{token_hex(4)}",
+            "topic_prefix": topic_prefix,
+            "data_planes": list(data_planes),
+            "interval_seconds": interval_seconds,
+            "clock_ahead_ms": clock_ahead_ms,
+            "ahead_ms": ahead.ms,
+            "most_apart_ms": MOST_APART_MS + ahead.unsure_ms,
+        },
+    ).one()
+    return Reader(row.reader, row.reader_ahead_ms)
+
+
+def gone(tx: Connection, name: str) -> None:
+    """Forget a reader that has ended."""
+    tx.execute(_GONE, {"name": name})
