@@ -93,6 +93,8 @@ def _documents(schemas: Mapping[str, Any]) -> Iterator[str]:
 def _type(schema: Mapping[str, Any]) -> str:
     if "$ref" in schema:
         found = schema["$ref"].rpartition("/")[2]
+        if found == "OneRow":
+            return "row"
         name, of = _name(found), "page of " if found.startswith(_PAGE) else ""
         return f"{of}[{name}](#{re.sub(r'[^a-z0-9 -]', '', name.lower()).replace(' ', '-')})"
     if "anyOf" in schema:

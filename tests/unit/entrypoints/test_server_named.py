@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from controller.actions.responses import OperationResponse
 from controller.domain.errors import Terminal
 from controller.entrypoints.cli import run
-from controller.entrypoints.reach.over_http.calls import demand_done
 from tests.support.log_settings import logging_kept
 
 Refused = Callable[..., tuple[int, str]]
@@ -189,10 +189,23 @@ def test_what_the_server_says_is_the_line_and_its_kind_the_exit_code(
 
 
 def test_an_operation_that_was_aborted_is_a_failure_with_where_it_says_why() -> None:
-    document = {"operation_id": 7, "kind": "split", "topic": "topic://acme/shop/orders", "state": "aborted"}
+    response = OperationResponse(
+        operation_id=7,
+        kind="split",
+        topic="topic://acme/shop/orders",
+        state="aborted",
+        epoch=None,
+        parents=[0],
+        children=[],
+        creates=[],
+        origin="manual",
+        actor="ada",
+        reason="more room",
+        parameters={},
+    )
 
     with pytest.raises(Terminal) as told:
-        demand_done(document, 60.0)
+        response.demand_done(60.0)
     assert str(told.value) == (
         "operation 7 (split of topic://acme/shop/orders) was aborted; "
         "`cleave operations --topic topic://acme/shop/orders` says why"
