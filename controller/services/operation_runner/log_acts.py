@@ -41,9 +41,14 @@ Detail = Mapping[str, object]
 
 
 class CallAll(Protocol):
-    """Make calls under the claims, several at a time; results in order, the first error raised."""
+    """Make calls under the claims, several at a time; results in order, the first error raised.
 
-    def __call__(self, calls: Sequence[Callable[[], Result]]) -> list[Result]: ...
+    `seconds`: the longest one of them may take; None: an ordinary call's time.
+    """
+
+    def __call__(
+        self, calls: Sequence[Callable[[], Result]], seconds: float | None = None
+    ) -> list[Result]: ...
 
 
 @dataclass(frozen=True, slots=True)

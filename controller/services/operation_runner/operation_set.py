@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
@@ -455,36 +456,41 @@ class OperationSet:
 
         return plane
 
-    def _call_all(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
+    def _call_all(self, calls: Sequence[Callable[[], Result]], seconds: float | None = None) -> list[Result]:
         """Make the calls a few at a time, each only while the claims will outlive it; the first error is raised."""
         results: list[Result] = []
+        longest_seconds = self._context.call_timeout_seconds if seconds is None else seconds
+        called = partial(self._called, longest_seconds)
         for wave in _waves(calls, self._context.parallel_calls):
-            self._hold_claims()
+            self._hold_claims(longest_seconds)
             if len(wave) == 1:
-                results.append(self._called(wave[0]))
+                results.append(called(wave[0]))
             else:
                 with ThreadPoolExecutor(len(wave)) as pool:
-                    results.extend(pool.map(self._called, wave))
+                    results.extend(pool.map(called, wave))
         return results
 
-    def _called(self, call: Callable[[], Result]) -> Result:
-        """Return the call's answer. A call that timed out is noted even where the error of another one is raised."""
+    def _called(self, longest_seconds: float, call: Callable[[], Result]) -> Result:
+        """Return the call's answer. A call that timed out is noted even where the error of another one is raised: it may
+        be under way for as long again.
+        """
         try:
             return call()
         except DataPlaneTimeout:
-            until = self._context.clock.monotonic_seconds() + self._context.call_timeout_seconds
+            until = self._context.clock.monotonic_seconds() + longest_seconds
             self._context.in_hand.note_late_call(self._calling, until)
             raise
 
-    def _hold_claims(self) -> None:
+    def _hold_claims(self, longest_seconds: float | None = None) -> None:
         """Renew the claims when a call started now might outlive them.
 
         Raises HeldUp when one of them is lost, so that the others go on without it, or when the renewal itself took
         too long.
         """
         clock, call_timeout_seconds = self._context.clock, self._context.call_timeout_seconds
+        longest_seconds = max(call_timeout_seconds, longest_seconds or 0.0)
         asked_at = clock.monotonic_seconds()
-        if self._claimed_until - asked_at > call_timeout_seconds:
+        if self._claimed_until - asked_at > longest_seconds:
             return
         runner = self._context.claimant
         with self._context.store.single_statement() as tx:
@@ -498,7 +504,7 @@ class OperationSet:
             self._lose(one, steps.fenced_out(one.operation, runner))
         if lost:
             raise HeldUp(f"{len(lost)} claim(s) are lost; going on without them", 0.0)
-        if self._claimed_until - clock.monotonic_seconds() <= call_timeout_seconds:
+        if self._claimed_until - clock.monotonic_seconds() <= longest_seconds:
             raise HeldUp("renewing the claims took as long as they last; trying again", 0.0)
 
 
