@@ -93,7 +93,7 @@ class Step(StrEnum):
     FINISH = "finish"
     """Notify and clean up; the operation is done."""
     CREATE_CURSORS = "create-cursors"
-    """Create the subscription at earliest on every active segment."""
+    """Create the subscription on every segment that it reads, at earliest or behind the last message."""
     DELETE_CURSORS = "delete-cursors"
     """Delete the subscription from every segment that may carry it."""
     STOP_READERS = "stop-readers"
@@ -194,6 +194,8 @@ ABORTABLE_SEEK = frozenset({OperationState.INTENDED})
 
 SUBSCRIPTION = "subscription"
 """The parameter that names the subscription which an operation is about."""
+FROM_LATEST = "from_latest"
+"""The parameter that marks the creation of a subscription which begins behind everything published so far."""
 SOUGHT_MS, RELEASE_SECONDS = "sought_ms", "release_seconds"
 """Parameters of a seek: where to (`SeekTarget.sought`), and how long consumers have to let go."""
 ADOPTED = "adopted"

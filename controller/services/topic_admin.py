@@ -137,14 +137,18 @@ def create_subscription(
     request: Request,
     *,
     kind: SubscriptionKind = SubscriptionKind.STREAM,
+    from_latest: bool = False,
 ) -> Intent:
-    """Intend a subscription at earliest on every active segment.
+    """Intend a subscription at the earliest message of every segment that still exists, sealed ones included; with
+    `from_latest` behind everything published so far.
 
     Raises TopicNotFound, TopicNotLive, InvalidInput, or Conflict when the name is taken.
     """
     with store.transaction() as tx:
         topic_id = topics.find_topic(tx, topic).topic_id
-        return topic_intents.intend_subscription_create(tx, topic_id, subscription, kind, request)
+        return topic_intents.intend_subscription_create(
+            tx, topic_id, subscription, kind, request, from_latest=from_latest
+        )
 
 
 def delete_subscription(store: Store, topic: str, subscription: str, request: Request) -> Intent:

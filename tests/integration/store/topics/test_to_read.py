@@ -99,7 +99,7 @@ class History:
             intent = self.driver.do(topic_intents.intend_subscription_delete, self.topic_id, LATE, request())
             self.driver.run(intent.operation)
         else:
-            self.driver.subscribe(self.topic_id, LATE)
+            self.driver.subscribe(self.topic_id, LATE, from_latest=self.rng.random() < 0.5)
             self.subscriptions.append(LATE)
 
 
