@@ -96,6 +96,18 @@ def _pulsar_logs(settings: PlaneSettings) -> LogClient | None:
     return PulsarLogClient(settings.pulsar, call_timeout_seconds=settings.call_timeout_seconds)
 
 
+def demand_subscription(data_plane: str, name: str) -> None:
+    """Raise InvalidInput for the name of a subscription that the data plane refuses. Planes count bytes, of UTF-8."""
+    if data_plane == "embedded":
+        from controller.dataplane.embedded.names import checked
+
+        checked("subscription", name)
+    elif data_plane.startswith("pulsar"):
+        from controller.dataplane.pulsar.names import subscription_path
+
+        subscription_path(name)
+
+
 _PLANES: Mapping[str, Callable[[PlaneSettings], DataPlane | None]] = {
     "embedded": _embedded,
     "pulsar": _pulsar,

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
+from controller.dataplane.registry import demand_subscription
 from controller.domain.errors import Conflict, InvalidInput, Unsupported
+from controller.domain.names import demand_name
 from controller.domain.operation import Operation
 from controller.domain.policy import PolicyOverride
 from controller.domain.seek_target import SeekTarget
@@ -145,9 +147,10 @@ def create_subscription(
     Raises TopicNotFound, TopicNotLive, InvalidInput, or Conflict when the name is taken.
     """
     with store.transaction() as tx:
-        topic_id = topics.find_topic(tx, topic).topic_id
+        row = topics.find_topic(tx, topic)
+        demand_subscription(row.data_plane, demand_name("subscription", subscription))
         return topic_intents.intend_subscription_create(
-            tx, topic_id, subscription, kind, request, from_latest=from_latest
+            tx, row.topic_id, subscription, kind, request, from_latest=from_latest
         )
 
 

@@ -20,6 +20,7 @@ from controller.domain.errors import (
     Conflict,
     ForeignLog,
     HeldUp,
+    InvalidInput,
     NotFound,
     SegmentNotFound,
     SubscriptionNotFound,
@@ -240,7 +241,12 @@ class LogActs:
         name = str(operation.parameters["subscription"])
         with self._store.single_statement() as tx:
             logs = backing_logs.backing_topics(tx, operation.topic_id)
-        self._call_all([partial(self._plane.delete_subscription, topic, name) for topic in logs])
+
+        def delete(log: str) -> None:
+            with suppress(InvalidInput):  # the plane takes no such name, so there is no such cursor
+                self._plane.delete_subscription(log, name)
+
+        self._call_all([partial(delete, log) for log in logs])
         return {"logs": len(logs)}
 
     def _stop_readers(self, operation: Operation) -> Detail:

@@ -36,7 +36,15 @@ from controller.domain.errors import (
     StoreUnavailable,
     Terminal,
 )
-from controller.domain.operation import Observed, Operation, OperationState, Step, is_abortable, next_step
+from controller.domain.operation import (
+    PATIENT,
+    Observed,
+    Operation,
+    OperationState,
+    Step,
+    can_give_up,
+    next_step,
+)
 from controller.services.operation_runner import backoff
 from controller.services.operation_runner.context import Outcome, RunnerContext
 from controller.services.operation_runner.log_acts import Acted, LogActs, Subject
@@ -68,6 +76,9 @@ class _Member:
     positions: Mapping[str, str] = field(default_factory=dict)
     """Of the parents that were closed under this claim: a closed log never opens again."""
     giving_up: str = ""
+    """Why the operation is given up."""
+    left_undone: str = ""
+    """Why the operation finishes without its last act."""
     lost_races: int = 0
     ready_at: float = 0.0
     """By the monotonic clock: not tried again before."""
@@ -88,7 +99,7 @@ class _Member:
         """What the next step is chosen on."""
         if self.observed is None:
             raise ValueError(f"operation {self.operation_id} was not looked at")
-        return replace(self.observed, abort_requested=True) if self.giving_up else self.observed
+        return replace(self.observed, is_refused=True) if self.giving_up else self.observed
 
 
 class OperationSet:
@@ -150,6 +161,7 @@ class OperationSet:
             return
         move = min(moves.values(), key=_urgency)
         chosen = [one for one, wanted in moves.items() if wanted == move]
+        chosen = [one for one in chosen if one.left_undone] or chosen
         unhindered = [one for one in chosen if not one.lost_races]
         if unhindered:
             chosen = unhindered
@@ -209,13 +221,13 @@ class OperationSet:
             return Acted(
                 {one.operation_id: _reason(one.giving_up or one.seen().abort_reason) for one in members}
             )
-        if any(one.operation.is_mirrored for one in members):
+        if any(one.operation.is_mirrored and not one.left_undone for one in members):
             [one] = members
             acts = MirrorActs(self._context.store, self._plane_of(one), one.operation, self._call_all)
             return Acted({one.operation_id: acts.perform(step)})
-        if step in (Step.COMMIT, Step.FINISH_ABORT):
+        if step in (Step.COMMIT, Step.FINISH_ABORT) or all(one.left_undone for one in members):
             # Nothing to do outside, so that it can be done where the plane is not configured.
-            return Acted({one.operation_id: {} for one in members})
+            return Acted({one.operation_id: _left_undone(one) for one in members})
         plane = self._plane_of(members[0])()
         subjects = [Subject(one.operation, one.seen(), one.carried, one.positions) for one in members]
         return LogActs(self._context.store, plane, self._call_all).perform(step, subjects)
@@ -389,7 +401,7 @@ class OperationSet:
 
     def _hindered(self, member: _Member, error: CleaveError) -> None:
         """Look again, give up while that is free, come back later, or leave it to whoever holds it now."""
-        member.observed = None
+        seen, member.observed = member.observed, None
         if member.outcome is not None:
             return
         if isinstance(error, ForeignLog):  # the journal may be older than its logs
@@ -401,8 +413,10 @@ class OperationSet:
             member.lost_races += 1
             pause_seconds = backoff.pause_seconds(error.delay_seconds, member.lost_races)
             member.ready_at = self._context.clock.monotonic_seconds() + pause_seconds
-        elif isinstance(error, Terminal) and not member.giving_up and is_abortable(member.operation):
+        elif not member.giving_up and can_give_up(member.operation) and _is_final(error, member, seen):
             member.giving_up = str(error)
+        elif isinstance(error, Terminal) and _may_finish_without(member):
+            member.left_undone = str(error)
         else:
             now, operation = self._context.clock.monotonic_seconds(), member.operation
             delay_seconds = backoff.delay_seconds(
@@ -519,6 +533,25 @@ def _known(trouble: Exception) -> CleaveError:
 
 def _halves(members: Sequence[_Member]) -> tuple[Sequence[_Member], Sequence[_Member]]:
     return members[: len(members) // 2], members[len(members) // 2 :]
+
+
+def _is_final(error: CleaveError, member: _Member, seen: Observed | None) -> bool:
+    """Return True if another attempt is useless, or comes after the time that a patient operation was given."""
+    is_late = seen is not None and seen.now_ms >= member.operation.deadline_at_ms
+    is_patient = member.operation.kind in PATIENT
+    return isinstance(error, Terminal) or (is_patient and is_late and isinstance(error, DataPlaneUnavailable))
+
+
+def _may_finish_without(member: _Member) -> bool:
+    """Return True if only the last act is refused, of an operation that is true already or given up. The journal keeps
+    what is left undone.
+    """
+    is_last = member.operation.state in (OperationState.COMMITTED, OperationState.ABORTING)
+    return is_last and not member.left_undone
+
+
+def _left_undone(member: _Member) -> dict[str, object]:
+    return {"left undone": member.left_undone} if member.left_undone else {}
 
 
 def _reason(giving_up: str) -> dict[str, object]:
