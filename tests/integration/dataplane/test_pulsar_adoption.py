@@ -231,3 +231,13 @@ def test_a_topic_that_is_not_there_is_refused_in_one_line(house: PulsarHouse) ->
     assert "has no topic" in house.cleave.refused(
         "topics", "adopt", f"persistent://{house.namespace}/nothing"
     )
+
+
+@pytest.mark.parametrize("options", [["--dry-run"], []])
+def test_a_partition_of_a_topic_is_not_adopted_without_the_others(
+    house: PulsarHouse, partitioned: str, options: list[str]
+) -> None:
+    told = house.cleave.refused("topics", "adopt", f"{partitioned}-partition-0", *options)
+    assert f"adopt {partitioned} with all its partitions" in told
+    assert f"{partitioned}-partition-0" in house.app.planes["pulsar"].describe_topic(partitioned).logs  # type: ignore[attr-defined]
+    assert not house.app.planes["pulsar"].describe_topic(partitioned).terminated  # type: ignore[attr-defined]
