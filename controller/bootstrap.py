@@ -111,6 +111,7 @@ def plane_settings(settings: Settings) -> PlaneSettings:
     return PlaneSettings(
         embedded_url=settings.embedded_dsn,
         call_timeout_seconds=settings.call_timeout_seconds,
+        reshape_timeout_seconds=settings.reshape_timeout_seconds,
         journal_url=settings.database_url.get_secret_value(),
         pulsar=pulsar_access(settings),
         pulsar_load=LoadSettings(
@@ -379,6 +380,7 @@ def _work_loop(
         shards=lambda: leases.held,
         sweep_seconds=settings.worker_sweep_seconds,
         clock=SystemClock(),
+        parallel_operations=settings.worker_parallel_operations,
     )
     runner = build_runner(should_stop=lambda: loop.is_stopping)
     return loop

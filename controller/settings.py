@@ -136,6 +136,10 @@ class Settings(BaseSettings):
     """An operation that has not reached its fence by then is aborted."""
     call_timeout_seconds: float = Field(5.0, gt=0.1, le=60.0)
     """The longest one data-plane call may take."""
+    reshape_timeout_seconds: float = Field(20.0, gt=0.1, le=600.0)
+    """The longest a split or merge by a broker that keeps the layout (Pulsar 5) may take. It blocks its topic for as long
+    again after a time-out, since it may be under way. Shorter than `operation_claim_seconds`.
+    """
 
     key_sample_messages: int = Field(2_000, ge=0, le=100_000)
     """Newest messages of a segment that are looked at to see where its load lies; 0: none, and cuts are of equal width."""

@@ -24,7 +24,7 @@ from controller.domain.seek_target import parse_seek_target
 from controller.services import topic_admin
 from controller.services.topic_admin import MOST_RELEASE_SECONDS
 from controller.store.topics import subscriptions, topics
-from controller.store.topics.subscriptions import SubscriptionKind
+from controller.store.topics.subscriptions import SubscriptionKind, SubscriptionStart
 
 MOST_CURSORS = 1_000
 """Cursors that a dry run of a seek lists."""
@@ -42,10 +42,13 @@ class SubscriptionRequest(ActionRequest):
 
 
 class CreateSubscription(SubscriptionRequest):
-    """Create a subscription at the earliest position of every segment."""
+    """Create a subscription. It reads every segment that still exists, sealed ones included."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"kind": "QUEUE", "reason": "for the new workers"}]}
+        json_schema_extra={
+            "examples": [{"kind": "QUEUE", "from": "latest", "reason": "for the new workers"}]
+        },
+        populate_by_name=True,
     )
 
     kind: Annotated[
@@ -53,6 +56,13 @@ class CreateSubscription(SubscriptionRequest):
     ] = Field(
         SubscriptionKind.STREAM,
         description="stream: in order by assigned consumers; queue: shared; checkpoint: positions kept by the application.",
+    )
+    start: Annotated[
+        SubscriptionStart, BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)
+    ] = Field(
+        SubscriptionStart.EARLIEST,
+        alias="from",
+        description="earliest: the first message of every segment that still exists; latest: behind everything published so far.",
     )
 
 
@@ -186,6 +196,7 @@ def create(context: Context, request: CreateSubscription) -> OperationResponse:
         request.subscription,
         context.journal_request(request.reason),
         kind=request.kind,
+        from_latest=request.start is SubscriptionStart.LATEST,
     )
     return context.operation_response(intent)
 

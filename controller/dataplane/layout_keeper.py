@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from controller.dataplane.base import DataPlane
 from controller.domain.layout import SegmentLayout
@@ -16,8 +16,20 @@ from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment, backing_topic_name, parse_segment_descriptor
 
 
+class LogCheck(NamedTuple):
+    """The ACTIVE segments of the layout of `epoch` whose log does not exist on the broker."""
+
+    epoch: int
+    missing: tuple[int, ...]
+
+
 class LayoutKeeper(ABC):
     """A data plane of this kind is a `DataPlane` too; topics are named `topic://tenant/namespace/name`."""
+
+    @property
+    @abstractmethod
+    def reshape_timeout_seconds(self) -> float:
+        """The longest `ask_reshape` may take, at least `call_timeout_seconds`: it is several acts of the broker's."""
 
     @abstractmethod
     def create_topic(self, topic: str, segments: int) -> None:
@@ -37,8 +49,14 @@ class LayoutKeeper(ABC):
     ) -> None:
         """Ask for a split at the midpoint, a merge of two neighbours, or other entry buckets.
 
-        Raises Conflict where the broker refuses, DataPlaneTimeout where it may or may not have been done.
+        Call it once at a time for a topic: of two calls that overlap, the broker gives segments to the layout whose logs
+        it never creates (5.0.0-M1). Raises Conflict where the broker refuses, DataPlaneTimeout where it may or may not
+        have been done.
         """
+
+    @abstractmethod
+    def check_logs(self, topic: str) -> LogCheck:
+        """Look for the log of every ACTIVE segment. `create_segment` makes a missing one. Raises TopicNotFound."""
 
     @abstractmethod
     def auto_scaler(self, topic: str) -> Mapping[str, Any] | None:

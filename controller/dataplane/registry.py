@@ -20,6 +20,8 @@ class PlaneSettings:
 
     embedded_url: str | None = None
     call_timeout_seconds: float = 5.0
+    reshape_timeout_seconds: float = 20.0
+    """The longest split or merge by a broker that keeps the layout."""
     journal_url: str | None = None
     """Where the journal is. A plane at the same address need not wait for the disk, since the journal does."""
     pulsar: PulsarAccess | None = None
@@ -74,7 +76,10 @@ def _pulsar_scalable(settings: PlaneSettings) -> DataPlane | None:
     from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
 
     return PulsarScalableDataPlane(
-        settings.pulsar, call_timeout_seconds=settings.call_timeout_seconds, load=settings.pulsar_load
+        settings.pulsar,
+        call_timeout_seconds=settings.call_timeout_seconds,
+        reshape_timeout_seconds=settings.reshape_timeout_seconds,
+        load=settings.pulsar_load,
     )
 
 
@@ -89,6 +94,18 @@ def _pulsar_logs(settings: PlaneSettings) -> LogClient | None:
         ) from error
 
     return PulsarLogClient(settings.pulsar, call_timeout_seconds=settings.call_timeout_seconds)
+
+
+def demand_subscription(data_plane: str, name: str) -> None:
+    """Raise InvalidInput for the name of a subscription that the data plane refuses. Planes count bytes, of UTF-8."""
+    if data_plane == "embedded":
+        from controller.dataplane.embedded.names import checked
+
+        checked("subscription", name)
+    elif data_plane.startswith("pulsar"):
+        from controller.dataplane.pulsar.names import subscription_path
+
+        subscription_path(name)
 
 
 _PLANES: Mapping[str, Callable[[PlaneSettings], DataPlane | None]] = {

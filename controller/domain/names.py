@@ -17,6 +17,8 @@ from controller.domain.shown import shown
 
 LONGEST_NAME: Final = 500
 """Characters of the name of a subscription, a consumer, or a part of a topic's name."""
+MOST_NAME_BYTES: Final = 1_000
+"""Bytes of the name of a subscription, a consumer or a producer in UTF-8: data planes keep it as a key or an owner."""
 LONGEST_TOPIC: Final = 2_000
 LONGEST_REASON: Final = 1_000
 CLUSTER: Final = "cluster"
@@ -69,6 +71,10 @@ def demand_name(kind: str, name: str, longest: int = LONGEST_NAME) -> str:
     if len(name) > longest:
         raise InvalidInput(
             f"{kind} {shown(name)} has {len(name)} characters; {longest} at most, so shorten it"
+        )
+    if longest == LONGEST_NAME and len(name.encode(errors="replace")) > MOST_NAME_BYTES:
+        raise InvalidInput(
+            f"{kind} {shown(name)} is longer than {MOST_NAME_BYTES} bytes in UTF-8; shorten it"
         )
     if found := _REFUSED.search(name):
         raise InvalidInput(

@@ -93,7 +93,7 @@ class Step(StrEnum):
     FINISH = "finish"
     """Notify and clean up; the operation is done."""
     CREATE_CURSORS = "create-cursors"
-    """Create the subscription at earliest on every active segment."""
+    """Create the subscription on every segment that it reads, at earliest or behind the last message."""
     DELETE_CURSORS = "delete-cursors"
     """Delete the subscription from every segment that may carry it."""
     STOP_READERS = "stop-readers"
@@ -142,11 +142,13 @@ MOVES: Mapping[OperationKind, Mapping[OperationState, tuple[Step, OperationState
     _K.SUBSCRIPTION_CREATE: {
         _S.INTENDED: (Step.CREATE_CURSORS, _S.COMMITTED),
         _S.COMMITTED: (Step.FINISH, _S.DONE),
+        _S.ABORTING: (Step.FINISH_ABORT, _S.ABORTED),
     },
     _K.SUBSCRIPTION_DELETE: {
         _S.INTENDED: (Step.DELETE_CURSORS, _S.PREPARED),
         _S.PREPARED: (Step.COMMIT, _S.COMMITTED),
         _S.COMMITTED: (Step.FINISH, _S.DONE),
+        _S.ABORTING: (Step.FINISH_ABORT, _S.ABORTED),
     },
     _K.SEEK: {
         _S.INTENDED: (Step.STOP_READERS, _S.PREPARED),
@@ -177,6 +179,7 @@ MIRROR_MOVES: Mapping[OperationKind, Mapping[OperationState, tuple[Step, Operati
             _S.INTENDED: (step, _S.PREPARED),
             _S.PREPARED: (Step.COMMIT, _S.COMMITTED),
             _S.COMMITTED: (Step.FINISH, _S.DONE),
+            _S.ABORTING: (Step.FINISH_ABORT, _S.ABORTED),
         }
         for kind, step in ((_K.DETACH, Step.GIVE_BACK), (_K.DELETE, Step.DELETE_ON_BROKER))
     },
@@ -192,8 +195,17 @@ ABORTABLE = frozenset({OperationState.INTENDED, OperationState.PREPARED})
 ABORTABLE_SEEK = frozenset({OperationState.INTENDED})
 """Of a seek: once its readers are stopped, a cursor may have been moved, whether that is recorded or not."""
 
+PATIENT = frozenset({_K.SUBSCRIPTION_CREATE, _K.SUBSCRIPTION_DELETE, _K.DELETE, _K.DETACH})
+"""Kinds that nobody gives up on request, and that no deadline ends while they wait. They are given up where the data plane
+refuses the first step for good, or fails at it when their deadline is over.
+"""
+
 SUBSCRIPTION = "subscription"
 """The parameter that names the subscription which an operation is about."""
+UNDOES = "undoes"
+"""The parameter of a deletion that removes what is left of a creation which was given up: its operation."""
+FROM_LATEST = "from_latest"
+"""The parameter that marks the creation of a subscription which begins behind everything published so far."""
 SOUGHT_MS, RELEASE_SECONDS = "sought_ms", "release_seconds"
 """Parameters of a seek: where to (`SeekTarget.sought`), and how long consumers have to let go."""
 ADOPTED = "adopted"
@@ -291,6 +303,8 @@ class Observed:
     readers: int = 0
     """Of a seek: buckets that still have an owner whose time to let go is not over."""
     abort_requested: bool = False
+    is_refused: bool = False
+    """The data plane has refused the next step for good, or for so long that it counts as such."""
     abort_reason: str = ""
     """Who wants it given up, and why; empty where nobody said so."""
     live_subscriptions: tuple[str, ...] = ()
@@ -304,7 +318,8 @@ def next_step(operation: Operation, observed: Observed) -> tuple[Step, Operation
 
     Raises KeyError only for a final state: the caller asks for live operations.
     """
-    if is_abortable(operation) and _must_abort(operation, observed):
+    may_end = observed.is_refused and can_give_up(operation)
+    if may_end or (is_abortable(operation) and _must_abort(operation, observed)):
         return Step.ABORT, OperationState.ABORTING
     if observed.other_live_operations > 0 and WAITS_BEFORE.get(operation.kind) is operation.state:
         return Step.WAIT, operation.state
@@ -322,8 +337,26 @@ def is_abortable(operation: Operation) -> bool:
     return operation.state in abortable_states(operation.kind) and _S.ABORTING in operation.moves
 
 
+def can_give_up(operation: Operation) -> bool:
+    """Return True if the operation ends where the data plane refuses its next step for good.
+
+    Whoever has closed a parent goes forward only. A seek that has moved some cursors ends with everything unread; what a
+    broker has done to its layout is found by the mirror.
+    """
+    if _S.ABORTING not in operation.moves:
+        return False
+    if operation.kind in PATIENT:
+        return operation.state is _S.INTENDED
+    if operation.kind is _K.SEEK:
+        return operation.state in ABORTABLE
+    is_done_on_broker = operation.is_mirrored and operation.kind.is_reshape and operation.state is _S.FENCED
+    return is_done_on_broker or is_abortable(operation)
+
+
 def abortable_states(kind: OperationKind) -> frozenset[OperationState]:
-    """The states before its point of no return."""
+    """The states in which a request or the deadline ends it."""
+    if kind in PATIENT:
+        return frozenset()
     return ABORTABLE_SEEK if kind is OperationKind.SEEK else ABORTABLE
 
 

@@ -2,7 +2,8 @@
 
 The worker that holds the topic's shard looks at it at an interval. What others did through the broker's admin API
 becomes history here. When the broker's own auto-scaler is on again, Cleave pauses on that topic and records the reason.
-Nothing is changed on the broker.
+After each change it looks for the logs of the layout, and intends a repair of each segment without one. Nothing is
+changed on the broker here.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from controller.domain.errors import CleaveError, StoreUnavailable, TopicNotFoun
 from controller.domain.layout import SegmentLayout
 from controller.domain.mirroring import LayoutStep
 from controller.repeating import repeat_every
-from controller.store.mirrors import mirrors
+from controller.store.mirrors import mirrors, repairs
 from controller.store.mirrors.mirroring import follow_layout
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
@@ -75,11 +76,14 @@ def follow(store: Store, planes: Mapping[str, DataPlane], topic_id: int) -> Look
     DataPlaneUnavailable, LostRace.
     """
     with store.transaction() as tx:
-        topic = topics.get_topic(tx, topic_id)
+        topic, mirror = topics.get_topic(tx, topic_id), mirrors.get_mirror(tx, topic_id)
     keeper = planes.get(topic.data_plane)
     if not isinstance(keeper, LayoutKeeper):
         raise Unsupported(f"data plane {topic.data_plane!r} of {topic.name} keeps no layouts here")
     layout, paused = _look(keeper, topic.name, topic.epoch)
+    check = None
+    if mirror is not None and layout is not None and paused is None and layout.epoch > mirror.checked_epoch:
+        check = keeper.check_logs(topic.name)
     with store.transaction() as tx:
         topic = topics.get_topic(tx, topic_id, lock=True)
         mirror = mirrors.get_mirror(tx, topic_id)
@@ -91,6 +95,8 @@ def follow(store: Store, planes: Mapping[str, DataPlane], topic_id: int) -> Look
         ):  # else another process has read a later layout meanwhile
             steps = follow_layout(tx, topic, layout)
         mirrors.record_look(tx, mirror, paused)
+        if check is not None:
+            repairs.note_check(tx, topic_id, check.epoch, check.missing)
     if paused != mirror.paused_reason:
         log.warning("whether Cleave acts on a topic changed", topic=topic.name, paused=paused)
     return Look(topic_id, steps, paused)

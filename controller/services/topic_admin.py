@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
+from controller.dataplane.registry import demand_subscription
 from controller.domain.errors import Conflict, InvalidInput, Unsupported
+from controller.domain.names import demand_name
 from controller.domain.operation import Operation
 from controller.domain.policy import PolicyOverride
 from controller.domain.seek_target import SeekTarget
@@ -137,14 +139,19 @@ def create_subscription(
     request: Request,
     *,
     kind: SubscriptionKind = SubscriptionKind.STREAM,
+    from_latest: bool = False,
 ) -> Intent:
-    """Intend a subscription at earliest on every active segment.
+    """Intend a subscription at the earliest message of every segment that still exists, sealed ones included; with
+    `from_latest` behind everything published so far.
 
     Raises TopicNotFound, TopicNotLive, InvalidInput, or Conflict when the name is taken.
     """
     with store.transaction() as tx:
-        topic_id = topics.find_topic(tx, topic).topic_id
-        return topic_intents.intend_subscription_create(tx, topic_id, subscription, kind, request)
+        row = topics.find_topic(tx, topic)
+        demand_subscription(row.data_plane, demand_name("subscription", subscription))
+        return topic_intents.intend_subscription_create(
+            tx, row.topic_id, subscription, kind, request, from_latest=from_latest
+        )
 
 
 def delete_subscription(store: Store, topic: str, subscription: str, request: Request) -> Intent:

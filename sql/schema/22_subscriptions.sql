@@ -139,14 +139,14 @@ END $$;
 CREATE TRIGGER segment_drain_delete AFTER DELETE ON cleave.segment_drain REFERENCING OLD TABLE AS removed
     FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_drain_taken_back();
 
-CREATE FUNCTION cleave.on_subscription_insert() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION cleave.on_subscription_epoch() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    -- As a rule a subscription begins at the topic's present epoch, and nothing was sealed after that.
+    -- A subscription that begins at the topic's present epoch has no sealed segment to read.
     IF NEW.created_epoch < (SELECT epoch FROM cleave.topic WHERE topic_id = NEW.topic_id) THEN
         UPDATE cleave.segment SET drained_at = NULL
          WHERE topic_id = NEW.topic_id AND sealed_epoch > NEW.created_epoch AND drained_at IS NOT NULL;
     END IF;
     RETURN NULL;
 END $$;
-CREATE TRIGGER subscription_insert AFTER INSERT ON cleave.subscription
-    FOR EACH ROW EXECUTE FUNCTION cleave.on_subscription_insert();
+CREATE TRIGGER subscription_epoch AFTER INSERT OR UPDATE OF created_epoch ON cleave.subscription
+    FOR EACH ROW EXECUTE FUNCTION cleave.on_subscription_epoch();

@@ -6,14 +6,14 @@ CREATE TABLE cleave.mirror (
     paused_reason text,
     seen_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
     row_version   bigint      NOT NULL DEFAULT 1,
+    checked_epoch bigint      NOT NULL DEFAULT -1,
     CONSTRAINT mirror_policy_is_object CHECK (policy_before IS NULL OR jsonb_typeof(policy_before) = 'object')
 );
 CREATE INDEX mirror_by_age ON cleave.mirror (seen_at);
 COMMENT ON TABLE cleave.mirror IS 'One row per topic whose layout its broker keeps.';
-COMMENT ON COLUMN cleave.mirror.policy_before IS
-    'Policy of the topic''s own auto-scaler, put back by detaching; NULL: it had none.';
-COMMENT ON CONSTRAINT mirror_policy_is_object ON cleave.mirror IS
-    'What the broker''s auto-scaler was set to is a JSON object, or nothing.';
+COMMENT ON COLUMN cleave.mirror.policy_before IS 'Policy of the topic''s auto-scaler, put back by detaching; NULL: it had none.';
+COMMENT ON COLUMN cleave.mirror.checked_epoch IS 'Newest layout epoch at which every ACTIVE segment had its log; -1: none yet.';
+COMMENT ON CONSTRAINT mirror_policy_is_object ON cleave.mirror IS 'The policy of the auto-scaler is a JSON object, or NULL.';
 
 -- Whether we may act is an input of every decision about the topic.
 CREATE FUNCTION cleave.on_mirror_paused() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -81,7 +81,7 @@ def paths_of(kind: OperationKind) -> list[Path]:
     paths = [Path.FORWARD]
     if kind.is_reshape:
         paths.append(Path.SYNC)
-    if OperationState.ABORTING in MOVES[kind]:
+    if abortable_states(kind) & MOVES[kind].keys() and OperationState.ABORTING in MOVES[kind]:
         paths.append(Path.ABORT)
     return paths
 
@@ -186,8 +186,15 @@ FAST_OUTAGE_CELLS = tuple(
 
 
 def every_move() -> set[tuple[OperationKind, Step]]:
-    """All pairs of kind and step there are."""
-    moves = {(kind, step) for kind, table in MOVES.items() for step, _leads_to in table.values()}
+    """All pairs of kind and step there are, but for those that only a refusal of the data plane leads to: see
+    `test_refusals`.
+    """
+    moves = {
+        (kind, step)
+        for kind, table in MOVES.items()
+        for step, _leads_to in table.values()
+        if step is not Step.FINISH_ABORT or abortable_states(kind)
+    }
     moves |= {(kind, Step.SYNC_SUBSCRIPTIONS) for kind in MOVES if kind.is_reshape}
     return moves | {
         (kind, Step.ABORT)

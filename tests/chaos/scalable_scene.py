@@ -23,6 +23,7 @@ from controller.domain.operation import (
     OperationKind,
     OperationState,
     Step,
+    abortable_states,
     next_step,
 )
 from controller.services import mirror, segment_admin, topic_admin
@@ -107,7 +108,7 @@ SCENARIOS = (
     Scenario("delete", OperationKind.DELETE, attached, deleting),
 )
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
-ABORTABLES = tuple(one for one in SCENARIOS if OperationState.ABORTING in MIRROR_MOVES[one.kind])
+ABORTABLES = tuple(one for one in SCENARIOS if abortable_states(one.kind))
 
 
 def last_abortable(kind: OperationKind) -> OperationState:
@@ -134,7 +135,7 @@ def steps_of(kind: OperationKind, path: Path) -> list[Step]:
 
 def paths_of(kind: OperationKind) -> list[Path]:
     """Forward, and giving up where its table knows that and nobody has to wait for the broker's refusal."""
-    can_be_given_up = OperationState.ABORTING in MIRROR_MOVES[kind] and kind not in REFUSED
+    can_be_given_up = bool(abortable_states(kind)) and kind not in REFUSED
     return [Path.FORWARD, Path.ABORT] if can_be_given_up else [Path.FORWARD]
 
 
@@ -148,11 +149,14 @@ CELLS = tuple(
 
 
 def every_move() -> set[tuple[OperationKind, Step]]:
-    """All pairs of kind and step that the table for topics on a broker has."""
-    moves = {(kind, step) for kind, table in MIRROR_MOVES.items() for step, _leads_to in table.values()}
-    return moves | {
-        (kind, Step.ABORT) for kind, table in MIRROR_MOVES.items() if OperationState.ABORTING in table
+    """All pairs of kind and step that the table for topics on a broker has, but for those that only a refusal leads to."""
+    moves = {
+        (kind, step)
+        for kind, table in MIRROR_MOVES.items()
+        for step, _leads_to in table.values()
+        if step is not Step.FINISH_ABORT or abortable_states(kind)
     }
+    return moves | {(kind, Step.ABORT) for kind in MIRROR_MOVES if abortable_states(kind)}
 
 
 def begin(bench: ScalableBench, scenario: Scenario, path: Path = Path.FORWARD) -> int:

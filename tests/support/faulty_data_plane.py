@@ -40,6 +40,7 @@ CALLS = frozenset(
         "delete_topic",
         "read_layout",
         "ask_reshape",
+        "check_logs",
         "auto_scaler",
         "set_auto_scaler",
         "topic_subscriptions",

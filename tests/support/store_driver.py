@@ -176,9 +176,23 @@ class StoreDriver:
         """A split at the midpoint, done."""
         return self.reshape(topic_id, lambda layout: plan_split(layout, segment_id))
 
-    def subscribe(self, topic_id: int, name: str, kind: SubscriptionKind = SubscriptionKind.STREAM) -> None:
+    def subscribe(
+        self,
+        topic_id: int,
+        name: str,
+        kind: SubscriptionKind = SubscriptionKind.STREAM,
+        *,
+        from_latest: bool = False,
+    ) -> None:
         """A subscription, created to the end."""
-        intent = self.do(topic_intents.intend_subscription_create, topic_id, name, kind, request())
+        intent = self.do(
+            topic_intents.intend_subscription_create,
+            topic_id,
+            name,
+            kind,
+            request(),
+            from_latest=from_latest,
+        )
         self.run(intent.operation)
 
     def delete(self, topic_id: int) -> Operation:

@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import requests
+import urllib3
 from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
 
@@ -52,7 +53,10 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. `act` says in errors what was attempted; statuses in `accept` are answers, not errors."""
+    """One request. `act` says in errors what was attempted; statuses in `accept` are answers, not errors.
+
+    A `path` that begins with a slash is the whole one; any other follows `/admin/v2/`.
+    """
 
     method: str
     path: str
@@ -94,9 +98,9 @@ class AdminCalls:
         """A session with the connections, certificates and token of these calls, for pages that are read elsewhere."""
         return AuthorizedSession(self._session, self._headers)
 
-    def deadline(self) -> Deadline:
-        """A new deadline, for a call that begins now."""
-        return Deadline(self.call_timeout_seconds)
+    def deadline(self, seconds: float | None = None) -> Deadline:
+        """A new deadline, for a call that begins now. `seconds` None: the ordinary time."""
+        return Deadline(self.call_timeout_seconds if seconds is None else seconds)
 
     def ask(self, ask: Ask, deadline: Deadline) -> Answer:
         """The answer; CleaveError as `errors` maps it."""
@@ -140,7 +144,8 @@ class AdminCalls:
         for attempt in range(1, tries + 1):
             base = self._base
             try:
-                return self._follow(ask, f"{self._bases[base]}/admin/v2/{ask.path}", deadline)
+                path = ask.path if ask.path.startswith("/") else f"/admin/v2/{ask.path}"
+                return self._follow(ask, f"{self._bases[base]}{path}", deadline)
             except requests.RequestException as error:
                 mapped = network_failure(error, ask.act, self._bases[base], deadline.seconds)
                 if attempt == tries or not _may_never_have_arrived(error) or not deadline.left_seconds:
@@ -226,6 +231,17 @@ def _may_never_have_arrived(error: requests.RequestException) -> bool:
     return isinstance(error, requests.ConnectionError) and not isinstance(
         error, requests.Timeout | requests.exceptions.SSLError
     )
+
+
+def may_be_under_way(error: CleaveError) -> bool:
+    """Return True if the request that ended with the error may have reached a broker that is still at it: the connection
+    broke before the answer.
+    """
+    cause = error.__cause__
+    if not isinstance(cause, requests.RequestException):
+        return False  # the broker has answered
+    inner = getattr(next(iter(cause.args), None), "reason", None)
+    return not isinstance(inner, urllib3.exceptions.NewConnectionError)
 
 
 class _Adapter(HTTPAdapter):

@@ -12,7 +12,7 @@ from typing import Any
 from controller.dataplane.adoptable import FoundTopic
 from controller.dataplane.base import LogState
 from controller.dataplane.pulsar import asks
-from controller.dataplane.pulsar.admin import AdminCalls, Ask
+from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
 from controller.dataplane.pulsar.names import full_name, topic_path
 from controller.domain.errors import InvalidInput, TopicNotFound
 
@@ -25,11 +25,12 @@ def describe_topic(admin: AdminCalls, name: str) -> FoundTopic:
     name, deadline = full_name(name), admin.deadline()
     if not name.startswith("persistent://"):
         raise InvalidInput(f"{name} is not persistent: what is in it ends with its broker; make a new topic")
-    path = topic_path(name)
-    partitions = admin.ask(
-        Ask("GET", f"{path}/partitions", f"partitions of {name}", accept=asks.GONE), deadline
-    )
-    count = int((partitions.document or {}).get("partitions", 0)) if partitions.status not in asks.GONE else 0
+    whole, _, number = name.rpartition("-partition-")
+    if whole and number.isdecimal() and _partitions(admin, whole, deadline) > int(number):
+        raise InvalidInput(
+            f"{name} is a partition of {whole}, whose producers would be refused; adopt {whole} with all its partitions"
+        )
+    count = _partitions(admin, name, deadline)
     if count > _MANY:
         raise InvalidInput(f"{name} has {count} partitions; Cleave adopts up to {_MANY}")
     logs = tuple(f"{name}-partition-{i}" for i in range(count)) or (name,)
@@ -59,6 +60,13 @@ def describe_topic(admin: AdminCalls, name: str) -> FoundTopic:
             subscription: is_queue for one in found.values() for subscription, is_queue in _subscriptions(one)
         },
     )
+
+
+def _partitions(admin: AdminCalls, name: str, deadline: Deadline) -> int:
+    """Return the number of the topic's partitions; 0 if it is not partitioned."""
+    ask = Ask("GET", f"{topic_path(name)}/partitions", f"partitions of {name}", accept=asks.GONE)
+    answer = admin.ask(ask, deadline)
+    return 0 if answer.status in asks.GONE else int((answer.document or {}).get("partitions", 0))
 
 
 def _producers(log: str, stats: Mapping[str, Any]) -> Iterator[str]:

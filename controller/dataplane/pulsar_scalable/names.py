@@ -26,6 +26,14 @@ def segment_path(backing_topic: str) -> str:
     return f"segments/{namespace_path(found[1])}/{quoted(found[2])}/{found[3]}"
 
 
+def lookup_path(backing_topic: str) -> str:
+    """`/lookup/v2/topic/segment/t/n/x%2F0000-7fff-12`: where a broker says who serves the log. `backing_topic` is the
+    name that the broker tells, which is encoded once already.
+    """
+    found = _parts(backing_topic)
+    return f"/lookup/v2/topic/segment/{namespace_path(found[1])}/{quoted(f'{found[2]}/{found[3]}')}"
+
+
 def topic_of(backing_topic: str) -> tuple[str, int]:
     """The topic a segment's log belongs to, and the segment's id."""
     found = _parts(backing_topic)

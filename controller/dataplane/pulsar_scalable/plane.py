@@ -12,15 +12,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controller.dataplane.base import Counters, LogState
-from controller.dataplane.layout_keeper import LayoutKeeper, segment_log
+from controller.dataplane.layout_keeper import LayoutKeeper, LogCheck, segment_log
 from controller.dataplane.pulsar.access import PulsarAccess
-from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask
+from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, may_be_under_way
 from controller.dataplane.pulsar.errors import UnknownAddress
 from controller.dataplane.pulsar.names import subscription_path
 from controller.dataplane.pulsar_load import LoadSettings, PulsarLoad
-from controller.dataplane.pulsar_scalable.names import segment_path, topic_of, topic_path
+from controller.dataplane.pulsar_scalable.names import lookup_path, segment_path, topic_of, topic_path
 from controller.domain.errors import (
     Conflict,
+    DataPlaneTimeout,
     DataPlaneUnavailable,
     SegmentNotFound,
     TopicNotFound,
@@ -51,17 +52,24 @@ class PulsarScalableDataPlane(LayoutKeeper):
         access: PulsarAccess,
         *,
         call_timeout_seconds: float = 5.0,
+        reshape_timeout_seconds: float = 0.0,
         load: LoadSettings = LoadSettings(),  # noqa: B008 - frozen
     ) -> None:
         self._admin = AdminCalls(access, call_timeout_seconds=call_timeout_seconds)
+        self._reshape_timeout_seconds = max(reshape_timeout_seconds, call_timeout_seconds)
         self._load = PulsarLoad(
             self._admin.session, access.admin_urls, load, call_timeout_seconds=call_timeout_seconds
         )
 
     @property
     def call_timeout_seconds(self) -> float:
-        """The longest any one call may take, its requests and redirects together."""
+        """The longest any one call but `ask_reshape` may take, its requests and redirects together."""
         return self._admin.call_timeout_seconds
+
+    @property
+    def reshape_timeout_seconds(self) -> float:
+        """The longest one `ask_reshape` may take."""
+        return self._reshape_timeout_seconds
 
     # The layout.
 
@@ -89,15 +97,34 @@ class PulsarScalableDataPlane(LayoutKeeper):
                 f"a broker that keeps the layout of {topic} cannot {kind}; split and merge instead"
             )
         act = f"{kind} of segment {ids} of {topic}"
+        ask = Ask("POST", f"{topic_path(topic)}/{kind}/{ids}{query}", act, accept=_FAILED)
         try:
-            answer = self._ask(Ask("POST", f"{topic_path(topic)}/{kind}/{ids}{query}", act, accept=_FAILED))
+            answer = self._admin.ask(ask, self._admin.deadline(self._reshape_timeout_seconds))
         except UnknownAddress as error:
             if kind is not ReshapeKind.REBUCKET:
                 raise
             self.read_layout(topic)  # the address is a broker's, then, and the topic is there
             raise Unsupported(f"{act}: this broker has no such call; split the segment instead") from error
+        except DataPlaneUnavailable as error:
+            if may_be_under_way(error):
+                raise DataPlaneTimeout(f"{error}; it may be under way") from error
+            raise
         if answer.status in _FAILED:
             raise _engine_error(act, answer)
+
+    def check_logs(self, topic: str) -> LogCheck:
+        """Look each ACTIVE segment's log up: a lookup tells a log that is not loaded from a missing log."""
+        stats = self._stats(topic)
+        active = {
+            int(segment_id): lookup_path(str(one["name"]))
+            for segment_id, one in stats["segments"].items()
+            if one["state"] == SegmentState.ACTIVE.value
+        }
+        act = f"look for the logs of {topic}"
+        asks = [Ask("GET", path, act, accept=_GONE) for path in active.values()]
+        answers = self._admin.demand_all(asks, self._admin.deadline())
+        missing = [i for i, answer in zip(active, answers, strict=True) if _says_missing(act, answer)]
+        return LogCheck(int(stats["epoch"]), tuple(sorted(missing)))
 
     def auto_scaler(self, topic: str) -> Mapping[str, Any] | None:
         """See `LayoutKeeper`."""
@@ -128,13 +155,15 @@ class PulsarScalableDataPlane(LayoutKeeper):
     def create_segment(
         self,
         backing_topic: str,
-        subscriptions: Sequence[str],  # noqa: ARG002 - the protocol's
+        subscriptions: Sequence[str],
         origin: LogOrigin | None = None,  # noqa: ARG002 - the protocol's
     ) -> None:
-        """Unsupported: the broker makes segments with the layout."""
-        raise Unsupported(
-            f"{backing_topic} is its broker's to make; ask it for a split or merge of the topic"
-        )
+        """Make the log of a segment in the broker's layout, with these subscriptions at earliest; one that exists stays.
+
+        The broker makes logs with the layout. This one it left out.
+        """
+        act = f"create {backing_topic}"
+        self._ask(Ask("PUT", segment_path(backing_topic), act, body=list(subscriptions), accept=_EXISTS))
 
     def terminate_segment(self, backing_topic: str) -> str:
         """Unsupported: the broker closes segments with the layout."""
@@ -267,6 +296,16 @@ def _engine_error(act: str, answer: Answer) -> Conflict | DataPlaneUnavailable:
     if _FOR_GOOD.search(str(answer.document)):
         return Conflict(f"{act}: {told}; read the layout again")
     return DataPlaneUnavailable(f"{act}: {told}; look at the broker's log if this goes on", delay_seconds=1.0)
+
+
+def _says_missing(act: str, answer: Answer) -> bool:
+    """Return True if the lookup says that there is no such topic."""
+    if answer.status not in _GONE:
+        return False
+    reason = str(answer.document.get("reason")) if isinstance(answer.document, Mapping) else ""
+    if not reason.startswith("Topic not found"):
+        raise DataPlaneUnavailable(f"{act}: answered 404 ({reason[:300]}); look at the broker's log")
+    return True
 
 
 def _message(answer: Answer) -> str:

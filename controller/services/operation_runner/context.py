@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from controller.clock import Clock, SystemClock
 from controller.dataplane.base import DataPlane
+from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import InvalidInput
 from controller.services.operation_runner.claims_in_hand import ClaimsInHand
 from controller.store.postgres.engine import Store
@@ -65,10 +66,12 @@ class RunnerContext:
     """The memory of this incarnation. It proves which of the claims that the journal shows may be resumed."""
 
     def __post_init__(self) -> None:
-        if self.lease_seconds <= self.call_timeout_seconds:
+        keepers = [plane for plane in self.planes.values() if isinstance(plane, LayoutKeeper)]
+        longest = max([self.call_timeout_seconds, *(one.reshape_timeout_seconds for one in keepers)])
+        if self.lease_seconds <= longest:
             raise InvalidInput(
-                f"a claim of {self.lease_seconds:g} s does not outlive a data-plane call of "
-                f"{self.call_timeout_seconds:g} s; raise operation_claim_seconds or lower call_timeout_seconds"
+                f"a claim of {self.lease_seconds:g} s does not outlive a data-plane call of {longest:g} s; raise "
+                "operation_claim_seconds, or lower call_timeout_seconds and reshape_timeout_seconds"
             )
 
     @property
@@ -80,5 +83,5 @@ class RunnerContext:
 
     @property
     def call_timeout_seconds(self) -> float:
-        """The longest call of any data plane here; a takeover waits that long after a claim's expiry."""
+        """The longest ordinary call of any data plane here; a takeover waits that long after a claim's expiry."""
         return max((plane.call_timeout_seconds for plane in self.planes.values()), default=0.0)

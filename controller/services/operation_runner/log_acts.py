@@ -20,11 +20,13 @@ from controller.domain.errors import (
     Conflict,
     ForeignLog,
     HeldUp,
+    InvalidInput,
     NotFound,
     SegmentNotFound,
+    SubscriptionNotFound,
     Unsupported,
 )
-from controller.domain.operation import SOUGHT_MS, SUBSCRIPTION, Observed, Operation, Step
+from controller.domain.operation import FROM_LATEST, SOUGHT_MS, SUBSCRIPTION, Observed, Operation, Step
 from controller.store.journal import seeks
 from controller.store.journal.seeks import SoughtLog
 from controller.store.postgres.engine import Store
@@ -41,9 +43,14 @@ Detail = Mapping[str, object]
 
 
 class CallAll(Protocol):
-    """Make calls under the claims, several at a time; results in order, the first error raised."""
+    """Make calls under the claims, several at a time; results in order, the first error raised.
 
-    def __call__(self, calls: Sequence[Callable[[], Result]]) -> list[Result]: ...
+    `seconds`: the longest one of them may take; None: an ordinary call's time.
+    """
+
+    def __call__(
+        self, calls: Sequence[Callable[[], Result]], seconds: float | None = None
+    ) -> list[Result]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,17 +228,25 @@ class LogActs:
         return acted
 
     def _create_cursors(self, operation: Operation) -> Detail:
-        """On every log that held data at or after the subscription's first epoch, sealed meanwhile or not."""
-        name = str(operation.parameters["subscription"])
+        """On every log that held data at or after the subscription's first epoch, sealed or not."""
+        name = str(operation.parameters[SUBSCRIPTION])
         with self._store.single_statement() as tx:
             logs = backing_logs.carrying_subscription(tx, operation.topic_id, name)
-        return {"logs": len(logs), "logs found missing": self._add_cursors(logs, name)}
+        if operation.parameters.get(FROM_LATEST) is True:
+            self._call_all([partial(self._begin_behind, log, name) for log in logs])
+        missing = self._add_cursors(logs, name)
+        return {"logs": len(logs), "logs found missing": missing}
 
     def _delete_cursors(self, operation: Operation) -> Detail:
         name = str(operation.parameters["subscription"])
         with self._store.single_statement() as tx:
             logs = backing_logs.backing_topics(tx, operation.topic_id)
-        self._call_all([partial(self._plane.delete_subscription, topic, name) for topic in logs])
+
+        def delete(log: str) -> None:
+            with suppress(InvalidInput):  # the plane takes no such name, so there is no such cursor
+                self._plane.delete_subscription(log, name)
+
+        self._call_all([partial(delete, log) for log in logs])
         return {"logs": len(logs)}
 
     def _stop_readers(self, operation: Operation) -> Detail:
@@ -261,7 +276,7 @@ class LogActs:
             """The backlog afterwards; None where there is no such log or cursor."""
             try:
                 if isinstance(sought, int):
-                    self._plane.seek(one.backing_topic, name, sought)
+                    self._seek(one.backing_topic, name, sought)
                 elif sought is None:
                     self._plane.skip_all(one.backing_topic, name)
             except NotFound:
@@ -275,6 +290,22 @@ class LogActs:
             "read": [one.segment_id for one, backlog in found if one.is_sealed and backlog == 0],
             "missing": [one.segment_id for one, backlog in found if backlog is None],
         }
+
+    def _begin_behind(self, log: str, name: str) -> None:
+        """Create the cursor behind the last message. One that an application has made stays where it is."""
+        if name in self._plane.list_subscriptions(log):
+            return
+        with suppress(SegmentNotFound):
+            self._plane.create_subscription(log, name)
+            self._plane.skip_all(log, name)
+
+    def _seek(self, log: str, name: str, instant_ms: int) -> None:
+        """Move the cursor. A log that was sealed before the subscription began has no cursor yet. Raises NotFound."""
+        try:
+            self._plane.seek(log, name, instant_ms)
+        except SubscriptionNotFound:
+            self._plane.create_subscription(log, name)
+            self._plane.seek(log, name, instant_ms)
 
     def _sought_logs(self, operation: Operation) -> list[SoughtLog]:
         key = SubscriptionKey(operation.topic_id, str(operation.parameters[SUBSCRIPTION]))

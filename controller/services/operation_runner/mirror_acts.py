@@ -2,7 +2,7 @@
 
 The counterpart of `log_acts` for operations on mirrored topics. The journal's detail of a commit holds the layout as
 it was read, and that is what is mirrored. Nothing here writes to the store but the memory of the broker's own
-auto-scaler, which has to be safe before that is turned off.
+auto-scaler, which has to be safe before that is turned off, and the intents that repair what the broker left out.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from controller.domain.errors import (
     Conflict,
     DataPlaneTimeout,
     DataPlaneUnavailable,
+    Terminal,
     TopicNotFound,
     Unsupported,
 )
@@ -27,7 +28,7 @@ from controller.domain.operation import Operation, OperationKind, OperationState
 from controller.domain.reshape import ReshapeKind
 from controller.services.operation_runner.log_acts import CallAll, Detail, Result
 from controller.store.journal.operations import get_operation
-from controller.store.mirrors import mirrors
+from controller.store.mirrors import mirrors, repairs
 from controller.store.postgres.engine import Store
 from controller.store.topics import topics
 from controller.store.topics.topics import TopicState
@@ -62,6 +63,8 @@ class MirrorActs:
                 return {}
             case Step.FINISH_ABORT if self._operation.kind is OperationKind.ATTACH:
                 return self._give_back()
+            case Step.FINISH if self._operation.kind.is_reshape:
+                return self._check_logs()
             case Step.COMMIT if self._operation.kind not in (OperationKind.DETACH, OperationKind.DELETE):
                 return self._read()
             case _:
@@ -118,11 +121,13 @@ class MirrorActs:
         the lost one arrives late, the broker refuses the other.
         """
         keeper, operation = self._keeper(), self._operation
-        layout = self._layout()
+        layout, restored = self._layout(), []
         if not self._is_done(layout):
             kind, buckets = ReshapeKind(operation.kind.value), int(str(operation.parameters["bucket_count"]))
+            restored = self._restore_parents()
+            ask = partial(keeper.ask_reshape, self._topic, kind, operation.parent_ids, buckets)
             try:
-                self._call(partial(keeper.ask_reshape, self._topic, kind, operation.parent_ids, buckets))
+                self._call(ask, keeper.reshape_timeout_seconds)
             except (DataPlaneTimeout, DataPlaneUnavailable, Conflict):
                 if not self._is_done(self._layout()):
                     raise
@@ -133,7 +138,33 @@ class MirrorActs:
                         f"the broker accepted {operation.kind} of {self._topic} but shows epoch {layout.epoch} still; "
                         "asking again"
                     )
-        return {}
+        return {"logs found missing": restored} if restored else {}
+
+    def _restore_parents(self) -> list[str]:
+        """Create the parents' logs that do not exist, with every subscription of the topic: the broker fails at a reshape
+        of such a parent, and leaves other logs behind.
+        """
+        missing = self._call(partial(self._keeper().check_logs, self._topic)).missing
+        of_parents = zip(self._operation.parent_ids, self._operation.parent_topics, strict=True)
+        logs = [log for segment_id, log in of_parents if segment_id in missing]
+        if logs:
+            names = sorted(self._call(partial(self._keeper().topic_subscriptions, self._topic)))
+            plane = self._plane()
+            self._call_all([partial(plane.create_segment, log, names) for log in logs])
+        return logs
+
+    def _check_logs(self) -> Detail:
+        """Look for the logs of the layout, and intend a split of each segment without one.
+
+        A broker that cannot be asked is left to the mirror, which looks again and again.
+        """
+        try:
+            check = self._call(partial(self._keeper().check_logs, self._topic))
+        except (DataPlaneUnavailable, Terminal):
+            return {}
+        with self._store.transaction() as tx:
+            repairs.note_check(tx, self._operation.topic_id, check.epoch, check.missing)
+        return {"segments without a log": list(check.missing)} if check.missing else {}
 
     def _is_done(self, layout: SegmentLayout) -> bool:
         ranges = self._operation.parameters["child_ranges"]
@@ -149,8 +180,8 @@ class MirrorActs:
     def _layout(self) -> SegmentLayout:
         return self._call(partial(self._keeper().read_layout, self._topic))
 
-    def _call(self, call: Callable[[], Result]) -> Result:
-        [result] = self._call_all([call])
+    def _call(self, call: Callable[[], Result], seconds: float | None = None) -> Result:
+        [result] = self._call_all([call], seconds)
         return result
 
     def _keeper(self) -> LayoutKeeper:

@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
@@ -35,7 +36,15 @@ from controller.domain.errors import (
     StoreUnavailable,
     Terminal,
 )
-from controller.domain.operation import Observed, Operation, OperationState, Step, is_abortable, next_step
+from controller.domain.operation import (
+    PATIENT,
+    Observed,
+    Operation,
+    OperationState,
+    Step,
+    can_give_up,
+    next_step,
+)
 from controller.services.operation_runner import backoff
 from controller.services.operation_runner.context import Outcome, RunnerContext
 from controller.services.operation_runner.log_acts import Acted, LogActs, Subject
@@ -67,6 +76,9 @@ class _Member:
     positions: Mapping[str, str] = field(default_factory=dict)
     """Of the parents that were closed under this claim: a closed log never opens again."""
     giving_up: str = ""
+    """Why the operation is given up."""
+    left_undone: str = ""
+    """Why the operation finishes without its last act."""
     lost_races: int = 0
     ready_at: float = 0.0
     """By the monotonic clock: not tried again before."""
@@ -87,7 +99,7 @@ class _Member:
         """What the next step is chosen on."""
         if self.observed is None:
             raise ValueError(f"operation {self.operation_id} was not looked at")
-        return replace(self.observed, abort_requested=True) if self.giving_up else self.observed
+        return replace(self.observed, is_refused=True) if self.giving_up else self.observed
 
 
 class OperationSet:
@@ -149,6 +161,7 @@ class OperationSet:
             return
         move = min(moves.values(), key=_urgency)
         chosen = [one for one, wanted in moves.items() if wanted == move]
+        chosen = [one for one in chosen if one.left_undone] or chosen
         unhindered = [one for one in chosen if not one.lost_races]
         if unhindered:
             chosen = unhindered
@@ -208,13 +221,13 @@ class OperationSet:
             return Acted(
                 {one.operation_id: _reason(one.giving_up or one.seen().abort_reason) for one in members}
             )
-        if any(one.operation.is_mirrored for one in members):
+        if any(one.operation.is_mirrored and not one.left_undone for one in members):
             [one] = members
             acts = MirrorActs(self._context.store, self._plane_of(one), one.operation, self._call_all)
             return Acted({one.operation_id: acts.perform(step)})
-        if step in (Step.COMMIT, Step.FINISH_ABORT):
+        if step in (Step.COMMIT, Step.FINISH_ABORT) or all(one.left_undone for one in members):
             # Nothing to do outside, so that it can be done where the plane is not configured.
-            return Acted({one.operation_id: {} for one in members})
+            return Acted({one.operation_id: _left_undone(one) for one in members})
         plane = self._plane_of(members[0])()
         subjects = [Subject(one.operation, one.seen(), one.carried, one.positions) for one in members]
         return LogActs(self._context.store, plane, self._call_all).perform(step, subjects)
@@ -388,7 +401,7 @@ class OperationSet:
 
     def _hindered(self, member: _Member, error: CleaveError) -> None:
         """Look again, give up while that is free, come back later, or leave it to whoever holds it now."""
-        member.observed = None
+        seen, member.observed = member.observed, None
         if member.outcome is not None:
             return
         if isinstance(error, ForeignLog):  # the journal may be older than its logs
@@ -400,8 +413,10 @@ class OperationSet:
             member.lost_races += 1
             pause_seconds = backoff.pause_seconds(error.delay_seconds, member.lost_races)
             member.ready_at = self._context.clock.monotonic_seconds() + pause_seconds
-        elif isinstance(error, Terminal) and not member.giving_up and is_abortable(member.operation):
+        elif not member.giving_up and can_give_up(member.operation) and _is_final(error, member, seen):
             member.giving_up = str(error)
+        elif isinstance(error, Terminal) and _may_finish_without(member):
+            member.left_undone = str(error)
         else:
             now, operation = self._context.clock.monotonic_seconds(), member.operation
             delay_seconds = backoff.delay_seconds(
@@ -455,36 +470,41 @@ class OperationSet:
 
         return plane
 
-    def _call_all(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
+    def _call_all(self, calls: Sequence[Callable[[], Result]], seconds: float | None = None) -> list[Result]:
         """Make the calls a few at a time, each only while the claims will outlive it; the first error is raised."""
         results: list[Result] = []
+        longest_seconds = self._context.call_timeout_seconds if seconds is None else seconds
+        called = partial(self._called, longest_seconds)
         for wave in _waves(calls, self._context.parallel_calls):
-            self._hold_claims()
+            self._hold_claims(longest_seconds)
             if len(wave) == 1:
-                results.append(self._called(wave[0]))
+                results.append(called(wave[0]))
             else:
                 with ThreadPoolExecutor(len(wave)) as pool:
-                    results.extend(pool.map(self._called, wave))
+                    results.extend(pool.map(called, wave))
         return results
 
-    def _called(self, call: Callable[[], Result]) -> Result:
-        """Return the call's answer. A call that timed out is noted even where the error of another one is raised."""
+    def _called(self, longest_seconds: float, call: Callable[[], Result]) -> Result:
+        """Return the call's answer. A call that timed out is noted even where the error of another one is raised: it may
+        be under way for as long again.
+        """
         try:
             return call()
         except DataPlaneTimeout:
-            until = self._context.clock.monotonic_seconds() + self._context.call_timeout_seconds
+            until = self._context.clock.monotonic_seconds() + longest_seconds
             self._context.in_hand.note_late_call(self._calling, until)
             raise
 
-    def _hold_claims(self) -> None:
+    def _hold_claims(self, longest_seconds: float | None = None) -> None:
         """Renew the claims when a call started now might outlive them.
 
         Raises HeldUp when one of them is lost, so that the others go on without it, or when the renewal itself took
         too long.
         """
         clock, call_timeout_seconds = self._context.clock, self._context.call_timeout_seconds
+        longest_seconds = max(call_timeout_seconds, longest_seconds or 0.0)
         asked_at = clock.monotonic_seconds()
-        if self._claimed_until - asked_at > call_timeout_seconds:
+        if self._claimed_until - asked_at > longest_seconds:
             return
         runner = self._context.claimant
         with self._context.store.single_statement() as tx:
@@ -498,7 +518,7 @@ class OperationSet:
             self._lose(one, steps.fenced_out(one.operation, runner))
         if lost:
             raise HeldUp(f"{len(lost)} claim(s) are lost; going on without them", 0.0)
-        if self._claimed_until - clock.monotonic_seconds() <= call_timeout_seconds:
+        if self._claimed_until - clock.monotonic_seconds() <= longest_seconds:
             raise HeldUp("renewing the claims took as long as they last; trying again", 0.0)
 
 
@@ -513,6 +533,25 @@ def _known(trouble: Exception) -> CleaveError:
 
 def _halves(members: Sequence[_Member]) -> tuple[Sequence[_Member], Sequence[_Member]]:
     return members[: len(members) // 2], members[len(members) // 2 :]
+
+
+def _is_final(error: CleaveError, member: _Member, seen: Observed | None) -> bool:
+    """Return True if another attempt is useless, or comes after the time that a patient operation was given."""
+    is_late = seen is not None and seen.now_ms >= member.operation.deadline_at_ms
+    is_patient = member.operation.kind in PATIENT
+    return isinstance(error, Terminal) or (is_patient and is_late and isinstance(error, DataPlaneUnavailable))
+
+
+def _may_finish_without(member: _Member) -> bool:
+    """Return True if only the last act is refused, of an operation that is true already or given up. The journal keeps
+    what is left undone.
+    """
+    is_last = member.operation.state in (OperationState.COMMITTED, OperationState.ABORTING)
+    return is_last and not member.left_undone
+
+
+def _left_undone(member: _Member) -> dict[str, object]:
+    return {"left undone": member.left_undone} if member.left_undone else {}
 
 
 def _reason(giving_up: str) -> dict[str, object]:

@@ -70,7 +70,7 @@ class WorkLoop:
         shards: Callable[[], Shards],
         sweep_seconds: float,
         clock: Clock,
-        parallel_operations: int = 2,
+        parallel_operations: int,
     ) -> None:
         self._store = store
         self._listener = listener

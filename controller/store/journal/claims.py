@@ -27,12 +27,21 @@ from controller.store.journal.steps import (
 from controller.store.postgres.prepared import Prepared
 from controller.store.shards import Shards
 
+TURN_SECONDS = 0.5
+"""A reshape that waits for another one is looked at again after so long: the other may end in another process."""
+
 # Kinds of a newer program are left to it. The clock is asked once, in a sub-select, so that the index can be searched
 # by it.
 # A topic that is held waits for its recovery, which ends or frees its operations.
 _DUE = """o.finished_at IS NULL AND o.not_before <= (SELECT clock_timestamp()) AND o.kind = ANY (:kinds)
            AND o.operation_id <> ALL (:in_hand)
             AND (SELECT h.held_reason IS NULL FROM cleave.topic h WHERE h.topic_id = o.topic_id)"""
+# A broker that keeps the layout gives ids twice where two of its calls overlap, so reshapes of such a topic follow one
+# another. Intents of a topic are written under its lock: an older one that is over has left no younger one unseen.
+_HAS_TURN = """(o.parameters ->> 'on_broker' IS DISTINCT FROM 'true' OR o.kind <> ALL (:reshapes) OR NOT EXISTS (
+                SELECT FROM cleave.operation e
+                 WHERE e.topic_id = o.topic_id AND e.operation_id < o.operation_id AND e.finished_at IS NULL
+                   AND e.kind = ANY (:reshapes)))"""
 _RESUMED = ":resumes AND o.claimed_by = :runner"
 _CLAIMABLE = f"""(o.claimed_by IS NULL OR {_RESUMED}
                 OR o.claim_expires_at <= (SELECT clock_timestamp()) - make_interval(secs => :call_timeout_seconds))"""
@@ -55,6 +64,7 @@ _CLAIM = f"""
     , other AS MATERIALIZED (
         SELECT o.operation_id FROM cleave.operation o
          WHERE {_DUE} AND NOT ({_FRESH}) AND NOT {_FENCED} AND {{which}} AND {_CLAIMABLE}
+           AND {_HAS_TURN}
          ORDER BY o.not_before, o.operation_id
          LIMIT CASE WHEN EXISTS (SELECT FROM fenced) THEN 0
                     ELSE (SELECT CASE WHEN count(*) < :limit THEN 1 ELSE 0 END FROM fresh) END
@@ -97,9 +107,11 @@ CLAIM_ONE = Prepared(
     _CLAIM_TYPES | {"operation_id": "bigint"},
 )
 
-_NEXT_DUE = """
-    SELECT min(greatest(o.not_before, least(o.intended_at, clock_timestamp()), o.claim_expires_at + make_interval(secs => :call_timeout_seconds)))
-      FROM cleave.operation o WHERE o.finished_at IS NULL AND o.kind = ANY (:kinds) AND {which}
+_NEXT_DUE = f"""
+    SELECT min(greatest(o.not_before, least(o.intended_at, clock_timestamp()),
+                        o.claim_expires_at + make_interval(secs => :call_timeout_seconds),
+                        CASE WHEN NOT {_HAS_TURN} THEN clock_timestamp() + make_interval(secs => {TURN_SECONDS}) END))
+      FROM cleave.operation o WHERE o.finished_at IS NULL AND o.kind = ANY (:kinds) AND {{which}}
        AND (SELECT h.held_reason IS NULL FROM cleave.topic h WHERE h.topic_id = o.topic_id)
 """
 _OF_RUNNER = f"""FROM given g
@@ -120,6 +132,7 @@ _FAIL = f"""{GIVEN}
            last_error = :error_text, not_before = clock_timestamp() + make_interval(secs => :delay_seconds)
     {_OF_RUNNER}
 """
+_RESHAPES = [kind.value for kind in ReshapeKind]
 _KINDS = [kind.value for kind in OperationKind]
 
 
@@ -155,6 +168,9 @@ def claim(
     never tried, never claimed) on `sharing_planes` share calls: as many as asked for. Of everything else there is one
     beside those, so that neither waits for the other for ever. With `operation_id` only that one.
 
+    Of a topic whose layout a broker keeps, a reshape is claimed when every older one is over: not one that is claimed
+    or put off, because its last call may be under way.
+
     Somebody's claim is over `call_timeout_seconds` (of the longest data-plane call) after its expiry, when nothing its
     holder started can still be under way.
 
@@ -170,7 +186,7 @@ def claim(
         "kinds": _KINDS,
         "in_hand": list(in_hand or ()),
         "resumes": in_hand is not None,
-        "reshapes": [kind.value for kind in ReshapeKind],
+        "reshapes": _RESHAPES,
         "sharing_planes": list(sharing_planes),
         "operation_id": operation_id,
         **({} if shards is None else shards.parameters),
@@ -184,7 +200,11 @@ def next_due(tx: Connection, shards: Shards | None = None, *, call_timeout_secon
     """The earliest instant at which a live operation can be claimed; it may lie in the past. None: none is live, or its topic
     is held.
     """
-    parameters: dict[str, object] = {"kinds": _KINDS, "call_timeout_seconds": call_timeout_seconds}
+    parameters: dict[str, object] = {
+        "kinds": _KINDS,
+        "reshapes": _RESHAPES,
+        "call_timeout_seconds": call_timeout_seconds,
+    }
     statement = _NEXT_DUE.format(which="TRUE" if shards is None else _IN_SHARDS)
     due: datetime | None = tx.execute(
         text(statement), parameters | ({} if shards is None else shards.parameters)

@@ -21,10 +21,10 @@ from sqlalchemy import Connection, Row, text
 
 from controller.clock import to_ms
 from controller.domain.errors import CleaveError, HeldUp, InvariantViolated, LostRace
-from controller.domain.operation import Operation, OperationKind
+from controller.domain.operation import SUBSCRIPTION, UNDOES, Operation, OperationKind
 from controller.domain.segment import Segment
 from controller.store.decisions import evaluations
-from controller.store.journal import adoptions, seeks, steps, tombstones
+from controller.store.journal import adoptions, seeks, steps, tombstones, topic_intents
 from controller.store.journal.steps import GIVEN, HELD, JOURNAL, STEP_TYPES, StepRecord, fenced_out
 from controller.store.load.forgetting import FORGET_LOADS
 from controller.store.mirrors import commits as mirror_commits
@@ -149,6 +149,12 @@ _PRUNE = """
  RETURNING segment_id, backing_topic
 """
 _HAS_HISTORY = "SELECT EXISTS (SELECT FROM cleave.layout_change WHERE topic_id = :topic_id)"
+_KEEP_SUBSCRIPTION = """
+    UPDATE cleave.subscription SET state = 'live' WHERE topic_id = :topic_id AND name = :name AND state = 'deleting'
+"""
+_MAY_HAVE_MOVED = """
+    SELECT EXISTS (SELECT FROM cleave.operation_step WHERE operation_id = :operation_id AND step = 'stop-readers')
+"""
 _FORGET_SUBSCRIPTION = (
     "DELETE FROM cleave.subscription WHERE topic_id = :topic_id AND name = :name AND state = 'deleting'"
 )
@@ -238,8 +244,9 @@ def abort(
 ) -> None:
     """Ends an operation that is aborting: its reserved children are queued for deletion, its parents free again.
 
-    A topic whose creation ends here is deleted, and its name free. After a seek its subscription is handed out again. Otherwise
-    automatic decisions on the topic pause for `pause_seconds`. Raises FencedOut when the claim is lost.
+    A topic whose creation ends here is deleted, and its name free; one whose deletion ends here is live again. After a seek its
+    subscription is handed out again. Otherwise automatic decisions on the topic pause for `pause_seconds`. Raises FencedOut when
+    the claim is lost.
     """
     operation = record.operation
     topic = topics.get_topic(tx, operation.topic_id, lock=True)
@@ -249,7 +256,15 @@ def abort(
     if topic.state is TopicState.CREATING:
         deletion.end_topic(tx, topic, topic.epoch, database_now(tx))
     elif operation.kind is OperationKind.SEEK:
+        if tx.execute(text(_MAY_HAVE_MOVED), {"operation_id": operation.operation_id}).scalar_one():
+            seeks.commit(tx, operation, read=(), missing=())
         drains.tell(tx, topic.topic_id)  # its consumers may read on
+    elif operation.kind in (OperationKind.DETACH, OperationKind.DELETE):
+        topics.update_topic(tx, topic, state=TopicState.LIVE.value)
+    elif operation.kind is OperationKind.SUBSCRIPTION_CREATE:
+        topic_intents.undo_subscription(tx, topic, operation)
+    elif operation.kind is OperationKind.SUBSCRIPTION_DELETE:
+        _keep_subscription(tx, topic, operation)
     else:
         evaluations.defer(tx, [topic.topic_id], pause_seconds)
 
@@ -324,8 +339,17 @@ def _prune(tx: Connection, topic: TopicRow, record: StepRecord) -> int | None:
 
 def _subscription_delete(tx: Connection, topic: TopicRow, record: StepRecord) -> None:
     """Raises the version once more: a reshape that copied cursors before they were gone looks again."""
-    name = record.operation.parameters["subscription"]
-    tx.execute(text(_FORGET_SUBSCRIPTION), {"topic_id": topic.topic_id, "name": name})
+    _end_deletion(tx, topic, record.operation, _FORGET_SUBSCRIPTION)
+
+
+def _keep_subscription(tx: Connection, topic: TopicRow, operation: Operation) -> None:
+    """Its cursors cannot be deleted: it is live again, unless its creation was given up."""
+    is_undo = UNDOES in operation.parameters
+    _end_deletion(tx, topic, operation, _FORGET_SUBSCRIPTION if is_undo else _KEEP_SUBSCRIPTION)
+
+
+def _end_deletion(tx: Connection, topic: TopicRow, operation: Operation, statement: str) -> None:
+    tx.execute(text(statement), {"topic_id": topic.topic_id, "name": operation.parameters[SUBSCRIPTION]})
     topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
 
 

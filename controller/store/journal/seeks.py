@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
+from controller.clock import to_datetime
 from controller.domain.errors import Conflict, HeldUp, SubscriptionNotFound, Unsupported
 from controller.domain.operation import RELEASE_SECONDS, SOUGHT_MS, SUBSCRIPTION, Operation, OperationKind
 from controller.domain.seek_target import SeekTarget
@@ -26,6 +27,9 @@ from controller.store.mirrors import mirrors
 from controller.store.topics import bucket_owners, drains, subscriptions, topics
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.subscriptions import SubscriptionKind
+
+CLOCKS_APART_MS = 600_000
+"""A message may carry a time that is so much later than the database's, by which a segment is sealed."""
 
 # A seek that is committed stops nobody any more.
 _UNDER_WAY = """
@@ -167,7 +171,7 @@ def under_way(tx: Connection, key: SubscriptionKey) -> SeekUnderWay | None:
 def end_owners(tx: Connection, operation: Operation) -> int:
     """Nobody owns a bucket any more, though some have not let go: their leader is gone, or they do not answer. How many buckets.
 
-    Nothing happens where the seek was done meanwhile by another runner.
+    A subscription that is sought to an instant reads from here on every segment that took messages then or later. Nothing happens where the seek was done meanwhile by another runner.
     """
     key = _key(operation)
     topics.get_topic(tx, key.topic_id, lock=True)
@@ -175,6 +179,12 @@ def end_owners(tx: Connection, operation: Operation) -> int:
         bucket_owners.lock(tx, key)
     except SubscriptionNotFound:  # it is being deleted, and its owners with it
         return 0
+    sought = operation.parameters[SOUGHT_MS]
+    if isinstance(sought, int):
+        since = to_datetime(max(sought - CLOCKS_APART_MS, 0))
+        subscriptions.reach_back(
+            tx, key.topic_id, key.name, subscriptions.first_epoch(tx, key.topic_id, since)
+        )
     return tx.execute(text(_END_OWNERS), {**key.parameters, "operation_id": operation.operation_id}).rowcount
 
 

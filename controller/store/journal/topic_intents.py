@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 from controller.domain.errors import Conflict, InvalidInput, TopicNotLive
 from controller.domain.layout import SegmentLayout
 from controller.domain.names import demand_name
-from controller.domain.operation import MIRRORED, Operation, OperationKind
+from controller.domain.operation import FROM_LATEST, MIRRORED, SUBSCRIPTION, UNDOES, Operation, OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import ChildPlan
 from controller.store.journal.guards import busy_segments, demand_free
@@ -25,14 +25,14 @@ from controller.store.journal.request_keys import Intent, is_same, once
 from controller.store.mirrors import mirrors
 from controller.store.topics import drains, holds, subscriptions, topics
 from controller.store.topics.subscriptions import SubscriptionKind, SubscriptionState
-from controller.store.topics.topics import TopicState
+from controller.store.topics.topics import TopicRow, TopicState
 
 _SEALED = """
     SELECT segment_id FROM cleave.segment
      WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids) AND state = 'SEALED' AND pruned_epoch IS NULL
 """
 _DELETING_SUBSCRIPTION = """
-    UPDATE cleave.subscription SET state = 'deleting' WHERE topic_id = :topic_id AND name = :name
+    UPDATE cleave.subscription SET state = 'deleting' WHERE topic_id = :topic_id AND name = :name AND state = 'live'
 """
 
 
@@ -96,9 +96,16 @@ def intend_delete(tx: Connection, topic_id: int, request: Request) -> Intent:
 
 
 def intend_subscription_create(
-    tx: Connection, topic_id: int, name: str, kind: SubscriptionKind, request: Request
+    tx: Connection,
+    topic_id: int,
+    name: str,
+    kind: SubscriptionKind,
+    request: Request,
+    *,
+    from_latest: bool = False,
 ) -> Intent:
-    """A new subscription at earliest: recorded here, so that every log made from now on carries it.
+    """A new subscription: recorded here, so that every log made from now on carries it. It reads every segment that still
+    exists, sealed ones included; with `from_latest` the active ones behind their last message.
 
     Raises InvalidInput for the name, TopicNotLive, Conflict when the name is taken.
     """
@@ -110,9 +117,10 @@ def intend_subscription_create(
             raise Conflict(
                 f"topic {topic.name} has a {taken.kind} subscription {name} ({taken.state}) already; use it or another name"
             )
-        subscriptions.insert_subscription(tx, topic_id, demand_name("subscription", name), kind, topic.epoch)
+        epoch = topic.epoch if from_latest else subscriptions.first_epoch(tx, topic_id)
+        subscriptions.insert_subscription(tx, topic_id, demand_name("subscription", name), kind, epoch)
         topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
-        parameters = {"subscription": name, "kind": kind.value}
+        parameters = {SUBSCRIPTION: name, "kind": kind.value} | ({FROM_LATEST: True} if from_latest else {})
         return write_operation(
             tx, topic, NewOperation(OperationKind.SUBSCRIPTION_CREATE, parameters=parameters), request
         )
@@ -134,13 +142,36 @@ def intend_subscription_delete(tx: Connection, topic_id: int, name: str, request
             raise Conflict(f"subscription {name} of topic {topic.name} is being deleted already; wait for it")
         tx.execute(text(_DELETING_SUBSCRIPTION), {"topic_id": topic_id, "name": name})
         topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
-        parameters = {"subscription": name}
+        parameters = {SUBSCRIPTION: name}
         return write_operation(
             tx, topic, NewOperation(OperationKind.SUBSCRIPTION_DELETE, parameters=parameters), request
         )
 
     return once(
         tx, request, act, lambda first: is_same(first, topic_id, OperationKind.SUBSCRIPTION_DELETE, name)
+    )
+
+
+def undo_subscription(tx: Connection, topic: TopicRow, operation: Operation) -> None:
+    """Remove what is left of a subscription whose creation is given up: cursors on some logs, and on planned children.
+
+    That is a deletion, which waits for those who copy cursors now. One that was requested already does it, and so does
+    the deletion of the topic. The caller has locked the topic's row.
+    """
+    of_subscription = {"topic_id": topic.topic_id, "name": operation.parameters[SUBSCRIPTION]}
+    is_live = topic.state is TopicState.LIVE
+    if not is_live or tx.execute(text(_DELETING_SUBSCRIPTION), of_subscription).rowcount == 0:
+        return
+    topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
+    parameters = {SUBSCRIPTION: operation.parameters[SUBSCRIPTION], UNDOES: operation.operation_id}
+    request = Request(
+        f"undo-{operation.operation_id}",
+        operation.origin,
+        operation.actor,
+        f"operation {operation.operation_id}, which created it, was given up",
+    )
+    write_operation(
+        tx, topic, NewOperation(OperationKind.SUBSCRIPTION_DELETE, parameters=parameters), request
     )
 
 

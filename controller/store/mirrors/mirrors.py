@@ -26,17 +26,21 @@ from controller.store.topics.topics import TopicState
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """One topic whose layout its broker keeps. `paused_reason`: why Cleave does not act on it, or None."""
+    """One topic whose layout its broker keeps. `paused_reason`: why Cleave does not act on it, or None.
+
+    `checked_epoch`: every segment of this layout, the newest such one, had its log.
+    """
 
     topic_id: int
     policy_before: Mapping[str, Any] | None
     paused_reason: str | None
     row_version: int
+    checked_epoch: int
 
 
-_MIRROR = (
-    "SELECT topic_id, policy_before, paused_reason, row_version FROM cleave.mirror WHERE topic_id = :topic_id"
-)
+_MIRROR = """
+    SELECT topic_id, policy_before, paused_reason, row_version, checked_epoch FROM cleave.mirror WHERE topic_id = :topic_id
+"""
 _REMEMBER = """
     INSERT INTO cleave.mirror (topic_id, policy_before)
     SELECT topic_id, CAST(:policy AS jsonb) FROM cleave.topic WHERE topic_id = :topic_id AND state = 'creating' FOR SHARE

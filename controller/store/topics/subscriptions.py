@@ -25,6 +25,13 @@ class SubscriptionKind(StrEnum):
     CHECKPOINT = "CHECKPOINT"
 
 
+class SubscriptionStart(StrEnum):
+    """Where a subscription begins: at the first message that still exists, or behind everything published so far."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
 class SubscriptionState(StrEnum):
     """DELETING: its cursors are being removed, and new logs go without it."""
 
@@ -34,8 +41,8 @@ class SubscriptionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRow:
-    """One recorded subscription. It does not read segments that were sealed by `created_epoch`. How it is shared out is said in
-    `to_read`.
+    """One recorded subscription. It does not read segments that were sealed by `created_epoch`, and begins at the earliest message
+    of every other one. How it is shared out is said in `to_read`.
     """
 
     topic_id: int
@@ -72,6 +79,17 @@ _ONE = """
 _NEW = """
     INSERT INTO cleave.subscription (topic_id, name, kind, created_epoch) VALUES (:topic_id, :name, :kind, :epoch)
 """
+_FIRST_EPOCH = """
+    SELECT coalesce(min(s.sealed_epoch) - 1, t.epoch)
+      FROM cleave.topic t
+      LEFT JOIN cleave.segment s ON s.topic_id = t.topic_id AND s.state = 'SEALED' AND s.pruned_epoch IS NULL
+           AND (CAST(:since AS timestamptz) IS NULL OR s.sealed_at >= CAST(:since AS timestamptz))
+     WHERE t.topic_id = :topic_id GROUP BY t.epoch
+"""
+_REACH_BACK = """
+    UPDATE cleave.subscription SET created_epoch = :epoch
+     WHERE topic_id = :topic_id AND name = :name AND created_epoch > :epoch
+"""
 
 
 _SET_SHARING = """
@@ -86,6 +104,20 @@ def insert_subscription(
 ) -> None:
     """A live subscription. It does not read segments that were sealed by `created_epoch`."""
     tx.execute(text(_NEW), {"topic_id": topic_id, "name": name, "kind": kind.value, "epoch": created_epoch})
+
+
+def first_epoch(tx: Connection, topic_id: int, since: datetime | None = None) -> int:
+    """Return the newest epoch by which no segment was sealed that still exists and took messages at `since` or later.
+
+    None: of any age.
+    """
+    parameters = {"topic_id": topic_id, "since": since}
+    return int(tx.execute(text(_FIRST_EPOCH), parameters).scalar_one())
+
+
+def reach_back(tx: Connection, topic_id: int, name: str, epoch: int) -> None:
+    """Have the subscription read what was sealed after that epoch, too."""
+    tx.execute(text(_REACH_BACK), {"topic_id": topic_id, "name": name, "epoch": epoch})
 
 
 def set_sharing(

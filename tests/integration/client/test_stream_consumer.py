@@ -15,6 +15,7 @@ from controller.client.servers import Servers
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.domain.errors import DataPlaneUnavailable, FencedOut, SubscriptionNotFound
 from controller.domain.key_hash import key_hash
+from controller.domain.seek_target import EARLIEST
 from controller.services import topic_admin
 from controller.services.segment_admin import merging, splitting
 from tests.support.bench import TOPIC, Bench
@@ -435,16 +436,38 @@ def test_a_long_family_is_read_generation_by_generation(bench: Bench, producer: 
     assert take(join("a"), count=4 * len(KEYS)) == everything("a", 0, 1, 2, 3)
 
 
-def test_a_subscription_made_later_starts_after_what_was_sealed_before_it(
+def test_a_subscription_made_later_reads_everything_that_is_there_generation_by_generation(
+    bench: Bench, servers: Servers, producer: Producer
+) -> None:
+    for number, planner in enumerate((splitting(0), merging(1, 2), splitting(3))):
+        send(producer, number)
+        bench.reshape(planner)
+    bench.finish(topic_admin.create_subscription(bench.store, TOPIC, "late", bench.request()))
+    send(producer, 3)
+
+    with StreamConsumer(servers, bench.logs, TOPIC, "late", "a") as consumer:
+        assert take(consumer, count=4 * len(KEYS)) == everything("a", 0, 1, 2, 3)
+
+
+def test_a_subscription_from_latest_reads_what_is_published_from_then_on_until_it_is_sought_back(
     bench: Bench, servers: Servers, producer: Producer
 ) -> None:
     send(producer, 0)
     bench.reshape(splitting(0))
-    bench.finish(topic_admin.create_subscription(bench.store, TOPIC, "late", bench.request()))
     send(producer, 1)
+    created = topic_admin.create_subscription(bench.store, TOPIC, "late", bench.request(), from_latest=True)
+    bench.finish(created)
+    send(producer, 2)
 
     with StreamConsumer(servers, bench.logs, TOPIC, "late", "a") as consumer:
-        assert take(consumer, count=len(KEYS)) == everything("a", 1)
+        assert take(consumer, count=len(KEYS)) == everything("a", 2)
+    bench.finish(
+        topic_admin.seek_subscription(
+            bench.store, TOPIC, "late", EARLIEST, bench.request(), release_seconds=0.0
+        )
+    )
+    with StreamConsumer(servers, bench.logs, TOPIC, "late", "a") as consumer:
+        assert take(consumer, count=3 * len(KEYS)) == everything("a", 0, 1, 2)
 
 
 def test_consuming_without_a_subscription_is_refused(

@@ -109,7 +109,7 @@ def test_a_dry_run_says_what_would_follow_and_changes_nothing(house: PulsarHouse
 
     assert told["topic"] == house.topic
     assert told["closes"] == [f"{connected}-partition-{i}" for i in range(3)]
-    assert [row["hash_range"] for row in told["segments"]] == ["0000-7fff", "8000-ffff"]
+    assert [row["hash_range"] for row in told["creates"]] == ["0000-7fff", "8000-ffff"]
     assert told["subscriptions"] == {"billing": "STREAM", "pool": "QUEUE"}
     assert all("till" in who for who in told["producers"])
     assert any("clerk of billing" in who for who in told["consumers"])
@@ -220,7 +220,7 @@ def test_a_plain_topic_becomes_the_parent_of_one_segment(house: PulsarHouse) -> 
     client = house.client()
     client.create_producer(old).send(b"x")
     client.close()
-    house.cleave.ok("topics", "adopt", old, "--as", house.topic)
+    house.cleave.ok("topics", "adopt", old, "--topic", house.topic)
 
     assert [str(segment) for segment in house.layout.active] == ["1 (0000-ffff)"]
     assert house.log_of(0) == old
@@ -231,3 +231,13 @@ def test_a_topic_that_is_not_there_is_refused_in_one_line(house: PulsarHouse) ->
     assert "has no topic" in house.cleave.refused(
         "topics", "adopt", f"persistent://{house.namespace}/nothing"
     )
+
+
+@pytest.mark.parametrize("options", [["--dry-run"], []])
+def test_a_partition_of_a_topic_is_not_adopted_without_the_others(
+    house: PulsarHouse, partitioned: str, options: list[str]
+) -> None:
+    told = house.cleave.refused("topics", "adopt", f"{partitioned}-partition-0", *options)
+    assert f"adopt {partitioned} with all its partitions" in told
+    assert f"{partitioned}-partition-0" in house.app.planes["pulsar"].describe_topic(partitioned).logs  # type: ignore[attr-defined]
+    assert not house.app.planes["pulsar"].describe_topic(partitioned).terminated  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
 from controller.domain.errors import TopicNotFound, Unsupported
 from controller.domain.operation import OperationState
 from controller.domain.reshape import ReshapeKind
-from controller.services import segment_admin, topic_admin
+from controller.services import mirror, segment_admin, topic_admin
 from controller.services.operation_runner import Outcome, RunnerContext, run_operation
 from controller.store.journal import operations
 from controller.store.journal.request_keys import Intent
@@ -146,30 +146,27 @@ def test_a_call_that_was_lost_and_arrives_before_the_next_one_is_the_act(
 
 
 def test_a_commit_whose_look_is_older_than_the_rows_is_no_topic_made_again(
-    store: Store, keeper: PulsarScalableDataPlane, attached: str, finish: Finish
+    store: Store, keeper: PulsarScalableDataPlane, attached: str
 ) -> None:
-    """Two operations of one topic: the second looks later and commits first, and mirrors both."""
-    first, second = (
-        segment_admin.submit(
-            store, {PLANE: keeper}, attached, segment_admin.splitting(segment_id), request("try")
-        )
-        for segment_id in (0, 1)
-    )
+    """The mirror looks later, after a split by somebody else, and writes both down before the operation commits."""
+    ours = segment_admin.submit(store, {PLANE: keeper}, attached, segment_admin.splitting(0), request("try"))
+
+    def look_later(name: str) -> None:
+        if name == "commit:before":
+            keeper.ask_reshape(attached, ReshapeKind.SPLIT, [1], 1)
+            mirror.follow(store, {PLANE: keeper}, ours.operation.topic_id)
+
     context = RunnerContext(
-        store=store,
-        planes={PLANE: keeper},
-        runner_id="first",
-        lease_seconds=90.0,
-        checkpoint=lambda name: finish(second) if name == "commit:before" else None,
+        store=store, planes={PLANE: keeper}, runner_id="first", lease_seconds=90.0, checkpoint=look_later
     )
-    assert run_operation(context, first.operation.operation_id) is Outcome.FINISHED
+    assert run_operation(context, ours.operation.operation_id) is Outcome.FINISHED
 
     with store.transaction() as tx:
         here = layouts.load_layout(tx, topics.find_topic(tx, attached).topic_id)
-        ours = tx.execute(
+        found = tx.execute(
             text("SELECT operation_id FROM cleave.layout_change WHERE epoch > 0 ORDER BY epoch")
         )
-        assert list(ours.scalars()) == [first.operation.operation_id, second.operation.operation_id]
+        assert list(found.scalars()) == [ours.operation.operation_id, None]
     assert here.segments == keeper.read_layout(attached).segments
 
 

@@ -195,13 +195,19 @@ def test_a_missing_cursor_keeps_the_segment_since_nobody_knows_what_was_read(ben
     assert "cursor of subscription billing is missing" in reasons(collect_now(bench))[0]
 
 
-def test_a_subscription_made_after_the_sealing_does_not_keep_the_segment(bench: Bench) -> None:
+@pytest.mark.parametrize("from_latest", [False, True])
+def test_a_subscription_made_after_the_sealing_keeps_the_segment_if_it_reads_it(
+    bench: Bench, from_latest: bool
+) -> None:
     bench.topic_with(subscriptions=())
     bench.publish(0)
     bench.reshape(splitting(0))
-    bench.finish(topic_admin.create_subscription(bench.store, TOPIC, "late", bench.request()))
+    created = topic_admin.create_subscription(
+        bench.store, TOPIC, "late", bench.request(), from_latest=from_latest
+    )
+    bench.finish(created)
 
-    assert collect_now(bench).segments == {TOPIC: (0,)}
+    assert collect_now(bench).segments == ({TOPIC: (0,)} if from_latest else {})
 
 
 def test_a_checkpoint_subscription_keeps_everything(bench: Bench) -> None:

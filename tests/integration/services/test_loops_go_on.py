@@ -130,6 +130,7 @@ def _work_loop(bench: Bench, _: Path) -> Broken:
         shards=lambda: ALL,
         sweep_seconds=SOON,
         clock=SystemClock(),
+        parallel_operations=2,
     )
     return Broken(loop, WorkLoop, "_perform")
 
@@ -304,6 +305,7 @@ def test_operations_go_on_while_no_evaluation_goes_well(bench: Bench) -> None:
         shards=lambda: ALL,
         sweep_seconds=SOON,
         clock=SystemClock(),
+        parallel_operations=2,
     )
     thread = threading.Thread(target=loop.run, daemon=True)
     thread.start()

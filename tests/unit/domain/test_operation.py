@@ -15,6 +15,7 @@ from controller.domain.operation import (
     MIRROR_MOVES,
     MIRRORED,
     MOVES,
+    PATIENT,
     WAITS_BEFORE,
     Observed,
     Operation,
@@ -193,8 +194,8 @@ def test_a_seek_is_given_up_when_asked_to_while_it_waits_and_at_no_deadline() ->
     assert {*ABORTABLE_SEEK} == {OperationState.INTENDED}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in MOVES if OperationState.ABORTING not in MOVES[kind]])
-def test_what_reserved_nothing_has_nothing_to_give_up(kind: OperationKind) -> None:
+@pytest.mark.parametrize("kind", [*sorted(PATIENT & MOVES.keys()), OperationKind.PRUNE])
+def test_what_reserved_nothing_is_not_given_up_on_request_or_by_a_deadline(kind: OperationKind) -> None:
     late = Observed(now_ms=2 * DEADLINE_MS, subscription_version=3, abort_requested=True)
 
     assert steps_of(kind, late)[-1] is Step.FINISH

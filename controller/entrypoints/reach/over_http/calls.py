@@ -110,7 +110,9 @@ class Calls:
         answer = self.change(
             action.method,
             API + _path_of(action, request),
-            request.model_dump(mode="json", exclude=set(action.path_fields), exclude_none=True),
+            request.model_dump(
+                mode="json", by_alias=True, exclude=set(action.path_fields), exclude_none=True
+            ),
             options.dry_run,
             answer_seconds=action.answer_seconds,
             wait_seconds=wait_seconds if action.is_waited_for and wait_seconds else None,

@@ -103,6 +103,7 @@ class Running:
             shards=lambda: self.held,
             sweep_seconds=sweep_seconds,
             clock=SystemClock(),
+            parallel_operations=2,
         )
 
     def rings(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 
@@ -11,10 +12,11 @@ from controller.domain.errors import InvariantViolated, LostRace, TopicNotLive
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation, OperationState, Step
 from controller.domain.reshape import Reshape, plan_merge, plan_split
-from controller.store.journal import operations, reshape_intents, tombstones, topic_intents
+from controller.store.journal import claims, operations, reshape_intents, tombstones, topic_intents
 from controller.store.journal.reshape_intents import ReshapeDraft
 from controller.store.journal.steps import StepRecord
-from controller.store.mirrors import mirroring, mirrors
+from controller.store.mirrors import mirroring, mirrors, repairs
+from controller.store.postgres.clock import database_now
 from controller.store.topics import layouts, topics
 from controller.store.topics.topics import TopicState
 from tests.support.lineages import lineage_of_merges
@@ -229,16 +231,100 @@ def test_a_reshape_the_broker_did_is_ours_in_history_with_its_cooldown(driver: S
 
 
 def test_a_look_that_is_older_than_the_rows_is_no_topic_made_again(driver: StoreDriver) -> None:
-    """Two operations of one topic: the second looks later and commits first, and tells of both."""
+    """The watch looks later, after an act of somebody else, and writes both down before the operation commits."""
     topic_id = attach(driver)
-    first, second = (intend(driver, topic_id, plan_split(FIRST, segment_id)) for segment_id in (0, 1))
-    earlier = to_the_commit(driver, first)
-    later = to_the_commit(driver, second)
+    ours = intend(driver, topic_id, plan_split(FIRST, 0))
+    earlier = to_the_commit(driver, ours)
+    follow(driver, topic_id, FIRST.split(0, 1).split(1, 2))
 
-    assert commit(driver, later, FIRST.split(0, 1).split(1, 2)).epoch == 2
     assert commit(driver, earlier, FIRST.split(0, 1)).epoch == 1
 
-    assert history(driver)[1:] == [(1, "split", first.operation_id), (2, "split", second.operation_id)]
+    assert history(driver)[1:] == [(1, "split", ours.operation_id), (2, "mirrored", None)]
+
+
+def claim_due(driver: StoreDriver, runner: str) -> list[int]:
+    claimed = driver.do(claims.claim, runner=runner, lease_seconds=60.0, call_timeout_seconds=5.0, limit=8)
+    return [one.operation.operation_id for one in claimed]
+
+
+def test_reshapes_of_a_topic_are_claimed_one_after_the_other(driver: StoreDriver) -> None:
+    """Overlapping calls for one topic leave segments without a log. Other topics do not wait."""
+    topic_id = attach(driver)
+    first, second = (intend(driver, topic_id, plan_split(FIRST, segment_id)) for segment_id in (0, 1))
+    elsewhere = intend(driver, attach(driver, name=f"{NAME}-too"), plan_split(FIRST, 0))
+
+    assert claim_due(driver, "a") == [first.operation_id]
+    assert claim_due(driver, "b") == [elsewhere.operation_id]
+    assert claim_due(driver, "c") == []
+    with driver.store.transaction() as tx:
+        assert (
+            claims.claim(
+                tx,
+                runner="c",
+                lease_seconds=60.0,
+                call_timeout_seconds=5.0,
+                operation_id=second.operation_id,
+            )
+            == []
+        )
+
+
+def test_a_reshape_that_is_put_off_keeps_its_topic(driver: StoreDriver) -> None:
+    """Its last call may be under way. Who waits looks again soon, and is not due before."""
+    topic_id = attach(driver)
+    first, second = (intend(driver, topic_id, plan_split(FIRST, segment_id)) for segment_id in (0, 1))
+    held = driver.claim(first, "a")
+    driver.do(claims.record_failure, held, "a", "no answer", 3600.0)
+
+    assert claim_due(driver, "b") == []
+    before = driver.do(database_now)
+    due = driver.do(claims.next_due, call_timeout_seconds=5.0)
+    assert due is not None
+    assert due >= before + timedelta(seconds=claims.TURN_SECONDS)
+    driver.sql(
+        "UPDATE cleave.operation SET not_before = '-infinity', row_version = row_version + 1 RETURNING 1"
+    )
+    assert claim_due(driver, "b") == [first.operation_id]
+    [again] = driver.do(operations.read_operations, [first.operation_id])
+    ready = driver.record(StepRecord(again, ((Step.RESHAPE_ON_BROKER, _S.FENCED),)), runner="b")
+    assert claim_due(driver, "c") == []
+    committed = driver.record(
+        StepRecord(ready, (COMMIT,), {"layout": FIRST.split(0, 1).to_metadata()}), runner="b"
+    )
+    driver.record(StepRecord(committed, ((Step.FINISH, _S.DONE),)), runner="b")
+    assert claim_due(driver, "c") == [second.operation_id]
+
+
+def checked(driver: StoreDriver, topic_id: int) -> int:
+    found = driver.do(mirrors.get_mirror, topic_id)
+    assert found is not None
+    return found.checked_epoch
+
+
+def test_a_segment_without_a_log_is_split_once_and_the_check_goes_on(driver: StoreDriver) -> None:
+    topic_id = attach(driver)
+    busy = intend(driver, topic_id, plan_split(FIRST, 0))
+
+    assert driver.do(repairs.note_check, topic_id, 0, (0, 1)) == 1
+    assert driver.do(repairs.note_check, topic_id, 0, (0, 1)) == 0
+    assert checked(driver, topic_id) == -1
+    live = driver.do(operations.list_operations, topic_id=topic_id, only_live=True)
+    assert [(one.parent_ids, one.origin.value) for one in live] == [((1,), "reconciler"), ((0,), "manual")]
+    assert live[1].operation_id == busy.operation_id
+
+    assert driver.do(repairs.note_check, topic_id, 0, ()) == 0
+    assert checked(driver, topic_id) == 0
+
+
+def test_nothing_is_repaired_where_the_brokers_own_controller_is_on(driver: StoreDriver) -> None:
+    topic_id = attach(driver)
+    found = driver.do(mirrors.get_mirror, topic_id)
+    assert found is not None
+    driver.do(mirrors.record_look, found, "the auto-scaler is on")
+
+    assert driver.do(repairs.note_check, topic_id, 0, (1,)) == 0
+    assert driver.do(repairs.note_check, topic_id, 0, ()) == 0
+    assert checked(driver, topic_id) == -1
 
 
 def test_a_reshape_that_no_epoch_tells_of_is_not_committed(driver: StoreDriver) -> None:

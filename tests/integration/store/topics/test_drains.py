@@ -15,11 +15,11 @@ from tests.support.store_driver import SOMEBODY_WAITS, StoreDriver, request
 from tests.support.waiting import wait_until
 
 
-def test_segments_sealed_before_a_subscription_count_as_drained(driver: StoreDriver) -> None:
+def test_segments_sealed_before_a_subscription_from_latest_count_as_drained(driver: StoreDriver) -> None:
     topic_id = driver.create().topic_id
     driver.subscribe(topic_id, "early")
     driver.split(topic_id, 0)
-    driver.subscribe(topic_id, "late")
+    driver.subscribe(topic_id, "late", from_latest=True)
     driver.split(topic_id, 1)
 
     assert driver.do(drains.drained, topic_id, "early") == set()

@@ -14,7 +14,7 @@ def test_subscriptions_are_listed_by_name_with_their_first_epoch(driver: StoreDr
     topic_id = driver.create().topic_id
     driver.subscribe(topic_id, "b", SubscriptionKind.QUEUE)
     driver.split(topic_id, 0)
-    driver.subscribe(topic_id, "a")
+    driver.subscribe(topic_id, "a", from_latest=True)
 
     rows = driver.do(subscriptions.list_subscriptions, topic_id)
 
