@@ -268,7 +268,9 @@ def test_a_preview_says_what_would_be_sealed_and_created_and_changes_nothing(
 
     told = pages.post("/preview", json=wish)
 
-    assert told.json()["sentence"] == "split at epoch 0 would seal 0 and create 1 [0000-7fff], 2 [8000-ffff]"
+    assert told.json()["sentence"] == (
+        f"{TOPIC} at epoch 0: split would seal 0 and create 1 [0000-7fff], 2 [8000-ffff]"
+    )
     assert bench.scalar("SELECT count(*) FROM cleave.operation") == before
 
 

@@ -38,7 +38,7 @@ def test_a_held_topic_says_why_and_is_released_after_the_log_is_gone(
     held = answer.json()
     assert held_by in held["held_reason"]
     assert [(one["kind"], one["error"] is not None) for one in held["findings"]] == [("logs-ahead", True)]
-    assert bench.rows("SELECT subject, act, status FROM inspect.audit") == [("ada", "recover_topic", 200)]
+    assert bench.rows("SELECT subject, act, status FROM inspect.audit") == [("ada", "topics_recover", 200)]
 
     bench.plane.delete_segment(held_by)
     assert http.post(f"{TOPIC}/recover", headers={"Idempotency-Key": "first"}).json() == held

@@ -138,6 +138,7 @@ RIGHTS: dict[tuple[str, str], Right] = {
             "refusals",
             "operations",
             "operations/{operation_id}",
+            "operations/{operation_id}/steps",
             "approvals",
             "approvals/{approval_id}",
             "backtests",
