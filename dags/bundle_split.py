@@ -1,6 +1,7 @@
 """Split a Pulsar bundle by hand, where an algorithm, positions or topics say.
 
-*Dry run* shows the parts and what each would carry. A retry finds the cuts that were made and changes nothing.
+*Dry run* shows the parts and what each would carry. If you retry a run in Airflow, it finds the cuts that were made and changes
+nothing.
 """
 
 from __future__ import annotations
