@@ -1,38 +1,11 @@
-"""Approve or refuse what the DAG `bundle_balance` proposed; its next run carries out what is approved."""
+"""Approve or refuse what the DAG `bundle_balance` proposed; its next run carries out what is approved.
+
+*Proposals* are ids of `inspect.bundles_proposals`, with spaces or commas between them. A reason in *Refuse* refuses the proposals. *Dry
+run* shows what would become of them, and changes nothing. The page of bundles in Airflow has buttons for this form.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from cleave_dags import action_dag
 
-from airflow.sdk import Param, dag
-from cleave_dags import access, cleave_task, form, request
-
-from controller.entrypoints import tasks
-
-PROPOSALS = Param(
-    type="array",
-    items={"type": "integer"},
-    title="Proposals",
-    description="One a line: ids of inspect.bundles_proposals.",
-)
-REFUSE = Param(
-    None,
-    type=["null", "string"],
-    title="Refuse, because",
-    description="Empty: approve them. Else refuse them.",
-)
-
-
-@dag(
-    dag_display_name="Cleave: approve bundle proposals",
-    **form(__doc__, proposals=PROPOSALS, refuse=REFUSE),
-)
-def bundle_approve() -> None:
-    @cleave_task(priority=10)
-    def approve(params: dict[str, Any]) -> list[dict[str, Any]]:
-        return tasks.approve_bundles(**access(), **request(), params=dict(params))
-
-    approve()
-
-
-bundle_approve()
+dag = action_dag("bundle_approve", "Cleave: approve bundle proposals", "bundles approve", __doc__)

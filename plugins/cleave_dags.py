@@ -155,16 +155,6 @@ def _request_params() -> dict[str, Param]:
     }
 
 
-def bundle_param() -> Param:
-    """A bundle of a Pulsar namespace."""
-    return Param(
-        type="string",
-        title="Bundle",
-        description="tenant/namespace/0x00000000_0x40000000, or LARGEST or HOT after the namespace.",
-        pattern=r"^\s*[^/\s]+/[^/\s]+/(0x[0-9a-f]{8}_0x[0-9a-f]{8}|LARGEST|HOT)\s*$",
-    )
-
-
 def cleave_task(
     *, retries: int = RETRIES, priority: int = 1, **options: Any
 ) -> Callable[[Callable[..., Any]], Any]:

@@ -25,6 +25,10 @@ MODULES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "topics": ("controller.actions.topics", "controller.actions.adoptions"),
         "segments": ("controller.actions.segments",),
         "subscriptions": ("controller.actions.subscriptions",),
+        "dead-letters": ("controller.actions.dead_letters",),
+        "bundles": tuple(
+            f"controller.bundles.actions.{name}" for name in ("bundles", "namespaces", "proposals")
+        ),
     }
 )
 """Modules with the actions of a subject, by the first word of their names. They are loaded when somebody asks for the subject."""
@@ -37,7 +41,7 @@ class Action(Generic[RequestT, ResponseT]):
     name: str
     """The words of the command, such as `segments split`."""
     path: str
-    """Below `/api/v1`. Fields of the request stand in braces; `{topic}` and `{namespace}` have several parts."""
+    """Below `/api/v1`. Fields of the request stand in braces; those of `PATH_FORMS` have several parts."""
     right: Right
     request: type[RequestT]
     """Field descriptions are the help of options, OpenAPI and forms; the docstring describes the action."""
@@ -88,6 +92,16 @@ def perform_in(context: Context, action: AnyAction, request: BaseModel) -> Any:
             error.message = f"topic {topic}: {error.message}"
             error.args = (error.message,)
         raise
+
+
+def perform_parts(perform: Callable[[Any], Response], request: BaseModel) -> Response:
+    """Perform an action part by part, until nothing of the request is left, and return the response about all parts."""
+    part = response = perform(request)
+    while (rest := part.rest_of(request)) is not None:
+        request = rest
+        part = perform(request)
+        response = part.joined(response)
+    return response
 
 
 @functools.cache

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -26,6 +27,16 @@ from controller.domain.shown import shown
 from controller.domain.utf8 import utf8
 from controller.domain.whole_numbers import MOST
 
+PATH_FORMS: Mapping[str, str] = MappingProxyType(
+    {
+        "topic": "{tenant}/{namespace}/{topic}",
+        "namespace": "{tenant}/{namespace}",
+        "bundle": "{tenant}/{namespace}/bundles/{bundle}",
+    }
+)
+"""Fields that have several parts in a path."""
+AS_ARGUMENT = object()
+"""Marks a field with a default that a command takes as an argument instead of an option."""
 TOPIC_PATTERN = r"^\s*(((topic|persistent)://)?[^/\s]+/[^/\s]+/)?[^/\s]+\s*$"
 
 
@@ -41,7 +52,7 @@ def as_value_error(rule: Callable[[Any], object]) -> Callable[[Any], Any]:
     return checked
 
 
-def _from_text(rule: Callable[[str], object]) -> BeforeValidator:
+def from_text(rule: Callable[[str], object]) -> BeforeValidator:
     """Apply the rule to text; other values are for the type to check."""
     checked = as_value_error(rule)
     return BeforeValidator(lambda value: checked(value.strip()) if isinstance(value, str) else value)
@@ -58,6 +69,13 @@ def split_words(value: object) -> object:
     if not isinstance(value, str):
         return value
     return re.findall(r"[^\s,;]+", value) or None
+
+
+def split_lines(value: object) -> object:
+    """Return the lines of a text, without empty lines; None for an empty text."""
+    if not isinstance(value, str):
+        return value
+    return [line.strip() for line in value.splitlines() if line.strip()] or None
 
 
 def _pairs(value: object, read: Callable[[str], object]) -> object:
@@ -99,10 +117,10 @@ TopicName = Annotated[
         examples=["topic://acme/shop/orders"],
         json_schema_extra={"pattern": TOPIC_PATTERN},
     ),
-    _from_text(topic_name),
+    from_text(topic_name),
 ]
 PolicyLevel = Annotated[
-    str, Field(description="cluster, tenant/namespace, or a topic."), _from_text(policy_level)
+    str, Field(description="cluster, tenant/namespace, or a topic."), from_text(policy_level)
 ]
 SubscriptionName = Annotated[
     str,

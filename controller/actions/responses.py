@@ -31,6 +31,14 @@ class Response(BaseModel):
         """Return the rows of the table that people read."""
         raise NotImplementedError
 
+    def rest_of(self, request: Any) -> Any:  # noqa: ARG002 - most actions are done in one part
+        """Return the request for what is left to do, where one call does a part of an action; None where nothing is left."""
+        return None
+
+    def joined(self, earlier: Self) -> Self:  # noqa: ARG002
+        """Return the response about this part and the earlier parts."""
+        return self
+
     def demand_done(self, wait_seconds: float) -> None:
         """Raise Terminal or Retryable where the response shows that the action has failed, or not ended within `wait_seconds`."""
 

@@ -5,7 +5,7 @@ A shell waits for the answer, and has no place for a message: whatever goes wron
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import typer
@@ -39,9 +39,14 @@ def levels(context: typer.Context, incomplete: str) -> list[str]:
     return [*cluster, *(str(row["namespace"]) for row in namespaces), *topics(context, incomplete)]
 
 
-def knobs(incomplete: str) -> list[str]:
-    """Knobs, ready for their value."""
-    return [f"{knob}=" for knob in KNOBS if knob.startswith(incomplete)]
+def knobs(context: typer.Context, incomplete: str) -> list[str]:
+    """Knobs, ready for their value: in commands about bundles those of a split policy."""
+    names: Collection[str] = KNOBS
+    if "bundles" in context.command_path.split():
+        from controller.bundles.domain.splitting.policy import SplitPolicy
+
+        names = SplitPolicy.__dataclass_fields__
+    return [f"{knob}=" for knob in names if knob.startswith(incomplete)]
 
 
 def planes(incomplete: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Dead letters of a subscription, looked at and put back into their topic, by the command line and over HTTP."""
+"""Dead letters of a subscription, listed by the command line and over HTTP."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ import msgspec
 
 from controller.bootstrap import Application
 from controller.client.dead_letters import DeadLetter, DeadLetterReader, reading_dead_letters
-from controller.client.postgres_source import PostgresSource
-from controller.client.producer import Producer
 from controller.dataplane.base import Position
 from controller.services.dead_letters import DeadLetterLog, DeadLetterLogs
 
 CHUNK = 500
-"""Messages put back before they are acknowledged: so many come twice at most when it is stopped in between."""
+"""Messages read at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +29,6 @@ class Letters:
     count: int
     rows: list[dict[str, Any]]
     goes_on_after: Position | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Redriven:
-    """How many were put back, or would be, and how many are left."""
-
-    messages: int
-    left: int
 
 
 def look(
@@ -74,40 +64,11 @@ def _behind(reader: DeadLetterReader, after: Position | None, wanted: int, count
     return found[:wanted]
 
 
-def redrive(app: Application, topic: str, subscription: str, limit: int | None, *, dry_run: bool) -> Redriven:
-    """Put them back as new messages, the oldest first, `limit` at most. Raises as `look`."""
-    log, count = _found(app, topic, subscription)
-    due = count if limit is None else min(count, limit)
-    done = due if dry_run or not due else _put_back(app, log, due)
-    return Redriven(done, count - done)
-
-
 def _found(cleave: Application, topic: str, subscription: str) -> tuple[DeadLetterLog, int]:
     """The log, and how many messages it has to put back."""
     desk = DeadLetterLogs(cleave.store, cleave.planes)
     log = desk.find(topic, subscription)
     return log, desk.count(log)
-
-
-def _put_back(cleave: Application, log: DeadLetterLog, count: int) -> int:
-    """Each is stored in the topic before it is acknowledged here."""
-    done = 0
-    with (
-        closing(PostgresSource(cleave.settings.database_url.get_secret_value())) as source,
-        closing(cleave.log_client(log.data_plane)) as logs,
-        reading_dead_letters(logs, log.backing_topic) as reader,
-        Producer(source, logs, log.topic, name="redrive") as producer,
-    ):
-        while done < count:
-            letters = reader.read(min(CHUNK, count - done))
-            if not letters:
-                break
-            for letter in letters:
-                producer.send(letter.payload, letter.key)
-            producer.flush()
-            reader.acknowledge(letters[-1])
-            done += len(letters)
-    return done
 
 
 def _row(letter: DeadLetter) -> dict[str, Any]:

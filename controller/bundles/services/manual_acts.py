@@ -94,7 +94,7 @@ def _demand_room(store: Store, cluster: str, listed: NamespaceBundles, plan: Spl
     if added and listed.count + added > most:
         raise Conflict(
             f"namespace {listed.namespace} has {listed.count} bundles; {added} more are above max_bundles = {most}: "
-            f"raise it with `cleave bundles policy {listed.namespace} max_bundles={listed.count + added}`"
+            f"raise it with `cleave bundles set-policy {listed.namespace} max_bundles={listed.count + added}`"
         )
 
 

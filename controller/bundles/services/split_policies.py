@@ -23,6 +23,12 @@ class PolicyOfNamespace:
     overrides: Mapping[str, Any]
 
 
+def stored_split_policy(store: Store, cluster: str, namespace: str) -> PolicyOfNamespace:
+    """Return the split policy in force. Raises NotFound; InvalidPolicy for knobs that an older version left unreadable."""
+    with store.transaction() as tx:
+        return _policy(namespace, bundle_namespaces.get_namespace(tx, cluster, namespace).split_settings)
+
+
 def change_split_policy(
     store: Store,
     cluster: str,
@@ -31,9 +37,8 @@ def change_split_policy(
     *,
     actor: str,
     replace: bool = False,
-    dry_run: bool = False,
 ) -> PolicyOfNamespace:
-    """Sets these knobs; null takes one back, `replace` all others. A dry run only checks; one without changes shows.
+    """Set these knobs; null takes one back, `replace` all others.
 
     Raises NotFound; InvalidPolicy for knobs that are not valid together, or that an older version left unreadable;
     LostRace.
@@ -42,9 +47,13 @@ def change_split_policy(
         row = bundle_namespaces.get_namespace(tx, cluster, namespace)
         document = {**({} if replace else row.split_settings), **changes}
         kept = {knob: value for knob, value in document.items() if value is not None}
-        effective = SplitPolicy.from_document(kept).to_document()
-        if not dry_run and kept != row.split_settings:
+        policy = _policy(namespace, kept)
+        if kept != row.split_settings:
             bundle_namespaces.set_split_settings(
                 tx, cluster, namespace, kept, actor=actor, seen_row_version=row.row_version
             )
-    return PolicyOfNamespace(namespace, effective, kept)
+    return policy
+
+
+def _policy(namespace: str, overrides: Mapping[str, Any]) -> PolicyOfNamespace:
+    return PolicyOfNamespace(namespace, SplitPolicy.from_document(overrides).to_document(), overrides)

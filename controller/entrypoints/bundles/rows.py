@@ -14,10 +14,8 @@ from controller.entrypoints.output import rows_table
 
 if TYPE_CHECKING:
     from controller.bundles.domain.merging import MergeVerdict
-    from controller.bundles.domain.splitting.algorithms.base import SplitPlan
     from controller.bundles.services.balancer import ActReport
     from controller.bundles.services.collector import BundleTick
-    from controller.bundles.services.split_policies import PolicyOfNamespace
     from controller.bundles.store.proposals import ProposalRow
 
 Rows = list[dict[str, Any]]
@@ -103,19 +101,6 @@ def tick_row(tick: BundleTick) -> dict[str, Any]:
     return {**asdict(tick), "silent": list(tick.silent)}
 
 
-def part_rows(plan: SplitPlan) -> Rows:
-    """One row for each part of a split."""
-    return [
-        {
-            "part": part.bundle.range_text,
-            "topics": part.topic_count,
-            "msg_rate": round(part.msg_rate, 1),
-            "byte_rate": round(part.byte_rate),
-        }
-        for part in plan.parts
-    ]
-
-
 def cycle_tables(cycle_id: int, proposals: Rows, why_not: Rows) -> RenderableType:
     """What a cycle proposed and what it left alone, as tables."""
     return Group(
@@ -180,14 +165,6 @@ def merge_tables(document: Sequence[Mapping[str, Any]]) -> RenderableType:
     return Group(*tables)
 
 
-def policy_rows(found: PolicyOfNamespace) -> Rows:
-    """One row for each knob of a namespace's split policy."""
-    return [
-        {"knob": knob, "value": value, "from": "namespace" if knob in found.overrides else "default"}
-        for knob, value in found.effective.items()
-    ]
-
-
 def waiting_row(row: ProposalRow) -> dict[str, Any]:
     """An act that would be carried out."""
     return {
@@ -197,11 +174,6 @@ def waiting_row(row: ProposalRow) -> dict[str, Any]:
         "destination": row.destination,
         "reason": row.reason,
     }
-
-
-def approval_row(row: ProposalRow) -> dict[str, Any]:
-    """A proposal after a person's answer."""
-    return {"proposal_id": row.proposal_id, "bundle": str(row.bundle), "state": row.state.value}
 
 
 def act_row(one: ActReport) -> dict[str, Any]:

@@ -13,21 +13,20 @@ from prometheus_client import REGISTRY
 
 from controller import telemetry
 from controller.bootstrap import process_name
+from controller.bundles.actions.namespaces import SplitPolicyResponse
 from controller.bundles.bootstrap import Bundles
 from controller.bundles.domain.ring.hashes import edge_text, topic_hash
 from controller.bundles.domain.ring.topic_name import canonical_topic_name, checked_namespace, namespace_of
-from controller.bundles.services.manual_acts import ManualSplit
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store import views as bundle_views
-from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import ProposalState
 from controller.domain.errors import InvalidInput, StoreUnavailable
 from controller.entrypoints.bundles import rows as bundle_rows
 from controller.entrypoints.bundles.metrics import BundleMetrics
 from controller.entrypoints.bundles.picture import draw_namespace
+from controller.entrypoints.commands.actions import add_actions
 from controller.entrypoints.commands.options import AsJson, DryRun, Limit
 from controller.entrypoints.commands.processes import JsonLogs, MetricsHost, MetricsPort, tell
-from controller.entrypoints.knob_texts import parse_knobs
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.reach.chosen import control_plane
 from controller.entrypoints.reach.direct.bundles import cluster
@@ -35,12 +34,6 @@ from controller.entrypoints.reach.verbs import demand_database
 from controller.entrypoints.stop_signals import on_stop_signals
 
 app = typer.Typer(no_args_is_help=True)
-Bundle = Annotated[
-    str,
-    typer.Argument(
-        metavar="BUNDLE", help="tenant/namespace/0x00000000_0x40000000, or tenant/namespace/LARGEST or HOT."
-    ),
-]
 Namespace = Annotated[str | None, typer.Argument(help="tenant/namespace; all of them if not given.")]
 
 
@@ -121,48 +114,6 @@ def hash_of(topic: str, as_json: AsJson = False) -> None:
     emit(as_json, document, rows_table([document]))
 
 
-@app.command()
-def split(
-    bundle: Bundle,
-    algorithm: Annotated[
-        str | None, typer.Option("--algorithm", "-a", help="By name; see bundle_split_algorithms.")
-    ] = None,
-    position: Annotated[list[str] | None, typer.Option(help="Cut here, 0x40000000; repeatable.")] = None,
-    topic: Annotated[
-        list[str] | None, typer.Option("--topic", "-t", help="Isolate, or divide by, this topic; repeatable.")
-    ] = None,
-    parts: Annotated[int, typer.Option(min=2, help="How many parts an even division makes.")] = 2,
-    unload: Annotated[
-        bool, typer.Option(help="Unload the parts at once, so that they get new owners.")
-    ] = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
-    """Split a bundle where an algorithm, positions or topics say."""
-    asked = ManualSplit(bundle, algorithm, tuple(position or ()), tuple(topic or ()), parts)
-    with control_plane() as cleave:
-        document = cleave.bundles.split(asked, unload=unload, dry_run=dry_run)
-    title = "would become" if dry_run else f"{document['outcome']}, now"
-    name = document["bundle"] if dry_run else f"{document['bundle']}:"
-    emit(as_json, document, rows_table(document["parts"], title=f"{name} {title}"))
-
-
-@app.command()
-def unload(
-    bundle: Bundle,
-    to: Annotated[
-        str | None,
-        typer.Option(help="host:port as brokers are listed; if not given, the brokers choose."),
-    ] = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
-    """Take a bundle from its owner, and give it to a broker if one is named."""
-    with control_plane() as cleave:
-        document = cleave.bundles.unload(bundle, to, dry_run=dry_run)
-    emit(as_json, document, rows_table([document]))
-
-
 @contextmanager
 def _gauges(bundles: Bundles) -> Iterator[None]:
     """What is stored of the cluster's balancing, among the metrics of this process."""
@@ -216,19 +167,6 @@ def propose(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def approve(
-    proposal_ids: Annotated[list[int], typer.Argument(metavar="PROPOSAL...")],
-    refuse: Annotated[str | None, typer.Option(help="Refuse them instead, for this reason.")] = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
-    """Approve proposals, or refuse them. The next `apply` carries out what is approved."""
-    with control_plane() as cleave:
-        rows = cleave.bundles.answer(proposal_ids, refuse=refuse, dry_run=dry_run)
-    emit(as_json, rows, rows_table(rows, title="would be" if dry_run else None))
-
-
-@app.command()
 def apply(
     cycle: Annotated[
         int | None, typer.Option(help="Also what this cycle proposed in automatic namespaces.")
@@ -272,41 +210,12 @@ def merges(namespace: Namespace = None, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def policy(
-    namespace: str,
-    knobs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KNOB=VALUE]...", help="For instance max_topics=500; null takes a knob back."
-        ),
-    ] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Take every knob back that is not given.")
-    ] = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
-    """When and how a namespace's bundles are split: every knob in force, or set some."""
-    namespace, changes = checked_namespace(namespace), parse_knobs(knobs or [])
+def policy(namespace: str, as_json: AsJson = False) -> None:
+    """When and how a namespace's bundles are split: every knob in force, and where its value comes from."""
     with control_plane() as cleave:
-        if changes or replace:
-            found = cleave.bundles.change_split_policy(namespace, changes, replace=replace, dry_run=dry_run)
-        else:
-            found = cleave.bundles.split_policy(namespace)
-    rows = bundle_rows.policy_rows(found)
-    emit(as_json, asdict(found), rows_table(rows, title=f"{'would be ' if dry_run else ''}{namespace}"))
+        document = asdict(cleave.bundles.split_policy(checked_namespace(namespace)))
+    rows = SplitPolicyResponse(**document).rows()
+    emit(as_json, document, rows_table(rows, title=namespace))
 
 
-@app.command()
-def mode(
-    namespace: str,
-    to: Annotated[
-        BalancingMode, typer.Argument(help="How far proposals of the namespace go without a person.")
-    ],
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
-    """Enable a namespace for balancing, or set it back to dry run."""
-    with control_plane() as cleave:
-        document = cleave.bundles.set_mode(checked_namespace(namespace), to, dry_run=dry_run)
-    emit(as_json, document, rows_table([document], title="would be" if dry_run else None))
+add_actions(app, "bundles")

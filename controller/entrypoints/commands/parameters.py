@@ -1,4 +1,4 @@
-"""Parameters of generated commands: a required field is an argument, every other field an option."""
+"""Parameters of generated commands: a required field is an argument, as is a field marked `AS_ARGUMENT`; every other field is an option."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
+from controller.actions.fields import AS_ARGUMENT
 from controller.entrypoints import completion
 
 _COMPLETIONS: Mapping[str, Callable[..., list[str]]] = {
@@ -26,9 +27,11 @@ def parameter_of(name: str, field: FieldInfo) -> inspect.Parameter:
     kind, is_list = _type_of(field)
     details: dict[str, Any] = {"help": field.description, "autocompletion": _COMPLETIONS.get(name)}
     annotation: Any = list[kind] if is_list else kind  # type: ignore[valid-type]
+    info = typer.Argument(metavar=name.upper(), **details)
     if field.is_required():
-        info = typer.Argument(metavar=name.upper(), **details)
         return keyword(name, Annotated[annotation, info], inspect.Parameter.empty)
+    if AS_ARGUMENT in field.metadata:
+        return keyword(name, Annotated[annotation | None, info], None)
     word = (field.alias or name).replace("_", "-")
     words = f"--{word}/--no-{word}" if kind is bool and field.default is None else f"--{word}"
     return keyword(name, Annotated[annotation | None, typer.Option(words, **details)], None)

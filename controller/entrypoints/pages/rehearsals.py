@@ -7,10 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controller.actions.action import AnyAction, find_action
-from controller.actions.dry_run import stage
 from controller.actions.fields import fill_in
 from controller.bootstrap import Application
-from controller.bundles.services import balancer
 from controller.domain.errors import InvalidInput, NotFound
 from controller.domain.shown import shown
 from controller.entrypoints import backtest_requests
@@ -32,6 +30,7 @@ _ACTIONS: Mapping[str, str] = {
     "cleave_manual_split": "segments split",
     "cleave_manual_merge": "segments merge",
     "cleave_manual_rebucket": "segments rebucket",
+    "bundle_approve": "bundles approve",
 }
 """DAGs whose form is that of an action."""
 _RECORDED = """
@@ -114,22 +113,9 @@ def _promotion(cleave: Application, conf: Conf) -> dict[str, Any]:
     return {"candidate_id": one["candidate_id"], "sentence": told}
 
 
-def _answer(cleave: Application, conf: Conf) -> dict[str, Any]:
-    """Of proposals: the answer itself, taken back."""
-    with stage(cleave, dry_run=True) as store:
-        rows = balancer.approve(
-            store, conf.get("proposals") or (), refuse=conf.get("refuse") or None, actor="preview"
-        )
-    told = "; ".join(
-        f"proposal {row.proposal_id} ({row.kind} of {row.bundle}) would be {row.state}" for row in rows
-    )
-    return {"proposals": [row.proposal_id for row in rows], "sentence": told or "no proposal is named"}
-
-
 _OTHERS: Mapping[str, Callable[[Application, Conf], dict[str, Any]]] = {
     "cleave_policy": _policy,
     "policy_backtest": _backtest,
     "policy_propose": _proposal,
     "policy_promote": _promotion,
-    "bundle_approve": _answer,
 }

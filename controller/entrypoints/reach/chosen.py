@@ -67,17 +67,17 @@ def control_plane(*, most_seconds: float | None = None) -> Iterator[ControlPlane
 
 def perform(action: AnyAction, request: BaseModel, options: Options) -> Response:
     """Perform the action on the server that is named, or else in this process on the database. Raises what the action raises."""
+    from controller.actions.action import perform_in, perform_parts
+
     url = server_url()
     if url is None:
-        from controller.actions.action import perform_in
         from controller.actions.context import command_caller, open_context
         from controller.bootstrap import application
 
         with application() as app, open_context(app, command_caller(), options) as context:
-            response: Response = perform_in(context, action, request)
-            return response
+            return perform_parts(partial(perform_in, context, action), request)
     with _calls(url) as calls:
-        return calls.perform(action, request, options)
+        return perform_parts(lambda part: calls.perform(action, part, options), request)
 
 
 def ask(

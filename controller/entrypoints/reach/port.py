@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from controller.domain.layout import SegmentLayout
 from controller.domain.situation import Situation
-from controller.entrypoints.dead_letter_desk import Letters, Redriven
+from controller.entrypoints.dead_letter_desk import Letters
 
 if TYPE_CHECKING:  # what a command on one subject does not need of the others
-    from controller.bundles.services.manual_acts import ManualSplit
     from controller.bundles.services.split_policies import PolicyOfNamespace
     from controller.bundles.store.cycles import StoredCycle
-    from controller.bundles.store.namespaces import BalancingMode
     from controller.entrypoints.backtest_requests import AskedBacktest
     from controller.entrypoints.candidate_desk import JudgedCandidate, ProposedCandidate
     from controller.services.policy_backtest import BacktestAnswer, Progress
@@ -82,9 +80,6 @@ class DeadLetters(Protocol):
     def look(self, topic: str, subscription: str, limit: int) -> Letters:
         """The oldest, `limit` at most."""
 
-    def redrive(self, topic: str, subscription: str, limit: int | None, *, dry_run: bool) -> Redriven:
-        """Put the oldest back into the topic, `limit` at most."""
-
 
 @dataclass(frozen=True, slots=True)
 class FoundBundles:
@@ -104,7 +99,7 @@ class FoundBrokers:
 
 
 class Bundles(Protocol):
-    """Namespace bundles as they were aggregated last, what the balancer proposes, and acts on them by hand."""
+    """Namespace bundles as they were aggregated last, and what the balancer proposes."""
 
     def list(self, namespace: str | None, limit: int) -> FoundBundles:
         """By namespace, in the order of the ring. Raises NotFound for a namespace of which none is known."""
@@ -114,33 +109,14 @@ class Bundles(Protocol):
     ) -> Sequence[Row]:
         """Newest first, of all states where none is named, with the columns `PROPOSAL`."""
 
-    def answer(self, proposal_ids: Sequence[int], *, refuse: str | None, dry_run: bool) -> Sequence[Row]:
-        """Approve proposals, or refuse them for a reason, all or none; with `proposal_id`, `bundle`, `state`. Raises as
-        `balancer.approve`.
-        """
-
     def brokers(self) -> FoundBrokers:
         """Those that were read, the fullest first."""
 
     def bundle_of(self, topic: str) -> str | None:
         """Where a topic of that complete name lies; None where its namespace is not known."""
 
-    def split(self, asked: ManualSplit, *, unload: bool, dry_run: bool) -> Row:
-        """As `entrypoints.bundles.desk`."""
-
-    def unload(self, bundle: str, to: str | None, *, dry_run: bool) -> Row:
-        """As `entrypoints.bundles.desk`."""
-
-    def set_mode(self, namespace: str, to: BalancingMode, *, dry_run: bool) -> Row:
-        """As `entrypoints.bundles.desk`."""
-
     def split_policy(self, namespace: str) -> PolicyOfNamespace:
         """When and how its bundles are split. Raises NotFound."""
-
-    def change_split_policy(
-        self, namespace: str, knobs: Mapping[str, Any], *, replace: bool, dry_run: bool
-    ) -> PolicyOfNamespace:
-        """Knobs set, None takes one back; with `replace` those that are not named too. Raises as `change_split_policy`."""
 
     def merges(self, namespace: str | None) -> Sequence[Row]:
         """Which cold bundles could be one, by namespace, as `bundles.rows.merge_document`. Raises NotFound."""

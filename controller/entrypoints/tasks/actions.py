@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from controller.actions.action import AnyAction, find_action, perform_in
+from controller.actions.action import AnyAction, find_action, perform_in, perform_parts
 from controller.actions.context import AIRFLOW_REASON, Caller, Options, open_context
 from controller.actions.fields import fill_in
 from controller.actions.responses import Response
@@ -85,8 +86,7 @@ def perform_form(
     caller = Caller(actor, Origin.MANUAL, AIRFLOW_REASON, request_key)
     options = Options(form.dry_run, getattr(form, "timeout_seconds", 0.0))
     with open_context(app, caller, options) as context:
-        response: Response = perform_in(context, action, form)
-        return response
+        return perform_parts(partial(perform_in, context, action), form)
 
 
 def _demand_confirmed(form: Form) -> None:

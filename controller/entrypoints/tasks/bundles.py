@@ -7,21 +7,16 @@ cycle and each proposal.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
 from controller.bundles.bootstrap import Bundles, bundles_of
-from controller.bundles.services import balancer as bundle_balancer
-from controller.bundles.services.manual_acts import ManualSplit
-from controller.bundles.services.split_policies import change_split_policy
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import views as bundle_views
-from controller.entrypoints.bundles import desk
 from controller.entrypoints.bundles import rows as bundle_rows
-from controller.entrypoints.tasks import dag_runs
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import BULK_STATEMENT_SECONDS, STATEMENT_SECONDS
@@ -87,63 +82,6 @@ def keep_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
         forgotten = bundle_cycles.forget_inputs(tx, now - timedelta(days=settings.bundle_inputs_keep_days))
         reports = bundles.area.expire(now.date() - timedelta(days=settings.landing_keep_days))
     return {"expired_cycles": cycles, "forgotten_inputs": forgotten, "expired_reports": list(reports)}
-
-
-def approve_bundles(
-    *, dsn: str, extras: Extras, request_key: str, actor: str, params: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """Approve proposals, or refuse them with a reason. All or none."""
-    with cleave_at(dsn, extras) as app:
-        rows = bundle_balancer.approve(
-            app.store, params["proposals"], refuse=params.get("refuse") or None, actor=actor
-        )
-    answered = [bundle_rows.approval_row(row) for row in rows]
-    told = "; ".join(
-        f"proposal {one['proposal_id']} of {one['bundle']} is {one['state']}" for one in answered
-    )
-    dag_runs.note(app.settings, request_key, told or "no proposal was named")
-    return answered
-
-
-def bundle_policy(*, dsn: str, extras: Extras, actor: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Set knobs of a namespace's split policy; the result is what is in force then."""
-    with cleave_at(dsn, extras) as app:
-        found = change_split_policy(
-            app.store,
-            app.settings.pulsar_cluster,
-            str(params["namespace"]).strip(),
-            dict(params.get("knobs") or {}),
-            actor=actor,
-            replace=bool(params.get("replace")),
-            dry_run=bool(params.get("dry_run")),
-        )
-    return asdict(found)
-
-
-def split_bundle(*, dsn: str, extras: Extras, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Split by hand. A repeat finds the cuts made and changes nothing."""
-    with _cluster(dsn, extras) as bundles:
-        asked = ManualSplit(
-            params["bundle"],
-            params.get("algorithm") or None,
-            tuple(params.get("positions") or ()),
-            tuple(params.get("topics") or ()),
-            int(params.get("parts") or 2),
-        )
-        dry_run = bool(params.get("dry_run"))
-        document = desk.split(bundles, asked, unload=bool(params.get("unload")), dry_run=dry_run)
-    return {"would_split": document} if dry_run else document
-
-
-def unload_bundle(*, dsn: str, extras: Extras, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Move by hand. A bundle that is at its destination stays there."""
-    with _cluster(dsn, extras) as bundles:
-        dry_run = bool(params.get("dry_run"))
-        document = desk.unload(bundles, params["bundle"], params.get("destination") or None, dry_run=dry_run)
-    if dry_run:
-        return {"would_unload": document.pop("bundle"), **document}
-    del document["destination"]
-    return document
 
 
 def _plain(value: Any) -> Any:

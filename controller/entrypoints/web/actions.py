@@ -26,7 +26,7 @@ def router() -> APIRouter:
             methods=[action.method],
             dependencies=[demand_of(action.right)],
             response_model=action.response,
-            tags=[action.name.split()[0]],
+            tags=[action.name.split()[0].replace("-", " ")],
         )
     return routes
 

@@ -15,7 +15,7 @@ from controller.entrypoints.web.acting import Turns
 from controller.entrypoints.web.api import (
     approvals,
     backtests,
-    bundle_acts,
+    balancing,
     bundles,
     candidates,
     dead_letters,
@@ -56,7 +56,7 @@ PEOPLES_ROUTERS = (
     pictures.router,
     backtests.router,
     bundles.router,
-    bundle_acts.router,
+    balancing.router,
 )
 ROUTERS = (
     layouts.router,

@@ -8,7 +8,7 @@ from fastapi import Depends, Query
 from fastapi import Request as HttpRequest
 
 from controller.bootstrap import Application, ConsumerServices
-from controller.entrypoints.web.paths import NamespaceName, Tenant, TopicName
+from controller.entrypoints.web.paths import BundleName, NamespaceName, Tenant, TopicName
 from controller.services.watches.layout_feed import LayoutFeed
 from controller.services.watches.topic_feed import TopicFeed
 
@@ -43,10 +43,16 @@ async def _namespace(tenant: Tenant, namespace: NamespaceName) -> str:
     return f"{tenant}/{namespace}"
 
 
+async def _bundle(tenant: Tenant, namespace: NamespaceName, bundle: BundleName) -> str:
+    return f"{tenant}/{namespace}/{bundle}"
+
+
 Topic = Annotated[str, Depends(_topic)]
 """The full name of the topic that the path names."""
 Namespace = Annotated[str, Depends(_namespace)]
 """The namespace that the path names."""
+Bundle = Annotated[str, Depends(_bundle)]
+"""The bundle that the path names, with its namespace."""
 WithProperties = Annotated[
     tuple[str, ...],
     Query(

@@ -12,17 +12,19 @@ from fastapi import Path
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from controller.entrypoints.web.asked import Namespace, Topic
-from controller.entrypoints.web.paths import NAMESPACE_PARTS, PREFIX, TOPIC_PARTS, Name
+from controller.actions.fields import PATH_FORMS
+from controller.entrypoints.web.asked import Bundle, Namespace, Topic
+from controller.entrypoints.web.paths import PREFIX, Name
 
-_TYPES: Mapping[str, Any] = MappingProxyType({"topic": Topic, "namespace": Namespace, "subscription": Name})
+_TYPES: Mapping[str, Any] = MappingProxyType(
+    {"topic": Topic, "namespace": Namespace, "bundle": Bundle, "subscription": Name}
+)
 """Types of path parameters; another field has the type that the request declares."""
-_PARTS = {"topic": TOPIC_PARTS, "namespace": NAMESPACE_PARTS}
 
 
 def route_path(path: str) -> str:
-    """Return the path of a route: a topic and a namespace have several parts."""
-    return PREFIX + re.sub(r"{(topic|namespace)}", lambda name: _PARTS[name[1]], path)
+    """Return the path of a route, with the parts of each field."""
+    return PREFIX + re.sub(r"{(\w+)}", lambda name: PATH_FORMS.get(name[1], name[0]), path)
 
 
 def path_parameters(names: Sequence[str], request: type[BaseModel]) -> Iterator[inspect.Parameter]:

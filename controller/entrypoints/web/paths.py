@@ -36,3 +36,12 @@ NamespaceName = Annotated[
 TopicName = Annotated[
     str, Path(pattern=_IS_NAME, max_length=LONGEST_NAME, examples=["orders"]), name_of("topic")
 ]
+BundleName = Annotated[
+    str,
+    Path(
+        pattern=_IS_NAME,
+        max_length=100,
+        examples=["0x00000000_0x40000000"],
+        description="Range of the bundle, or LARGEST or HOT of the namespace.",
+    ),
+]

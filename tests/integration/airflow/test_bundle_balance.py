@@ -164,7 +164,7 @@ def test_a_bundle_is_split_and_moved_by_hand(
         NamespaceBundle(uneven.name, cut, bundle.upper),
     ]
 
-    split = run("bundle_split", bundle=str(bundle), positions=[edge_text(cut)])
+    split = run("bundle_split", bundle=str(bundle), positions=edge_text(cut))
     assert (split.state, result(split, "split")["outcome"]) == ("success", "done")
     assert [part["part"] for part in result(split, "split")["parts"]] == [one.range_text for one in children]
     assert {uneven.owners().get(str(child)) for child in children} == {source}

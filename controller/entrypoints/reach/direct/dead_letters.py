@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from controller.bootstrap import application
 from controller.entrypoints import dead_letter_desk
-from controller.entrypoints.dead_letter_desk import Letters, Redriven
+from controller.entrypoints.dead_letter_desk import Letters
 
 
 class DirectDeadLetters:
@@ -14,8 +14,3 @@ class DirectDeadLetters:
         """See `port.DeadLetters`."""
         with application() as cleave:
             return dead_letter_desk.look(cleave, topic, subscription, limit)
-
-    def redrive(self, topic: str, subscription: str, limit: int | None, *, dry_run: bool) -> Redriven:
-        """See `port.DeadLetters`."""
-        with application() as cleave:
-            return dead_letter_desk.redrive(cleave, topic, subscription, limit, dry_run=dry_run)

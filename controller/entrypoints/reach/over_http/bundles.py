@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.topic_name import checked_namespace
-from controller.bundles.domain.splitting.bundle_choice import BUNDLE_CHOICES
 from controller.bundles.services.split_policies import PolicyOfNamespace
 from controller.bundles.store import views as bundle_views
 from controller.bundles.store.cycles import StoredCycle
-from controller.bundles.store.namespaces import BalancingMode
-from controller.client.servers import path_part
 from controller.entrypoints.reach.columns import BROKER, BUNDLE, PROPOSAL
 from controller.entrypoints.reach.over_http.calls import API, Calls, chosen, namespace_path, told
 from controller.entrypoints.reach.port import FoundBrokers, FoundBundles, Row
 
 if TYPE_CHECKING:
-    from controller.bundles.services.manual_acts import ManualSplit
+    pass
 
 Told = TypeVar("Told", StoredCycle, PolicyOfNamespace)
 _DIGITS = {
@@ -60,13 +56,6 @@ class HttpBundles:
             for row in rows
         ]
 
-    def answer(self, proposal_ids: Sequence[int], *, refuse: str | None, dry_run: bool) -> Sequence[Row]:
-        """See `port.Bundles`."""
-        path = f"{API}/bundles/proposals/{'approve' if refuse is None else 'refuse'}"
-        said = None if refuse is None else {"reason": refuse}
-        answer = self.calls.change("POST", path, said, dry_run, proposal_id=list(proposal_ids))
-        return list(told(answer, "proposals"))
-
     def brokers(self) -> FoundBrokers:
         """See `port.Bundles`."""
         active = told(self.calls.get(f"{API}/bundles/brokers/active"), "brokers")
@@ -79,35 +68,9 @@ class HttpBundles:
         found: str | None = told(self.calls.get(f"{API}/bundles/of-topic", topic=topic), "bundle")
         return found
 
-    def split(self, asked: ManualSplit, *, unload: bool, dry_run: bool) -> Row:
-        """See `port.Bundles`."""
-        said = {**asdict(asked), "unload": unload}
-        del said["bundle"]
-        answer = self.calls.change("POST", f"{_bundle_path(asked.bundle)}/split", said, dry_run)
-        return chosen(answer, ("bundle", "parts") if dry_run else ("bundle", "parts", "outcome"))
-
-    def unload(self, bundle: str, to: str | None, *, dry_run: bool) -> Row:
-        """See `port.Bundles`."""
-        answer = self.calls.change("POST", f"{_bundle_path(bundle)}/unload", {"destination": to}, dry_run)
-        known = ("bundle", "owner", "destination")
-        return chosen(answer, known if dry_run else (*known, "outcome"))
-
-    def set_mode(self, namespace: str, to: BalancingMode, *, dry_run: bool) -> Row:
-        """See `port.Bundles`."""
-        path = f"{_namespace_path(namespace)}/mode"
-        answer = self.calls.change("POST", path, {"mode": to.value}, dry_run)
-        return chosen(answer, ("namespace", "mode", "row_version"))
-
     def split_policy(self, namespace: str) -> PolicyOfNamespace:
         """See `port.Bundles`."""
         return _told(PolicyOfNamespace, self.calls.get(f"{_namespace_path(namespace)}/policy"))
-
-    def change_split_policy(
-        self, namespace: str, knobs: Mapping[str, Any], *, replace: bool, dry_run: bool
-    ) -> PolicyOfNamespace:
-        """See `port.Bundles`."""
-        path, how = f"{_namespace_path(namespace)}/policy", "replace" if replace else "patch"
-        return _told(PolicyOfNamespace, self.calls.change("POST", path, dict(knobs), dry_run, how=how))
 
     def merges(self, namespace: str | None) -> Sequence[Row]:
         """See `port.Bundles`."""
@@ -120,14 +83,6 @@ class HttpBundles:
 
 def _namespace_path(namespace: str) -> str:
     return f"{namespace_path(checked_namespace(namespace))}/bundles"
-
-
-def _bundle_path(text: str) -> str:
-    """Of a bundle as people write it. Raises InvalidInput for what is none."""
-    namespace, _, part = text.rpartition("/")
-    if part not in BUNDLE_CHOICES:
-        namespace, part = (parsed := NamespaceBundle.parse(text)).namespace, parsed.range_text
-    return f"{_namespace_path(namespace)}/{path_part(part)}"
 
 
 def _told(kind: type[Told], answer: Any) -> Told:

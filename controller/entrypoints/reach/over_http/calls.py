@@ -7,6 +7,7 @@ Other refusals are the server's, with its reason.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +17,7 @@ import httpx
 import tenacity
 from pydantic import BaseModel, ValidationError
 
+from controller.actions.fields import PATH_FORMS
 from controller.client.servers import Servers, path_part
 from controller.domain.errors import InvalidInput, Retryable, StoreUnavailable, Terminal, TokenOutOfTime
 from controller.domain.operation import OperationState
@@ -38,8 +40,11 @@ BACKTEST_SECONDS = 240.0
 LONGEST_WAIT_SECONDS = 60.0
 """For an operation within one call, as the server allows; from then on it is asked how far it is."""
 PAGE = 1000
-_PARTS = {"topic": 3, "namespace": 2}
-_FORMS = {"topic": "topic://tenant/namespace/name", "namespace": "tenant/namespace"}
+_FORMS = {
+    "topic": "topic://tenant/namespace/name",
+    "namespace": "tenant/namespace",
+    "bundle": "tenant/namespace/0x00000000_0x40000000",
+}
 _INSTANTS = frozenset({"at", "since", "until", "deadline", "not_before"})
 _OF_INSTANTS = ("_at", "_since", "_until")
 """How their names end."""
@@ -185,14 +190,19 @@ class Calls:
 
 def _path_of(declaration: AnyAction | Question, request: BaseModel) -> str:
     """Return the path of the declaration with the fields of the request that the path names."""
-    path = declaration.path
-    for name in declaration.path_fields:
-        value = str(getattr(request, name))
-        parts = value.removeprefix("topic://").split("/") if name in ("topic", "namespace") else [value]
-        if name in _PARTS and (len(parts) != _PARTS[name] or not all(parts)):
-            raise InvalidInput(f"{shown(value)} is no name of a {name}; write {_FORMS[name]}")
-        path = path.replace(f"{{{name}}}", "/".join(path_part(part) for part in parts))
-    return path
+    return re.sub(
+        r"{(\w+)}", lambda name: _in_path(name[1], str(getattr(request, name[1]))), declaration.path
+    )
+
+
+def _in_path(name: str, value: str) -> str:
+    """Return the field as it stands in a path. Raises InvalidInput for a value that has not the parts of such a field."""
+    form = PATH_FORMS.get(name, f"{{{name}}}")
+    names = re.findall(r"{(\w+)}", form)
+    parts = value.removeprefix("topic://").split("/") if name in PATH_FORMS else [value]
+    if name in PATH_FORMS and (len(parts) != len(names) or not all(parts)):
+        raise InvalidInput(f"{shown(value)} is no name of a {name}; write {_FORMS[name]}")
+    return form.format(**dict(zip(names, map(path_part, parts), strict=True)))
 
 
 def _response_of(action: AnyAction, answer: Any) -> Response:

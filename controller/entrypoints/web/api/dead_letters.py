@@ -1,27 +1,23 @@
-"""Dead letters of a subscription: the oldest, with their payloads, and back into the topic with them."""
+"""Dead letters of a subscription: the oldest, with their payloads."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from controller.entrypoints import dead_letter_desk
 from controller.entrypoints.web.acting import AtDesk
-from controller.entrypoints.web.api.changes import Changing
 from controller.entrypoints.web.api.paging import Asked, Page, written
 from controller.entrypoints.web.asked import Topic
 from controller.entrypoints.web.demands import ADMINISTER, DemandingRoute
 from controller.entrypoints.web.paths import TOPIC_PATH, Name
 from controller.entrypoints.web.refusals import REFUSALS
-from controller.store.postgres.engine import Store
 
 router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["dead letters"])
 _PATH = TOPIC_PATH + "/subscriptions/{subscription}/dead-letters"
-AtMost = Annotated[int, Query(ge=1, le=1000, description="Messages at most.", examples=[10])]
 
 
 class DeadLetter(BaseModel):
@@ -48,14 +44,6 @@ class DeadLetters(Page[DeadLetter]):
     count: int = Field(examples=[3])
 
 
-class PutBack(BaseModel):
-    """How many were put back, or would be, and how many are left."""
-
-    dry_run: bool
-    messages: int = Field(examples=[3])
-    left: int = Field(examples=[0])
-
-
 @router.get(_PATH, dependencies=[ADMINISTER], response_model=DeadLetters)
 def list_dead_letters(acting: AtDesk, topic: Topic, subscription: Name, paging: Asked) -> dict[str, Any]:
     """Dead letters, the oldest first. They are read alone: who reads them besides is cut off."""
@@ -63,14 +51,3 @@ def list_dead_letters(acting: AtDesk, topic: Topic, subscription: Name, paging: 
     found = dead_letter_desk.look(acting.app, topic, subscription, paging.limit, after=after)
     following = None if found.goes_on_after is None else written([found.goes_on_after])
     return {"log": found.log, "count": found.count, "items": found.rows, "next": following}
-
-
-@router.post(f"{_PATH}/redrive", dependencies=[ADMINISTER])
-def redrive(change: Changing, topic: Topic, subscription: Name, limit: AtMost = 1000) -> PutBack:
-    """Put the oldest back into their topic as new messages: every subscription of the topic gets them."""
-
-    def put_back(_: Store) -> PutBack:
-        found = dead_letter_desk.redrive(change.app, topic, subscription, limit, dry_run=change.dry_run)
-        return PutBack(dry_run=change.dry_run, **asdict(found))
-
-    return change.once(PutBack, put_back)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from controller.actions.action import all_actions
+from controller.actions.dead_letters import MOST_OF_A_PART
 from controller.bootstrap import application
 from controller.client.dead_letters import Origin
 from controller.dataplane.base import OutgoingMessage
@@ -387,18 +388,45 @@ def _keys(text: str) -> list[str]:
 
 @pytest.mark.usefixtures("fleet")
 def test_dead_letters_are_put_back_over_http_call_by_call(
-    http: OverHttp, cleave: CommandLine, monkeypatch: pytest.MonkeyPatch
+    http: OverHttp, cleave: CommandLine, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dead_letters, "PAGE", 2)
     some = ("dead-letters", "list", TOPIC, "billing", "--limit", "3")
     assert len(http.json(*some)) == 3
     assert http.json(*some) == cleave.json(*some)
+    park(database, [letter(number) for number in range(3, 2 * MOST_OF_A_PART + 3)])
 
+    path = f"/api/v1/topics/{TOPIC}/subscriptions/billing/dead-letters/redrive"
+    part = http.call("POST", path, {})
+    assert (part["messages"], part["left"]) == (MOST_OF_A_PART, MOST_OF_A_PART + 3)
     document = http.json("dead-letters", "redrive", TOPIC, "billing")
 
-    assert (document["messages"], document["left"], document["result"]) == (3, 0, "put back")
+    assert (document["messages"], document["left"]) == (MOST_OF_A_PART + 3, 0)
     assert cleave.json("dead-letters", "list", TOPIC, "billing") == []
     assert http.json("dead-letters", "redrive", TOPIC, "billing")["messages"] == 0
+
+
+@pytest.mark.usefixtures("fleet")
+@pytest.mark.parametrize("over_http", [True, False], ids=["over-http", "beside-the-database"])
+def test_as_many_dead_letters_are_put_back_as_the_limit_says(
+    http: OverHttp, cleave: CommandLine, database: str, over_http: bool
+) -> None:
+    park(database, [letter(number) for number in range(3, MOST_OF_A_PART + 13)])
+    way, limit = http if over_http else cleave, str(MOST_OF_A_PART + 5)
+
+    rehearsed = way.json("dead-letters", "redrive", TOPIC, "billing", "--limit", limit, "--dry-run")
+    document = way.json("dead-letters", "redrive", TOPIC, "billing", "--limit", limit)
+
+    assert (document["messages"], document["left"]) == (MOST_OF_A_PART + 5, 8)
+    assert {**document, "dry_run": True} == rehearsed
+
+
+def park(database: str, letters: Sequence[OutgoingMessage]) -> None:
+    """Append dead letters of the subscription `billing`."""
+    with application(Settings(database_url=database)) as app:
+        log = DeadLetterLogs(app.store, app.planes).find(f"topic://{TOPIC}", "billing")
+        with closing(app.log_client(log.data_plane)) as logs:
+            logs.append(log.backing_topic, letters, producer="other", sequence=1)
 
 
 @pytest.mark.usefixtures("fleet")

@@ -117,7 +117,7 @@ def test_a_cycle_is_proposed_approved_applied_and_replayed(desk: Desk) -> None:
     assert desk.cleave.json("bundles", "replay", str(cycle["cycle_id"]))["is_same"]
 
     desk.cleave.ok("bundles", "mode", NAMESPACE, "approval")
-    [row] = desk.cleave.json("bundles", "approve", number)
+    [row] = desk.cleave.json("bundles", "approve", number)["proposals"]
     assert row["state"] == "approved"
     assert number in desk.cleave.rehearsed("bundles", "apply")
     applied = desk.cleave.json("bundles", "apply")
@@ -190,32 +190,39 @@ def test_settings_that_are_no_json_or_out_of_range_are_one_line(
 
 def test_a_split_policy_is_shown_set_rehearsed_and_taken_back(desk: Desk) -> None:
     desk.uneven()
-    words = ("bundles", "policy", NAMESPACE)
-    assert desk.cleave.json(*words)["overrides"] == {}
-    assert desk.cleave.json(*words)["effective"]["cooldown_seconds"] == 120
+    show, change = ("bundles", "policy", NAMESPACE), ("bundles", "set-policy", NAMESPACE)
+    assert desk.cleave.json(*show)["overrides"] == {}
+    assert desk.cleave.json(*show)["effective"]["cooldown_seconds"] == 120
 
-    rehearsed = desk.cleave.json(*words, "max_topics=500", "--dry-run")
+    rehearsed = desk.cleave.json(*change, "max_topics=500", "--dry-run")
     assert rehearsed["effective"]["max_topics"] == 500
-    assert desk.cleave.json(*words)["overrides"] == {}
-    desk.cleave.ok(*words, "max_topics=500", "cooldown_seconds=600")
-    assert desk.cleave.json(*words)["overrides"] == {"max_topics": 500, "cooldown_seconds": 600}
-    assert desk.cleave.json(*words, "max_topics=null")["overrides"] == {"cooldown_seconds": 600}
-    assert desk.cleave.json(*words, "enabled=false", "--replace")["overrides"] == {"enabled": False}
+    assert desk.cleave.json(*show)["overrides"] == {}
+    desk.cleave.ok(*change, "max_topics=500", "cooldown_seconds=600")
+    assert desk.cleave.json(*show)["overrides"] == {"max_topics": 500, "cooldown_seconds": 600}
+    assert desk.cleave.json(*change, "max_topics=null")["overrides"] == {"cooldown_seconds": 600}
+    assert desk.cleave.json(*change, "enabled=false", "--replace")["overrides"] == {"enabled": False}
+    assert desk.cleave.json(*change, "--replace")["overrides"] == {}
 
-    assert "needs positions" in desk.cleave.refused(*words, "algorithm=specified_positions_divide")
-    assert "cannot be set here" in desk.cleave.refused(*words, "max_topic=3")
-    assert "collect its reports first" in desk.cleave.refused("bundles", "policy", "acme/none")
+    assert "needs positions" in desk.cleave.refused(*change, "algorithm=specified_positions_divide")
+    assert "cannot be set here" in desk.cleave.refused(*change, "max_topic=3")
+    for verb in ("policy", "set-policy"):
+        assert "collect its reports first" in desk.cleave.refused("bundles", verb, "acme/none")
 
 
 def test_a_form_sets_the_split_policy_too(desk: Desk) -> None:
     desk.uneven()
     params = {"namespace": f" {NAMESPACE} ", "knobs": {"max_bundles": 7}, "dry_run": False}
-    extras = {"pulsar_cluster": CLUSTER}
-    url = os.environ["CLEAVE_DATABASE_URL"]
-    assert tasks.bundle_policy(dsn=url, extras=extras, actor="ann", params=params)["overrides"] == {
-        "max_bundles": 7
-    }
+    response = tasks.perform(
+        "bundles set-policy",
+        dsn=os.environ["CLEAVE_DATABASE_URL"],
+        extras={"pulsar_cluster": CLUSTER},
+        params=params,
+        request_key="a run",
+        actor="ann",
+    )
+    assert response["overrides"] == {"max_bundles": 7}
     assert desk.cleave.json("bundles", "policy", NAMESPACE)["effective"]["max_bundles"] == 7
+    assert desk.cleave.column("SELECT actor FROM inspect.bundles_namespaces") == ["ann"]
 
 
 def test_one_namespace_s_policy_does_not_end_the_cycle_of_all(desk: Desk) -> None:

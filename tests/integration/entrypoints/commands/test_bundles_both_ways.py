@@ -32,12 +32,13 @@ LOOKS = (
 CHANGES = (
     f"bundles mode {NAMESPACE} approval",
     "bundles approve {proposal}",
-    f"bundles policy {NAMESPACE} max_topics=500",
-    f"bundles policy {NAMESPACE} max_topics=null cooldown_seconds=60",
-    f"bundles policy {NAMESPACE} max_topics=400 --replace",
-    f"bundles unload {LOW} --to {{broker}}",
+    f"bundles set-policy {NAMESPACE} max_topics=500",
+    f"bundles set-policy {NAMESPACE} max_topics=null cooldown_seconds=60",
+    f"bundles set-policy {NAMESPACE} max_topics=400 --replace",
+    f"bundles set-policy {NAMESPACE} --replace",
+    f"bundles unload {LOW} --destination {{broker}}",
     f"bundles split {LOW} --parts 4",
-    f"bundles split {HIGH} --position 0xc0000000 --unload",
+    f"bundles split {HIGH} --positions 0xc0000000 --unload",
 )
 """Each is rehearsed both ways, and then done: over HTTP, or by the database, one after the other."""
 REFUSED = (
@@ -45,17 +46,21 @@ REFUSED = (
     "bundles hash persistent://only/two",
     "bundles merges acme/none",
     "bundles policy acme/none",
-    "bundles policy acme/none max_topics=3",
+    "bundles set-policy acme/none max_topics=3",
     "bundles policy nonsense",
-    f"bundles policy {NAMESPACE} max_topics=-1",
-    f"bundles policy {NAMESPACE} colour=red",
+    "bundles set-policy nonsense",
+    "bundles mode nonsense approval",
+    f"bundles mode {NAMESPACE} sometimes",
+    "bundles approve first",
+    f"bundles set-policy {NAMESPACE} max_topics=-1",
+    f"bundles set-policy {NAMESPACE} colour=red",
     "bundles mode acme/none approval",
     "bundles approve 99",
     "bundles approve 1",
     "bundles replay 99",
-    f"bundles unload {LOW} --to nobody:1",
+    f"bundles unload {LOW} --destination nobody:1",
     "bundles unload nonsense",
-    f"bundles split {LOW} --position 0x0",
+    f"bundles split {LOW} --positions 0x0",
     f"bundles split {LOW} --algorithm no_such_divide",
     "bundles split acme/none/HOT",
     "bundles split LARGEST",
@@ -120,12 +125,14 @@ def test_each_act_is_rehearsed_alike_and_done(both: tuple[Desk, OverHttp], over_
         assert (http.rows(), desk.bench.cluster.acts) == (before, acts), line
         done.append(way.json(*asked))
 
-    mode, [answer], *policies, unloaded, first, second = done
+    mode, answers, *policies, unloaded, first, second = done
+    [answer] = answers["proposals"]
     assert (mode["mode"], answer["state"]) == ("approval", "approved")
     assert [one["overrides"] for one in policies] == [
         {"max_topics": 500},
         {"cooldown_seconds": 60},
         {"max_topics": 400},
+        {},
     ]
     assert (unloaded["owner"], unloaded["outcome"]) == (named["broker"], "done")
     assert ([len(one["parts"]) for one in (first, second)], second["outcome"]) == ([4, 2], "done")
@@ -141,8 +148,15 @@ def test_proposals_are_refused_for_a_reason_all_or_none(both: tuple[Desk, OverHt
 
     answers = http.json("bundles", "approve", *proposals, "--refuse", "not now")
 
-    assert {one["state"] for one in answers} == {"refused"}
+    assert {one["state"] for one in answers["proposals"]} == {"refused"}
     assert {row["outcome"] for row in desk.cleave.json("bundles", "proposals")} == {"not now"}
+
+
+def test_an_empty_reason_refuses_nothing_and_approves_nothing(both: tuple[Desk, OverHttp]) -> None:
+    desk, http = both
+    desk.cleave.ok("bundles", "mode", NAMESPACE, "approval")
+    for way in (http, desk.cleave):
+        assert "refuse=" in way.refused("bundles", "approve", "1", "--refuse", "")
 
 
 def test_a_cycle_is_decided_again_by_the_rules_of_the_command(both: tuple[Desk, OverHttp]) -> None:

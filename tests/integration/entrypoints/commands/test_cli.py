@@ -228,6 +228,7 @@ def test_the_shell_completes_topics_knobs_planes_and_levels(
         "acme/web/clicks",
     ]
     assert completed(database, "policy", "set", "acme/shop/orders", "max_s") == ["max_segments="]
+    assert completed(database, "bundles", "set-policy", "acme/shop", "max_t") == ["max_topics="]
     assert completed(database, "policy", "get", "c") == ["cluster"]
     assert completed(database, "policy", "get", "acme/sho") == ["acme/shop", "acme/shop/orders"]
     assert completed(database, "topics", "create", "a/b/c", "--data-plane", "p") == [

@@ -215,8 +215,7 @@ RIGHTS: dict[tuple[str, str], Right] = {
     **{
         ("POST", path): Right.ADMINISTER
         for path in (
-            "/api/v1/bundles/proposals/approve",
-            "/api/v1/bundles/proposals/refuse",
+            "/api/v1/bundles/proposals/answer",
             f"{BUNDLES}/policy",
             f"{BUNDLES}/mode",
             f"{BUNDLES}/{{bundle}}/split",

@@ -1,0 +1,1 @@
+"""Actions on namespace bundles. They stand above the composition root of bundles, and are loaded by name."""

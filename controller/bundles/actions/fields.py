@@ -1,0 +1,39 @@
+"""Fields that requests about bundles share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from controller.actions.fields import from_text
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring.topic_name import checked_namespace
+from controller.bundles.domain.splitting.bundle_choice import BUNDLE_CHOICES
+
+
+def _bundle_text(text: str) -> str:
+    namespace, _, choice = text.rpartition("/")
+    if choice in BUNDLE_CHOICES:
+        return f"{checked_namespace(namespace)}/{choice}"
+    return str(NamespaceBundle.parse(text))
+
+
+BundleNamespace = Annotated[
+    str,
+    Field(
+        description="tenant/namespace.",
+        examples=["acme/shop"],
+        json_schema_extra={"pattern": r"^\s*[^/\s]+/[^/\s]+\s*$"},
+    ),
+    from_text(checked_namespace),
+]
+BundleText = Annotated[
+    str,
+    Field(
+        description="tenant/namespace/0x00000000_0x40000000, or tenant/namespace/LARGEST or HOT.",
+        examples=["acme/shop/0x00000000_0x40000000"],
+        json_schema_extra={"pattern": r"^\s*[^/\s]+/[^/\s]+/(0x[0-9a-f]{8}_0x[0-9a-f]{8}|LARGEST|HOT)\s*$"},
+    ),
+    from_text(_bundle_text),
+]

@@ -1,0 +1,126 @@
+"""How bundles of a namespace are balanced and split: its mode, its split policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field
+
+from controller.actions.action import Action
+from controller.actions.context import Context
+from controller.actions.fields import AS_ARGUMENT, ActionRequest, Knobs
+from controller.actions.responses import Response, Row
+from controller.actions.rights import Right
+from controller.bundles.actions.fields import BundleNamespace
+from controller.bundles.services.split_policies import change_split_policy
+from controller.bundles.store import namespaces
+from controller.bundles.store.namespaces import BalancingMode
+
+
+class SetMode(ActionRequest):
+    """Enable a namespace for balancing, or set it back to dry run."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"mode": "approval"}]})
+
+    namespace: BundleNamespace
+    mode: BalancingMode = Field(
+        description="How far proposals of the namespace go without a person: dry-run (shown), approval (applied once approved), "
+        "automatic (applied)."
+    )
+
+
+class SetSplitPolicy(ActionRequest):
+    """Set knobs of a namespace's split policy; they are checked together. The next cycle goes by them."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"knobs": {"max_topics": 500}}]})
+
+    namespace: BundleNamespace
+    knobs: Annotated[Knobs, AS_ARGUMENT] = Field(
+        default={}, description="Knobs by name, such as max_topics=500; null takes a knob back."
+    )
+    replace: bool = Field(False, description="Take every knob back that is not given.")
+
+
+class BalancingModeResponse(Response):
+    """The mode of a namespace; in a dry run as it would be."""
+
+    namespace: str = Field(examples=["acme/shop"])
+    mode: BalancingMode
+    row_version: int
+
+    def sentence(self) -> str:
+        """See `Response`."""
+        return f"{self.namespace}: balancing {'would be' if self.dry_run else 'is'} {self.mode.value}"
+
+    def rows(self) -> Sequence[Row]:
+        """See `Response`."""
+        return [{"namespace": self.namespace, "mode": self.mode.value, "row_version": self.row_version}]
+
+
+class SplitPolicyResponse(Response):
+    """The split policy of a namespace; in a dry run as it would be."""
+
+    namespace: str = Field(examples=["acme/shop"])
+    effective: dict[str, Any] = Field(description="Every knob in force.", examples=[{"max_topics": 500}])
+    overrides: dict[str, Any] = Field(
+        description="Knobs that the namespace sets.", examples=[{"max_topics": 500}]
+    )
+
+    def sentence(self) -> str:
+        """See `Response`."""
+        knobs = ", ".join(f"{knob}={value}" for knob, value in self.overrides.items()) or "no knob"
+        return f"{self.namespace} {'would set' if self.dry_run else 'sets'} {knobs}"
+
+    def rows(self) -> Sequence[Row]:
+        """See `Response`."""
+        return [
+            {"knob": knob, "value": value, "from": "namespace" if knob in self.overrides else "default"}
+            for knob, value in self.effective.items()
+        ]
+
+
+def set_mode(context: Context, request: SetMode) -> BalancingModeResponse:
+    """Raises NotFound, LostRace."""
+    cluster = context.app.settings.pulsar_cluster
+    with context.store.transaction() as tx:
+        seen = namespaces.get_namespace(tx, cluster, request.namespace).row_version
+        row = namespaces.set_mode(
+            tx,
+            cluster,
+            request.namespace,
+            request.mode,
+            actor=context.caller.actor,
+            seen_row_version=seen,
+        )
+    return BalancingModeResponse(
+        dry_run=context.dry_run, namespace=row.namespace, mode=row.mode, row_version=row.row_version
+    )
+
+
+def set_split_policy(context: Context, request: SetSplitPolicy) -> SplitPolicyResponse:
+    """Raises as `change_split_policy`."""
+    policy = change_split_policy(
+        context.store,
+        context.app.settings.pulsar_cluster,
+        request.namespace,
+        request.knobs,
+        actor=context.caller.actor,
+        replace=request.replace,
+    )
+    return SplitPolicyResponse(dry_run=context.dry_run, **asdict(policy))
+
+
+_PATH = "/namespaces/{namespace}/bundles"
+ACTIONS = (
+    Action("bundles mode", f"{_PATH}/mode", Right.ADMINISTER, SetMode, BalancingModeResponse, set_mode),
+    Action(
+        "bundles set-policy",
+        f"{_PATH}/policy",
+        Right.ADMINISTER,
+        SetSplitPolicy,
+        SplitPolicyResponse,
+        set_split_policy,
+    ),
+)
