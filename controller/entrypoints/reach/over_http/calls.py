@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from controller.client.servers import Servers, path_part
 from controller.domain.errors import InvalidInput, Retryable, StoreUnavailable, Terminal, TokenOutOfTime
+from controller.domain.names import CLUSTER
 from controller.domain.operation import OperationState
 from controller.domain.shown import shown
 from controller.entrypoints.reach.port import Row
@@ -106,6 +107,7 @@ class Calls:
         """Perform the action on the server, and wait for its operation as the options say."""
         from controller.actions.responses import OperationResponse
 
+        request = self._completed(action, request)
         wait_seconds = 0.0 if options.dry_run else min(options.wait_seconds, LONGEST_WAIT_SECONDS)
         answer = self.change(
             action.method,
@@ -125,6 +127,14 @@ class Calls:
             )
             return response.model_copy(update=now)
         return response
+
+    def _completed(self, action: AnyAction, request: BaseModel) -> BaseModel:
+        """Return the request with the fields of the path that the caller has left out, as the lookup of the action has them."""
+        missing = [name for name in action.path_fields if getattr(request, name) is None]
+        if action.lookup is None or not missing:
+            return request
+        document = self.get(API + action.lookup.format_map(request.model_dump(mode="json")))
+        return request.model_copy(update={name: told(document, name) for name in missing})
 
     def ask(self, question: Question, request: QuestionRequest, *, limit: int | None) -> Iterator[Row]:
         """Yield the answers, `limit` at most, page by page; their instants are instants."""
@@ -188,11 +198,22 @@ def _path_of(declaration: AnyAction | Question, request: BaseModel) -> str:
     path = declaration.path
     for name in declaration.path_fields:
         value = str(getattr(request, name))
+        if name == "level":
+            path = path.replace("{level}", level_path(value))
+            continue
         parts = value.removeprefix("topic://").split("/") if name in ("topic", "namespace") else [value]
         if name in _PARTS and (len(parts) != _PARTS[name] or not all(parts)):
             raise InvalidInput(f"{shown(value)} is no name of a {name}; write {_FORMS[name]}")
         path = path.replace(f"{{{name}}}", "/".join(path_part(part) for part in parts))
     return path
+
+
+def level_path(level: str) -> str:
+    """Return the path of a level of policy, below `/policies`."""
+    parts = "/".join(path_part(part) for part in level.removeprefix("topic://").split("/"))
+    if level == CLUSTER:
+        return parts
+    return f"topics/{parts}" if "://" in level else f"namespaces/{parts}"
 
 
 def _response_of(action: AnyAction, answer: Any) -> Response:
