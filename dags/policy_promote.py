@@ -13,29 +13,23 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
-from airflow.sdk import Param, dag
+from airflow.sdk import dag
 from cleave_dags import (
     POOL,
     access,
+    action_params,
     approver,
     cleave_task,
     form,
     request,
-    topic_param,
 )
 
 from cleave_provider.failures import RetryableOnly
 from cleave_provider.versions import HAS_RETRY_POLICIES
 from controller.entrypoints import tasks
 
-DAYS = Param(
-    14,
-    type="integer",
-    minimum=3,
-    maximum=400,
-    title="Days",
-    description="Days of the topic's past that both policies are weighed on.",
-)
+PARAMS = action_params("policy promote")
+del PARAMS["dry_run"]  # a dry run leaves no evidence that somebody could approve
 RETRIES: dict[str, Any] = {"retry_policy": RetryableOnly()} if HAS_RETRY_POLICIES else {}
 PATIENCE = timedelta(days=7)
 """How long the approval waits. After that nothing is promoted."""
@@ -46,7 +40,7 @@ WAITS: dict[str, Any] = {"response_timeout" if HAS_RESPONSE_TIMEOUT else "execut
 
 @dag(
     dag_display_name="Cleave: promote a policy",
-    **{**form(__doc__, topic=topic_param(), days=DAYS), "dagrun_timeout": PATIENCE + timedelta(hours=2)},
+    **{**form(__doc__, **PARAMS), "dagrun_timeout": PATIENCE + timedelta(hours=2)},
 )
 def policy_promote() -> None:
     @cleave_task(retries=1)

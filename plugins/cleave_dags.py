@@ -74,19 +74,18 @@ def scheduled(seconds: int, doc: str | None, **params: Param) -> dict[str, Any]:
     }
 
 
-def by_hand(doc: str | None, **params: Param) -> dict[str, Any]:
-    """Arguments of a form about a topic: which one, what, why, and whether to do it."""
-    return form(doc, topic=topic_param(), **params, **_request_params())
-
-
-def action_dag(dag_id: str, title: str, action: str, doc: str | None) -> DAG:
-    """Return the DAG that is the form of an action: one task, which performs the action with the values of the form."""
-    params = {
+def action_params(action: str) -> dict[str, Param]:
+    """Return the fields of the form of an action."""
+    return {
         name: Param(*([field.pop("default")] if "default" in field else []), **field)
         for name, field in tasks.form_fields(action).items()
     }
 
-    @dag(dag_id=dag_id, dag_display_name=title, **form(doc, **params))
+
+def action_dag(dag_id: str, title: str, action: str, doc: str | None) -> DAG:
+    """Return the DAG that is the form of an action: one task, which performs the action with the values of the form."""
+
+    @dag(dag_id=dag_id, dag_display_name=title, **form(doc, **action_params(action)))
     def action_form() -> None:
         @cleave_task(priority=10, task_id=action.rsplit(maxsplit=1)[-1])
         def perform(params: dict[str, Any]) -> dict[str, Any]:
@@ -117,42 +116,9 @@ def dry_run_param() -> Param:
     return Param(False, type="boolean", title="Dry run", description=description)
 
 
-def knobs_params(where: str) -> dict[str, Param]:
-    """Fields of a form that sets knobs, `where` they are listed: which ones, and whether the others go."""
-    return {
-        "knobs": Param({}, type="object", title="Knobs", description=f"As JSON, by name; see {where}."),
-        "replace": Param(
-            False, type="boolean", title="Replace", description="Take every knob back that is not given."
-        ),
-    }
-
-
-def topic_param() -> Param:
-    """A topic's name, with or without its scheme."""
-    return Param(
-        type="string",
-        title="Topic",
-        description="tenant/namespace/name, with topic:// or persistent:// before it or without; a name alone is in "
-        "public/default.",
-        pattern=r"^\s*(((topic|persistent)://)?[^/\s]+/[^/\s]+/)?[^/\s]+\s*$",
-    )
-
-
 def reason_param(description: str) -> Param:
     """Why something is asked for."""
     return Param("asked for in Airflow", type="string", minLength=1, title="Reason", description=description)
-
-
-def _request_params() -> dict[str, Param]:
-    """The fields that every form has at its end."""
-    waits = "How long one attempt waits for the operation. It goes on in any case; a retry waits for the same one."
-    return {
-        "reason": reason_param("Why, for the journal."),
-        "timeout_seconds": Param(
-            60, type="integer", minimum=1, maximum=3600, title="Timeout in seconds", description=waits
-        ),
-        "dry_run": dry_run_param(),
-    }
 
 
 def cleave_task(

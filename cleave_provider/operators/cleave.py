@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import get_current_context
@@ -20,6 +20,7 @@ from cleave_provider.operators.retried import RetriedOperator
 from cleave_provider.request import request_of
 
 if TYPE_CHECKING:
+    from airflow.sdk import BaseOperatorLink
     from airflow.sdk.definitions.context import Context
     from pydantic.fields import FieldInfo
 
@@ -62,7 +63,7 @@ class ActionOperator(CleaveOperator):
 
     action: ClassVar[str]
     """Its name, as `cleave` knows it."""
-    operator_extra_links = (OperationLink(),)
+    operator_extra_links: Collection[BaseOperatorLink] = (OperationLink(),)
 
     def __init_subclass__(cls, *, action: str, **kwargs: Any) -> None:
         from controller.actions.action import find_action
@@ -89,10 +90,13 @@ class ActionOperator(CleaveOperator):
     def _perform(
         self, access: dict[str, Any], request: Mapping[str, str], *, is_dry_run: bool
     ) -> dict[str, Any]:
+        from controller.actions.action import find_action
         from controller.entrypoints import tasks
 
         params = _given({name: _plain(getattr(self, name)) for name in self.template_fields})
-        how = {"timeout_seconds": self.timeout_seconds, "dry_run": is_dry_run}
+        how: dict[str, Any] = {"dry_run": is_dry_run}
+        if find_action(self.action).is_waited_for:
+            how["timeout_seconds"] = self.timeout_seconds
         return tasks.perform(
             self.action,
             **access,
@@ -139,54 +143,11 @@ class RebucketSegmentOperator(ActionOperator, action="segments rebucket"):
     """See the request."""
 
 
-class SetAutoScalePolicyOperator(CleaveOperator):
-    """Set the auto-scale policy of the cluster, a namespace or a topic.
+class SetAutoScalePolicyOperator(ActionOperator, action="policy set"):
+    """See the request."""
 
-    :param level: `cluster`, `tenant/namespace`, or `topic://tenant/namespace/name`.
-    :param knobs: by name; None takes a knob back, so that the level above applies.
-    :param replace: take back every knob of the level that is not given.
-    :param dry_run: say which knobs would change and which topics would be treated differently at once, and change nothing.
-    """
-
-    template_fields: Sequence[str] = ("level", "knobs")
     template_fields_renderers: ClassVar[dict[str, str]] = {"knobs": "json"}
     operator_extra_links = (PolicyLink(),)
-
-    def __init__(
-        self,
-        *,
-        level: str,
-        knobs: Mapping[str, Any],
-        replace: bool = False,
-        dry_run: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.level = level
-        self.knobs = knobs
-        self.replace = replace
-        self.is_dry_run = dry_run
-
-    def dry_run(self) -> None:
-        """As that of the acts on segments."""
-        self._set(self.hook.access(), _NOBODY, is_dry_run=True)
-
-    def ask(self, access: dict[str, Any], request: dict[str, str]) -> dict[str, Any]:
-        """See the base."""
-        return self._set(access, request, is_dry_run=self.is_dry_run)
-
-    def _set(self, access: dict[str, Any], request: dict[str, str], *, is_dry_run: bool) -> dict[str, Any]:
-        from controller.entrypoints import tasks
-
-        wish = {
-            "level": self.level,
-            "knobs": dict(self.knobs),
-            "replace": self.replace,
-            "dry_run": is_dry_run,
-        }
-        return tasks.set_policy(
-            **access, params=wish, request_key=request["request_key"], actor=request["actor"]
-        )
 
 
 class BacktestOperator(CleaveOperator):

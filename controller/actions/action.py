@@ -29,6 +29,8 @@ MODULES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "bundles": tuple(
             f"controller.bundles.actions.{name}" for name in ("bundles", "namespaces", "proposals")
         ),
+        "policy": ("controller.actions.policies", "controller.actions.candidates"),
+        "approvals": ("controller.actions.approvals",),
     }
 )
 """Modules with the actions of a subject, by the first word of their names. They are loaded when somebody asks for the subject."""
@@ -41,7 +43,9 @@ class Action(Generic[RequestT, ResponseT]):
     name: str
     """The words of the command, such as `segments split`."""
     path: str
-    """Below `/api/v1`. Fields of the request stand in braces; those of `PATH_FORMS` have several parts."""
+    """Below `/api/v1`. Fields of the request stand in braces; those of `PATH_FORMS` have several parts. `{level}` stands for three
+    paths: `cluster`, `namespaces/{namespace}` and `topics/{topic}`.
+    """
     right: Right
     request: type[RequestT]
     """Field descriptions are the help of options, OpenAPI and forms; the docstring describes the action."""
@@ -56,6 +60,12 @@ class Action(Generic[RequestT, ResponseT]):
     """Whether the action waits although its response is no operation."""
     answer_seconds: float = 30.0
     """How long a server may take to answer, beside the wait for an operation."""
+    cluster_right: Right | None = None
+    """Right that the action demands where its level is the cluster; None: `right`."""
+    lookup: str | None = None
+    """Path of a document with the fields of `path` that a request may leave out; a client reads it before it calls."""
+    computes: bool = False
+    """Whether a server performs the action in a turn to compute."""
 
     @property
     def is_waited_for(self) -> bool:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from controller.actions.dry_run import stage
 from controller.actions.responses import OperationResponse, operation_fields
@@ -19,6 +19,9 @@ from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 from controller.store.postgres.engine import Store
 from controller.store.topics import topics
+
+if TYPE_CHECKING:
+    from controller.services.computing.computers import Computation
 
 OperationResponseT = TypeVar("OperationResponseT", bound=OperationResponse)
 
@@ -52,12 +55,16 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The application, its store (in a dry run a store that rolls back), the caller and the options."""
+    """The application, its store (in a dry run a store that rolls back), the caller and the options.
+
+    `computation`: the turn of a server to compute, for an action that computes; None in a process that serves no others.
+    """
 
     app: Application
     store: Store
     caller: Caller
     options: Options = field(default_factory=Options)
+    computation: Computation | None = None
 
     @property
     def dry_run(self) -> bool:

@@ -39,6 +39,15 @@ class Response(BaseModel):
         """Return the response about this part and the earlier parts."""
         return self
 
+    def title(self) -> str | None:
+        """Return the line above the rows; None where the rows alone say what the action did."""
+        return self.sentence() if self.dry_run or not self.rows() else None
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of the command; not 0 where the action was performed and its answer is no."""
+        return 0
+
     def demand_done(self, wait_seconds: float) -> None:
         """Raise Terminal or Retryable where the response shows that the action has failed, or not ended within `wait_seconds`."""
 

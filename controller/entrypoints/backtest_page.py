@@ -12,9 +12,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from controller.actions import backtest_rows
 from controller.domain.errors import Unsupported
 from controller.domain.shown import duration
-from controller.entrypoints import backtest_rows
 
 LOADS_DRAWN = 8
 """Loads that the page draws, those with the largest cost; the table has all."""

@@ -16,9 +16,9 @@ from prometheus_client.registry import Collector
 from controller import telemetry
 from controller.domain.errors import CleaveError
 from controller.domain.shown import printable
-from controller.entrypoints.reading import snapshot
 from controller.store.fleet_figures import FleetFigures, TopicFigures, fleet_figures
 from controller.store.postgres.engine import Store
+from controller.store.postgres.snapshots import snapshot
 
 log = telemetry.get_logger(__name__)
 

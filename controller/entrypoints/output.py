@@ -21,8 +21,8 @@ from controller.domain.operation import Operation
 from controller.domain.shown import printable
 from controller.domain.whole_numbers import MOST
 
-if TYPE_CHECKING:  # no command but one has a recovery
-    pass
+if TYPE_CHECKING:  # commands that perform no action do not load responses
+    from controller.actions.responses import Response
 
 PIPED_WIDTH = 220
 GAP = 2
@@ -96,6 +96,12 @@ def rows_table(
     names = list(columns or (rows[0].keys() if rows else ()))
     body = Rows(names, rows) if rows else Text("nothing found")
     return body if title is None else Group(Text(title), body)
+
+
+def response_table(response: Response, title: str | None) -> RenderableType:
+    """Return the rows of a response under a title; the title alone where there are no rows."""
+    rows = response.rows()
+    return rows_table(rows, title=title) if rows or title is None else Text(title)
 
 
 class Rows:

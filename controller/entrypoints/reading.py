@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from controller.settings import load_settings
 from controller.store.postgres.engine import Store
+from controller.store.postgres.snapshots import snapshot
 
 
 @contextmanager
@@ -26,11 +27,3 @@ def reading_store(name: str) -> Iterator[Store]:
         yield store
     finally:
         store.dispose()
-
-
-@contextmanager
-def snapshot(store: Store) -> Iterator[Connection]:
-    """The same on a store that is at hand."""
-    with store.transaction() as tx:
-        tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-        yield tx

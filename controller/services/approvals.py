@@ -67,14 +67,12 @@ def some_unasked(store: Store) -> bool:
         return approvals.some_unasked(tx)
 
 
-def answer(
-    store: Store, approval_id: int, *, approve: bool, actor: str, reason: str, dry_run: bool = False
-) -> ApprovalRow:
+def answer(store: Store, approval_id: int, *, approve: bool, actor: str, reason: str) -> ApprovalRow:
     """Approve or reject the proposal. The same answer again changes nothing and returns the first.
 
     Raises NotFound; Conflict where it was answered otherwise, is over its time, or where its segments are no longer there.
     """
-    [row] = answer_all(store, (approval_id,), approve=approve, actor=actor, reason=reason, dry_run=dry_run)
+    [row] = answer_all(store, (approval_id,), approve=approve, actor=actor, reason=reason)
     return row
 
 
@@ -85,7 +83,6 @@ def answer_all(
     approve: bool,
     actor: str,
     reason: str,
-    dry_run: bool = False,
 ) -> list[ApprovalRow]:
     """The same of several, all or none, in the order of their ids."""
     state = ApprovalState.APPROVED if approve else ApprovalState.REJECTED
@@ -95,16 +92,13 @@ def answer_all(
             found = _found(tx, approval_id)
             if found.state is ApprovalState.PENDING:
                 _demand_answerable(found)
-                if dry_run:
-                    rows.append(found)
-                    continue
                 if approvals.answer(tx, approval_id, state, answered_by=actor, outcome=reason):
                     first.add(approval_id)
                 found = _found(tx, approval_id)
             _demand_answered(found, approve=approve)
             rows.append(found)
     for row in rows:
-        if row.approval_id in first:
+        if row.approval_id in first and not store.takes_back:
             about = {"approval_id": row.approval_id, "topic": row.topic, "act": row.act}
             log.info("approval answered", **about, state=state.value, actor=actor)
     return rows

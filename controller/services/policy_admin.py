@@ -20,11 +20,14 @@ from controller.domain.evaluator import decide
 from controller.domain.policy import AutoScalePolicy, PolicyLevel, PolicyOverride, resolve, validate
 from controller.store.decisions import situations
 from controller.store.postgres.engine import Store
+from controller.store.postgres.snapshots import snapshot
 from controller.store.topics import policies, topics
 
 log = telemetry.get_logger(__name__)
 
 Document = dict[str, Any]
+Merge = Callable[[Document], Mapping[str, Any]]
+"""Returns the document that a level is to have, from the present document."""
 MOST_TOPICS = 500
 """Topics that are asked, of a cluster or namespace that has more: spread evenly over their ids."""
 _TOPICS = text("""
@@ -70,9 +73,7 @@ def kind_of(level: str) -> PolicyLevel:
     return PolicyLevel.TOPIC if "://" in level else PolicyLevel.NAMESPACE
 
 
-def change(
-    store: Store, level: str, changed: Callable[[Document], Mapping[str, Any]], *, actor: str
-) -> Changed:
+def change(store: Store, level: str, changed: Merge, *, actor: str) -> Changed:
     """Write the level's document anew, as `changed` makes it of the present one; an empty one removes everything.
 
     Raises TopicNotFound, TopicNotLive, InvalidPolicy where it does not fit the levels above, LostRace.
@@ -89,9 +90,7 @@ def change(
     return found
 
 
-def change_in(
-    tx: Connection, level: str, changed: Callable[[Document], Mapping[str, Any]], *, actor: str
-) -> Changed:
+def change_in(tx: Connection, level: str, changed: Merge, *, actor: str) -> Changed:
     """The same in a transaction that is open."""
     before = stored(tx, level)
     _write(tx, level, dict(changed(dict(before))), actor)
@@ -132,22 +131,22 @@ def _write(tx: Connection, level: str, document: Document, actor: str) -> None:
 
 
 def preview(
-    tx: Connection,
+    store: Store,
     planes: Mapping[str, DataPlane],
     level: str,
-    changed: Callable[[Document], Mapping[str, Any]],
+    changed: Merge,
 ) -> Consequences:
     """Asks with the changed policy in place of the one in force: the same situations twice, at one instant, so that what differs
     is the policy's doing alone. Nothing is written or locked. Raises what the change itself would, but LostRace.
     """
-    before = stored(tx, level)
-    document = dict(changed(dict(before)))
-    after = _demand_valid(tx, level, document)
-    names, topics_in_all = _topics(tx, level)
     capabilities = {name: plane.capabilities for name, plane in planes.items()}
-    instead = policies.in_force_with(tx, names, kind_of(level), after)
-    now = situations.load_situations(tx, names, capabilities)
-    then = situations.load_situations(tx, names, capabilities, instead=instead)
+    with snapshot(store) as tx:
+        before = stored(tx, level)
+        after = _demand_valid(tx, level, dict(changed(dict(before))))
+        names, topics_in_all = _topics(tx, level)
+        instead = policies.in_force_with(tx, names, kind_of(level), after)
+        now = situations.load_situations(tx, names, capabilities)
+        then = situations.load_situations(tx, names, capabilities, instead=instead)
     others = []
     for topic_id in sorted(now.keys() & then.keys()):
         acts = decide(now[topic_id]).decisions

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from controller.actions import backtest_rows
 from controller.backtest.load_series import of_messages
 from controller.domain.policy import AutoScalePolicy
-from controller.entrypoints import backtest_rows
 from controller.entrypoints.backtest_page import write_page
 from controller.services.policy_backtest import _read
 from spark_jobs.policy_backtest import Candidate, Question, compute_here, rates_of_trace

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
 from controller import telemetry
 from controller.actions.action import AnyAction, actions_of
@@ -17,7 +16,7 @@ from controller.actions.fields import fill_in
 from controller.actions.responses import Response
 from controller.entrypoints.commands.options import AsJson, DryRun, NoWait, TimeoutSeconds
 from controller.entrypoints.commands.parameters import keyword, parameter_of
-from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.output import emit, response_table
 from controller.entrypoints.reach.chosen import perform
 
 
@@ -52,6 +51,8 @@ def command_of(action: AnyAction) -> Callable[..., None]:
         response = perform(action, request, options)
         print_response(response, as_json)
         response.demand_done(options.wait_seconds)
+        if response.exit_code:
+            raise typer.Exit(response.exit_code)
 
     def run(**values: Any) -> None:
         command(**{"no_wait": False, "timeout_seconds": 0.0, "yes": False, **values})
@@ -70,10 +71,7 @@ def command_of(action: AnyAction) -> Callable[..., None]:
 
 def print_response(response: Response, as_json: bool) -> None:
     """Print the response: a table for people, the document for programs."""
-    title = response.sentence() if response.dry_run else None
-    rows = response.rows()
-    table = rows_table(rows, title=title) if rows or title is None else Text(title)
-    emit(as_json, response.model_dump(mode="json"), table)
+    emit(as_json, response.model_dump(mode="json"), response_table(response, response.title()))
 
 
 def _common_parameters(action: AnyAction) -> Sequence[inspect.Parameter]:

@@ -13,9 +13,10 @@ from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from controller.actions import backtest_rows
 from controller.domain.errors import InvalidInput
 from controller.domain.names import topic_name
-from controller.entrypoints import backtest_requests, backtest_rows, completion
+from controller.entrypoints import backtest_requests, completion
 from controller.entrypoints.backtest_requests import AskedBacktest
 from controller.entrypoints.commands.options import AsJson, From, Limit, To
 from controller.entrypoints.output import cell, emit, rows_table, say

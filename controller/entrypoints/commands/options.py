@@ -10,7 +10,6 @@ import typer
 
 from controller.dataplane.registry import PLANE_NAMES
 from controller.domain.errors import Conflict, InvalidInput, InvalidLayoutChange, InvalidRange, NotFound
-from controller.domain.names import demand_reason
 from controller.entrypoints import completion
 
 MAX_WAIT_SECONDS = 366 * 86_400.0
@@ -22,10 +21,6 @@ def _wait(seconds: float) -> float:
             f"--timeout-seconds {seconds:g} is no time to wait; give 0 to {MAX_WAIT_SECONDS:g}"
         )
     return seconds
-
-
-def _said(reason: str) -> str:
-    return demand_reason("--reason", reason)
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
@@ -42,7 +37,6 @@ TimeoutSeconds = Annotated[
     float, typer.Option("--timeout-seconds", help="How long to wait for the operation.", callback=_wait)
 ]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Return once the intent is in the journal.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why, for the journal.", callback=_said)]
 From = Annotated[
     str | None,
     typer.Option("--from", help="From this instant on (2026-11-21T03:00:00Z), or so long ago (12h, 7d)."),

@@ -19,6 +19,7 @@ _COMPLETIONS: Mapping[str, Callable[..., list[str]]] = {
     "knobs": completion.knobs,
     "data_plane": completion.planes,
 }
+_METAVARS: Mapping[str, str] = {"knobs": "KNOB=VALUE..."}
 _SIMPLE_TYPES = (bool, int, float, str)
 
 
@@ -27,7 +28,7 @@ def parameter_of(name: str, field: FieldInfo) -> inspect.Parameter:
     kind, is_list = _type_of(field)
     details: dict[str, Any] = {"help": field.description, "autocompletion": _COMPLETIONS.get(name)}
     annotation: Any = list[kind] if is_list else kind  # type: ignore[valid-type]
-    info = typer.Argument(metavar=name.upper(), **details)
+    info = typer.Argument(metavar=_METAVARS.get(name, name.upper()), **details)
     if field.is_required():
         return keyword(name, Annotated[annotation, info], inspect.Parameter.empty)
     if AS_ARGUMENT in field.metadata:

@@ -14,12 +14,13 @@ from controller.domain.errors import Retryable, Unsupported
 from controller.entrypoints.commands.options import From
 from controller.entrypoints.commands.processes import JsonLogs
 from controller.entrypoints.output import say
-from controller.entrypoints.reading import reading_store, snapshot
+from controller.entrypoints.reading import reading_store
 from controller.entrypoints.stop_signals import on_stop_signals
 from controller.questions.spans import instant
 from controller.repeating import Repeating
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
+from controller.store.postgres.snapshots import snapshot
 from controller.store.traced import Traced, ended_operations, installed_at
 
 log = telemetry.get_logger(__name__)

@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from controller.actions import backtest_rows
 from controller.domain.errors import NotFound
-from controller.entrypoints import backtest_rows
 from controller.entrypoints.pages import figures
 from controller.entrypoints.pages.desk import MOST_ROWS
 from controller.entrypoints.tasks.dag_runs import dag_run

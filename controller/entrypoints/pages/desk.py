@@ -18,8 +18,8 @@ from sqlalchemy import Connection, text
 
 from controller.bootstrap import Application
 from controller.domain.shown import duration, printable
-from controller.entrypoints.reading import snapshot
 from controller.entrypoints.tasks.access import cleave_at
+from controller.store.postgres.snapshots import snapshot
 
 HERE = Path(__file__).parent
 MOST_ROWS = 200

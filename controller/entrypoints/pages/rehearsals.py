@@ -7,23 +7,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controller.actions.action import AnyAction, find_action
+from controller.actions.candidates import PromoteCandidate
 from controller.actions.fields import fill_in
 from controller.bootstrap import Application
 from controller.domain.errors import InvalidInput, NotFound
 from controller.domain.shown import shown
 from controller.entrypoints import backtest_requests
-from controller.entrypoints.reading import snapshot
 from controller.entrypoints.tasks.actions import form_of, perform_form
 from controller.entrypoints.tasks.backtest import loads_of
-from controller.entrypoints.tasks.forms import (
-    BacktestForm,
-    PolicyForm,
-    PromotionForm,
-    ProposalForm,
-)
-from controller.entrypoints.tasks.policies import preview_policy
-from controller.entrypoints.tasks.policy_candidates import rehearsed_proposal
+from controller.entrypoints.tasks.forms import BacktestForm
 from controller.store.postgres import inspection
+from controller.store.postgres.snapshots import snapshot
 
 Conf = Mapping[str, Any]
 _ACTIONS: Mapping[str, str] = {
@@ -31,6 +25,8 @@ _ACTIONS: Mapping[str, str] = {
     "cleave_manual_merge": "segments merge",
     "cleave_manual_rebucket": "segments rebucket",
     "bundle_approve": "bundles approve",
+    "cleave_policy": "policy set",
+    "policy_propose": "policy propose",
 }
 """DAGs whose form is that of an action."""
 _RECORDED = """
@@ -62,10 +58,6 @@ def _action(cleave: Application, action: AnyAction, conf: Conf) -> dict[str, Any
     return response.model_dump(mode="json") | {"sentence": response.sentence()}
 
 
-def _policy(cleave: Application, conf: Conf) -> dict[str, Any]:
-    return preview_policy(cleave, fill_in(PolicyForm, conf))
-
-
 def _backtest(cleave: Application, conf: Conf) -> dict[str, Any]:
     """How much past there is for it, by the records in PostgreSQL: the run itself reads those of the landing area."""
     form = fill_in(BacktestForm, conf)
@@ -94,12 +86,8 @@ def _backtest(cleave: Application, conf: Conf) -> dict[str, Any]:
     }
 
 
-def _proposal(cleave: Application, conf: Conf) -> dict[str, Any]:
-    return rehearsed_proposal(cleave, fill_in(ProposalForm, conf))
-
-
 def _promotion(cleave: Application, conf: Conf) -> dict[str, Any]:
-    form = fill_in(PromotionForm, conf)
+    form = fill_in(PromoteCandidate, conf)
     with snapshot(cleave.store) as tx:
         found = inspection.rows(tx, _CANDIDATE, topic=form.topic)
     if not found:
@@ -114,8 +102,6 @@ def _promotion(cleave: Application, conf: Conf) -> dict[str, Any]:
 
 
 _OTHERS: Mapping[str, Callable[[Application, Conf], dict[str, Any]]] = {
-    "cleave_policy": _policy,
     "policy_backtest": _backtest,
-    "policy_propose": _proposal,
     "policy_promote": _promotion,
 }

@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # what a command on one subject does not need of the others
     from controller.bundles.services.split_policies import PolicyOfNamespace
     from controller.bundles.store.cycles import StoredCycle
     from controller.entrypoints.backtest_requests import AskedBacktest
-    from controller.entrypoints.candidate_desk import JudgedCandidate, ProposedCandidate
     from controller.services.policy_backtest import BacktestAnswer, Progress
 
 Row = dict[str, Any]
@@ -135,22 +134,11 @@ class Pictures(Protocol):
         """As `pictures.of_topic`."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChangedLevel:
-    """What a level of policy stores before and after a change; of the cluster every knob."""
-
-    before: Mapping[str, Any]
-    after: Mapping[str, Any]
-
-
 class Policies(Protocol):
     """Policies at levels: `cluster`, a namespace, or a topic's full name."""
 
     def stored(self, level: str) -> Row:
         """The knobs that the level sets. Raises TopicNotFound."""
-
-    def change(self, level: str, knobs: Mapping[str, Any], *, replace: bool, dry_run: bool) -> ChangedLevel:
-        """Knobs set, None takes one back; with `replace` those that are not named too. Raises as `services.policy_admin.change`."""
 
     def in_force(self, topic: str) -> Sequence[Row]:
         """Every knob of a topic, with the level it comes from. Raises TopicNotFound."""
@@ -161,17 +149,6 @@ class Candidates(Protocol):
 
     def list(self, *, topic: str | None, limit: int) -> Sequence[Row]:
         """Newest first, with the columns `CANDIDATE`."""
-
-    def propose(
-        self, topic: str, knobs: Mapping[str, Any], *, reason: str, dry_run: bool
-    ) -> ProposedCandidate:
-        """Put one into shadow. Raises as `services.policy_candidates.propose`, InvalidInput for a knob that is null."""
-
-    def withdraw(self, topic: str, *, reason: str, dry_run: bool) -> Row:
-        """The candidate, out of shadow. Raises as `services.policy_candidates.withdraw`."""
-
-    def promote(self, topic: str, *, days: int, dry_run: bool) -> JudgedCandidate:
-        """Weigh it on its topic's last days, then promote or refuse it. Raises as `services.policy_candidates.promote`."""
 
 
 class Decisions(Protocol):
@@ -186,9 +163,6 @@ class Approvals(Protocol):
 
     def list(self, *, topic: str | None, pending_only: bool, limit: int) -> Sequence[Row]:
         """Newest first. Raises TopicNotFound."""
-
-    def answer(self, approval_id: int, *, approve: bool, reason: str, dry_run: bool) -> Row:
-        """Raises as `services.approvals.answer`."""
 
 
 class ControlPlane(Protocol):

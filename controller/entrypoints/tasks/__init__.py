@@ -34,10 +34,8 @@ from controller.entrypoints.tasks.maintenance import (
     sweep_tombstones,
 )
 from controller.entrypoints.tasks.passes import merge_pass, split_pass
-from controller.entrypoints.tasks.policies import set_policy
 from controller.entrypoints.tasks.policy_candidates import (
     promote_policy,
-    propose_policy,
     tune_policies,
     weigh_policy,
 )
@@ -71,9 +69,7 @@ __all__ = [
     "policy_backtest",
     "promote_policy",
     "propose_bundles",
-    "propose_policy",
     "reconcile_share",
-    "set_policy",
     "split_pass",
     "split_pass_has_work",
     "sweep_tombstones",

@@ -22,7 +22,7 @@ from controller.domain.errors import InvalidInput
 from controller.domain.names import topic_name
 from controller.domain.operation import Origin
 from controller.domain.shown import shown
-from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.output import emit, response_table
 from controller.entrypoints.tasks import dag_runs
 from controller.entrypoints.tasks.access import Extras, cleave_at
 
@@ -74,7 +74,7 @@ def perform(
         response = perform_form(app, action, form, request_key=request_key, actor=actor)
         response.demand_done(getattr(form, "timeout_seconds", 0.0))
         sentence = response.sentence()
-        emit(False, None, rows_table(response.rows(), title=sentence))
+        emit(False, None, response_table(response, sentence))
         dag_runs.note(app.settings, request_key, f"Dry run: {sentence}" if form.dry_run else sentence)
     return response.model_dump(mode="json")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from controller.actions.dry_run import stage
 from controller.actions.fields import fill_in
 from controller.domain.shown import in_markdown
 from controller.entrypoints.output import emit, rows_table
@@ -47,14 +48,13 @@ def answer_approvals(
 ) -> list[dict[str, Any]]:
     """Answer several alike, all or none of them. See `AnswerForm`."""
     form = fill_in(AnswerForm, params)
-    with cleave_at(dsn, extras) as app:
+    with cleave_at(dsn, extras) as app, stage(app, form.dry_run) as store:
         rows = approvals.answer_all(
-            app.store,
+            store,
             form.approvals,
             approve=form.answer == "approve",
             actor=actor,
             reason=form.reason,
-            dry_run=form.dry_run,
         )
     answers = [_answer(row) for row in rows]
     title = f"{'would be ' if form.dry_run else ''}{form.answer}: {len(answers)} act(s)"

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from controller.actions import backtest_rows
 from controller.actions.fields import fill_in
 from controller.bootstrap import build_backtest
 from controller.domain.errors import InvalidInput
-from controller.entrypoints import backtest_requests, backtest_rows
+from controller.entrypoints import backtest_requests
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.tasks import dag_runs
 from controller.entrypoints.tasks.access import Extras, cleave_at

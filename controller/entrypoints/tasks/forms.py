@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from controller.actions.fields import PolicyLevel, Reason, TopicName, split_words
+from controller.actions.fields import Reason, TopicName, split_words
 from controller.domain.whole_numbers import MOST
 
 
@@ -27,21 +26,6 @@ class BacktestForm(BaseModel):
     weights: str = ""
     seeds: int = Field(1, ge=1, le=1_000)
     engine: Literal["spark", "here"] | None = None
-
-
-class PolicyForm(BaseModel):
-    """Knobs of one level of policy, null for those to be taken back."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    level: PolicyLevel
-    knobs: dict[str, Any] = {}
-    replace: bool = False
-    dry_run: bool = False
-
-    def changed(self, before: Mapping[str, Any]) -> dict[str, Any]:
-        """What the level is to have."""
-        return {**({} if self.replace else before), **self.knobs}
 
 
 class AnswerForm(BaseModel):
@@ -64,23 +48,3 @@ class TuningForm(BaseModel):
 
     topics: Annotated[tuple[TopicName, ...] | None, BeforeValidator(split_words)] = None
     days: int = Field(14, ge=5, le=400)
-
-
-class ProposalForm(BaseModel):
-    """Knobs of a candidate for one topic."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    topic: TopicName
-    knobs: dict[str, Any]
-    reason: Reason = "asked for in Airflow"
-    dry_run: bool = False
-
-
-class PromotionForm(BaseModel):
-    """Whose candidate, and on how much of the topic's past it is weighed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    topic: TopicName
-    days: int = Field(14, ge=3, le=400)

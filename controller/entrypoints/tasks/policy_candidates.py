@@ -6,19 +6,18 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from controller.actions.dry_run import stage
+from controller.actions import backtest_rows
+from controller.actions.candidates import PromoteCandidate
 from controller.actions.fields import fill_in
-from controller.bootstrap import Application, build_trials
+from controller.bootstrap import build_trials
 from controller.domain.errors import Conflict
 from controller.domain.shown import in_markdown
-from controller.entrypoints import backtest_rows, candidate_desk
-from controller.entrypoints.output import emit, rows_table, say
+from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.tasks import dag_runs
 from controller.entrypoints.tasks.access import Extras, cleave_at
-from controller.entrypoints.tasks.forms import PromotionForm, ProposalForm, TuningForm
+from controller.entrypoints.tasks.forms import TuningForm
 from controller.services import policy_candidates
 from controller.services.policy_candidates import TuningRequest
-from controller.store.postgres.engine import Store
 
 SHOWN_AT_MOST = 100
 _COLUMNS = ("topic", "candidate_id", "knobs", "looked_at", "why")
@@ -44,50 +43,14 @@ def tune_policies(
     return {"topics": len(tuned), "proposed": proposed, "tuned": rows}
 
 
-def propose_policy(
-    *, dsn: str, extras: Extras, request_key: str, actor: str, params: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Put a candidate into shadow; see `ProposalForm`. A repeat finds it there."""
-    form = fill_in(ProposalForm, params)
-    with cleave_at(dsn, extras) as app:
-        told = rehearsed_proposal(app, form) if form.dry_run else _proposed(app.store, form, actor)
-        say(told["sentence"])
-        dag_runs.note(app.settings, request_key, told["sentence"])
-    return told
-
-
-def rehearsed_proposal(app: Application, form: ProposalForm) -> dict[str, Any]:
-    """What would be put into shadow; nothing is. Raises what the run itself would refuse with."""
-    with stage(app, dry_run=True) as store:
-        told = _proposed(store, form, "preview")
-    if told["was_there"]:
-        return told | {"dry_run": True}
-    sentence = f"a candidate for {form.topic} ({told['knobs']}) would be in shadow"
-    return told | {"candidate_id": None, "dry_run": True, "sentence": sentence}
-
-
-def _proposed(store: Store, form: ProposalForm, actor: str) -> dict[str, Any]:
-    override = candidate_desk.override_of(form.knobs)
-    made = policy_candidates.propose(store, form.topic, override, actor=actor, reason=form.reason)
-    found, stands = made.candidate, "was in shadow already" if made.was_there else "is in shadow"
-    return {
-        "topic": form.topic,
-        "candidate_id": found.candidate_id,
-        "knobs": found.knobs,
-        "was_there": made.was_there,
-        "dry_run": False,
-        "sentence": f"candidate {found.candidate_id} of {form.topic} ({found.knobs}) {stands}",
-    }
-
-
 def weigh_policy(
     *, dsn: str, extras: Extras, request_key: str, actor: str, params: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Weigh a topic's candidate on its own past; the answer has both figures, and text to approve. See `PromotionForm`.
+    """Weigh a topic's candidate on its own past; the answer has both figures, and text to approve. See `PromoteCandidate`.
 
     Raises Conflict for a candidate that would have cost more, after refusing it: there is nothing to approve.
     """
-    form = fill_in(PromotionForm, params)
+    form = fill_in(PromoteCandidate, params)
     with cleave_at(dsn, extras) as app:
         weighed = policy_candidates.weigh(
             app.store,

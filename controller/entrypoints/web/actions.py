@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body
@@ -10,43 +12,61 @@ from pydantic import BaseModel, create_model
 
 from controller.actions.action import AnyAction, all_actions
 from controller.actions.responses import Response
+from controller.actions.rights import Right
 from controller.entrypoints.web.api.changes import Change, Changing, Wait
+from controller.entrypoints.web.computing import COMPUTE, Computing
 from controller.entrypoints.web.demands import DemandingRoute, demand_of
-from controller.entrypoints.web.parameters import keyword, path_parameters, route_path
+from controller.entrypoints.web.parameters import LEVELS, Cluster, keyword, path_parameters, route_path
 from controller.entrypoints.web.refusals import REFUSALS
+from controller.services.computing.computers import Computation
 
 
 def router() -> APIRouter:
     """Return the routes of all actions."""
     routes = APIRouter(route_class=DemandingRoute, responses=REFUSALS)
     for action in all_actions():
-        routes.add_api_route(
-            route_path(action.path),
-            _endpoint(action),
-            methods=[action.method],
-            dependencies=[demand_of(action.right)],
-            response_model=action.response,
-            tags=[action.name.split()[0].replace("-", " ")],
-        )
+        for path, right, level in _places(action):
+            routes.add_api_route(
+                route_path(path),
+                _endpoint(action, level),
+                methods=[action.method],
+                dependencies=[demand_of(right), *([COMPUTE] if action.computes else [])],
+                response_model=action.response,
+                tags=[action.name.split()[0].replace("-", " ")],
+            )
     return routes
 
 
-def _endpoint(action: AnyAction) -> Any:
+def _places(action: AnyAction) -> Iterator[tuple[str, Right, Any]]:
+    """Yield each path of the action, the right that the path demands, and the type of the level in the path."""
+    if "level" not in action.path_fields:
+        yield action.path, action.right, None
+        return
+    for place, level in LEVELS.items():
+        right = action.right if level is not Cluster else action.cluster_right or action.right
+        yield action.path.replace("{level}", place), right, level
+
+
+def _endpoint(action: AnyAction, level: Any) -> Any:
     body = _body_of(action)
 
     def perform(
-        change: Change, body: BaseModel | None = None, wait_seconds: float = 0.0, **path: Any
+        change: Change,
+        body: BaseModel | None = None,
+        wait_seconds: float = 0.0,
+        computation: Computation | None = None,
+        **path: Any,
     ) -> Response:
         fields = {} if body is None else {name: getattr(body, name) for name in type(body).model_fields}
         # Every field is validated: the body by its model, the others by the parameters of the path.
         request = action.request.model_construct(**fields, **path)
-        return change.perform(action, request, wait_seconds)
+        return change.perform(action, request, wait_seconds, computation)
 
     perform.__name__, perform.__doc__ = (
         action.name.replace(" ", "_").replace("-", "_"),
         action.request.__doc__,
     )
-    parameters = [keyword("change", Changing), *path_parameters(action.path_fields, action.request)]
+    parameters = [keyword("change", Changing), *path_parameters(action.path_fields, action.request, level)]
     if body is not None:
         is_needed = any(field.is_required() for field in body.model_fields.values())
         annotation = body if is_needed else body | None
@@ -55,10 +75,13 @@ def _endpoint(action: AnyAction) -> Any:
         )
     if action.is_waited_for:
         parameters.append(keyword("wait_seconds", Wait, 0.0))
+    if action.computes:
+        parameters.append(keyword("computation", Computing))
     perform.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return perform
 
 
+@functools.cache
 def _body_of(action: AnyAction) -> type[BaseModel] | None:
     """Return the model of the fields that the path does not name; None where no field is left."""
     fields: dict[str, Any] = {

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from fastapi import Path
+from fastapi import Depends, Path
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from controller.actions.fields import PATH_FORMS
+from controller.domain.names import CLUSTER
 from controller.entrypoints.web.asked import Bundle, Namespace, Topic
 from controller.entrypoints.web.paths import PREFIX, Name
 
@@ -22,15 +23,30 @@ _TYPES: Mapping[str, Any] = MappingProxyType(
 """Types of path parameters; another field has the type that the request declares."""
 
 
+async def _cluster() -> str:
+    return CLUSTER
+
+
+Cluster = Annotated[str, Depends(_cluster)]
+"""The level that is the cluster."""
+LEVELS: Mapping[str, Any] = MappingProxyType(
+    {"cluster": Cluster, "namespaces/{namespace}": Namespace, "topics/{topic}": Topic}
+)
+"""Paths that `{level}` stands for, and the types of the level in them."""
+
+
 def route_path(path: str) -> str:
     """Return the path of a route, with the parts of each field."""
     return PREFIX + re.sub(r"{(\w+)}", lambda name: PATH_FORMS.get(name[1], name[0]), path)
 
 
-def path_parameters(names: Sequence[str], request: type[BaseModel]) -> Iterator[inspect.Parameter]:
-    """Yield the parameters of an endpoint for the fields that its path names."""
+def path_parameters(
+    names: Sequence[str], request: type[BaseModel], level: Any = None
+) -> Iterator[inspect.Parameter]:
+    """Yield the parameters of an endpoint for the fields that its path names; `level` is the type of a level."""
     for name in names:
-        yield keyword(name, _TYPES.get(name) or _declared(request.model_fields[name]))
+        kind = level if name == "level" else _TYPES.get(name)
+        yield keyword(name, kind or _declared(request.model_fields[name]))
 
 
 def _declared(field: FieldInfo) -> Any:

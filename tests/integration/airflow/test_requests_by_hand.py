@@ -186,7 +186,7 @@ def test_a_policy_is_set_at_its_level_and_a_dry_run_says_whom_it_concerns(
 
     tried = run_dag("cleave_policy", level="acme/shop", knobs={"max_segments": 9}, dry_run=True)
     assert (tried.state, bench.rows(stored)) == ("success", [])
-    assert "acme/shop would have max_segments from None to 9; 0 of 1 topics" in capsys.readouterr().out
+    assert "acme/shop would have max_segments from unset to 9; 0 of 1 topics" in capsys.readouterr().out
 
     done = run_dag("cleave_policy", level="acme/shop", knobs={"max_segments": 9})
     assert (done.state, bench.scalar(stored)) == ("success", {"max_segments": 9})
@@ -197,7 +197,10 @@ def test_a_policy_is_set_at_its_level_and_a_dry_run_says_whom_it_concerns(
 @pytest.mark.parametrize(
     ("asked", "line"),
     [
-        ({"level": "nowhere"}, "level='nowhere': 'nowhere' is no level of policy"),
+        (
+            {"level": "nowhere", "knobs": {"max_segments": 4}},
+            "level='nowhere': 'nowhere' is no level of policy",
+        ),
         ({"level": "acme/shop", "knobs": {"max_segments": 0}}, "max_segments"),
         ({"level": "acme/shop", "knobs": {"segments": 4}}, "segments"),
         ({"level": TOPIC, "knobs": {"max_segments": 4}}, "does not exist"),

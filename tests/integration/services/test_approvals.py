@@ -11,6 +11,7 @@ from threading import Barrier
 import pytest
 from sqlalchemy import text
 
+from controller.actions.dry_run import Rehearsal
 from controller.domain.approvals import ApprovalState
 from controller.domain.decision import Lane, RefusalReason
 from controller.domain.errors import CleaveError, Conflict, InvalidInput, NotFound, Terminal
@@ -215,9 +216,13 @@ def test_the_same_answer_again_is_the_first_one(cold: Bench) -> None:
 def test_a_dry_run_answers_nothing(cold: Bench) -> None:
     row = proposed(cold)
 
-    seen = approvals.answer(cold.store, row.approval_id, approve=True, actor="a", reason="b", dry_run=True)
+    store = Rehearsal(cold.url)
+    try:
+        would_be = approvals.answer(store, row.approval_id, approve=True, actor="ada", reason="seen")
+    finally:
+        store.dispose()
 
-    assert seen == row
+    assert (would_be.state, would_be.answered_by) == (ApprovalState.APPROVED, "ada")
     assert waiting(cold) == [row]
 
 

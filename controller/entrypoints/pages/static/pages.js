@@ -203,7 +203,8 @@ function filledIn(form, button) {
   for (const field of form.elements) {
     if (!field.name || field.matches("button")) continue;
     if (field.dataset.type === "knob") { // only what was changed; what was emptied is taken back
-      if (field.value !== field.defaultValue) (conf.knobs ??= {})[field.name] = field.value === "" ? null : knobValue(field.value);
+      conf.knobs ??= {};
+      if (field.value !== field.defaultValue) conf.knobs[field.name] = field.value === "" ? null : knobValue(field.value);
       continue;
     }
     if (field.type !== "checkbox" && field.value === "") continue;

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from controller.actions.waiting import user_name
 from controller.bootstrap import application
 from controller.entrypoints.reach.port import Row
 from controller.services import approvals
@@ -20,14 +19,6 @@ class DirectApprovals:
         with application() as cleave:
             rows = approvals.list_approvals(cleave.store, topic, pending_only=pending_only, limit=limit)
         return [_document(row) for row in rows]
-
-    def answer(self, approval_id: int, *, approve: bool, reason: str, dry_run: bool) -> Row:
-        """See `port.Approvals`."""
-        with application() as cleave:
-            row = approvals.answer(
-                cleave.store, approval_id, approve=approve, actor=user_name(), reason=reason, dry_run=dry_run
-            )
-        return _document(row)
 
 
 def _document(row: ApprovalRow) -> Row:

@@ -9,8 +9,9 @@ from sqlalchemy import Connection
 
 from controller.entrypoints import pictures
 from controller.entrypoints.reach.port import Row
-from controller.entrypoints.reading import reading_store, snapshot
+from controller.entrypoints.reading import reading_store
 from controller.store.postgres.engine import Store
+from controller.store.postgres.snapshots import snapshot
 
 
 class DirectPictures:

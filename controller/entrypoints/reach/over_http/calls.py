@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 from controller.actions.fields import PATH_FORMS
 from controller.client.servers import Servers, path_part
 from controller.domain.errors import InvalidInput, Retryable, StoreUnavailable, Terminal, TokenOutOfTime
+from controller.domain.names import CLUSTER
 from controller.domain.operation import OperationState
 from controller.domain.shown import shown
 from controller.entrypoints.reach.port import Row
@@ -111,6 +112,7 @@ class Calls:
         """Perform the action on the server, and wait for its operation as the options say."""
         from controller.actions.responses import OperationResponse
 
+        request = self._completed(action, request)
         wait_seconds = 0.0 if options.dry_run else min(options.wait_seconds, LONGEST_WAIT_SECONDS)
         answer = self.change(
             action.method,
@@ -130,6 +132,14 @@ class Calls:
             )
             return response.model_copy(update=now)
         return response
+
+    def _completed(self, action: AnyAction, request: BaseModel) -> BaseModel:
+        """Return the request with the fields of the path that the caller has left out, as the lookup of the action has them."""
+        missing = [name for name in action.path_fields if getattr(request, name) is None]
+        if action.lookup is None or not missing:
+            return request
+        document = self.get(API + action.lookup.format_map(request.model_dump(mode="json")))
+        return request.model_copy(update={name: told(document, name) for name in missing})
 
     def ask(self, question: Question, request: QuestionRequest, *, limit: int | None) -> Iterator[Row]:
         """Yield the answers, `limit` at most, page by page; their instants are instants."""
@@ -197,12 +207,22 @@ def _path_of(declaration: AnyAction | Question, request: BaseModel) -> str:
 
 def _in_path(name: str, value: str) -> str:
     """Return the field as it stands in a path. Raises InvalidInput for a value that has not the parts of such a field."""
+    if name == "level":
+        return level_path(value)
     form = PATH_FORMS.get(name, f"{{{name}}}")
     names = re.findall(r"{(\w+)}", form)
     parts = value.removeprefix("topic://").split("/") if name in PATH_FORMS else [value]
     if name in PATH_FORMS and (len(parts) != len(names) or not all(parts)):
         raise InvalidInput(f"{shown(value)} is no name of a {name}; write {_FORMS[name]}")
     return form.format(**dict(zip(names, map(path_part, parts), strict=True)))
+
+
+def level_path(level: str) -> str:
+    """Return the path of a level of policy, below `/policies`."""
+    parts = "/".join(path_part(part) for part in level.removeprefix("topic://").split("/"))
+    if level == CLUSTER:
+        return parts
+    return f"topics/{parts}" if "://" in level else f"namespaces/{parts}"
 
 
 def _response_of(action: AnyAction, answer: Any) -> Response:

@@ -10,9 +10,10 @@ from fastapi import APIRouter, Body, Path
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
+from controller.actions import backtest_rows
 from controller.bootstrap import build_backtest
 from controller.domain.errors import InvalidInput, NotFound
-from controller.entrypoints import backtest_requests, backtest_rows
+from controller.entrypoints import backtest_requests
 from controller.entrypoints.backtest_requests import AskedBacktest
 from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.changes import Change, Changing

@@ -25,6 +25,7 @@ from controller.bootstrap import Application
 from controller.domain.operation import Origin
 from controller.entrypoints.web.acting import Acting, AtDesk
 from controller.entrypoints.web.paths import PRINTABLE
+from controller.services.computing.computers import Computation
 from controller.store import api_requests
 from controller.store.postgres.engine import Store
 
@@ -74,13 +75,19 @@ class Change:
             api_requests.finish(tx, self.actor, self.key, answer.model_dump(mode="json"))
         return answer
 
-    def perform(self, action: AnyAction, request: BaseModel, wait_seconds: float = 0.0) -> Response:
+    def perform(
+        self,
+        action: AnyAction,
+        request: BaseModel,
+        wait_seconds: float = 0.0,
+        computation: Computation | None = None,
+    ) -> Response:
         """Perform the action once for the key. Raises as `once`."""
         caller = Caller(self.actor, Origin.API, REST_REASON, self.request_key)
         options = Options(self.dry_run, wait_seconds)
         answer: Response = self.once(
             action.response,
-            lambda store: perform_in(Context(self.app, store, caller, options), action, request),
+            lambda store: perform_in(Context(self.app, store, caller, options, computation), action, request),
         )
         return answer
 

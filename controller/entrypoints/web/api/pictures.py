@@ -9,12 +9,12 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from controller.entrypoints import pictures
-from controller.entrypoints.reading import snapshot
 from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.asked import Topic
 from controller.entrypoints.web.demands import READ, DemandingRoute
 from controller.entrypoints.web.paths import PREFIX, TOPIC_PATH
 from controller.entrypoints.web.refusals import REFUSALS
+from controller.store.postgres.snapshots import snapshot
 
 router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["pictures"])
 

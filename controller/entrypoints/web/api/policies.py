@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from controller.domain.policy import PolicyLevel
 from controller.entrypoints.web.acting import Acting, AtDesk
-from controller.entrypoints.web.api.changes import Change, Changing
 from controller.entrypoints.web.api.paging import Asked, Listing, Page
 from controller.entrypoints.web.asked import Namespace, Topic
-from controller.entrypoints.web.demands import ADMINISTER, OPERATE, READ, DemandingRoute
+from controller.entrypoints.web.demands import READ, DemandingRoute
 from controller.entrypoints.web.paths import PREFIX, TOPIC_PATH
 from controller.entrypoints.web.refusals import REFUSALS
 from controller.services import policy_admin
 from controller.store.topics import inspected
 
-router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["policies"])
+router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["policy"])
 CLUSTER = PolicyLevel.CLUSTER.value
 _CLUSTER_PATH = f"{PREFIX}/policies/cluster"
 _NAMESPACE_PATH = f"{PREFIX}/policies/namespaces/{{tenant}}/{{namespace}}"
@@ -42,16 +40,6 @@ class StoredPolicy(BaseModel):
     level: str = Field(examples=["namespace"])
     name: str | None = Field(examples=["acme/shop"])
     knobs: dict[str, Any] = Field(examples=[{"max_segments": 16}])
-
-
-class ChangedPolicy(BaseModel):
-    """A level before and after, or in a rehearsal as it would be after."""
-
-    dry_run: bool
-    level: str = Field(examples=["namespace"])
-    name: str | None = Field(examples=["acme/shop"])
-    before: dict[str, Any] = Field(examples=[{"max_segments": 8}])
-    after: dict[str, Any] = Field(examples=[{"max_segments": 16}])
 
 
 class KnobInForce(BaseModel):
@@ -82,36 +70,10 @@ class KnobChange(BaseModel):
     value: Any = Field(examples=[16])
 
 
-Knobs = Annotated[
-    dict[str, Any],
-    Body(
-        description="Knobs by name; null takes one back.",
-        examples=[{"max_segments": 16, "target_use": None}],
-        max_length=100,
-    ),
-]
-How = Annotated[Literal["patch", "replace"], Query(description="`replace` forgets the level's other knobs.")]
-
-
 def _stored(acting: Acting, level: str) -> StoredPolicy:
     with acting.app.store.transaction() as tx:
         knobs = policy_admin.stored(tx, level)
     return StoredPolicy(level=policy_admin.kind_of(level), name=_name(level), knobs=knobs)
-
-
-def _change(change: Change, level: str, changed: Callable[[dict[str, Any]], dict[str, Any]]) -> ChangedPolicy:
-    def act(store: Any) -> ChangedPolicy:
-        found = policy_admin.change(store, level, changed, actor=change.actor)
-        kind = policy_admin.kind_of(level)
-        return ChangedPolicy(
-            dry_run=change.dry_run, level=kind, name=_name(level), before=found.before, after=found.after
-        )
-
-    return change.once(ChangedPolicy, act)
-
-
-def _set(change: Change, level: str, knobs: dict[str, Any], how: str) -> ChangedPolicy:
-    return _change(change, level, lambda before: {**(before if how == "patch" else {}), **knobs})
 
 
 def _name(level: str) -> str | None:
@@ -124,48 +86,16 @@ def get_cluster_policy(acting: AtDesk) -> StoredPolicy:
     return _stored(acting, CLUSTER)
 
 
-@router.post(_CLUSTER_PATH, dependencies=[ADMINISTER])
-def set_cluster_policy(change: Changing, knobs: Knobs, how: How = "patch") -> ChangedPolicy:
-    """Set knobs of the cluster."""
-    return _set(change, CLUSTER, knobs, how)
-
-
 @router.get(_NAMESPACE_PATH, dependencies=[READ])
 def get_policy_of_namespace(acting: AtDesk, namespace: Namespace) -> StoredPolicy:
     """What a namespace overrides."""
     return _stored(acting, namespace)
 
 
-@router.post(_NAMESPACE_PATH, dependencies=[OPERATE])
-def set_policy_of_namespace(
-    change: Changing, namespace: Namespace, knobs: Knobs, how: How = "patch"
-) -> ChangedPolicy:
-    """Set knobs of a namespace; checked together with the cluster's."""
-    return _set(change, namespace, knobs, how)
-
-
-@router.delete(_NAMESPACE_PATH, dependencies=[OPERATE])
-def remove_policy_of_namespace(change: Changing, namespace: Namespace) -> ChangedPolicy:
-    """Override nothing for the namespace any more."""
-    return _change(change, namespace, lambda _before: {})
-
-
 @router.get(_TOPIC_PATH, dependencies=[READ])
 def get_policy_of_topic(acting: AtDesk, topic: Topic) -> StoredPolicy:
     """What a topic overrides."""
     return _stored(acting, topic)
-
-
-@router.post(_TOPIC_PATH, dependencies=[OPERATE])
-def set_policy_of_topic(change: Changing, topic: Topic, knobs: Knobs, how: How = "patch") -> ChangedPolicy:
-    """Set knobs of a topic; checked together with the levels above."""
-    return _set(change, topic, knobs, how)
-
-
-@router.delete(_TOPIC_PATH, dependencies=[OPERATE])
-def remove_policy_of_topic(change: Changing, topic: Topic) -> ChangedPolicy:
-    """Override nothing for the topic any more."""
-    return _change(change, topic, lambda _before: {})
 
 
 @router.get(TOPIC_PATH + "/policy", dependencies=[READ], response_model=PolicyInForce)

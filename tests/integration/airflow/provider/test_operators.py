@@ -175,7 +175,7 @@ def test_a_policy_is_shown_before_it_is_set_and_linked(
 
     assert done.state == "success"
     assert bench.scalar("SELECT policy FROM cleave.topic") is None
-    assert "would have max_segments from None to 9" in capsys.readouterr().out
+    assert "would have max_segments from unset to 9" in capsys.readouterr().out
     link = done.xcom_pull(task_ids="act", key="_link_PolicyLink")
     assert link.endswith(linked("policy?level=topic%3A%2F%2Facme%2Fshop%2Forders"))
 

@@ -97,7 +97,7 @@ def test_a_policy_is_changed_in_its_form(airflow: AirflowStandalone, bench: Benc
     form = pages.locator("form[data-dag=cleave_policy]")
     form.get_by_label("max_segments").fill("7")
     form.get_by_role("button", name="Preview").click()
-    expect(form).to_contain_text("would have max_segments from None to 7; 0 of 1 topics")
+    expect(form).to_contain_text("would have max_segments from unset to 7; 0 of 1 topics")
 
     form.get_by_role("button", name="Run the DAG").click()
 

@@ -373,7 +373,7 @@ def test_a_change_of_policy_is_previewed_with_the_topics_it_makes_a_difference_t
 
     told = pages.post("/preview", json=wish).json()
 
-    assert "split_msg_rate_in from None to 50" in told["sentence"]
+    assert "split_msg_rate_in from unset to 50" in told["sentence"]
     assert f"1 of 1 topics would be treated differently at once: {TOPIC}" in told["sentence"]
     assert bench.rows("SELECT * FROM cleave.namespace_policy") == []
     quiet = {"level": "acme/shop", "knobs": {"max_segments": 9}}
@@ -669,7 +669,7 @@ def test_what_would_be_tried_on_the_past_and_what_would_be_promoted_is_previewed
     promote = {"dag_id": "policy_promote", "conf": {"topic": TOPIC}}
     assert pages.post("/preview", json=promote).status_code == 404
     propose = {"dag_id": "policy_propose", "conf": {"topic": TOPIC, "knobs": {"max_segments": 4}}}
-    would = f"a candidate for {TOPIC} (max_segments=4) would be in shadow"
+    would = f"{TOPIC}: a candidate (max_segments=4) would be in shadow"
     assert pages.post("/preview", json=propose).json()["sentence"] == would
     assert pages.post("/preview", json=promote).status_code == 404, "nothing was proposed"
     policy_candidates.propose(

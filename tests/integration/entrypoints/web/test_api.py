@@ -92,7 +92,9 @@ class TestPages:
     def test_pages_of_one_item_are_the_list_in_its_order(self, bench: Bench, http: httpx.Client) -> None:
         bench.reshape(splitting(1))
         for knob, value in (("max_segments", 9), ("min_segments", 2), ("max_dag_depth", 7)):
-            http.post(f"{API}/policies/topics/acme/shop/orders", json={knob: value}).raise_for_status()
+            http.post(
+                f"{API}/policies/topics/acme/shop/orders", json={"knobs": {knob: value}}
+            ).raise_for_status()
         for segment_id in (0, 2, 3):
             bench.execute(LOAD, topic_id=bench.topic_id, segment_id=segment_id, msg_rate_in=90_000)
             autoscaler.run_pass(bench.store, bench.planes, set(Lane), decided_by="the test", limit=10)
@@ -138,8 +140,11 @@ class TestChanges:
             said = answer.json()
             assert (said["dry_run"], said["operation_id"]) == (True, None)
         for level in ("cluster", "namespaces/acme/shop", "topics/acme/shop/orders"):
-            answer = http.post(f"{API}/policies/{level}", json={"max_segments": 9}, params={"dry_run": True})
+            answer = http.post(
+                f"{API}/policies/{level}", json={"knobs": {"max_segments": 9}}, params={"dry_run": True}
+            )
             assert answer.json()["after"]["max_segments"] == 9
+            assert answer.json()["consequences"] == {"changed_topics": [], "evaluated": 1, "topics": 1}
 
         refused = http.post(f"{TOPIC}/split", json={"segment_id": 7}, params={"dry_run": True})
         assert refused.status_code == 404
@@ -185,19 +190,22 @@ class TestChanges:
     def test_a_key_is_for_one_request_of_one_holder(self, http: httpx.Client) -> None:
         key = {"Idempotency-Key": "monday-1"}
         policy = f"{API}/policies/topics/acme/shop/orders"
-        assert http.post(policy, json={"max_segments": 9}, headers=key).status_code == 200
-        other = http.post(policy, json={"max_segments": 8}, headers=key)
+        assert http.post(policy, json={"knobs": {"max_segments": 9}}, headers=key).status_code == 200
+        other = http.post(policy, json={"knobs": {"max_segments": 8}}, headers=key)
         assert (other.status_code, "monday-1 was used" in other.json()["reason"]) == (409, True)
         operator = bearer(token_of(Role.OPERATOR, "acme/*", subject="bob"))
-        assert http.post(policy, json={"max_segments": 8}, headers={**key, **operator}).status_code == 200
+        assert (
+            http.post(policy, json={"knobs": {"max_segments": 8}}, headers={**key, **operator}).status_code
+            == 200
+        )
 
     def test_a_key_of_a_refused_request_may_be_used_again(self, bench: Bench, http: httpx.Client) -> None:
         key = {"Idempotency-Key": "monday-1"}
         path = f"{API}/policies/topics/acme/shop/returns"
-        assert http.post(path, json={"max_segments": 9}, headers=key).status_code == 404
+        assert http.post(path, json={"knobs": {"max_segments": 9}}, headers=key).status_code == 404
         bench.topic_name = "topic://acme/shop/returns"
         bench.create()
-        assert http.post(path, json={"max_segments": 9}, headers=key).status_code == 200
+        assert http.post(path, json={"knobs": {"max_segments": 9}}, headers=key).status_code == 200
 
     def test_a_key_of_a_request_that_failed_here_may_be_used_again(
         self, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
@@ -213,18 +221,20 @@ class TestChanges:
     def test_the_second_of_two_at_once_is_told_to_ask_again(self, bench: Bench, http: httpx.Client) -> None:
         key = {"Idempotency-Key": "monday-1"}
         path = f"{API}/policies/topics/acme/shop/orders"
-        assert http.post(path, json={"max_segments": 9}, headers=key).status_code == 200
+        assert http.post(path, json={"knobs": {"max_segments": 9}}, headers=key).status_code == 200
         bench.execute("UPDATE cleave.api_request SET answer = NULL")
-        waiting = http.post(path, json={"max_segments": 9}, headers=key)
+        waiting = http.post(path, json={"knobs": {"max_segments": 9}}, headers=key)
         assert (waiting.status_code, waiting.headers["Retry-After"]) == (503, "1")
 
         bench.execute("UPDATE cleave.api_request SET asked_at = asked_at - interval '301 seconds'")
-        assert http.post(path, json={"max_segments": 9}, headers=key).status_code == 200  # the first one died
+        assert (
+            http.post(path, json={"knobs": {"max_segments": 9}}, headers=key).status_code == 200
+        )  # the first one died
 
     def test_keys_are_forgotten_after_a_week(self, bench: Bench, http: httpx.Client) -> None:
         path = f"{API}/policies/topics/acme/shop/orders"
         for name in ("old", "new"):
-            http.post(path, json={"max_segments": 9}, headers={"Idempotency-Key": name})
+            http.post(path, json={"knobs": {"max_segments": 9}}, headers={"Idempotency-Key": name})
             if name == "old":
                 bench.execute("UPDATE cleave.api_request SET asked_at = asked_at - interval '8 days'")
 
@@ -333,10 +343,12 @@ class TestWhatIsShown:
 
     def test_policies_and_where_each_knob_comes_from(self, http: httpx.Client) -> None:
         namespace = f"{API}/policies/namespaces/acme/shop"
-        changed = http.post(namespace, json={"max_segments": 9, "min_segments": 2}).json()
+        changed = http.post(namespace, json={"knobs": {"max_segments": 9, "min_segments": 2}}).json()
         assert (changed["level"], changed["name"], changed["before"]) == ("namespace", "acme/shop", {})
-        assert http.post(namespace, json={"min_segments": None}).json()["after"] == {"max_segments": 9}
-        assert http.post(namespace, json={"enabled": False}, params={"how": "replace"}).json()["after"] == {
+        assert http.post(namespace, json={"knobs": {"min_segments": None}}).json()["after"] == {
+            "max_segments": 9
+        }
+        assert http.post(namespace, json={"knobs": {"enabled": False}, "replace": True}).json()["after"] == {
             "enabled": False
         }
         knobs = {one["knob"]: one for one in http.get(f"{TOPIC}/policy").json()["knobs"]}

@@ -19,7 +19,7 @@ from tests.support.passes import COLD, report, run
 
 API = "/api/v1"
 BELOW = f"{API}/topics/{TOPIC.removeprefix('topic://')}"
-ANSWER = {"approve": True, "reason": "quiet week"}
+ANSWER = {"reason": "quiet week"}
 
 
 @pytest.fixture
@@ -53,17 +53,17 @@ def test_what_waits_is_listed_and_answered_once_in_the_name_of_the_token(
     [listed] = http.get(f"{API}/approvals", params={"state": "pending", "topic": TOPIC}).json()["items"]
     assert (listed["approval_id"], listed["act"]) == (waiting, "merge segments 0, 1 into 1")
     assert http.get(f"{API}/approvals/{waiting}").json() == listed
-    path = f"{BELOW}/approvals/{waiting}/answer"
+    path = f"{BELOW}/approvals/{waiting}/approve"
 
     rehearsed = http.post(path, json=ANSWER, params={"dry_run": True}).json()
-    assert (rehearsed["dry_run"], state(bench, waiting)) == (True, "pending")
+    assert (rehearsed["dry_run"], rehearsed["state"], state(bench, waiting)) == (True, "approved", "pending")
     answered = http.post(path, json=ANSWER, headers={"Idempotency-Key": "once"})
 
     assert answered.status_code == 200, answered.text
-    found = answered.json()["approval"]
+    found = answered.json()
     assert (found["state"], found["answered_by"], found["outcome"]) == ("approved", "ann", "quiet week")
     assert http.post(path, json=ANSWER, headers={"Idempotency-Key": "once"}).json() == answered.json()
-    refused = http.post(path, json={"approve": False})
+    refused = http.post(f"{BELOW}/approvals/{waiting}/reject")
     assert (refused.status_code, "was approved by ann" in refused.json()["reason"]) == (409, True)
     assert bench.rows("SELECT DISTINCT subject, result FROM inspect.audit") == [
         ("ann", "done"),
@@ -72,7 +72,7 @@ def test_what_waits_is_listed_and_answered_once_in_the_name_of_the_token(
 
 
 def test_an_act_is_answered_below_its_own_topic_only(bench: Bench, waiting: int, http: httpx.Client) -> None:
-    elsewhere = http.post(f"{API}/topics/acme/shop/others/approvals/{waiting}/answer", json=ANSWER)
+    elsewhere = http.post(f"{API}/topics/acme/shop/others/approvals/{waiting}/approve", json=ANSWER)
 
     assert (elsewhere.status_code, state(bench, waiting)) == (404, "pending")
     assert f"approval {waiting} is not of topic topic://acme/shop/others" in elsewhere.json()["reason"]
@@ -83,7 +83,7 @@ def test_an_operator_of_another_namespace_may_not_answer(
 ) -> None:
     token = token_of(Role.OPERATOR, "acme/none")
 
-    answer = http.post(f"{BELOW}/approvals/{waiting}/answer", json=ANSWER, headers=bearer(token))
+    answer = http.post(f"{BELOW}/approvals/{waiting}/approve", json=ANSWER, headers=bearer(token))
 
     assert (answer.status_code, state(bench, waiting)) == (403, "pending")
     assert http.get(f"{API}/approvals/4711").status_code == 404

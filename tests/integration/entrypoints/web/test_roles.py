@@ -177,7 +177,8 @@ RIGHTS: dict[tuple[str, str], Right] = {
             "policy",
         )
     },
-    ("POST", f"{CLIENTS}/approvals/{{approval_id}}/answer"): Right.OPERATE,
+    ("POST", f"{CLIENTS}/approvals/{{approval_id}}/approve"): Right.OPERATE,
+    ("POST", f"{CLIENTS}/approvals/{{approval_id}}/reject"): Right.OPERATE,
     ("POST", f"{CLIENTS}/decide"): Right.READ,
     ("POST", f"{CLIENTS}/situations"): Right.READ,
     **{("POST", f"{CLIENTS}/{act}"): Right.OPERATE for act in ("split", "merge", "rebucket", "recut")},
@@ -196,6 +197,7 @@ RIGHTS: dict[tuple[str, str], Right] = {
         for method, right in (("GET", Right.READ), ("POST", Right.OPERATE), ("DELETE", Right.OPERATE))
     },
     ("POST", "/api/v1/policies/cluster"): Right.ADMINISTER,
+    ("DELETE", "/api/v1/policies/cluster"): Right.ADMINISTER,
     **{("POST", f"{CLIENTS}/{act}"): Right.ADMINISTER for act in ("adopt", "attach", "detach", "recover")},
     ("PUT", CLIENTS): Right.ADMINISTER,
     ("DELETE", CLIENTS): Right.ADMINISTER,

@@ -1,0 +1,250 @@
+"""Candidates of policy: proposed into shadow, withdrawn, and promoted where the topic's own past says that they cost less."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from controller.actions import backtest_rows
+from controller.actions.action import Action
+from controller.actions.context import Context
+from controller.actions.fields import REASON, ActionRequest, Knobs, Reason, TopicName
+from controller.actions.responses import Response, Row
+from controller.actions.rights import Right
+from controller.bootstrap import build_trials
+from controller.domain.errors import InvalidInput
+from controller.domain.policy import PolicyOverride
+from controller.services import policy_candidates
+from controller.store.decisions.candidates import CandidateRow, CandidateState, knobs_text
+
+MOST_DAYS = 30
+"""Days that a server weighs a candidate on: half a minute of computing, most of it for reading, and no Spark."""
+WEIGHING_SECONDS = 240.0
+"""Time that a server has for the backtest of a candidate."""
+EXIT_NOT_BETTER = 1
+_PATH = "/topics/{topic}/candidate"
+
+
+class ProposeCandidate(ActionRequest):
+    """Put a policy for a topic into shadow: it is evaluated beside the policy in force, and never acts."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"knobs": {"target_use": 0.8}, "reason": "fewer segments at night"}]}
+    )
+
+    topic: TopicName
+    knobs: Annotated[
+        Knobs,
+        Field(
+            description="Knobs that the candidate sets on top of the policy in force, for instance target_use=0.8.",
+            examples=[{"target_use": 0.8}],
+        ),
+    ]
+    reason: Reason | None = Field(
+        None,
+        description="Why; the person who promotes the candidate reads the reason.",
+        examples=["fewer segments at night"],
+    )
+
+
+class WithdrawCandidate(ActionRequest):
+    """Take a topic's candidate out of shadow; the policy in force stays."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "not before the holidays"}]})
+
+    topic: TopicName
+    reason: Reason | None = REASON
+
+
+class PromoteCandidate(ActionRequest):
+    """Weigh a topic's candidate on its own past, and put it in force if it would have cost less; else it is refused."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"days": 14}]})
+
+    topic: TopicName
+    days: int = Field(
+        policy_candidates.DAYS,
+        ge=policy_candidates.DAYS_NEEDED,
+        le=400,
+        description=f"Days of the topic's own past that both policies are weighed on. Default: {policy_candidates.DAYS}.",
+    )
+
+
+class CandidateDocument(BaseModel):
+    """A policy that was proposed for a topic, and its state."""
+
+    topic: str = Field(examples=["topic://acme/shop/orders"])
+    candidate_id: int | None = Field(description="Null in a dry run of a proposal.", examples=[3])
+    topic_id: int
+    override: dict[str, Any] = Field(
+        description="Knobs that the candidate sets on top of the policy in force.",
+        examples=[{"target_use": 0.8}],
+    )
+    proposed_at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
+    proposed_by: str = Field(examples=["ada"])
+    reason: str = Field(examples=["fewer segments at night"])
+    state: CandidateState = Field(examples=["shadow"])
+    run_id: int | None = Field(description="Backtest that is the evidence for the candidate.")
+    ended_at: datetime | None
+    ended_by: str | None
+    outcome: str | None = Field(description="Why the candidate ended.")
+
+
+class CandidateResponse(CandidateDocument, Response):
+    """A candidate after the action; in a dry run as the candidate would be."""
+
+    def sentence(self) -> str:
+        """See `Response`."""
+        return f"{self.name} {'would be' if self.dry_run else 'is'} {self.state}"
+
+    @property
+    def name(self) -> str:
+        """Topic, id and knobs."""
+        return f"{self.topic}: candidate {self.candidate_id} ({knobs_text(self.override)})"
+
+    def rows(self) -> Sequence[Row]:
+        """Return no row: the sentence says all of it."""
+        return []
+
+
+class ProposedCandidate(CandidateResponse):
+    """A candidate in shadow."""
+
+    was_there: bool = Field(description="The candidate had been proposed before, with the same knobs.")
+
+    def sentence(self) -> str:
+        """See `Response`."""
+        if self.dry_run and not self.was_there:
+            return f"{self.topic}: a candidate ({knobs_text(self.override)}) would be in shadow"
+        return f"{self.name} {'was' if self.was_there else 'is'} in shadow"
+
+
+class WeighedCandidate(CandidateResponse):
+    """A candidate that was weighed. In a dry run the candidate is still in shadow."""
+
+    is_better: bool = Field(
+        description="The candidate would have cost less, so it is promoted; else it is refused."
+    )
+    evidence: str = Field(
+        description="Both regrets.",
+        examples=["regret 1.120 against 1.310 of the policy in force, on 14.0 recorded days (backtest 7)"],
+    )
+    had_ended: bool = Field(
+        description="The candidate had ended before the request, so nothing was weighed or changed."
+    )
+    results: list[dict[str, Any]] = Field(
+        description="One row for each policy: in-force, and candidate.",
+        examples=[[{"policy": "in-force", "regret": 1.31}, {"policy": "candidate", "regret": 1.12}]],
+    )
+
+    def sentence(self) -> str:
+        """See `Response`."""
+        verb = "would be" if self.dry_run else "was" if self.had_ended else "is"
+        end = ("promoted" if self.is_better else "refused") if self.dry_run else self.state
+        return f"{self.name} {verb} {end}: {self.evidence}"
+
+    def title(self) -> str:
+        """See `Response`. The rows have the figures of both policies, and not the decision."""
+        return self.sentence()
+
+    def rows(self) -> Sequence[Row]:
+        """See `Response`."""
+        rows = backtest_rows.cells(backtest_rows.summary(self.results))
+        return [{column: row[column] for column in backtest_rows.SUMMARY} for row in rows]
+
+    @property
+    def exit_code(self) -> int:
+        """See `Response`."""
+        return 0 if self.is_better else EXIT_NOT_BETTER
+
+
+def propose(context: Context, request: ProposeCandidate) -> ProposedCandidate:
+    """Raises InvalidInput for a knob that is null; else as `policy_candidates.propose`."""
+    for knob, value in request.knobs.items():
+        if value is None:
+            raise InvalidInput(f"{knob}=null: give the value that the candidate sets")
+    proposal = policy_candidates.propose(
+        context.store,
+        request.topic,
+        PolicyOverride.from_document(request.knobs),
+        actor=context.caller.actor,
+        reason=context.journal_request(request.reason).reason,
+    )
+    fields = _fields(context, request.topic, proposal.candidate)
+    if context.dry_run and not proposal.was_there:
+        fields["candidate_id"] = None
+    return ProposedCandidate(**fields, was_there=proposal.was_there)
+
+
+def withdraw(context: Context, request: WithdrawCandidate) -> CandidateResponse:
+    """Raises as `policy_candidates.withdraw`."""
+    candidate = policy_candidates.withdraw(
+        context.store,
+        request.topic,
+        actor=context.caller.actor,
+        reason=context.journal_request(request.reason).reason,
+    )
+    return CandidateResponse(**_fields(context, request.topic, candidate))
+
+
+def promote(context: Context, request: PromoteCandidate) -> WeighedCandidate:
+    """Raises InvalidInput for more days than a server weighs; else as `policy_candidates.promote`."""
+    if context.computation is not None and request.days > MOST_DAYS:
+        raise InvalidInput(
+            f"days = {request.days}: a server weighs a candidate on {MOST_DAYS} days at most; ask about fewer, or trigger the DAG "
+            "policy_promote"
+        )
+    trials = build_trials(replace(context.app, store=context.store), context.computation)
+    caller = context.caller
+    arguments: dict[str, Any] = {
+        "days": request.days,
+        "actor": caller.actor,
+        "request_key": caller.request_key,
+    }
+    if context.dry_run:
+        weighed = policy_candidates.weigh(context.store, trials, request.topic, **arguments)
+        return _weighed(context, policy_candidates.Promotion(request.topic, weighed.candidate, weighed))
+    return _weighed(context, policy_candidates.promote(context.store, trials, request.topic, **arguments))
+
+
+def _weighed(context: Context, promotion: policy_candidates.Promotion) -> WeighedCandidate:
+    weighed, candidate = promotion.weighed, promotion.candidate
+    return WeighedCandidate(
+        **_fields(context, promotion.topic, candidate),
+        is_better=promotion.is_promoted if weighed is None else weighed.is_better,
+        evidence=candidate.outcome or "" if weighed is None else weighed.sentence,
+        had_ended=weighed is None,
+        results=[] if weighed is None else backtest_rows.result_rows((weighed.live, weighed.proposed)),
+    )
+
+
+def _fields(context: Context, topic: str, candidate: CandidateRow) -> dict[str, Any]:
+    return {"topic": topic, **asdict(candidate), "dry_run": context.dry_run}
+
+
+ACTIONS = (
+    Action("policy propose", _PATH, Right.OPERATE, ProposeCandidate, ProposedCandidate, propose),
+    Action(
+        "policy withdraw",
+        _PATH,
+        Right.OPERATE,
+        WithdrawCandidate,
+        CandidateResponse,
+        withdraw,
+        method="DELETE",
+    ),
+    Action(
+        "policy promote",
+        f"{_PATH}/promote",
+        Right.OPERATE,
+        PromoteCandidate,
+        WeighedCandidate,
+        promote,
+        answer_seconds=WEIGHING_SECONDS,
+        computes=True,
+    ),
+)

@@ -1,0 +1,169 @@
+"""Policies of auto-scaling: set and removed at a level, which is the cluster, a namespace or a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from controller.actions.action import Action
+from controller.actions.context import Context
+from controller.actions.fields import ActionRequest, Knobs, PolicyLevel
+from controller.actions.responses import Response, Row
+from controller.actions.rights import Right
+from controller.domain.names import CLUSTER
+from controller.domain.policy import KNOBS
+from controller.domain.shown import shown
+from controller.services import policy_admin
+
+Document = dict[str, Any]
+_PATH = "/policies/{level}"
+_NAMED_TOPICS = 5
+"""Topics that a sentence names."""
+
+
+class SetPolicy(ActionRequest):
+    """Set knobs at a level. The result is checked together with the levels above."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"knobs": {"max_segments": 16, "target_use": None}, "replace": False}]
+        }
+    )
+
+    level: PolicyLevel
+    knobs: Annotated[
+        Knobs,
+        Field(
+            description="Knobs with their values, for instance max_segments=16; null takes a knob back. The knobs: "
+            f"{', '.join(KNOBS)}.",
+            examples=[{"max_segments": 16, "target_use": None}],
+        ),
+    ]
+    replace: bool = Field(False, description="Remove the level's other knobs.")
+
+
+class RemovePolicy(ActionRequest):
+    """Remove every knob that a level sets; the levels above apply again."""
+
+    level: PolicyLevel
+
+
+class ChangedTopic(BaseModel):
+    """A topic for which another decision would be made at once."""
+
+    topic: str = Field(examples=["topic://acme/shop/orders"])
+    now: list[str] = Field(description="Acts under the policy in force.", examples=[["split segment 0"]])
+    then: list[str] = Field(description="Acts under the changed policy.", examples=[[]])
+
+
+class Consequences(BaseModel):
+    """The topics for which another decision would be made at once."""
+
+    changed_topics: list[ChangedTopic]
+    evaluated: int = Field(description="Topics that were evaluated under both policies.", examples=[12])
+    topics: int = Field(description="Topics of the level.", examples=[12])
+
+    def sentence(self) -> str:
+        """Return how many topics are concerned, and the first of them."""
+        number = len(self.changed_topics)
+        names = ", ".join(topic.topic for topic in self.changed_topics[:_NAMED_TOPICS])
+        named = f": {names}" if names else ""
+        if self.evaluated < self.topics:
+            return f"of {self.evaluated} evaluated topics among {self.topics}, {number} would be treated differently at once{named}"
+        return f"{number} of {self.topics} topics would be treated differently at once{named}"
+
+
+class PolicyResponse(Response):
+    """A level before and after the change; in a dry run as the level would be."""
+
+    level: str = Field(examples=["namespace"])
+    name: str | None = Field(description="Namespace or topic; null for the cluster.", examples=["acme/shop"])
+    before: Document = Field(
+        description="Knobs of the level; every knob for the cluster.", examples=[{"max_segments": 8}]
+    )
+    after: Document = Field(examples=[{"max_segments": 16}])
+    consequences: Consequences | None = Field(
+        None, description="In a dry run, the topics that the change concerns; null otherwise."
+    )
+
+    def sentence(self) -> str:
+        """See `Response`."""
+        level = self.name or CLUSTER
+        changes = ", ".join(
+            f"{row['knob']} from {_value(row['was'])} to {_value(row['value'])}" for row in self.rows()
+        )
+        if self.consequences is None:
+            return f"policy of {level}: {changes or 'nothing changed'}"
+        return f"{level} would have {changes or 'the same knobs'}; {self.consequences.sentence()}"
+
+    def rows(self) -> Sequence[Row]:
+        """See `Response`."""
+        return [
+            {"knob": knob, "was": self.before.get(knob), "value": self.after.get(knob)}
+            for knob in {**self.before, **self.after}
+            if self.before.get(knob) != self.after.get(knob)
+        ]
+
+
+def _value(value: object) -> str:
+    return "unset" if value is None else shown(value)
+
+
+def set_policy(context: Context, request: SetPolicy) -> PolicyResponse:
+    """Raises as `policy_admin.change`."""
+    return _change(context, request.level, request.knobs, replace=request.replace)
+
+
+def remove(context: Context, request: RemovePolicy) -> PolicyResponse:
+    """Raises as `policy_admin.change`."""
+    return _change(context, request.level, {}, replace=True)
+
+
+def _change(context: Context, level: str, knobs: Mapping[str, Any], *, replace: bool) -> PolicyResponse:
+    def merged(before: Document) -> Document:
+        return {**({} if replace else before), **knobs}
+
+    changed = policy_admin.change(context.store, level, merged, actor=context.caller.actor)
+    return PolicyResponse(
+        dry_run=context.dry_run,
+        level=policy_admin.kind_of(level).value,
+        name=None if level == CLUSTER else level,
+        before=changed.before,
+        after=changed.after,
+        consequences=_consequences(context, level, merged) if context.dry_run else None,
+    )
+
+
+def _consequences(context: Context, level: str, merged: policy_admin.Merge) -> Consequences:
+    """Evaluate the level's topics on a snapshot: the store of a dry run opens none."""
+    preview = policy_admin.preview(context.app.store, context.app.planes, level, merged)
+    changed_topics = [
+        ChangedTopic(topic=other.topic, now=list(map(str, other.now)), then=list(map(str, other.then)))
+        for other in preview.others
+    ]
+    return Consequences(changed_topics=changed_topics, evaluated=preview.asked, topics=preview.topics)
+
+
+ACTIONS = (
+    Action(
+        "policy set",
+        _PATH,
+        Right.OPERATE,
+        SetPolicy,
+        PolicyResponse,
+        set_policy,
+        cluster_right=Right.ADMINISTER,
+    ),
+    Action(
+        "policy remove",
+        _PATH,
+        Right.OPERATE,
+        RemovePolicy,
+        PolicyResponse,
+        remove,
+        method="DELETE",
+        cluster_right=Right.ADMINISTER,
+    ),
+)
