@@ -100,7 +100,7 @@ _COMMANDS = {
         "Say what policies would have cost on the load that was recorded, and how far that is from the best possible.",
     ),
     "approvals": (
-        "approvals:app",
+        GENERATED,
         "Acts that wait for a person, of topics whose policy says so: list, approve, reject.",
     ),
     "backtests": ("backtest:app", "Backtests that were run: list, show."),

@@ -37,6 +37,8 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "audit": "controller.questions.audit",
         "decisions": "controller.questions.decisions",
         "history": "controller.questions.history",
+        "policy": "controller.questions.policies",
+        "approvals": "controller.questions.approvals",
     }
 )
 """Module with the questions of a subject. It is loaded when somebody asks for the subject."""

@@ -16,6 +16,7 @@ from controller.actions.fields import fill_in
 from controller.actions.responses import Response
 from controller.entrypoints.commands.options import AsJson, DryRun, NoWait, TimeoutSeconds
 from controller.entrypoints.commands.parameters import keyword, parameter_of
+from controller.entrypoints.commands.questions import add_questions
 from controller.entrypoints.output import emit, response_table
 from controller.entrypoints.reach.chosen import perform
 
@@ -27,8 +28,9 @@ def add_actions(app: typer.Typer, subject: str) -> None:
 
 
 def group(subject: str) -> typer.Typer:
-    """Return the group of a subject that has no command but its actions."""
+    """Return the group of a subject that has no command but its questions and actions."""
     app = typer.Typer(no_args_is_help=True)
+    add_questions(app, subject)
     add_actions(app, subject)
     return app
 

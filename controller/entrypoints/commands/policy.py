@@ -9,10 +9,10 @@ import typer
 from controller.domain.names import policy_level, topic_name
 from controller.entrypoints import completion
 from controller.entrypoints.commands.actions import add_actions
-from controller.entrypoints.commands.options import AsJson, Limit, Topic
+from controller.entrypoints.commands.options import AsJson, Topic
+from controller.entrypoints.commands.questions import add_questions
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.reach.chosen import control_plane
-from controller.store.decisions.candidates import knobs_text
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -43,37 +43,5 @@ def effective(topic: Topic, as_json: AsJson = False) -> None:
     emit(as_json, rows, rows_table(rows))
 
 
-@app.command()
-def candidates(
-    topic: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[TOPIC]", help="Only this topic's; else those of all.", autocompletion=completion.topics
-        ),
-    ] = None,
-    limit: Limit = 30,
-    as_json: AsJson = False,
-) -> None:
-    """Policies that were proposed, newest first: what they set, what became of them, and both regrets."""
-    name = None if topic is None else topic_name(topic)
-    with control_plane() as cleave:
-        rows = cleave.candidates.list(topic=name, limit=limit)
-    shown = [{**row, "knobs": knobs_text(row["override"])} for row in rows]
-    emit(as_json, rows, rows_table(shown, _CANDIDATE_COLUMNS))
-
-
-_CANDIDATE_COLUMNS = (
-    "candidate_id",
-    "topic",
-    "state",
-    "knobs",
-    "proposed_by",
-    "proposed_at",
-    "regret",
-    "live_regret",
-    "run_id",
-    "shadow_decisions",
-)
-
-
+add_questions(app, "policy")
 add_actions(app, "policy")

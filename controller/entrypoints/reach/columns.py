@@ -2,24 +2,6 @@
 
 from __future__ import annotations
 
-CANDIDATE = (
-    "candidate_id",
-    "topic",
-    "topic_id",
-    "state",
-    "override",
-    "proposed_at",
-    "proposed_by",
-    "reason",
-    "ended_at",
-    "ended_by",
-    "outcome",
-    "run_id",
-    "regret",
-    "live_regret",
-    "shadow_decisions",
-    "last_decided_at",
-)
 BACKTEST = (
     "run_id",
     "state",
@@ -107,29 +89,4 @@ PROPOSAL = (
     "mode",
     "actor",
     "outcome",
-)
-APPROVAL = (
-    "approval_id",
-    "topic",
-    "topic_id",
-    "state",
-    "kind",
-    "act",
-    "segment_ids",
-    "parts",
-    "segments",
-    "reason",
-    "proposed_at",
-    "proposed_by",
-    "expires_at",
-    "default_answer",
-    "answered_at",
-    "answered_by",
-    "outcome",
-    "ended_at",
-    "operation_id",
-    "decision_id",
-    "asked_in",
-    "has_segments",
-    "is_answerable",
 )

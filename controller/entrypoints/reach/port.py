@@ -144,25 +144,11 @@ class Policies(Protocol):
         """Every knob of a topic, with the level it comes from. Raises TopicNotFound."""
 
 
-class Candidates(Protocol):
-    """Policies that have to prove themselves. Each names its topic in full, and raises TopicNotFound."""
-
-    def list(self, *, topic: str | None, limit: int) -> Sequence[Row]:
-        """Newest first, with the columns `CANDIDATE`."""
-
-
 class Decisions(Protocol):
     """Topics as they would be decided on."""
 
     def situations(self, topic: str, changes: Mapping[str, Any]) -> tuple[Situation, Situation]:
         """What would be decided on now, under the policy in force and under the changed one. Raises as `services.what_if.ask`."""
-
-
-class Approvals(Protocol):
-    """Acts that wait for a person. Rows have the columns `APPROVAL`."""
-
-    def list(self, *, topic: str | None, pending_only: bool, limit: int) -> Sequence[Row]:
-        """Newest first. Raises TopicNotFound."""
 
 
 class ControlPlane(Protocol):
@@ -175,10 +161,6 @@ class ControlPlane(Protocol):
     @property
     def policies(self) -> Policies:
         """See `Policies`."""
-
-    @property
-    def candidates(self) -> Candidates:
-        """See `Candidates`."""
 
     @property
     def decisions(self) -> Decisions:
@@ -203,7 +185,3 @@ class ControlPlane(Protocol):
     @property
     def pictures(self) -> Pictures:
         """See `Pictures`."""
-
-    @property
-    def approvals(self) -> Approvals:
-        """See `Approvals`."""

@@ -16,10 +16,8 @@ from controller.entrypoints.reach import chosen
 BOTH_WAYS = frozenset(
     {
         "topics show",
-        "approvals list",
         "policy get",
         "policy effective",
-        "policy candidates",
         "decide",
         "what-if",
         "decisions replay",

@@ -13,11 +13,9 @@ from controller.bootstrap import ConsumerServices
 from controller.entrypoints.web import actions, deliveries, key_counts, layouts, questions, sessions
 from controller.entrypoints.web.acting import Turns
 from controller.entrypoints.web.api import (
-    approvals,
     backtests,
     balancing,
     bundles,
-    candidates,
     dead_letters,
     decisions,
     history,
@@ -48,9 +46,7 @@ PEOPLES_ROUTERS = (
     actions.router(),
     questions.router(),
     policies.router,
-    candidates.router,
     decisions.router,
-    approvals.router,
     history.router,
     dead_letters.router,
     pictures.router,

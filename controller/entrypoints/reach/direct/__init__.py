@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from controller.entrypoints.reach.direct.approvals import DirectApprovals
 from controller.entrypoints.reach.direct.backtests import DirectBacktests
 from controller.entrypoints.reach.direct.bundles import DirectBundles
-from controller.entrypoints.reach.direct.candidates import DirectCandidates
 from controller.entrypoints.reach.direct.consumers import DirectConsumers
 from controller.entrypoints.reach.direct.dead_letters import DirectDeadLetters
 from controller.entrypoints.reach.direct.decisions import DirectDecisions
@@ -19,13 +17,11 @@ class Direct:
 
     topics = DirectTopics()
     policies = DirectPolicies()
-    candidates = DirectCandidates()
     decisions = DirectDecisions()
     consumers = DirectConsumers()
     bundles = DirectBundles()
     dead_letters = DirectDeadLetters()
     backtests = DirectBacktests()
-    approvals = DirectApprovals()
 
     def __init__(self) -> None:
         self.pictures = DirectPictures()

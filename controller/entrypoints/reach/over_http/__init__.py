@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from controller.entrypoints.reach.over_http.approvals import HttpApprovals
 from controller.entrypoints.reach.over_http.backtests import HttpBacktests
 from controller.entrypoints.reach.over_http.bundles import HttpBundles
 from controller.entrypoints.reach.over_http.calls import Calls
-from controller.entrypoints.reach.over_http.candidates import HttpCandidates
 from controller.entrypoints.reach.over_http.consumers import HttpConsumers
 from controller.entrypoints.reach.over_http.dead_letters import HttpDeadLetters
 from controller.entrypoints.reach.over_http.decisions import HttpDecisions
@@ -21,11 +19,9 @@ class OverHttp:
     def __init__(self, calls: Calls) -> None:
         self.topics = HttpTopics(calls)
         self.policies = HttpPolicies(calls)
-        self.candidates = HttpCandidates(calls)
         self.decisions = HttpDecisions(calls)
         self.consumers = HttpConsumers(calls)
         self.dead_letters = HttpDeadLetters(calls)
         self.bundles = HttpBundles(calls)
         self.backtests = HttpBacktests(calls)
-        self.approvals = HttpApprovals(calls)
         self.pictures = HttpPictures(calls)

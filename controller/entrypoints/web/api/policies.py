@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from controller.domain.policy import PolicyLevel
 from controller.entrypoints.web.acting import Acting, AtDesk
-from controller.entrypoints.web.api.paging import Asked, Listing, Page
 from controller.entrypoints.web.asked import Namespace, Topic
 from controller.entrypoints.web.demands import READ, DemandingRoute
 from controller.entrypoints.web.paths import PREFIX, TOPIC_PATH
@@ -23,15 +21,6 @@ CLUSTER = PolicyLevel.CLUSTER.value
 _CLUSTER_PATH = f"{PREFIX}/policies/cluster"
 _NAMESPACE_PATH = f"{PREFIX}/policies/namespaces/{{tenant}}/{{namespace}}"
 _TOPIC_PATH = f"{PREFIX}/policies/topics/{{tenant}}/{{namespace}}/{{topic}}"
-_HISTORY = Listing(
-    """
-    SELECT change_id, changed_at, level, name, actor, knob, was, value FROM inspect.policy_history
-     WHERE (CAST(:level AS text) IS NULL OR level = :level) AND (CAST(:name AS text) IS NULL OR name = :name)
-       AND (CAST(:after_change_id AS bigint) IS NULL OR (change_id, knob) < (:after_change_id, :after_knob))
-     ORDER BY change_id DESC, knob DESC LIMIT :limit
-    """,
-    {"change_id": int, "knob": str},
-)
 
 
 class StoredPolicy(BaseModel):
@@ -55,19 +44,6 @@ class PolicyInForce(BaseModel):
 
     topic: str = Field(examples=["topic://acme/shop/orders"])
     knobs: list[KnobInForce]
-
-
-class KnobChange(BaseModel):
-    """Who set which knob when; `was` or `value` null where the level did not or does not set it."""
-
-    change_id: int = Field(examples=[42])
-    changed_at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
-    level: str = Field(examples=["namespace"])
-    name: str | None = Field(examples=["acme/shop"])
-    actor: str | None = Field(examples=["ada"])
-    knob: str = Field(examples=["max_segments"])
-    was: Any = Field(examples=[8])
-    value: Any = Field(examples=[16])
 
 
 def _stored(acting: Acting, level: str) -> StoredPolicy:
@@ -103,15 +79,3 @@ def get_policy_in_force(acting: AtDesk, topic: Topic) -> dict[str, Any]:
     """Every knob in force for a topic, and the level it comes from."""
     with acting.app.store.transaction() as tx:
         return {"topic": topic, "knobs": inspected.effective_policy(tx, inspected.find_topic(tx, topic))}
-
-
-@router.get(f"{PREFIX}/policies/history", dependencies=[READ], response_model=Page[KnobChange])
-def list_policy_changes(
-    acting: AtDesk,
-    paging: Asked,
-    level: PolicyLevel | None = None,
-    name: Annotated[str | None, Query(max_length=2000, examples=["acme/shop"])] = None,
-) -> dict[str, Any]:
-    """Who set which knob when, newest first."""
-    with acting.app.store.transaction() as tx:
-        return _HISTORY.page(tx, paging, level=level, name=name)

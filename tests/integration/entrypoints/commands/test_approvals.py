@@ -32,7 +32,7 @@ def waiting(cleave: CommandLine, orders: str, database: str) -> int:
 def test_what_waits_is_listed_and_goes_once_it_is_approved(
     cleave: CommandLine, waiting: int, orders: str, database: str
 ) -> None:
-    assert "merge segments 0, 1 into 1" in cleave.ok("approvals", "list", orders)
+    assert "merge segments 0, 1 into 1" in cleave.ok("approvals", "list", "--topic", orders)
     before = cleave.rows()
     assert "would be approved" in cleave.ok("approvals", "approve", str(waiting), "--dry-run")
     assert cleave.rows() == before
@@ -49,7 +49,7 @@ def test_what_waits_is_listed_and_goes_once_it_is_approved(
 
     tasks.merge_pass(dsn=database, extras={}, decided_by="tests")
     [merge] = [one for one in cleave.json("operations") if one["kind"] == "merge"]
-    [done] = cleave.json("approvals", "list", "--all")
+    [done] = cleave.json("approvals", "list", "--state", "any")
     assert (done["state"], done["operation_id"]) == ("done", merge["operation_id"])
 
 
@@ -66,7 +66,7 @@ def test_a_pass_gives_the_default_where_nobody_answered_in_time(
 
     tasks.merge_pass(dsn=database, extras={}, decided_by="tests")
 
-    [row] = cleave.json("approvals", "list", "--all")
+    [row] = cleave.json("approvals", "list", "--state", "any")
     assert (row["state"], row["answered_by"]) == ("done", "default")
 
 

@@ -76,8 +76,8 @@ LOOKS = (
     "backtests list",
     "backtests show 1",
     "approvals list",
-    f"approvals list {WAITING}",
-    f"approvals list {TOPIC} --all",
+    f"approvals list --topic {WAITING}",
+    f"approvals list --topic {TOPIC} --state any",
 )
 MOMENTARY = (
     f"decide {TOPIC}",
@@ -180,7 +180,7 @@ REFUSED = (
     "dead-letters redrive acme/shop/none billing",
     "hot-keys acme/shop/none",
     "backtests show 99",
-    "approvals list acme/shop/none",
+    "approvals list --topic acme/shop/none",
     "approvals approve 99",
     "watch acme/shop/none",
 )

@@ -20,7 +20,7 @@ HERE, THERE = "acme/shop/here", "acme/shop/hier"
 BETTER = ("split_cooldown_seconds=0", "merge_window_seconds=60", "merge_msg_rate_in=4000")
 LOOKS = (
     "policy candidates",
-    f"policy candidates {HERE}",
+    f"policy candidates --topic {HERE}",
     "policy candidates --limit 1",
 )
 CHANGES = (
@@ -42,7 +42,7 @@ REFUSED = (
     "policy propose {topic} colour=red",
     "policy propose {topic} max_segments=0",
     "policy propose acme/shop/none max_segments=2",
-    "policy candidates acme/shop/none",
+    "policy candidates --topic acme/shop/none",
     "policy withdraw {topic}",
     "policy promote {topic}",
     "policy promote acme/shop/none",

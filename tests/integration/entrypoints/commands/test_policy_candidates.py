@@ -50,7 +50,7 @@ def test_a_better_candidate_is_promoted_on_the_topics_own_past(cleave: CommandLi
     assert proposed["regret"] < live["regret"]
     assert (answer["is_better"], answer["state"], answer["ended_by"]) == (True, "promoted", "ada")
     assert override(cleave, recorded) == {**before, **made["override"]}
-    [row] = cleave.json("policy", "candidates", recorded)
+    [row] = cleave.json("policy", "candidates", "--topic", recorded)
     assert (row["run_id"], row["regret"]) == (answer["run_id"], pytest.approx(proposed["regret"]))
     assert row["live_regret"] == pytest.approx(live["regret"])
     assert row["reason"] == "fewer idle segments"
@@ -117,7 +117,7 @@ def test_candidates_are_proposed_listed_and_withdrawn(cleave: CommandLine, order
 
     assert "(max_segments=9 profile=adaptive) is in shadow" in said
     assert "was in shadow" in again
-    assert "max_segments=9" in cleave.ok("policy", "candidates", orders)
+    assert "max_segments=9" in cleave.ok("policy", "candidates", "--topic", orders)
     assert "in shadow" in cleave.refused("policy", "propose", orders, "max_segments=8")
     assert "would be withdrawn" in cleave.rehearsed("policy", "withdraw", orders)
     assert "is withdrawn" in cleave.ok("policy", "withdraw", orders, "--reason", "enough")
