@@ -92,11 +92,10 @@ def perform_in(context: Context, action: AnyAction, request: BaseModel) -> Any:
     try:
         return action.perform(context, request)
     except _TOPIC_ERRORS as error:
-        earlier = None if not isinstance(error, NotFound) else context.earlier_response()
-        if earlier is not None and isinstance(
-            earlier, action.response
-        ):  # an earlier attempt has deleted the topic
-            return earlier
+        if isinstance(error, NotFound) and issubclass(action.response, OperationResponse):
+            earlier = context.earlier_intent()
+            if earlier is not None:  # an earlier attempt with the key has deleted the topic
+                return context.respond(action.response, earlier)
         topic = getattr(request, "topic", None)
         if topic is not None and topic not in error.message:
             error.message = f"topic {topic}: {error.message}"

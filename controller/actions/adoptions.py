@@ -80,17 +80,19 @@ class DetachTopic(TopicRequest):
 class AdoptionResponse(OperationResponse):
     """The operation that adopts a topic. The lists describe the old topic as the adoption found it."""
 
-    old: str = Field(examples=["persistent://acme/shop/orders"])
+    old: str | None = Field(None, examples=["persistent://acme/shop/orders"])
     closes: list[str] = Field(
-        description="Logs that end, and are read first.", examples=[["persistent://acme/shop/orders"]]
+        default=[],
+        description="Logs that end, and are read first.",
+        examples=[["persistent://acme/shop/orders"]],
     )
     subscriptions: dict[str, str] = Field(
-        description="Kind of each subscription.", examples=[{"billing": "STREAM"}]
+        default={}, description="Kind of each subscription.", examples=[{"billing": "STREAM"}]
     )
     producers: list[str] = Field(
-        description="Producers that are connected: stop them first, or cut them off."
+        default=[], description="Producers that are connected: stop them first, or cut them off."
     )
-    consumers: list[str] = Field(description="Consumers that are connected.", examples=[["a"]])
+    consumers: list[str] = Field(default=[], description="Consumers that are connected.", examples=[["a"]])
 
     def sentence(self) -> str:
         """See `Response`."""

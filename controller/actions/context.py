@@ -94,11 +94,11 @@ class Context:
             fields = operation_fields(self.ended(intent.operation))
         return kind(**fields, **more, dry_run=self.dry_run, repeated=intent.repeated)
 
-    def earlier_response(self) -> OperationResponse | None:
-        """Return the response about the operation that the caller's key led to before; None where there is none."""
+    def earlier_intent(self) -> Intent | None:
+        """Return the operation that the caller's key led to before; None where there is none."""
         with self.app.store.transaction() as tx:
             first = operations.find_by_request_key(tx, self.caller.request_key)
-        return None if first is None else self.operation_response(Intent(first, repeated=True))
+        return None if first is None else Intent(first, repeated=True)
 
     def ended(self, operation: Operation) -> Operation:
         """Return the operation as it is after the wait, ended or not."""

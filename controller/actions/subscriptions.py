@@ -152,7 +152,9 @@ class SeekResponse(OperationResponse):
     cursors: list[CursorDocument] | None = Field(
         None, description=f"In a dry run, the first {MOST_CURSORS} cursors that would move; null otherwise."
     )
-    target: str = Field(examples=["to the first message that is there"])
+    target: str | None = Field(
+        None, description="Position that the seek moves to.", examples=["to the first message that is there"]
+    )
 
     def sentence(self) -> str:
         """See `Response`."""
