@@ -125,20 +125,23 @@ def _change(context: Context, level: str, knobs: Mapping[str, Any], *, replace: 
     def merged(before: Document) -> Document:
         return {**({} if replace else before), **knobs}
 
-    changed = policy_admin.change(context.store, level, merged, actor=context.caller.actor)
+    consequences = None
+    if context.dry_run:  # on a snapshot, so that a dry run waits for no lock and holds none
+        preview = policy_admin.preview(context.app.store, context.app.planes, level, merged)
+        changed, consequences = preview.changed, _consequences(preview)
+    else:
+        changed = policy_admin.change(context.store, level, merged, actor=context.caller.actor)
     return PolicyResponse(
         dry_run=context.dry_run,
         level=policy_admin.kind_of(level).value,
         name=None if level == CLUSTER else level,
         before=changed.before,
         after=changed.after,
-        consequences=_consequences(context, level, merged) if context.dry_run else None,
+        consequences=consequences,
     )
 
 
-def _consequences(context: Context, level: str, merged: policy_admin.Merge) -> Consequences:
-    """Evaluate the level's topics on a snapshot: the store of a dry run opens none."""
-    preview = policy_admin.preview(context.app.store, context.app.planes, level, merged)
+def _consequences(preview: policy_admin.Consequences) -> Consequences:
     changed_topics = [
         ChangedTopic(topic=other.topic, now=list(map(str, other.now)), then=list(map(str, other.then)))
         for other in preview.others

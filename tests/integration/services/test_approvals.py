@@ -10,6 +10,7 @@ from threading import Barrier
 
 import pytest
 from sqlalchemy import text
+from structlog.testing import capture_logs
 
 from controller.actions.dry_run import Rehearsal
 from controller.domain.approvals import ApprovalState
@@ -218,10 +219,12 @@ def test_a_dry_run_answers_nothing(cold: Bench) -> None:
 
     store = Rehearsal(cold.url)
     try:
-        would_be = approvals.answer(store, row.approval_id, approve=True, actor="ada", reason="seen")
+        with capture_logs() as lines:
+            would_be = approvals.answer(store, row.approval_id, approve=True, actor="ada", reason="seen")
     finally:
         store.dispose()
 
+    assert lines == []
     assert (would_be.state, would_be.answered_by) == (ApprovalState.APPROVED, "ada")
     assert waiting(cold) == [row]
 

@@ -498,7 +498,7 @@ def test_a_preview_of_a_policy_holds_nobody_up_and_says_how_many_topics_it_looke
         told = pages.post("/preview", json=wish).json()
 
     assert "split_msg_rate_in from 10000 to 50" in told["sentence"]
-    assert "looked at 1 of 2 topics, 1 of them would be treated differently at once" in told["sentence"]
+    assert "of 1 evaluated topics among 2, 1 would be treated differently at once" in told["sentence"]
     assert [one for one in asked if re.search("INSERT|UPDATE|DELETE|FOR SHARE", one)] == []
 
 
