@@ -22,6 +22,7 @@ from controller.dataplane.base import DataPlane, LogClient
 from controller.dataplane.load_settings import LoadSettings
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.registry import PlaneSettings, build_log_client, build_planes
+from controller.domain.bearer import bearer_token
 from controller.domain.decision import Lane
 from controller.domain.errors import InvalidInput, Unsupported
 from controller.domain.names import demand_name
@@ -446,7 +447,7 @@ def build_airflow_rest(settings: Settings) -> AirflowRest | None:
     return AirflowRest(
         AirflowLogin(
             settings.airflow_url,
-            token.get_secret_value() if token else None,
+            bearer_token(token.get_secret_value(), "CLEAVE_AIRFLOW_TOKEN") if token else None,
             settings.airflow_username,
             password.get_secret_value() if password else None,
         )

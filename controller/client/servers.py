@@ -18,6 +18,7 @@ import httpx
 import httpx_sse
 
 from controller.domain import errors
+from controller.domain.bearer import bearer_token
 from controller.domain.errors import CleaveError, Retryable, StoreUnavailable, Terminal
 
 MOST_REDIRECTS = 3
@@ -66,7 +67,7 @@ class Servers:
         if not urls:
             raise errors.InvalidInput("no address of a worker; give one or more, such as http://cleave:8470")
         self._urls = [url.rstrip("/") for url in urls]
-        self._token = token
+        self._token = token if callable(token) else bearer_token(token, "the token")
         self._timeout = httpx.Timeout(call_timeout_seconds)
         self._tls = httpx.create_ssl_context()
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=MOST_IDLE_CONNECTIONS)
@@ -181,7 +182,7 @@ class Servers:
     ) -> httpx.Response:
         """The answer, wherever the client is sent for it. (The library would leave out the token at another worker.)"""
         for _ in range(MOST_REDIRECTS + 1):
-            token = self._token if isinstance(self._token, str) else self._token()
+            token = self._token if isinstance(self._token, str) else bearer_token(self._token(), "the token")
             request = http.build_request(
                 method,
                 url,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from controller.domain.bearer import bearer_token
 from controller.domain.errors import InvalidInput
 
 _ADMIN_SCHEMES = ("http", "https")
@@ -49,6 +50,8 @@ class PulsarAccess:
 
     def __post_init__(self) -> None:
         _check_url("CLEAVE_PULSAR_ADMIN_URL", self.admin_url, _ADMIN_SCHEMES)
+        if self.token is not None:
+            object.__setattr__(self, "token", bearer_token(self.token, "CLEAVE_PULSAR_TOKEN"))
         if self.service_url is not None:
             _check_url("CLEAVE_PULSAR_SERVICE_URL", self.service_url, _SERVICE_SCHEMES)
         if (self.cert_file is None) != (self.key_file is None):
@@ -80,12 +83,13 @@ class PulsarAccess:
         """The current token. Raises InvalidInput when its file cannot be read."""
         if self.token_file is None:
             return self.token
+        name = f"CLEAVE_PULSAR_TOKEN_FILE={self.token_file}"
         try:
-            return Path(self.token_file).read_text().strip()
+            return bearer_token(Path(self.token_file).read_text(), name)
         except OSError as error:
-            raise InvalidInput(
-                f"CLEAVE_PULSAR_TOKEN_FILE={self.token_file} cannot be read: {error.strerror}"
-            ) from error
+            raise InvalidInput(f"{name} cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError:
+            raise InvalidInput(f"{name} cannot be read: it is no text") from None
 
 
 def _check_url(name: str, url: str, schemes: tuple[str, ...]) -> None:

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, text
 
 from controller.bootstrap import Application, application
 from controller.clock import SystemClock
+from controller.domain.bearer import bearer_token
 from controller.domain.errors import CleaveError, Terminal
 from controller.domain.shown import duration
 from controller.entrypoints.commands import doctor_pulsar, doctor_rights
@@ -450,10 +451,11 @@ def _demand_token(cleave: Application) -> None:
 def _ask_airflow(cleave: Application, path: str) -> Any:
     import requests
 
-    token = cleave.settings.airflow_token
+    secret = cleave.settings.airflow_token
+    token = bearer_token(secret.get_secret_value(), "CLEAVE_AIRFLOW_TOKEN") if secret else None
     answer = requests.get(
         f"{str(cleave.settings.airflow_url).rstrip('/')}/api/v2/{path}",
-        headers={"Authorization": f"Bearer {token.get_secret_value()}"} if token else {},
+        headers={"Authorization": f"Bearer {token}"} if token else {},
         timeout=AIRFLOW_TIMEOUT_SECONDS,
     )
     if answer.status_code in (401, 403):

@@ -5,7 +5,6 @@ The token comes from the environment or a file, never from the command line, whe
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from controller.domain.bearer import bearer_token
 from controller.domain.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from controller.settings import Settings
 
 _GIVEN: ContextVar[str | None] = ContextVar("api_url", default=None)
-_TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
 def name_server(url: str | None) -> None:
@@ -153,8 +152,4 @@ def _token(settings: Settings, url: str) -> str:
         raise InvalidInput(
             f"no token for {url}; set CLEAVE_API_TOKEN or CLEAVE_API_TOKEN_FILE to one of `cleave token`"
         )
-    if not _TOKEN.fullmatch(text):  # what sends it would quote it in its error
-        raise InvalidInput(
-            f"{name} holds no token: spaces or letters that none has; give one of `cleave token`"
-        )
-    return text
+    return bearer_token(text, name)
