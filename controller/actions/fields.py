@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
@@ -78,7 +78,13 @@ def split_lines(value: object) -> object:
     return [line.strip() for line in value.splitlines() if line.strip()] or None
 
 
-def _pairs(value: object, read: Callable[[str], object]) -> object:
+def parse_knobs(pairs: Iterable[str]) -> dict[str, Any]:
+    """Return the knobs of `knob=value` texts; values are JSON (true, 16, 0.25) or plain text. Raises InvalidInput."""
+    knobs: dict[str, Any] = _pairs([*pairs], _json)
+    return knobs
+
+
+def _pairs(value: Any, read: Callable[[str], object]) -> Any:
     """Return the pairs of a list of `key=value`; another value is for the type to check."""
     if not isinstance(value, list):
         return value

@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from controller.actions.fields import parse_knobs
 from controller.domain.errors import InvalidInput, Unsupported
 from controller.domain.shown import shown
-from controller.entrypoints.knob_texts import parse_knobs
 from controller.questions.spans import span
 from controller.services.policy_backtest import Loads
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from controller.actions.fields import parse_knobs
 from controller.domain.decision import Lane
 from controller.domain.errors import InvalidInput
 from controller.domain.evaluator import ALL_LANES
@@ -16,7 +17,6 @@ from controller.entrypoints import backtest_requests, completion
 from controller.entrypoints.backtest_requests import AskedBacktest
 from controller.entrypoints.commands import verdicts
 from controller.entrypoints.commands.options import AsJson, From, To, Topic, about
-from controller.entrypoints.knob_texts import parse_knobs
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.reach.chosen import control_plane
 from controller.questions import evaluations
