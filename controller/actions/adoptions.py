@@ -13,9 +13,12 @@ from controller.actions.fields import Reason, TopicName, TopicRequest
 from controller.actions.responses import OperationResponse, Row
 from controller.actions.rights import Right
 from controller.dataplane.layout_keeper import LayoutKeeper
+from controller.dataplane.registry import PLANE_NAMES
 from controller.domain.errors import InvalidInput
 from controller.domain.names import LONGEST_TOPIC, topic_name
 from controller.services import topic_admin, topic_adoption
+
+PLANES = ", ".join(PLANE_NAMES)
 
 
 class AdoptTopic(TopicRequest):
@@ -49,7 +52,7 @@ class AdoptTopic(TopicRequest):
     segments: Annotated[int, Field(ge=1, le=65_536)] | None = Field(
         None, description="Segments to begin with. None: one segment for each partition."
     )
-    data_plane: str = Field("pulsar", description="Data plane of the topic.")
+    data_plane: str = Field("pulsar", description=f"Data plane of the topic, one of {PLANES}.")
     cut_off: bool = Field(False, description="Adopt the topic although producers or consumers are connected.")
     reason: Reason | None = Field(None, description="Why, for the journal.")
 
@@ -70,7 +73,9 @@ class AttachTopic(TopicRequest):
         }
     )
 
-    data_plane: str = Field("pulsar_scalable", description="Data plane that keeps the layout.")
+    data_plane: str = Field(
+        "pulsar_scalable", description=f"Data plane that keeps the layout, one of {PLANES}."
+    )
 
 
 class DetachTopic(TopicRequest):

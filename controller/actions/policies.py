@@ -98,6 +98,10 @@ class PolicyResponse(Response):
             return f"policy of {level}: {changes or 'nothing changed'}"
         return f"{level} would have {changes or 'the same knobs'}; {self.consequences.sentence()}"
 
+    def title(self) -> str:
+        """See `Response`."""
+        return self.sentence()
+
     def rows(self) -> Sequence[Row]:
         """See `Response`."""
         return [

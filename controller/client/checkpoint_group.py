@@ -384,8 +384,11 @@ class CheckpointGroupConsumer(ClosedByWith):
         if found.messages:
             held.position, held.is_kept = found.messages[-1].position, False
         if found.is_end:
-            held.is_done, held.is_kept = True, False
+            # No value can say less of a segment that never had a message for this group, so none has to be kept first.
+            held.is_done, held.is_kept = True, held.position is None
             self._readers.drop(one.segment_id)
+            if held.is_kept:
+                self._changed()
         return CheckpointBatch(one.segment_id, found.messages, held) if found.messages else None
 
     def _is_ours(self, held: _Segment) -> bool:

@@ -27,7 +27,7 @@ LIST_CONSUMERS = Question(
     ListConsumers,
     {"subscription": str, "hash_range": str, "segment_id": int},
     {"topic": "topic_id = :topic_id"},
-    table=("subscription", "segment_id", "hash_range", "state", "barrier", "waits_for", "consumers"),
+    table=("subscription", "segment_id", "hash_range", "state", "barrier", "waits_for", "consumer_names"),
     default_limit=100_000,
 )
 LIST_BUCKETS = Question(

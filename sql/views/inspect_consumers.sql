@@ -19,7 +19,7 @@ SELECT t.name AS topic, t.topic_id, u.name AS subscription, u.kind, s.segment_id
             ELSE 'readable' END AS barrier,
        CASE WHEN done.drained OR u.kind = 'QUEUE' OR NOT u.parents_block THEN '{}' ELSE wait.for_segments END AS waits_for,
        ARRAY(SELECT c.name FROM cleave.consumer c
-              WHERE c.topic_id = u.topic_id AND c.subscription = u.name ORDER BY c.name) AS consumers
+              WHERE c.topic_id = u.topic_id AND c.subscription = u.name ORDER BY c.name) AS consumer_names
   FROM cleave.topic t
   JOIN cleave.subscription u USING (topic_id)
   JOIN cleave.segment s ON s.topic_id = t.topic_id AND s.pruned_epoch IS NULL
@@ -57,14 +57,14 @@ SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state,
             WHEN o.release_asked_at IS NOT NULL THEN 'being handed over'
             WHEN holder.disconnected_at IS NOT NULL THEN 'owner is not connected: it may come back until its grace period is over'
             WHEN o.consumer IS NOT NULL THEN coalesce(o.said, 'owned')
-            WHEN cardinality(a.consumers) = 0 THEN 'no consumer is registered'
+            WHEN cardinality(a.consumer_names) = 0 THEN 'no consumer is registered'
             ELSE 'not handed out yet' END AS reason,
        CASE WHEN seek.asked_at IS NOT NULL THEN seek.asked_at
             WHEN a.barrier = 'withheld' THEN s.created_at
             WHEN o.release_asked_at IS NOT NULL THEN o.release_asked_at
             WHEN holder.disconnected_at IS NOT NULL THEN holder.disconnected_at
             WHEN o.consumer IS NOT NULL THEN coalesce(o.said_since, o.owned_since)
-            WHEN cardinality(a.consumers) > 0 THEN greatest(s.created_at, free.parents_read_at, free.first_registered_at)
+            WHEN cardinality(a.consumer_names) > 0 THEN greatest(s.created_at, free.parents_read_at, free.first_registered_at)
             END AS since,
        a.waits_for,
        CASE WHEN a.barrier = 'withheld' THEN ARRAY(

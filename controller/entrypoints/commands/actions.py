@@ -20,6 +20,9 @@ from controller.entrypoints.commands.questions import add_questions
 from controller.entrypoints.output import emit, response_table
 from controller.entrypoints.reach.chosen import perform
 
+SHORTEST_WAIT_SECONDS = 0.001
+"""A wait of 0 looks at the operation once; a command without a wait has `--no-wait`."""
+
 
 def add_actions(app: typer.Typer, subject: str) -> None:
     """Add the actions of a subject to its group of commands."""
@@ -49,7 +52,7 @@ def command_of(action: AnyAction) -> Callable[..., None]:
             typer.confirm(action.confirms.format_map(request.model_dump()), abort=True, err=True)
         if action.response.has_warnings:
             telemetry.configure_logging(level=logging.ERROR)
-        options = Options(dry_run, 0.0 if no_wait else timeout_seconds)
+        options = Options(dry_run, 0.0 if no_wait else max(timeout_seconds, SHORTEST_WAIT_SECONDS))
         response = perform(action, request, options)
         print_response(response, as_json)
         response.demand_done(options.wait_seconds)

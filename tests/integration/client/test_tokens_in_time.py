@@ -17,6 +17,7 @@ from controller.domain.errors import AccessDenied, TokenOutOfTime
 from controller.entrypoints.reach import chosen
 from controller.entrypoints.web import access
 from controller.entrypoints.web.access import Role
+from controller.questions.topics import LIST_TOPICS, ListTopics
 from controller.settings import Settings
 from tests.support.bench import Bench
 from tests.support.waiting import wait_until
@@ -155,8 +156,7 @@ def test_a_command_reads_its_token_file_again(
         return read[-1]
 
     monkeypatch.setattr(chosen, "_token", renewed_behind_the_first_call)
-    with chosen.control_plane() as plane:
-        topics = plane.topics.list(namespace=None, prefix="", limit=10)
+    topics = list(chosen.ask(LIST_TOPICS, ListTopics(), limit=10))
 
     assert [one["topic"] for one in topics] == [bench.topic_name]
     assert read[0] == read[1] != read[2]

@@ -96,12 +96,12 @@ def test_a_seek_back_over_a_split_delivers_everything_again_in_order(
         everything = {f"key-{key}".encode(): list(range(4)) for key in range(KEYS)}
         assert receive_all(one, 4 * KEYS, other) == everything
 
-        house.cleave.ok("seek", house.topic, "billing", "--to", "earliest", "--no-wait")
+        house.cleave.ok("subscriptions", "seek", house.topic, "billing", "earliest", "--no-wait")
         assert receive_all(one, 4 * KEYS, other) == everything
 
         producer.send(b"4", "key-0")
         producer.flush()
-        house.cleave.ok("seek", house.topic, "billing", "--to", "latest", "--no-wait")
+        house.cleave.ok("subscriptions", "seek", house.topic, "billing", "latest", "--no-wait")
         wait_until(
             lambda: (
                 (one.receive(0.1), other.receive(0.1))

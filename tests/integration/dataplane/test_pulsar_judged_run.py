@@ -102,7 +102,7 @@ def test_what_is_acknowledged_after_a_seek_is_acknowledged(house: PulsarHouse, r
     run.send(1)
     run.work_off()
     with run.seek():
-        house.cleave.ok("seek", house.topic, "billing", "--to", "earliest", "--no-wait")
+        house.cleave.ok("subscriptions", "seek", house.topic, "billing", "earliest", "--no-wait")
         done = "SELECT count(*) FROM cleave.operation WHERE kind = 'seek' AND state = 'done'"
         run.work_off(lambda: house.scalar(done) == 1)
     run.work_off()

@@ -6,19 +6,24 @@ import secrets
 
 import pytest
 
-from controller.actions.waiting import manual_request
 from controller.bootstrap import application
 from controller.dataplane.base import LogState
 from controller.dataplane.pulsar.access import PulsarAccess
-from controller.domain.operation import Operation
+from controller.domain.operation import Operation, Origin
 from controller.services import segment_admin, topic_admin
 from controller.services.operation_wait import wait_for
 from controller.services.reconciler import FindingKind, reconcile
 from controller.settings import Settings
+from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 from tests.integration.entrypoints.conftest import StartWorker
 from tests.support.brokers import SharedBroker
 from tests.support.pulsar_namespaces import make_namespace
+
+
+def request() -> Request:
+    """A person's request, with a key of its own."""
+    return Request(f"test-{secrets.token_hex(8)}", Origin.MANUAL, "ada", "test")
 
 
 @pytest.mark.timeout(300)
@@ -38,9 +43,7 @@ def test_it_creates_splits_and_heals_there(
 
         plane = cleave.planes["pulsar"]
         created = done(
-            topic_admin.create_topic(
-                cleave.store, cleave.planes, topic, manual_request(cleave, "test"), data_plane="pulsar"
-            )
+            topic_admin.create_topic(cleave.store, cleave.planes, topic, request(), data_plane="pulsar")
         )
         split = done(
             segment_admin.submit(
@@ -48,7 +51,7 @@ def test_it_creates_splits_and_heals_there(
                 cleave.planes,
                 topic,
                 segment_admin.splitting(0),
-                manual_request(cleave, "test"),
+                request(),
             )
         )
         left, right = (child.backing_topic for child in split.children)

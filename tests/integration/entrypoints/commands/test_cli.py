@@ -78,7 +78,7 @@ MISTAKES = [
     (("policy", "remove", "a/b/c/d"), "no level of policy"),
     (("policy", "get", "a/b/nobody"), "does not exist"),
     (("policy", "set", "cluster", "nonsense=1"), "'nonsense' cannot be set here"),
-    (("policy", "set", "cluster", "max_segments"), "knob=value"),
+    (("policy", "set", "cluster", "max_segments"), "key=value"),
     (("policy", "set", "cluster", "max_segments=many"), "whole number"),
     (("policy", "set", "cluster", "split_msg_rate_in=1e400"), "split_msg_rate_in = '1e400'; give a number"),
     (("policy", "set", "cluster", f"split_msg_rate_in={'9' * 400}"), "give a number"),
@@ -245,7 +245,8 @@ def test_help_names_what_can_be_chosen(cleave: CommandLine) -> None:
     assert {*KNOBS} <= set(re.findall(r"\w+", cleave.ok("policy", "set", "-h")))
     for command in ("create", "adopt", "attach"):
         assert "embedded, pulsar, pulsar_scalable" in " ".join(cleave.ok("topics", command, "-h").split())
-    assert "stream, queue, checkpoint" in " ".join(cleave.ok("subscriptions", "create", "-h").split())
+    kinds = " ".join(cleave.ok("subscriptions", "create", "-h").split())
+    assert all(f"{kind}: " in kinds for kind in ("stream", "queue", "checkpoint"))
 
 
 def test_a_database_without_the_schema_says_what_to_run(

@@ -36,6 +36,7 @@ OF_THE_DATABASE = {
     "foreign logs",
     "entry buckets",
     "load runs",
+    "collectors",
     "set aside",
 }
 

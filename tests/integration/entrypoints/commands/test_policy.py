@@ -90,7 +90,21 @@ def test_people_see_what_changed_and_from_what(cleave: CommandLine) -> None:
     said = cleave.ok("policy", "set", "cluster", "max_segments=32", "strict_pulsar=true")
 
     assert [line.split() for line in said.splitlines()] == [
-        ["cluster:", "2", "knobs", "changed"],
+        [
+            "policy",
+            "of",
+            "cluster:",
+            "max_segments",
+            "from",
+            "64",
+            "to",
+            "32,",
+            "strict_pulsar",
+            "from",
+            "false",
+            "to",
+            "true",
+        ],
         ["knob", "was", "value"],
         ["max_segments", "64", "32"],
         ["strict_pulsar", "false", "true"],
@@ -101,8 +115,10 @@ def test_people_see_what_changed_and_from_what(cleave: CommandLine) -> None:
 def test_dry_runs_say_what_would_change(cleave: CommandLine, orders: str, level: str) -> None:
     cleave.ok("policy", "set", level, "max_segments=9")
 
-    assert "1 knob would change" in cleave.rehearsed("policy", "set", level, "max_segments=10")
-    assert "1 knob would change" in cleave.rehearsed("policy", "remove", level)
+    assert "would have max_segments from 9 to 10" in cleave.rehearsed(
+        "policy", "set", level, "max_segments=10"
+    )
+    assert "would have max_segments from 9 to " in cleave.rehearsed("policy", "remove", level)
 
 
 def test_knobs_that_do_not_fit_together_are_refused(cleave: CommandLine, orders: str) -> None:

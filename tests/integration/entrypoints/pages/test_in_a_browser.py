@@ -100,7 +100,7 @@ def test_a_policy_that_somebody_else_changes_is_seen_and_what_is_written_stays(
 
     policy_admin.change(bench.store, TOPIC, lambda _: {"max_segments": 7, "min_segments": 2}, actor="me")
     expect(page.locator("#row-max_segments td").nth(1)).to_have_text("7")
-    assert filled_in(page) == {"level": TOPIC}
+    assert filled_in(page) == {"level": TOPIC, "knobs": {}}
 
 
 def filled_in(page: Page, dag: str = "cleave_policy") -> Any:

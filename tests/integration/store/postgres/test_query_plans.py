@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import Connection, event, text
 
 from controller.devstack.postgres import PostgresServer
-from controller.entrypoints.reach.direct import topics as topic_reads
+from controller.questions.question import read_page
+from controller.questions.topics import LIST_TOPICS, ListTopics
 from controller.store.decisions import situations
 from controller.store.journal import claims, commits, operations, reshape_intents, steps, tombstones
-from controller.store.postgres import inspection
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.prepared import Prepared
 from controller.store.shards import Shards
@@ -119,12 +119,12 @@ STATEMENTS: list[tuple[str, Callable[[Connection], object], set[str]]] = [
     ("lock a topic", lambda tx: topics.get_topic(tx, 7, lock=True), {"topic_pkey"}),
     (
         "list of all topics",
-        lambda tx: inspection.rows(tx, topic_reads.LIST, namespace=None, prefix="", limit=100),
+        lambda tx: read_page(tx, LIST_TOPICS, ListTopics(), limit=100),
         {"topic_name_in_use"},
     ),
     (
         "list of a namespace",
-        lambda tx: inspection.rows(tx, topic_reads.LIST, namespace="t/n7", prefix="", limit=10),
+        lambda tx: read_page(tx, LIST_TOPICS, ListTopics(namespace="t/n7"), limit=10),
         {"topic_by_namespace"},
     ),
     (
