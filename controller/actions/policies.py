@@ -112,6 +112,8 @@ class PolicyResponse(Response):
 
 
 def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
     return "unset" if value is None else shown(value)
 
 

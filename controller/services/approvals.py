@@ -134,7 +134,9 @@ class ApprovalClock:
 def _found(tx: Connection, approval_id: int) -> ApprovalRow:
     found = approvals.find(tx, approval_id)
     if found is None:
-        raise NotFound(f"there is no approval {approval_id}; `inspect.approvals` has those that wait")
+        raise NotFound(
+            f"approval {approval_id} does not exist; `cleave approvals list --state any` lists them"
+        )
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
@@ -54,6 +54,8 @@ def _type_of(field: FieldInfo) -> tuple[type, bool]:
             [annotation] = [part for part in get_args(annotation) if part is not NoneType][:1]
         else:
             break
+    if origin is Literal:
+        return str, False
     if origin is not None:  # a sequence, or pairs
         return str, True
     return (annotation if annotation in _SIMPLE_TYPES else str), False  # type: ignore[return-value]

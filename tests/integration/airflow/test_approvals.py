@@ -114,7 +114,7 @@ def test_the_form_answers_and_says_what_it_would_answer(asked: int, run_dag: Run
     ("conf", "said"),
     [
         ({"approvals": [], "answer": "approve"}, "approvals=[]"),
-        ({"approvals": [4711], "answer": "approve"}, "there is no approval 4711"),
+        ({"approvals": [4711], "answer": "approve"}, "approval 4711 does not exist"),
     ],
 )
 def test_what_cannot_be_answered_fails_the_task_with_that_line(

@@ -231,7 +231,7 @@ def test_a_dry_run_answers_nothing(cold: Bench) -> None:
 
 def test_what_does_not_exist_is_said(bench: Bench) -> None:
     bench.topic_with(1)
-    with pytest.raises(NotFound, match="there is no approval 99"):
+    with pytest.raises(NotFound, match="approval 99 does not exist"):
         approvals.answer(bench.store, 99, approve=True, actor="ada", reason="seen")
 
 

@@ -73,4 +73,4 @@ def test_a_pass_gives_the_default_where_nobody_answered_in_time(
 def test_what_was_rejected_stays_and_an_unknown_one_is_named(cleave: CommandLine, waiting: int) -> None:
     assert "is rejected" in cleave.ok("approvals", "reject", str(waiting))
     assert "was rejected by ada" in cleave.refused("approvals", "approve", str(waiting))
-    assert "there is no approval 999" in cleave.refused("approvals", "approve", "999")
+    assert "approval 999 does not exist" in cleave.refused("approvals", "approve", "999")

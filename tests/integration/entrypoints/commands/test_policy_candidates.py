@@ -131,5 +131,5 @@ def test_what_cannot_be_asked_is_refused(cleave: CommandLine, orders: str) -> No
     assert "max_segments" in cleave.refused("policy", "propose", orders, "max_segments=0")
     assert "cleave policy propose" in cleave.refused("policy", "promote", orders)
     assert "cleave policy propose" in cleave.refused("policy", "withdraw", orders)
-    assert "does not exist" in cleave.refused("policy", "candidates", "acme/shop/none")
+    assert "does not exist" in cleave.refused("policy", "candidates", "--topic", "acme/shop/none")
     assert "does not exist" in cleave.refused("policy", "promote", "acme/shop/none")
