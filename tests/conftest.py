@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Whoever runs tests side by side tells them the width of a terminal; what tests read is as wide as what is piped.
 os.environ.pop("COLUMNS", None)
+# gRPC reads this when it is imported, whichever test does so first; its handlers of forks end a child that is to become Spark's Java.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 _BROKERS = {"pulsar_broker", "pulsar5_broker", "pulsar_cluster"}
 _BROKER_TIMEOUT_SECONDS = 900  # the first test that needs a broker may wait for its download and its start
 _ONE_PROCESS_EACH = ("airflow", "spark", "browser")

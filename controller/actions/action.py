@@ -33,7 +33,7 @@ MODULES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "approvals": ("controller.actions.approvals",),
     }
 )
-"""Modules with the actions of a subject, by the first word of their names. They are loaded when somebody asks for the subject."""
+"""Modules with the actions of a subject, by the first word of their names. A module is loaded by the first lookup in its subject."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,6 @@ class Action(Generic[RequestT, ResponseT]):
     def path_fields(self) -> tuple[str, ...]:
         """Fields of the request that the path names."""
         return tuple(re.findall(r"{(\w+)}", self.path))
-
-    @property
-    def summary(self) -> str:
-        """The first sentence about the action."""
-        return (self.request.__doc__ or "").strip().partition("\n")[0]
 
 
 AnyAction = Action[Any, Any]

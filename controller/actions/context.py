@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from controller.actions.dry_run import stage
+from controller.actions.dry_run import store_for
 from controller.actions.responses import OperationResponse, operation_fields
 from controller.actions.waiting import run_to_its_end, user_name
 from controller.bootstrap import Application
@@ -121,5 +121,5 @@ class Context:
 @contextmanager
 def open_context(app: Application, caller: Caller, options: Options) -> Iterator[Context]:
     """Open the context of one action."""
-    with stage(app, options.dry_run) as store:
+    with store_for(app, options.dry_run) as store:
         yield Context(app, store, caller, options)

@@ -1,8 +1,8 @@
-"""Dry runs: the same code on a store that takes every transaction back at its end.
+"""Dry runs: the same code on a store that rolls back every transaction at its end.
 
-So a dry run refuses what the real run would refuse (a busy segment, a name that is taken, a policy that does not fit
-with the levels above), and nobody else ever sees a row of it. It does not show what comes after an intent, which is
-whether the data plane will do its part. Sequences move on, as they do for any transaction that is rolled back.
+A dry run refuses what the real run would refuse (a busy segment, a name that is taken, a policy that does not fit with the levels
+above), and no other session sees a row of it. A dry run does not show what comes after an intent, which is whether the data plane
+does its part. Sequences move on, as they do for any transaction that is rolled back.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from controller.bootstrap import Application
 from controller.store.postgres.engine import Store
 
 
-class Rehearsal(Store):
+class DryRunStore(Store):
     """A store whose transactions are checked to the last deferred constraint and then rolled back."""
 
-    takes_back = True
+    rolls_back = True
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -38,12 +38,12 @@ class Rehearsal(Store):
 
 
 @contextmanager
-def stage(app: Application, dry_run: bool) -> Iterator[Store]:
-    """The application's own store, or for a dry run one to rehearse on."""
+def store_for(app: Application, dry_run: bool) -> Iterator[Store]:
+    """Open the application's own store, or for a dry run a store that rolls back."""
     if not dry_run:
         yield app.store
         return
-    store = Rehearsal(app.store.address, application_name="cleave-dry-run", pool_size=1)
+    store = DryRunStore(app.store.address, application_name="cleave-dry-run", pool_size=1)
     try:
         yield store
     finally:

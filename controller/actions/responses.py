@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from controller.domain.errors import Retryable, Terminal
+from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation, OperationState, ReservedChild
+from controller.domain.segment import Segment
 
 Row = Mapping[str, Any]
 
 
-class Response(BaseModel):
+class Response(BaseModel, ABC):
     """The response to an action. People read a sentence and rows; programs read the fields."""
 
     model_config = ConfigDict(frozen=True)
 
-    has_warnings: ClassVar[bool] = False
-    """Whether the response says everything that the log would warn of."""
+    replaces_log: ClassVar[bool] = False
+    """Whether the response says everything that the log would warn of, so that a command does not print the log as well."""
 
     dry_run: bool = Field(False, description="Nothing was changed.")
 
+    @abstractmethod
     def sentence(self) -> str:
         """Return one sentence for people: a note, a preview, the title of a table."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rows(self) -> Sequence[Row]:
         """Return the rows of the table that people read."""
-        raise NotImplementedError
 
     def rest_of(self, request: Any) -> Any:  # noqa: ARG002 - most actions are done in one part
         """Return the request for what is left to do, where one call does a part of an action; None where nothing is left."""
@@ -161,6 +164,62 @@ def demand_ended(operation: OperationDocument, wait_seconds: float) -> Operation
             "longer, see that a worker is up, or look at `cleave operations --stuck`"
         )
     return state
+
+
+class SegmentDocument(BaseModel):
+    """A segment of a layout."""
+
+    segment_id: int = Field(examples=[1])
+    hash_range: str = Field(examples=["0000-7fff"])
+    state: str = Field(examples=["ACTIVE"])
+    buckets: int = Field(description="Entry buckets.", examples=[4])
+    parents: list[int] = Field(examples=[[0]])
+    children: list[int]
+    merge_depth: int
+    created_epoch: int = Field(examples=[1])
+    sealed_epoch: int | None
+
+    @classmethod
+    def of(cls, segment: Segment) -> SegmentDocument:
+        """Return the document of a segment."""
+        return cls(
+            segment_id=segment.segment_id,
+            hash_range=str(segment.hash_range),
+            state=segment.state.value,
+            buckets=segment.bucket_count,
+            parents=list(segment.parent_ids),
+            children=list(segment.child_ids),
+            merge_depth=segment.merge_depth,
+            created_epoch=segment.created_epoch,
+            sealed_epoch=segment.sealed_epoch,
+        )
+
+
+SEGMENT_COLUMNS = (
+    "segment_id",
+    "hash_range",
+    "state",
+    "buckets",
+    "parents",
+    "children",
+    "created_epoch",
+    "sealed_epoch",
+)
+"""Fields of a segment that a table has room for."""
+
+
+def segment_documents(layout: SegmentLayout, *, sealed: bool = True) -> list[SegmentDocument]:
+    """Return the active segments by range, then the sealed segments by id."""
+    others = [segment for segment in layout.segments.values() if segment not in layout.active]
+    segments = (
+        [*layout.active, *sorted(others, key=lambda segment: segment.segment_id)] if sealed else layout.active
+    )
+    return [SegmentDocument.of(segment) for segment in segments]
+
+
+def segment_rows(layout: SegmentLayout) -> list[dict[str, Any]]:
+    """Return the documents of `segment_documents` as rows."""
+    return [document.model_dump() for document in segment_documents(layout)]
 
 
 def created(segments: Iterable[CreatedSegment]) -> str:

@@ -10,13 +10,18 @@ from pydantic import BaseModel, ConfigDict, Field
 from controller.actions.action import Action
 from controller.actions.context import Context
 from controller.actions.fields import ActionRequest, Knobs, Properties, TopicName, TopicRequest
-from controller.actions.responses import OperationResponse, Response, Row
+from controller.actions.responses import (
+    SEGMENT_COLUMNS,
+    OperationResponse,
+    Response,
+    Row,
+    SegmentDocument,
+    segment_documents,
+)
 from controller.actions.rights import Right
 from controller.dataplane.registry import PLANE_NAMES
 from controller.domain.errors import Terminal
-from controller.domain.layout import SegmentLayout
 from controller.domain.policy import PolicyOverride
-from controller.domain.segment import Segment
 from controller.services import reconciler, topic_admin
 from controller.store.topics import layouts, topics
 
@@ -69,57 +74,6 @@ class RecoverTopic(ActionRequest):
     )
 
 
-class SegmentDocument(BaseModel):
-    """A segment of a layout."""
-
-    segment_id: int = Field(examples=[1])
-    hash_range: str = Field(examples=["0000-7fff"])
-    state: str = Field(examples=["ACTIVE"])
-    buckets: int = Field(description="Entry buckets.", examples=[4])
-    parents: list[int] = Field(examples=[[0]])
-    children: list[int]
-    merge_depth: int
-    created_epoch: int = Field(examples=[1])
-    sealed_epoch: int | None
-
-    @classmethod
-    def of(cls, segment: Segment) -> SegmentDocument:
-        """Return the document of a segment."""
-        return cls(
-            segment_id=segment.segment_id,
-            hash_range=str(segment.hash_range),
-            state=segment.state.value,
-            buckets=segment.bucket_count,
-            parents=list(segment.parent_ids),
-            children=list(segment.child_ids),
-            merge_depth=segment.merge_depth,
-            created_epoch=segment.created_epoch,
-            sealed_epoch=segment.sealed_epoch,
-        )
-
-
-SEGMENT_COLUMNS = (
-    "segment_id",
-    "hash_range",
-    "state",
-    "buckets",
-    "parents",
-    "children",
-    "created_epoch",
-    "sealed_epoch",
-)
-"""Fields of a segment that a table has room for."""
-
-
-def segment_documents(layout: SegmentLayout, *, sealed: bool = True) -> list[SegmentDocument]:
-    """Return the active segments by range, then the sealed segments by id."""
-    others = [segment for segment in layout.segments.values() if segment not in layout.active]
-    segments = (
-        [*layout.active, *sorted(others, key=lambda segment: segment.segment_id)] if sealed else layout.active
-    )
-    return [SegmentDocument.of(segment) for segment in segments]
-
-
 class DeletionResponse(OperationResponse):
     """The operation that deletes a topic."""
 
@@ -157,7 +111,7 @@ class RecoveryFinding(BaseModel):
 class RecoveryResponse(Response):
     """A topic after its recovery, or as a dry run found the topic."""
 
-    has_warnings: ClassVar[bool] = True
+    replaces_log: ClassVar[bool] = True
 
     topic: str = Field(examples=["topic://acme/shop/orders"])
     epoch: int = Field(description="-1 for a topic that the database does not have.", examples=[12])

@@ -5,6 +5,7 @@ large a number may be at all.
 from __future__ import annotations
 
 import sys
+from decimal import Decimal
 from typing import Any
 
 from controller.domain.errors import InvalidInput
@@ -41,3 +42,12 @@ def wholes(values: Any, name: str) -> tuple[int, ...]:
     if not isinstance(values, list | tuple):
         raise InvalidInput(f"{name} = {shown(values)}; give a list of whole numbers")
     return tuple(whole(value, name) for value in values)
+
+
+def plain_number(value: Any) -> Any:
+    """Return a decimal number as a whole number or a float; text where no float holds it, and other values as they are."""
+    if not isinstance(value, Decimal):
+        return value
+    if not value.is_finite() or abs(value) > MOST:
+        return str(value)
+    return int(value) if value == value.to_integral_value() else float(value)

@@ -16,10 +16,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from controller.domain.layout import SegmentLayout
-from controller.domain.operation import Operation
 from controller.domain.shown import printable
-from controller.domain.whole_numbers import MOST
+from controller.domain.whole_numbers import plain_number
 
 if TYPE_CHECKING:  # commands that perform no action do not load responses
     from controller.actions.responses import Response
@@ -60,16 +58,8 @@ console = _Console(highlight=False, width=None if _KNOWS_ITS_WIDTH else PIPED_WI
 def to_json(value: Any) -> Any:
     """Values json does not know: instants become ISO 8601, numbers that 64 bits hold stay numbers, the rest is its text."""
     if isinstance(value, Decimal):
-        return _number(value)
+        return plain_number(value)
     return value.isoformat() if isinstance(value, datetime) else str(value)
-
-
-def _number(value: Decimal) -> int | float | str:
-    if not value.is_finite():
-        return str(value)
-    if abs(value) <= MOST and value == value.to_integral_value():
-        return int(value)
-    return float(value) if abs(value) <= MOST else str(value)
 
 
 def emit(as_json: bool, document: Any, table: RenderableType) -> None:
@@ -190,62 +180,6 @@ def cell(value: Any) -> str:
         return f"{value:,.1f}"
     text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     return printable(text, lines=True)  # escaped before the widths of columns are measured
-
-
-LAYOUT_COLUMNS = (
-    "segment_id",
-    "hash_range",
-    "state",
-    "buckets",
-    "parents",
-    "children",
-    "created_epoch",
-    "sealed_epoch",
-)
-"""Of `layout_rows`, what a table has room for."""
-
-
-def layout_rows(layout: SegmentLayout, *, sealed: bool = True) -> list[dict[str, Any]]:
-    """Segments as rows: the active ones by range, then the sealed ones by id."""
-    chosen = list(layout.active)
-    if sealed:
-        chosen += sorted(
-            (s for s in layout.segments.values() if s not in layout.active), key=lambda s: s.segment_id
-        )
-    return [
-        {
-            "segment_id": segment.segment_id,
-            "hash_range": str(segment.hash_range),
-            "state": segment.state.value,
-            "buckets": segment.bucket_count,
-            "parents": list(segment.parent_ids),
-            "children": list(segment.child_ids),
-            "merge_depth": segment.merge_depth,
-            "created_epoch": segment.created_epoch,
-            "sealed_epoch": segment.sealed_epoch,
-        }
-        for segment in chosen
-    ]
-
-
-def operation_document(operation: Operation) -> dict[str, Any]:
-    """An operation as people ask for it."""
-    return {
-        "operation_id": operation.operation_id,
-        "topic": operation.topic_name,
-        "kind": operation.kind.value,
-        "state": operation.state.value,
-        "epoch": operation.epoch,
-        "parents": list(operation.parent_ids),
-        "children": [child.plan.segment_id for child in operation.children],
-        "creates": [
-            {"segment_id": child.plan.segment_id, "hash_range": str(child.plan.hash_range)}
-            for child in operation.children
-        ],
-        "origin": operation.origin.value,
-        "actor": operation.actor,
-        "reason": operation.reason,
-    }
 
 
 def created(creates: Iterable[Mapping[str, Any]]) -> str:

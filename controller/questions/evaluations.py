@@ -1,6 +1,6 @@
 """A verdict for programs: the evaluation as a document, and what only one of two has.
 
-Verdicts are taken as documents, so that one that was just made and one that stands in the ledger are told alike.
+Verdicts are read as documents, so that a new verdict and a verdict of the ledger have the same sentences.
 """
 
 from __future__ import annotations

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import functools
 import importlib
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from decimal import Decimal
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -20,10 +16,10 @@ from sqlalchemy import Connection
 
 from controller.actions.fields import TopicName, as_value_error
 from controller.actions.rights import Right
-from controller.domain.errors import InvalidInput, NotFound
-from controller.domain.shown import shown
-from controller.domain.whole_numbers import MOST
-from controller.questions.spans import instant
+from controller.domain.errors import NotFound
+from controller.domain.whole_numbers import plain_number
+from controller.questions.page_keys import read_keys, write_keys
+from controller.questions.spans import demand_span, instant
 from controller.store.postgres import inspection
 from controller.store.topics import inspected
 
@@ -41,7 +37,7 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "approvals": "controller.questions.approvals",
     }
 )
-"""Module with the questions of a subject. It is loaded when somebody asks for the subject."""
+"""Module with the questions of a subject. A module is loaded by the first lookup in its subject."""
 
 
 def _instant(value: object) -> object:
@@ -163,7 +159,7 @@ def read_page(
     values = request.model_dump(exclude_none=True)
     _demand_span(values)
     bound = values | _topic_values(tx, question, values.get("topic"))
-    after = _read_keys(question, page)
+    after = _after(question, page)
     # One row more than the page holds tells that there is another page.
     rows = inspection.rows(
         tx, _statement(question, values, after is not None), **bound, **(after or {}), limit=limit + 1
@@ -172,7 +168,7 @@ def read_page(
         raise NotFound(question.missing.format_map(values))
     answers, is_last = rows[:limit], len(rows) <= limit
     following = (
-        None if is_last else _write_keys([answers[-1][f"key_{place}"] for place in range(len(question.keys))])
+        None if is_last else write_keys([answers[-1][f"key_{place}"] for place in range(len(question.keys))])
     )
     return Page([_answer(question, row, tx) for row in answers], following)
 
@@ -194,10 +190,8 @@ def read_rows(
 
 def _demand_span(values: Mapping[str, Any]) -> None:
     since, until = values.get("since"), values.get("until")
-    if since is not None and until is not None and since >= until:
-        raise InvalidInput(
-            f"nothing lies between --from {since.isoformat()} and --to {until.isoformat()}; give --from the earlier"
-        )
+    if since is not None and until is not None:
+        demand_span(since, until)
 
 
 def _topic_values(tx: Connection, question: Question, topic: str | None) -> dict[str, Any]:
@@ -234,42 +228,7 @@ def _now(tx: Connection) -> datetime:
     return now
 
 
-def plain_number(value: Any) -> Any:
-    """Return a decimal number as a whole number or a float; text where no float holds it, and other values as they are."""
-    if not isinstance(value, Decimal):
-        return value
-    if not value.is_finite() or abs(value) > MOST:
-        return str(value)
-    return int(value) if value == value.to_integral_value() else float(value)
-
-
-def _write_keys(keys: Sequence[Any]) -> str:
-    text = json.dumps([key.isoformat() if isinstance(key, datetime) else key for key in keys])
-    return base64.urlsafe_b64encode(text.encode()).decode("ascii").rstrip("=")
-
-
-def _read_keys(question: Question, page: str | None) -> dict[str, Any] | None:
+def _after(question: Question, page: str | None) -> dict[str, Any] | None:
     if page is None:
         return None
-    try:
-        padded = page + "=" * (-len(page) % 4)
-        keys = json.loads(base64.urlsafe_b64decode(padded.encode("ascii")))
-        if not isinstance(keys, list) or len(keys) != len(question.keys):
-            raise ValueError("other keys")
-        pairs = zip(question.keys.values(), keys, strict=True)
-        return {f"after_{place}": _read_key(kind, key) for place, (kind, key) in enumerate(pairs)}
-    except (ValueError, binascii.Error, RecursionError) as error:
-        raise InvalidInput(
-            f"page = {shown(page)} is no page of this list; give the `next` of the page before"
-        ) from error
-
-
-def _read_key(kind: type, key: Any) -> Any:
-    if kind is datetime and isinstance(key, str):
-        instant = datetime.fromisoformat(key)
-        if instant.tzinfo is None:
-            raise ValueError("no time zone")
-        return instant
-    if not isinstance(key, kind) or isinstance(key, bool) or (isinstance(key, int) and abs(key) > MOST):
-        raise ValueError("another kind of key")
-    return key
+    return {f"after_{place}": key for place, key in enumerate(read_keys(page, [*question.keys.values()]))}

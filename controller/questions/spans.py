@@ -44,11 +44,16 @@ def span(
     now = now or datetime.now(UTC)
     begins = unless_given[0] if since is None else instant(since, now)
     ends = unless_given[1] if until is None else instant(until, now)
+    demand_span(begins, ends)
+    return begins, ends
+
+
+def demand_span(begins: datetime, ends: datetime) -> None:
+    """Raise InvalidInput unless `begins` is earlier than `ends`."""
     if begins >= ends:
         raise InvalidInput(
-            f"nothing lies between --from {begins.isoformat()} and --to {ends.isoformat()}; give --from the earlier"
+            f"nothing lies between {begins.isoformat()} and {ends.isoformat()}: give the earlier instant as from"
         )
-    return begins, ends
 
 
 def moment(text: str) -> int | datetime:

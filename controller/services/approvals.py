@@ -98,7 +98,7 @@ def answer_all(
             _demand_answered(found, approve=approve)
             rows.append(found)
     for row in rows:
-        if row.approval_id in first and not store.takes_back:
+        if row.approval_id in first and not store.rolls_back:
             about = {"approval_id": row.approval_id, "topic": row.topic, "act": row.act}
             log.info("approval answered", **about, state=state.value, actor=actor)
     return rows

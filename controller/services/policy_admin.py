@@ -80,7 +80,7 @@ def change(store: Store, level: str, changed: Merge, *, actor: str) -> Changed:
     """
     with store.transaction() as tx:
         found = change_in(tx, level, changed, actor=actor)
-    if found.before != found.after and not store.takes_back:
+    if found.before != found.after and not store.rolls_back:
         knobs = sorted(
             knob
             for knob in found.before.keys() | found.after.keys()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from controller.devstack.pulsar.java_server import QUICK
 from controller.devstack.pulsar.standalone import PulsarStandalone
 from tests.support.bench import Bench
 from tests.support.bench_planes import OnPulsar
+from tests.support.benches import benches
 from tests.support.brokers import SharedBroker, demand_jars
 
 _rows: list[dict[str, Any]] = []
@@ -38,17 +38,7 @@ def record_figure() -> Callable[[str], None]:
 @pytest.fixture
 def new_bench(postgres_server: PostgresServer, migrated_template: str) -> Iterator[Callable[[], Bench]]:
     """Any number of benches, each with a database of its own."""
-    made: list[tuple[str, Bench]] = []
-
-    def make() -> Bench:
-        name = f"cleave_chaos_{secrets.token_hex(4)}"
-        made.append((name, Bench(postgres_server.create_database(name, template=migrated_template))))
-        return made[-1][1]
-
-    yield make
-    for name, bench in made:
-        bench.close()
-        postgres_server.drop_database(name)
+    yield from benches(postgres_server, migrated_template, Bench)
 
 
 @pytest.fixture
@@ -56,21 +46,15 @@ def new_pulsar_bench(
     pulsar_broker: SharedBroker, postgres_server: PostgresServer, migrated_template: str
 ) -> Iterator[Callable[[], Bench]]:
     """Any number of benches on the run's broker, each with a database and a topic of its own."""
-    made: list[tuple[str, Bench]] = []
 
-    def make() -> Bench:
-        name = f"cleave_chaos_{secrets.token_hex(4)}"
-        url = postgres_server.create_database(name, template=migrated_template)
-        here = OnPulsar.fresh(pulsar_broker.admin_url, pulsar_broker.service_url, "chaos")
-        made.append((name, Bench(url, here)))
-        return made[-1][1]
+    def build(url: str) -> Bench:
+        return Bench(url, OnPulsar.fresh(pulsar_broker.admin_url, pulsar_broker.service_url, "chaos"))
 
-    yield make
-    for name, bench in made:
-        if bench.pulsar is not None:
-            bench.pulsar.remove(bench.plane)
-        bench.close()
-        postgres_server.drop_database(name)
+    def remove_topic(bench: Bench) -> None:
+        assert bench.pulsar is not None
+        bench.pulsar.remove(bench.plane)
+
+    yield from benches(postgres_server, migrated_template, build, remove_topic)
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,12 @@ the broker, and a broker's auto-scaler that stays off, or on, for a topic it sho
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
 from controller.dataplane.layout_keeper import LayoutKeeper
+from controller.devstack.postgres import PostgresServer
 from controller.domain.errors import TopicNotFound
 from controller.domain.operation import (
     ABORTABLE,
@@ -37,6 +38,7 @@ from tests.chaos.scenarios import Scenario, creating, deleting, operation_of, re
 from tests.chaos.strikes import pass_deadline
 from tests.support.bench import Bench
 from tests.support.bench_planes import OnPulsar
+from tests.support.benches import benches
 from tests.support.brokers import SharedBroker
 
 BEFORE: Mapping[str, object] = {"enabled": True, "maxSegments": 7}
@@ -71,6 +73,18 @@ class ScalableBench(Bench):
 
         self.wait_until(settled, message="nothing is left to do")
         return []
+
+
+def scalable_benches(
+    server: PostgresServer, template: str, broker: SharedBroker
+) -> Iterator[Callable[[], ScalableBench]]:
+    """Yield a function that builds a bench with a database and a topic of its own; delete both at the end."""
+    return benches(
+        server,
+        template,
+        lambda url: ScalableBench(url, broker),
+        lambda bench: bench.keeper.delete_topic(bench.topic_name),
+    )
 
 
 def make_topic(bench: Bench) -> None:

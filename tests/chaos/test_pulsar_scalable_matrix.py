@@ -7,7 +7,6 @@ us: the broker refuses a second reshape of a segment, and whoever is late with a
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -25,6 +24,7 @@ from tests.chaos.scalable_scene import (
     ScalableBench,
     begin,
     every_move,
+    scalable_benches,
     settle_and_check,
 )
 from tests.chaos.scenarios import Scenario
@@ -56,19 +56,7 @@ def new_scalable_bench(
     pulsar5_broker: SharedBroker, postgres_server: PostgresServer, migrated_template: str
 ) -> Iterator[NewBench]:
     """Any number of benches on the run's broker, each with a database and a topic of its own."""
-    made: list[tuple[str, ScalableBench]] = []
-
-    def make() -> ScalableBench:
-        name = f"cleave_chaos_{secrets.token_hex(4)}"
-        url = postgres_server.create_database(name, template=migrated_template)
-        made.append((name, ScalableBench(url, pulsar5_broker)))
-        return made[-1][1]
-
-    yield make
-    for name, bench in made:
-        bench.keeper.delete_topic(bench.topic_name)
-        bench.close()
-        postgres_server.drop_database(name)
+    yield from scalable_benches(postgres_server, migrated_template, pulsar5_broker)
 
 
 def ended_as(scenario: Scenario, path: Path) -> str:

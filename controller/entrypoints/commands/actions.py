@@ -15,10 +15,11 @@ from controller.actions.context import COMMAND_REASON, Options
 from controller.actions.fields import fill_in
 from controller.actions.responses import Response
 from controller.entrypoints.commands.options import AsJson, DryRun, NoWait, TimeoutSeconds
-from controller.entrypoints.commands.parameters import keyword, parameter_of
+from controller.entrypoints.commands.parameters import generated, parameter_of
 from controller.entrypoints.commands.questions import add_questions
 from controller.entrypoints.output import emit, response_table
 from controller.entrypoints.reach.chosen import perform
+from controller.entrypoints.signatures import keyword
 
 SHORTEST_WAIT_SECONDS = 0.001
 """A wait of 0 looks at the operation once; a command without a wait has `--no-wait`."""
@@ -50,7 +51,7 @@ def command_of(action: AnyAction) -> Callable[..., None]:
         request = fill_in(action.request, given)
         if action.confirms is not None and not (yes or dry_run):
             typer.confirm(action.confirms.format_map(request.model_dump()), abort=True, err=True)
-        if action.response.has_warnings:
+        if action.response.replaces_log:
             telemetry.configure_logging(level=logging.ERROR)
         options = Options(dry_run, 0.0 if no_wait else max(timeout_seconds, SHORTEST_WAIT_SECONDS))
         response = perform(action, request, options)
@@ -62,16 +63,11 @@ def command_of(action: AnyAction) -> Callable[..., None]:
     def run(**values: Any) -> None:
         command(**{"no_wait": False, "timeout_seconds": 0.0, "yes": False, **values})
 
-    run.__name__, run.__doc__ = action.name.split()[-1], action.request.__doc__
     parameters = [
         *(parameter_of(name, field) for name, field in action.request.model_fields.items()),
         *_common_parameters(action),
     ]
-    parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.is_generated = True  # type: ignore[attr-defined]  # `reach.verbs` reads it
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return run
+    return generated(run, action.name, action.request.__doc__, parameters)
 
 
 def print_response(response: Response, as_json: bool) -> None:

@@ -78,9 +78,7 @@ def backtest(
     The load that was recorded goes through each policy's own decisions, over a simulated layout. Costs are in segment-hours;
     the regret is the cost over the least any policy can pay. Nothing is changed but the list of backtests.
     """
-    _demand_served({"--trace": trace, "--engine": engine, "--html": html})
-    if engine not in (None, SPARK, HERE):
-        raise InvalidInput(f"--engine {engine}: give {SPARK} or {HERE}, or leave it out")
+    _demand_possible(engine, {"--trace": trace, "--engine": engine, "--html": html})
     asked = AskedBacktest(
         _loads(topic, namespace, trace, since, until, mean_load, first_day, days),
         tuple(policy or ()),
@@ -93,11 +91,13 @@ def backtest(
     ask(asked, html=html, as_json=as_json)
 
 
-def _demand_served(given: Mapping[str, Any]) -> None:
-    """These options need the database: over HTTP nobody takes them."""
-    for option, value in given.items():
+def _demand_possible(engine: str | None, local: Mapping[str, Any]) -> None:
+    """Raise Unsupported for a `local` option where a server is named, InvalidInput for an engine that does not exist."""
+    for option, value in local.items():
         if value is not None:
             demand_database(f"backtest {option}")
+    if engine not in (None, SPARK, HERE):
+        raise InvalidInput(f"--engine {engine}: give {SPARK} or {HERE}, or leave it out")
 
 
 def ask(asked: AskedBacktest, *, html: Path | None, as_json: bool) -> None:

@@ -7,17 +7,16 @@ from typing import Annotated, Any
 import typer
 from rich.tree import Tree
 
+from controller.actions.responses import SEGMENT_COLUMNS, segment_rows
 from controller.domain.key_hash import key_hash
 from controller.domain.layout import SegmentLayout
 from controller.domain.names import topic_name
 from controller.entrypoints import completion
 from controller.entrypoints.commands.options import AsJson, Topic, about
 from controller.entrypoints.output import (
-    LAYOUT_COLUMNS,
     console,
     created,
     emit,
-    layout_rows,
     rows_table,
 )
 from controller.entrypoints.reach.chosen import control_plane
@@ -43,7 +42,7 @@ def lineage(
         roots = [layout.segment(segment).segment_id] if segment is not None else _roots(layout)
     if as_json:
         ids = sorted({i for root in roots for i in layout.lineage(layout.segment(root).segment_id)})
-        chosen = [r for r in layout_rows(layout) if r["segment_id"] in ids]
+        chosen = [row for row in segment_rows(layout) if row["segment_id"] in ids]
         emit(True, {"topic": name, "epoch": layout.epoch, "segments": chosen}, "")
         return
     tree = Tree(f"{name} at epoch {layout.epoch}")
@@ -87,14 +86,14 @@ def layout(
     if metadata:
         emit(True, found.to_metadata(), "")
         return
-    rows: list[dict[str, Any]] = layout_rows(found)
+    rows = segment_rows(found)
     document = {
         "topic": name,
         "epoch": found.epoch,
         "next_segment_id": found.next_segment_id,
         "segments": rows,
     }
-    emit(as_json, document, rows_table(rows, LAYOUT_COLUMNS, title=f"{name} at epoch {found.epoch}"))
+    emit(as_json, document, rows_table(rows, SEGMENT_COLUMNS, title=f"{name} at epoch {found.epoch}"))
 
 
 def key(

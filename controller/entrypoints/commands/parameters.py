@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from controller.actions.fields import AS_ARGUMENT
 from controller.entrypoints import completion
+from controller.entrypoints.signatures import describe, keyword
 
 _COMPLETIONS: Mapping[str, Callable[..., list[str]]] = {
     "topic": completion.topics,
@@ -23,6 +24,15 @@ _METAVARS: Mapping[str, str] = {"knobs": "KNOB=VALUE..."}
 _SIMPLE_TYPES = (bool, int, float, str)
 
 
+def generated(
+    run: Callable[..., None], name: str, documentation: str | None, parameters: Iterable[inspect.Parameter]
+) -> Callable[..., None]:
+    """Return the function of a generated command, which works on the database and over HTTP alike."""
+    command: Callable[..., None] = describe(run, name.rsplit(maxsplit=1)[-1], documentation, parameters)
+    command.is_generated = True  # type: ignore[attr-defined]  # `reach.verbs` reads it
+    return command
+
+
 def parameter_of(name: str, field: FieldInfo) -> inspect.Parameter:
     """Return the parameter of a field. Pydantic checks what Typer does not."""
     kind, is_list = _type_of(field)
@@ -30,17 +40,12 @@ def parameter_of(name: str, field: FieldInfo) -> inspect.Parameter:
     annotation: Any = list[kind] if is_list else kind  # type: ignore[valid-type]
     info = typer.Argument(metavar=_METAVARS.get(name, name.upper()), **details)
     if field.is_required():
-        return keyword(name, Annotated[annotation, info], inspect.Parameter.empty)
+        return keyword(name, Annotated[annotation, info])
     if AS_ARGUMENT in field.metadata:
         return keyword(name, Annotated[annotation | None, info], None)
     word = (field.alias or name).replace("_", "-")
     words = f"--{word}/--no-{word}" if kind is bool and field.default is None else f"--{word}"
     return keyword(name, Annotated[annotation | None, typer.Option(words, **details)], None)
-
-
-def keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    """Return a keyword parameter."""
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
 def _type_of(field: FieldInfo) -> tuple[type, bool]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +9,10 @@ import typer
 
 from controller.actions.fields import fill_in
 from controller.entrypoints.commands.options import AsJson, Limit
-from controller.entrypoints.commands.parameters import keyword, parameter_of
+from controller.entrypoints.commands.parameters import generated, parameter_of
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.reach.chosen import ask
+from controller.entrypoints.signatures import keyword
 from controller.questions.question import Question, questions_of
 
 
@@ -34,16 +34,11 @@ def command_of(question: Question) -> Callable[..., None]:
         columns = [name for name in question.table if name not in given] or None
         emit(as_json, document, rows_table(rows, columns))
 
-    run.__name__, run.__doc__ = question.name.split()[-1], question.request.__doc__
     parameters = [parameter_of(name, field) for name, field in question.request.model_fields.items()]
     if not question.one_row:
         parameters.append(keyword("limit", Limit, question.default_limit))
     parameters.append(keyword("as_json", AsJson, False))
-    parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.is_generated = True  # type: ignore[attr-defined]  # `reach.verbs` reads it
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return run
+    return generated(run, question.name, question.request.__doc__, parameters)
 
 
 def __getattr__(name: str) -> Callable[..., None]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import typer
 
+from controller.actions.responses import SEGMENT_COLUMNS, segment_rows
 from controller.domain.names import topic_name
 from controller.entrypoints.commands.actions import add_actions
 from controller.entrypoints.commands.options import (
@@ -14,9 +15,7 @@ from controller.entrypoints.commands.options import (
 )
 from controller.entrypoints.commands.questions import add_questions
 from controller.entrypoints.output import (
-    LAYOUT_COLUMNS,
     emit,
-    layout_rows,
     rows_table,
 )
 from controller.entrypoints.reach.chosen import ask, control_plane
@@ -40,11 +39,11 @@ def show(topic: Topic, as_json: AsJson = False) -> None:
         "epoch": layout.epoch,
         "data_plane": found.data_plane,
         "properties": dict(found.properties),
-        "segments": layout_rows(layout),
+        "segments": segment_rows(layout),
         "subscriptions": subs,
     }
     title = f"{found.name}: {found.state}, epoch {layout.epoch}, {len(layout.active)} active segments, {found.data_plane}"
-    emit(as_json, document, rows_table(document["segments"], LAYOUT_COLUMNS, title=title))
+    emit(as_json, document, rows_table(document["segments"], SEGMENT_COLUMNS, title=title))
     if not as_json and subs:
         emit(False, None, rows_table(subs, title="subscriptions"))
 

@@ -22,10 +22,10 @@ from controller.domain.names import topic_name
 from controller.entrypoints.pages import (
     backtests,
     bundles,
+    dry_runs,
     fleet,
     journal,
     policy,
-    rehearsals,
     segment,
     topic,
 )
@@ -216,7 +216,7 @@ def one_policy(request: Request, tx: Reading, level: Text = "cluster") -> HTMLRe
 def preview(request: Request, wish: Wish) -> JSONResponse:
     """What the form of a DAG would do; nothing is done."""
     desk: Desk = request.app.state.desk
-    return JSONResponse(rehearsals.rehearse(desk.application(), wish.dag_id, wish.conf))
+    return JSONResponse(dry_runs.dry_run(desk.application(), wish.dag_id, wish.conf))
 
 
 @router.get("/static/{name}")

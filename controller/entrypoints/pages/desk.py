@@ -42,7 +42,7 @@ class Desk:
         self._guard = threading.Lock()
 
     def application(self) -> Application:
-        """The one that is kept. Pages read with it in snapshots (`reading`), and rehearse what a form would do."""
+        """The one that is kept. Pages read with it in snapshots (`reading`), and perform dry runs of forms with it."""
         where = self._where()
         with self._guard:
             if self._kept is None or self._kept[0] != where:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from controller.actions.dry_run import stage
+from controller.actions.dry_run import store_for
 from controller.actions.fields import fill_in
 from controller.domain.shown import in_markdown
 from controller.entrypoints.output import emit, rows_table
@@ -48,7 +48,7 @@ def answer_approvals(
 ) -> list[dict[str, Any]]:
     """Answer several alike, all or none of them. See `AnswerForm`."""
     form = fill_in(AnswerForm, params)
-    with cleave_at(dsn, extras) as app, stage(app, form.dry_run) as store:
+    with cleave_at(dsn, extras) as app, store_for(app, form.dry_run) as store:
         rows = approvals.answer_all(
             store,
             form.approvals,

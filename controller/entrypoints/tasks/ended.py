@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from controller.actions.responses import OperationDocument, operation_fields
 from controller.actions.waiting import demand_done
 from controller.domain.errors import InvalidInput
 from controller.domain.whole_numbers import from_digits
-from controller.entrypoints.output import operation_document
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.store.journal import operations
 
@@ -19,4 +19,6 @@ def ended_operation(*, dsn: str, extras: Extras, operation_id: int | str) -> dic
         raise InvalidInput(f"operation_id={operation_id!r} is not an operation's id, which is a whole number")
     with cleave_at(dsn, extras) as app, app.store.transaction() as tx:
         operation = operations.get_operation(tx, number)
-    return None if operation.state.is_live else operation_document(demand_done(operation))
+    if operation.state.is_live:
+        return None
+    return OperationDocument(**operation_fields(demand_done(operation))).model_dump(mode="json")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -13,10 +12,11 @@ from pydantic import BaseModel, create_model
 from controller.actions.action import AnyAction, all_actions
 from controller.actions.responses import Response
 from controller.actions.rights import Right
+from controller.entrypoints.signatures import REQUIRED, describe, keyword
 from controller.entrypoints.web.api.changes import Change, Changing, Wait
 from controller.entrypoints.web.computing import COMPUTE, Computing
 from controller.entrypoints.web.demands import DemandingRoute, demand_of
-from controller.entrypoints.web.parameters import LEVELS, Cluster, keyword, path_parameters, route_path
+from controller.entrypoints.web.parameters import LEVELS, Cluster, path_parameters, route_path
 from controller.entrypoints.web.refusals import REFUSALS
 from controller.services.computing.computers import Computation
 
@@ -62,23 +62,16 @@ def _endpoint(action: AnyAction, level: Any) -> Any:
         request = action.request.model_construct(**fields, **path)
         return change.perform(action, request, wait_seconds, computation)
 
-    perform.__name__, perform.__doc__ = (
-        action.name.replace(" ", "_").replace("-", "_"),
-        action.request.__doc__,
-    )
     parameters = [keyword("change", Changing), *path_parameters(action.path_fields, action.request, level)]
     if body is not None:
         is_needed = any(field.is_required() for field in body.model_fields.values())
         annotation = body if is_needed else body | None
-        parameters.append(
-            keyword("body", Annotated[annotation, Body()], inspect.Parameter.empty if is_needed else body())
-        )
+        parameters.append(keyword("body", Annotated[annotation, Body()], REQUIRED if is_needed else body()))
     if action.is_waited_for:
         parameters.append(keyword("wait_seconds", Wait, 0.0))
     if action.computes:
         parameters.append(keyword("computation", Computing))
-    perform.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return perform
+    return describe(perform, action.name, action.request.__doc__, parameters)
 
 
 @functools.cache

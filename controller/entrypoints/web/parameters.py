@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 from controller.actions.fields import PATH_FORMS
 from controller.domain.names import CLUSTER
+from controller.entrypoints.signatures import keyword
 from controller.entrypoints.web.asked import Bundle, Namespace, Topic
 from controller.entrypoints.web.paths import PREFIX, Name
 
@@ -52,8 +53,3 @@ def path_parameters(
 def _declared(field: FieldInfo) -> Any:
     described = Path(description=field.description, examples=field.examples)
     return Annotated[(field.annotation, described, *field.metadata)]
-
-
-def keyword(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
-    """Return a keyword parameter."""
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 
+from controller.entrypoints.signatures import describe, keyword
 from controller.entrypoints.web.acting import Acting, AtDesk
 from controller.entrypoints.web.api.paging import CURSORS
 from controller.entrypoints.web.demands import DemandingRoute, demand_of
-from controller.entrypoints.web.parameters import keyword, path_parameters, route_path
+from controller.entrypoints.web.parameters import path_parameters, route_path
 from controller.entrypoints.web.refusals import REFUSALS, json_answer
 from controller.questions.question import Question, QuestionRequest, all_questions, read_page
 
@@ -34,6 +34,8 @@ class OneRow(RootModel[dict[str, Any]]):
 
 
 class _Paging(BaseModel):
+    model_config = QuestionRequest.model_config
+
     limit: int = Field(50, ge=1, le=1000, description="Most rows of a page.", examples=[100])
     page: str | None = Field(
         None,
@@ -81,13 +83,11 @@ def _endpoint(question: Question) -> Any:
             return json_answer(answer.rows[0])
         return json_answer({"items": answer.rows, "next": answer.next})
 
-    ask.__name__ = question.name.replace(" ", "_").replace("-", "_")
-    ask.__doc__ = f"{question.request.__doc__}\n\nA row of `{question.relation}`."
     parameters = [keyword("acting", AtDesk), *path_parameters(question.path_fields, question.request)]
     if query is not None:
         parameters.append(keyword("query", Annotated[query, Query()]))
-    ask.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return ask
+    documentation = f"{question.request.__doc__}\n\nA row of `{question.relation}`."
+    return describe(ask, question.name, documentation, parameters)
 
 
 def _query_of(question: Question) -> type[BaseModel] | None:
@@ -100,9 +100,4 @@ def _query_of(question: Question) -> type[BaseModel] | None:
         for name, field in request.model_fields.items()
         if name not in question.path_fields
     }
-    model: type[BaseModel] = create_model(
-        request.__name__, __base__=_Paging, __module__=request.__module__, **fields
-    )
-    model.model_config = {**request.model_config}
-    model.model_rebuild(force=True)
-    return model
+    return create_model(request.__name__, __base__=_Paging, __module__=request.__module__, **fields)

@@ -148,7 +148,7 @@ def promote_on(store: Store, topic: str, run_id: int, *, actor: str) -> Promotio
             outcome=weighed.sentence,
             run_id=run_id,
         )
-    if weighed.is_better and not store.takes_back:
+    if weighed.is_better and not store.rolls_back:
         log.info("policy set", level=topic, actor=actor, candidate_id=found.candidate_id)
     return Promotion(topic, ended, weighed)
 

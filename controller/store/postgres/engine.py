@@ -54,7 +54,7 @@ def server_process(tx: Connection) -> int:
 class Store:
     """A pool of connections to one database. Cheap to make: the first transaction connects."""
 
-    takes_back = False
+    rolls_back = False
     """Whether nothing that is written by it stays: a dry run's does not."""
 
     def __init__(

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 from structlog.testing import capture_logs
 
-from controller.actions.dry_run import Rehearsal
+from controller.actions.dry_run import DryRunStore
 from controller.domain.approvals import ApprovalState
 from controller.domain.decision import Lane, RefusalReason
 from controller.domain.errors import CleaveError, Conflict, InvalidInput, NotFound, Terminal
@@ -217,7 +217,7 @@ def test_the_same_answer_again_is_the_first_one(cold: Bench) -> None:
 def test_a_dry_run_answers_nothing(cold: Bench) -> None:
     row = proposed(cold)
 
-    store = Rehearsal(cold.url)
+    store = DryRunStore(cold.url)
     try:
         with capture_logs() as lines:
             would_be = approvals.answer(store, row.approval_id, approve=True, actor="ada", reason="seen")

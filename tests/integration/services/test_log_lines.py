@@ -7,7 +7,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from controller.actions.dry_run import Rehearsal
+from controller.actions.dry_run import DryRunStore
 from controller.services import policy_admin
 from tests.support.bench import TOPIC, Bench
 from tests.support.passes import HOT, LOAD, report, run
@@ -95,7 +95,7 @@ def test_what_a_person_is_asked_is_told_once(bench: Bench) -> None:
 
 def test_a_policy_that_is_set_is_told_and_one_that_is_only_tried_is_not(bench: Bench) -> None:
     bench.topic_with()
-    rehearsal = Rehearsal(bench.url)
+    rehearsal = DryRunStore(bench.url)
     with capture_logs() as lines:
         policy_admin.change(rehearsal, "cluster", lambda now: {**now, "max_segments": 9}, actor="ann")
         set_policy(bench, max_segments=8)

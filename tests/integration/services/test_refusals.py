@@ -8,7 +8,6 @@ when the calls are answered; `GOES_ON` is the whole list.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -23,6 +22,7 @@ from tests.chaos import scalable_scene, scenarios
 from tests.chaos.scenarios import Scenario
 from tests.chaos.strikes import pass_deadline
 from tests.support.bench import Bench
+from tests.support.benches import benches
 from tests.support.brokers import SharedBroker
 from tests.support.faulty_data_plane import FaultyDataPlane
 
@@ -52,17 +52,7 @@ _REASON = """
 @pytest.fixture
 def new_bench(postgres_server: PostgresServer, migrated_template: str) -> Iterator[NewBench]:
     """Any number of benches, each with a database of its own."""
-    made: list[tuple[str, Bench]] = []
-
-    def make() -> Bench:
-        name = f"cleave_refusals_{secrets.token_hex(4)}"
-        made.append((name, Bench(postgres_server.create_database(name, template=migrated_template))))
-        return made[-1][1]
-
-    yield make
-    for name, bench in made:
-        bench.close()
-        postgres_server.drop_database(name)
+    yield from benches(postgres_server, migrated_template, Bench)
 
 
 @pytest.fixture
@@ -70,19 +60,7 @@ def new_scalable_bench(
     postgres_server: PostgresServer, migrated_template: str, pulsar5_broker: SharedBroker
 ) -> Iterator[NewBench]:
     """The same with topics whose layout a broker keeps."""
-    made: list[tuple[str, scalable_scene.ScalableBench]] = []
-
-    def make() -> Bench:
-        name = f"cleave_refusals_{secrets.token_hex(4)}"
-        url = postgres_server.create_database(name, template=migrated_template)
-        made.append((name, scalable_scene.ScalableBench(url, pulsar5_broker)))
-        return made[-1][1]
-
-    yield make
-    for name, bench in made:
-        bench.keeper.delete_topic(bench.topic_name)
-        bench.close()
-        postgres_server.drop_database(name)
+    yield from scalable_scene.scalable_benches(postgres_server, migrated_template, pulsar5_broker)
 
 
 def begun(bench: Bench, scenario: Scenario) -> int:

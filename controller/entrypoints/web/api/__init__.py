@@ -1,4 +1,4 @@
-"""What people and programs ask of Cleave itself, under `/api/v1`: what the commands show, and most changes that they make; a file a noun.
+"""Calls under `/api/v1` that no declaration of `controller.actions` or `controller.questions` makes; one file a noun.
 
-Lists come in pages, changes can be rehearsed and repeated. The calls with their fields: docs/reference/rest.md, and `/openapi.json`.
+Lists come in pages. Changes have dry runs, and a repeated change is carried out once. The calls with their fields: docs/reference/rest.md, and `/openapi.json`.
 """

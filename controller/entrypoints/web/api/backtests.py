@@ -170,7 +170,7 @@ class DoneBacktest(BaseModel):
     """What came out."""
 
     dry_run: bool
-    run_id: int = Field(description="In a rehearsal of a run that is not kept.", examples=[5])
+    run_id: int = Field(description="In a dry run, the id of a run that is not kept.", examples=[5])
     engine: str = Field(examples=["here"])
     results: list[Computed]
     left_out: dict[str, str] = Field(

@@ -19,11 +19,12 @@ from controller.bundles.store import namespaces as bundle_namespaces
 from controller.entrypoints.bundles import desk
 from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.bundles import Cluster, InNamespace
-from controller.entrypoints.web.api.paging import Asked, Page, written
+from controller.entrypoints.web.api.paging import Asked, Page
 from controller.entrypoints.web.asked import Namespace
 from controller.entrypoints.web.demands import READ, DemandingRoute
 from controller.entrypoints.web.paths import NAMESPACE_PATH, PREFIX
 from controller.entrypoints.web.refusals import REFUSALS
+from controller.questions.page_keys import write_keys
 
 router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["bundles"])
 _NAMESPACE = NAMESPACE_PATH + "/bundles"
@@ -98,7 +99,7 @@ def list_merges(
     found = desk.merges(acting.app, cluster, namespace)
     rest: Sequence[dict[str, Any]] = [one for one in found if after is None or one["namespace"] > after]
     shown = rest[: paging.limit]
-    return {"items": shown, "next": written([shown[-1]["namespace"]]) if len(rest) > len(shown) else None}
+    return {"items": shown, "next": write_keys([shown[-1]["namespace"]]) if len(rest) > len(shown) else None}
 
 
 @router.get(f"{PREFIX}/bundles/cycles/{{cycle_id}}", dependencies=[READ])

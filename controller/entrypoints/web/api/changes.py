@@ -1,7 +1,7 @@
-"""Changes: each may be rehearsed (`dry_run`), and repeated without being made twice (`Idempotency-Key`).
+"""Changes over HTTP: dry runs (`dry_run`), and repeated requests that are carried out once (`Idempotency-Key`).
 
-A rehearsal is the same code on a store that takes everything back, as `--dry-run` of the commands. A key is for one request of one
-holder: a repeat has the first one's answer.
+A dry run is the same code on a store that rolls back, as `--dry-run` of the commands. A key is for one request of one holder of a
+token: a repeated request gets the first answer.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from typing import Annotated, TypeVar
 
 from fastapi import Depends, Header, Query
 from fastapi import Request as HttpRequest
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from controller.actions.action import AnyAction, perform_in
 from controller.actions.context import REST_REASON, Caller, Context, Options
-from controller.actions.dry_run import stage
-from controller.actions.fields import Reason
+from controller.actions.dry_run import store_for
 from controller.actions.responses import Response
 from controller.bootstrap import Application
 from controller.domain.operation import Origin
@@ -31,12 +30,11 @@ from controller.store.postgres.engine import Store
 
 Answer = TypeVar("Answer", bound=BaseModel)
 LONGEST_WAIT_SECONDS = 60.0
-DEFAULT_REASON = REST_REASON
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change as it is asked for."""
+    """A request for a change."""
 
     acting: Acting
     dry_run: bool
@@ -45,20 +43,20 @@ class Change:
 
     @property
     def app(self) -> Application:
-        """With what it is made."""
+        """The application that carries out the change."""
         return self.acting.app
 
     @property
     def actor(self) -> str:
-        """Who makes it."""
+        """The subject of the token."""
         return self.acting.grant.subject
 
     def once(self, kind: type[Answer], act: Callable[[Store], Answer]) -> Answer:
-        """Made, rehearsed, or answered as the first time. Raises what `act` raises, Conflict for a key of another request, Retryable
-        while the first request with the key is being answered.
+        """Return the answer of `act`, of its dry run, or the first answer to the key. Raises what `act` raises, Conflict for a key of
+        another request, Retryable while the first request with the key is being answered.
         """
         if self.dry_run or self.key is None:
-            with stage(self.app, self.dry_run) as store:
+            with store_for(self.app, self.dry_run) as store:
                 return act(store)
         store = self.app.store
         with store.transaction() as tx:
@@ -93,12 +91,12 @@ class Change:
 
     @property
     def request_key(self) -> str:
-        """Under which what is kept of it is found again, by a repeat with the same key; without a key it is a fresh one."""
+        """Key of the change in the journal: the same for repeated requests with an idempotency key, else a new key."""
         return self._journal_key or f"api-{os.urandom(8).hex()}"
 
     @property
     def _journal_key(self) -> str | None:
-        """In the journal, where keys are everybody's."""
+        """Key in the journal, which all callers share; None where the request has no key."""
         if self.key is None or self.dry_run:
             return None
         return f"api-{hashlib.sha256(f'{self.actor} {self.key}'.encode()).hexdigest()[:32]}"
@@ -139,11 +137,3 @@ Wait = Annotated[
         examples=[30.0],
     ),
 ]
-
-
-class WithReason(BaseModel):
-    """Why, for the journal."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "before the sale"}]})
-
-    reason: Reason = DEFAULT_REASON

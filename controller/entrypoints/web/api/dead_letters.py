@@ -10,11 +10,12 @@ from pydantic import BaseModel, Field
 
 from controller.entrypoints import dead_letter_desk
 from controller.entrypoints.web.acting import AtDesk
-from controller.entrypoints.web.api.paging import Asked, Page, written
+from controller.entrypoints.web.api.paging import Asked, Page
 from controller.entrypoints.web.asked import Topic
 from controller.entrypoints.web.demands import ADMINISTER, DemandingRoute
 from controller.entrypoints.web.paths import TOPIC_PATH, Name
 from controller.entrypoints.web.refusals import REFUSALS
+from controller.questions.page_keys import write_keys
 
 router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["dead letters"])
 _PATH = TOPIC_PATH + "/subscriptions/{subscription}/dead-letters"
@@ -49,5 +50,5 @@ def list_dead_letters(acting: AtDesk, topic: Topic, subscription: Name, paging: 
     """Dead letters, the oldest first. They are read alone: who reads them besides is cut off."""
     [after] = paging.after([tuple])
     found = dead_letter_desk.look(acting.app, topic, subscription, paging.limit, after=after)
-    following = None if found.goes_on_after is None else written([found.goes_on_after])
+    following = None if found.goes_on_after is None else write_keys([found.goes_on_after])
     return {"log": found.log, "count": found.count, "items": found.rows, "next": following}

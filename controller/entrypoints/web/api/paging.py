@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Depends, Query
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
-from controller.domain.errors import InvalidInput
-from controller.domain.shown import shown
-from controller.domain.whole_numbers import MOST
+from controller.questions.page_keys import read_keys, write_keys
 from controller.store.postgres import inspection
 
 Item = TypeVar("Item")
 Row = dict[str, Any]
 
 
-def written(keys: Sequence[Any]) -> str:
-    """What to ask for the page after the row with these keys."""
-    text = json.dumps([key.isoformat() if isinstance(key, datetime) else key for key in keys])
-    return base64.urlsafe_b64encode(text.encode()).decode("ascii").rstrip("=")
-
-
-CURSORS = [written([42]), written(["topic://acme/shop/orders"])]
+CURSORS = [write_keys([42]), write_keys(["topic://acme/shop/orders"])]
 """Examples of `next`: of a list of operations, and of one of topics."""
 
 
@@ -51,16 +39,7 @@ class Paging:
         """The keys of the last row of the page before, None each at the beginning. Raises InvalidInput for a page that is none."""
         if self.page is None:
             return [None] * len(kinds)
-        try:
-            padded = self.page + "=" * (-len(self.page) % 4)
-            keys = json.loads(base64.urlsafe_b64decode(padded.encode("ascii")))
-            if not isinstance(keys, list) or len(keys) != len(kinds):
-                raise ValueError("other keys")
-            return [_read(kind, key) for kind, key in zip(kinds, keys, strict=True)]
-        except (ValueError, binascii.Error, RecursionError) as error:
-            raise InvalidInput(
-                f"page = {shown(self.page)} is no page of this list; give the `next` of the page before"
-            ) from error
+        return read_keys(self.page, kinds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +68,7 @@ def cut(rows: Sequence[Row], paging: Paging, keys: Sequence[str]) -> dict[str, A
     """The page of rows of which one more than the page holds was read, where there are so many."""
     items = rows[: paging.limit]
     is_last = len(rows) <= paging.limit
-    return {"items": items, "next": None if is_last else written([items[-1][key] for key in keys])}
-
-
-def _read(kind: type, key: Any) -> Any:
-    if kind is datetime and isinstance(key, str):
-        found = datetime.fromisoformat(key)
-        if found.tzinfo is None:
-            raise ValueError("no time zone")
-        return found
-    if kind is tuple and isinstance(key, list):
-        return tuple(_read(int, one) for one in key)
-    if not isinstance(key, kind) or isinstance(key, bool) or (isinstance(key, int) and abs(key) > MOST):
-        raise ValueError("another kind of key")
-    return key
+    return {"items": items, "next": None if is_last else write_keys([items[-1][key] for key in keys])}
 
 
 async def _paging(

@@ -17,8 +17,8 @@ from controller.domain.decision import Lane
 from controller.domain.operation import OperationState
 from controller.entrypoints.web.access import Role
 from controller.entrypoints.web.acting import AT_ONCE
-from controller.entrypoints.web.api.paging import written
 from controller.landing.area import LandingArea
+from controller.questions.page_keys import write_keys
 from controller.services import autoscaler, segment_admin
 from controller.services.segment_admin import splitting
 from controller.store.load import readers
@@ -116,12 +116,34 @@ class TestPages:
     @pytest.mark.parametrize("place", ["7", 7, ["x"], [True], [2**70], None])
     def test_a_place_in_a_log_that_is_none_is_refused(self, http: httpx.Client, place: Any) -> None:
         path = f"{TOPIC}/subscriptions/billing/dead-letters"
-        answer = http.get(path, params={"page": written([place])})
+        answer = http.get(path, params={"page": write_keys([place])})
 
         assert (answer.status_code, answer.json()["kind"]) == (412, "InvalidInput")
 
+    @pytest.mark.parametrize(
+        ("path", "asked", "reason"),
+        [
+            (f"{TOPIC}/load/history", {"from": "1h", "to": "2h"}, "nothing lies between"),
+            (f"{API}/topics", {"colour": "blue"}, "colour"),
+        ],
+    )
+    def test_parameters_that_ask_for_nothing_are_refused(
+        self, http: httpx.Client, path: str, asked: dict[str, str], reason: str
+    ) -> None:
+        answer = http.get(path, params=asked)
+
+        assert (answer.status_code, answer.json()["kind"]) == (412, "InvalidInput")
+        assert reason in answer.json()["reason"]
+
 
 class TestChanges:
+    def test_a_field_that_is_none_is_refused(self, bench: Bench, http: httpx.Client) -> None:
+        answer = http.post(f"{TOPIC}/split", json={"segment_id": 0, "colour": "blue"})
+
+        assert (answer.status_code, answer.json()["kind"]) == (412, "InvalidInput")
+        assert "colour" in answer.json()["reason"]
+        assert bench.live_operations() == []
+
     def test_a_rehearsal_asks_everything_and_changes_nothing(self, bench: Bench, http: httpx.Client) -> None:
         before = every_row(bench.store, but=MOVES_ON)
         for method, path, document in (

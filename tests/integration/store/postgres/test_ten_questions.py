@@ -202,7 +202,7 @@ def test_the_answers_about_what_hangs_are_true(night: Night) -> None:
         3: ("withheld", [0]),
         4: ("withheld", [0, 1, 3]),
     }
-    assert {tuple(row["consumers"]) for row in waiting} == {("c-1",)}
+    assert {tuple(row["consumer_names"]) for row in waiting} == {("c-1",)}
 
 
 def test_drained_segments_let_their_children_go(night: Night) -> None:

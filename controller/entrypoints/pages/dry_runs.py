@@ -1,4 +1,4 @@
-"""What the form of a DAG would do, without doing it: the same form, the same plan, nothing written."""
+"""The dry run of a DAG's form, which the pages call a preview: the same form, the same plan, nothing written."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _CANDIDATE = """
 """
 
 
-def rehearse(cleave: Application, dag_id: str, conf: Conf) -> dict[str, Any]:
-    """What would be done, with a `sentence` for people. Raises what the run itself would refuse with."""
+def dry_run(cleave: Application, dag_id: str, conf: Conf) -> dict[str, Any]:
+    """Return what the run would do, with a `sentence` for people. Raises what the run itself would raise."""
     if dag_id in _ACTIONS:
         return _action(cleave, find_action(_ACTIONS[dag_id]), conf)
     if dag_id not in _OTHERS:

@@ -1,0 +1,50 @@
+"""Pages of lists: the keys of the last row of a page, as the text that asks for the page after it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from controller.domain.errors import InvalidInput
+from controller.domain.shown import shown
+from controller.domain.whole_numbers import MOST
+
+
+def write_keys(keys: Sequence[Any]) -> str:
+    """Return the text that asks for the page after the row with these keys."""
+    text = json.dumps([key.isoformat() if isinstance(key, datetime) else key for key in keys])
+    return base64.urlsafe_b64encode(text.encode()).decode("ascii").rstrip("=")
+
+
+def read_keys(page: str, kinds: Sequence[type]) -> list[Any]:
+    """Return the keys of the last row of the page before, each of its kind: str, int, datetime, or a tuple of int.
+
+    Raises InvalidInput for a text that is no page of such a list.
+    """
+    try:
+        padded = page + "=" * (-len(page) % 4)
+        keys = json.loads(base64.urlsafe_b64decode(padded.encode("ascii")))
+        if not isinstance(keys, list) or len(keys) != len(kinds):
+            raise ValueError("other keys")
+        return [_read_key(kind, key) for kind, key in zip(kinds, keys, strict=True)]
+    except (ValueError, binascii.Error, RecursionError) as error:
+        raise InvalidInput(
+            f"page = {shown(page)} is no page of this list; give the `next` of the page before"
+        ) from error
+
+
+def _read_key(kind: type, key: Any) -> Any:
+    if kind is datetime and isinstance(key, str):
+        instant = datetime.fromisoformat(key)
+        if instant.tzinfo is None:
+            raise ValueError("no time zone")
+        return instant
+    if kind is tuple and isinstance(key, list):
+        return tuple(_read_key(int, part) for part in key)
+    if not isinstance(key, kind) or isinstance(key, bool) or (isinstance(key, int) and abs(key) > MOST):
+        raise ValueError("another kind of key")
+    return key
