@@ -22,12 +22,12 @@ from benchmarks.machine import machine
 from controller.dataplane.embedded import EmbeddedDataPlane
 from controller.devstack.postgres import DURABLE, EmbeddedPostgres
 from controller.domain.evaluator import ALL_LANES
-from controller.entrypoints.pictures import of_fleet, of_topic
-from controller.entrypoints.reading import snapshot
+from controller.questions.overviews import ShowFleet, ShowOverview, read_fleet, read_overview
 from controller.services.autoscaler import run_pass
 from controller.store.fleet_figures import fleet_figures
 from controller.store.postgres.engine import Store
 from controller.store.postgres.migrations import migrate
+from controller.store.postgres.snapshots import snapshot
 
 SEGMENTS = 4
 SERIES = (0, 1000)
@@ -67,8 +67,8 @@ def measure(url: str, topics: int, rounds: int) -> dict[str, object]:
             "segments_per_topic": SEGMENTS,
             "reading": {
                 **scrapes,
-                "fleet": {"seconds": seconds(lambda tx: of_fleet(tx, "", TOPICS_SHOWN))},
-                "topic": {"seconds": seconds(lambda tx: of_topic(tx, name))},
+                "fleet": {"seconds": seconds(lambda tx: read_fleet(tx, ShowFleet(limit=TOPICS_SHOWN)))},
+                "topic": {"seconds": seconds(lambda tx: read_overview(tx, ShowOverview(topic=name)))},
             },
         }
     finally:

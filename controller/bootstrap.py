@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from controller.services.policy_backtest import Compute, PolicyBacktest
     from controller.services.policy_candidates.trials import Trials, Variant
     from controller.services.segment_lists import SegmentLists
-    from controller.services.subscription_lag import LookAtLag, Unread
+    from controller.services.subscription_lag import Unread
     from controller.services.watches.layout_feed import LayoutFeed
     from controller.services.watches.topic_feed import TopicFeed
     from controller.services.worker.sensors import Sensor
@@ -181,7 +181,6 @@ class ConsumerServices:
     leader: SessionLeader
     layouts: LayoutFeed
     topics: TopicFeed
-    lag: LookAtLag
     unread: Unread
     deliveries: DeliveryCounts
     dead_letters: DeadLetterLogs
@@ -310,7 +309,6 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
         leader,
         layouts,
         topics,
-        lag=partial(subscription_lag.lag, app.store, app.planes),
         unread=partial(subscription_lag.unread, app.store, app.planes),
         deliveries=DeliveryCounts(app.store),
         dead_letters=DeadLetterLogs(app.store, app.planes),

@@ -13,24 +13,36 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel
 
 from controller.actions.context import Context
-from controller.actions.responses import OperationResponse, Response
+from controller.actions.responses import Answer, OperationResponse
 from controller.actions.rights import Right
 from controller.domain.errors import Conflict, InvalidLayoutChange, InvalidRange, NotFound
 
 RequestT = TypeVar("RequestT", bound=BaseModel)
-ResponseT = TypeVar("ResponseT", bound=Response)
+ResponseT = TypeVar("ResponseT", bound=Answer)
 
 MODULES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "topics": ("controller.actions.topics", "controller.actions.adoptions"),
-        "segments": ("controller.actions.segments",),
-        "subscriptions": ("controller.actions.subscriptions",),
-        "dead-letters": ("controller.actions.dead_letters",),
-        "bundles": tuple(
-            f"controller.bundles.actions.{name}" for name in ("bundles", "namespaces", "proposals")
+        "topics": (
+            "controller.questions.overviews",
+            "controller.questions.layouts",
+            "controller.actions.topics",
+            "controller.actions.adoptions",
         ),
-        "policy": ("controller.actions.policies", "controller.actions.candidates"),
+        "segments": ("controller.actions.segments",),
+        "subscriptions": ("controller.questions.subscriptions", "controller.actions.subscriptions"),
+        "dead-letters": ("controller.questions.dead_letters", "controller.actions.dead_letters"),
+        "bundles": tuple(
+            f"controller.bundles.actions.{name}" for name in ("reports", "bundles", "namespaces", "proposals")
+        ),
+        "policy": (
+            "controller.questions.policies",
+            "controller.actions.policies",
+            "controller.actions.candidates",
+        ),
         "approvals": ("controller.actions.approvals",),
+        "consumers": ("controller.questions.consumers",),
+        "decisions": ("controller.questions.what_if",),
+        "backtests": ("controller.questions.backtests",),
     }
 )
 """Modules with the actions of a subject, by the first word of their names. A module is loaded by the first lookup in its subject."""
@@ -52,6 +64,7 @@ class Action(Generic[RequestT, ResponseT]):
     response: type[ResponseT]
     perform: Callable[[Context, RequestT], ResponseT]
     method: str = "POST"
+    """HTTP method. With GET, the fields that the path does not name are the query; else they are the body."""
     confirms: str | None = None
     """Question that the command asks before the action runs, with fields in braces; None for an action that needs no confirmation."""
     default_wait_seconds: float = 60.0
@@ -66,6 +79,10 @@ class Action(Generic[RequestT, ResponseT]):
     """Path of a document with the fields of `path` that a request may leave out; a client reads it before it calls."""
     computes: bool = False
     """Whether a server performs the action in a turn to compute."""
+    reads: bool = False
+    """Whether the action changes nothing: it has no dry run, and a server gives a repeated request a new answer."""
+    is_command: bool = True
+    """Whether the action is a command as well."""
 
     @property
     def is_waited_for(self) -> bool:
@@ -79,6 +96,23 @@ class Action(Generic[RequestT, ResponseT]):
 
 
 AnyAction = Action[Any, Any]
+
+
+def report(
+    name: str,
+    path: str,
+    request: type[RequestT],
+    response: type[ResponseT],
+    read: Callable[[Context, RequestT], ResponseT],
+    *,
+    right: Right = Right.READ,
+    method: str = "GET",
+    is_command: bool = True,
+) -> Action[RequestT, ResponseT]:
+    """Return an action that changes nothing."""
+    return Action(name, path, right, request, response, read, method, reads=True, is_command=is_command)
+
+
 _TOPIC_ERRORS = (InvalidRange, InvalidLayoutChange, NotFound, Conflict)
 
 
@@ -98,7 +132,7 @@ def perform_in(context: Context, action: AnyAction, request: BaseModel) -> Any:
         raise
 
 
-def perform_parts(perform: Callable[[Any], Response], request: BaseModel) -> Response:
+def perform_parts(perform: Callable[[Any], Answer], request: BaseModel) -> Answer:
     """Perform an action part by part, until nothing of the request is left, and return the response about all parts."""
     part = response = perform(request)
     while (rest := part.rest_of(request)) is not None:

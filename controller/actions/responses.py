@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from controller.domain.errors import Retryable, Terminal
 from controller.domain.layout import SegmentLayout
@@ -14,17 +15,31 @@ from controller.domain.operation import Operation, OperationState, ReservedChild
 from controller.domain.segment import Segment
 
 Row = Mapping[str, Any]
+_INSTANTS = frozenset({"at", "since", "until", "deadline", "not_before"})
+_INSTANT_ENDINGS = ("_at", "_since", "_until")
 
 
-class Response(BaseModel, ABC):
-    """The response to an action. People read a sentence and rows; programs read the fields."""
+def read_instants(row: Row) -> dict[str, Any]:
+    """Return the row; a column that is named as an instant and holds text becomes one."""
+    return {
+        name: datetime.fromisoformat(value)
+        if isinstance(value, str) and (name.endswith(_INSTANT_ENDINGS) or name in _INSTANTS)
+        else value
+        for name, value in row.items()
+    }
+
+
+InstantRow = Annotated[dict[str, Any], AfterValidator(read_instants)]
+"""A row of a view; over HTTP its instants come as text."""
+
+
+class Answer(BaseModel, ABC):
+    """The answer of an action. People read a sentence and tables; programs read the fields."""
 
     model_config = ConfigDict(frozen=True)
 
     replaces_log: ClassVar[bool] = False
-    """Whether the response says everything that the log would warn of, so that a command does not print the log as well."""
-
-    dry_run: bool = Field(False, description="Nothing was changed.")
+    """Whether the answer says everything that the log would warn of, so that a command does not print the log as well."""
 
     @abstractmethod
     def sentence(self) -> str:
@@ -34,17 +49,21 @@ class Response(BaseModel, ABC):
     def rows(self) -> Sequence[Row]:
         """Return the rows of the table that people read."""
 
+    def title(self) -> str | None:
+        """Return the line above the rows; None where the rows need no title."""
+        return self.sentence()
+
+    def tables(self) -> Sequence[tuple[str, Sequence[Row]]]:
+        """Return further tables below the first, each with its title."""
+        return ()
+
     def rest_of(self, request: Any) -> Any:  # noqa: ARG002 - most actions are done in one part
         """Return the request for what is left to do, where one call does a part of an action; None where nothing is left."""
         return None
 
     def joined(self, earlier: Self) -> Self:  # noqa: ARG002
-        """Return the response about this part and the earlier parts."""
+        """Return the answer about this part and the earlier parts."""
         return self
-
-    def title(self) -> str | None:
-        """Return the line above the rows; None where the rows alone say what the action did."""
-        return self.sentence() if self.dry_run or not self.rows() else None
 
     @property
     def exit_code(self) -> int:
@@ -52,7 +71,17 @@ class Response(BaseModel, ABC):
         return 0
 
     def demand_done(self, wait_seconds: float) -> None:
-        """Raise Terminal or Retryable where the response shows that the action has failed, or not ended within `wait_seconds`."""
+        """Raise Terminal or Retryable where the answer shows that the action has failed, or not ended within `wait_seconds`."""
+
+
+class Response(Answer):
+    """The answer of an action that changes something."""
+
+    dry_run: bool = Field(False, description="Nothing was changed.")
+
+    def title(self) -> str | None:
+        """See `Answer`."""
+        return self.sentence() if self.dry_run or not self.rows() else None
 
 
 def aborted(operation_id: int | None, kind: str, topic: str) -> Terminal:

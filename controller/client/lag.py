@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +26,9 @@ def lag_path(topic: str, subscription: str) -> str:
     return f"{topic_path(topic)}/subscriptions/{path_part(subscription)}/lag"
 
 
-def lag_of(rows: Iterable[Mapping[str, Any]]) -> tuple[BucketLag, ...]:
-    """What a worker answered."""
+def lag_of(answer: Mapping[str, Any]) -> tuple[BucketLag, ...]:
+    """Return the lag of each bucket in a worker's answer."""
     return tuple(
         BucketLag(row["segment_id"], row["bucket"], tuple(row["owners"]), row["messages"], row["error"])
-        for row in rows
+        for row in answer["buckets"]
     )

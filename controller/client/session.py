@@ -173,9 +173,9 @@ class Session:
         found: list[dict[str, Any]] = self._servers.ask("GET", self._why_path)
         return found
 
-    def lag(self) -> list[dict[str, Any]]:
-        """Unacknowledged messages of every bucket of the subscription. Raises StoreUnavailable."""
-        found: list[dict[str, Any]] = self._servers.ask("GET", self._lag_path)
+    def lag(self) -> dict[str, Any]:
+        """Return the unacknowledged messages of every bucket of the subscription. Raises StoreUnavailable."""
+        found: dict[str, Any] = self._servers.ask("GET", self._lag_path)
         return found
 
     def ask(self, what: str, document: Mapping[str, object]) -> Any:

@@ -71,21 +71,21 @@ _COMMANDS = {
     "topics": ("topics:app", "Topics: create, adopt, attach, detach, recover, list, show, delete."),
     "segments": (GENERATED, "Segments: split, merge, rebucket, recut by hand."),
     "policy": (
-        "policy:app",
+        GENERATED,
         "Auto-scaling policies of cluster, namespace, topic: get, set, remove, effective; and candidates: propose, promote.",
     ),
     "subscriptions": ("subscriptions:app", "Subscriptions: create, list, set, delete, seek."),
     "consumers": (
         "subscriptions:consumers_app",
-        "Consumers of a stream subscription: register, unregister, list, and why nothing comes.",
+        "Consumers of a stream subscription: register, unregister, list, lag, and why nothing comes.",
     ),
     "dead-letters": (
-        "dead_letters:app",
+        GENERATED,
         "Messages that a subscription could not handle: list, and put back into the topic.",
     ),
     "bundles": (
         "bundles:app",
-        "Namespace bundles: show, split, unload; collect, aggregate, propose, approve, apply; why, and replay.",
+        "Namespace bundles: show, draw, split, unload; collect, aggregate, propose, approve, apply; why, and replay.",
     ),
     "decide": (
         "decide:decide",

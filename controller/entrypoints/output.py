@@ -20,10 +20,12 @@ from controller.domain.shown import printable
 from controller.domain.whole_numbers import plain_number
 
 if TYPE_CHECKING:  # commands that perform no action do not load responses
-    from controller.actions.responses import Response
+    from controller.actions.responses import Answer
 
 PIPED_WIDTH = 220
 GAP = 2
+MOST_LISTED = 20
+"""Values of a list that a cell shows."""
 LONGEST_WORD = 24
 """A longer one within a text, an address for instance, may be broken."""
 
@@ -88,10 +90,12 @@ def rows_table(
     return body if title is None else Group(Text(title), body)
 
 
-def response_table(response: Response, title: str | None) -> RenderableType:
-    """Return the rows of a response under a title; the title alone where there are no rows."""
-    rows = response.rows()
-    return rows_table(rows, title=title) if rows or title is None else Text(title)
+def answer_table(answer: Answer, title: str | None) -> RenderableType:
+    """Return the rows of an answer under a title, the title alone where there are no rows, and its further tables below."""
+    rows = answer.rows()
+    first = rows_table(rows, title=title) if rows or title is None else Text(title)
+    further = [rows_table(rows, title=title) for title, rows in answer.tables() if rows]
+    return Group(first, *further) if further else first
 
 
 class Rows:
@@ -178,8 +182,13 @@ def cell(value: Any) -> str:
         return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     if isinstance(value, float | Decimal):
         return f"{value:,.1f}"
-    text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    text = _listed(value) if isinstance(value, list | tuple) else str(value)
     return printable(text, lines=True)  # escaped before the widths of columns are measured
+
+
+def _listed(values: Sequence[Any]) -> str:
+    more = [f"{len(values) - MOST_LISTED} more"] if len(values) > MOST_LISTED else []
+    return ", ".join([*map(str, values[:MOST_LISTED]), *more])
 
 
 def created(creates: Iterable[Mapping[str, Any]]) -> str:

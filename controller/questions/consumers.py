@@ -1,11 +1,18 @@
-"""Consumers of a topic: what each may read, and why nobody reads a bucket."""
+"""Consumers of a topic: what each may read, why nobody reads a bucket, and how far behind a subscription is."""
 
 from __future__ import annotations
 
-from pydantic import Field
+from collections.abc import Sequence
 
+from pydantic import BaseModel, ConfigDict, Field
+
+from controller.actions.action import report
+from controller.actions.context import Context
 from controller.actions.fields import SubscriptionName
+from controller.actions.responses import Answer, Row
+from controller.actions.rights import Right
 from controller.questions.question import Question, TopicQuestion
+from controller.services import subscription_lag
 
 
 class ListConsumers(TopicQuestion):
@@ -18,6 +25,52 @@ class ListBuckets(TopicQuestion):
     subscription: SubscriptionName | None = Field(
         None, description="Name of the subscription. None: all.", examples=["billing"]
     )
+
+
+class ShowLag(TopicQuestion):
+    """Count what is not acknowledged, for each entry bucket where the data plane can, whether anybody reads it or not."""
+
+    subscription: SubscriptionName
+
+
+class BucketLagDocument(BaseModel):
+    """Messages of an entry bucket that are not acknowledged; of a whole segment where `bucket` is null."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    segment_id: int
+    hash_range: str = Field(examples=["0000-ffff"])
+    state: str = Field(examples=["ACTIVE"])
+    bucket: str | None = Field(examples=["0000-3fff"])
+    owners: list[str] = Field(description="Consumers; none where nobody reads the bucket.", examples=[["a"]])
+    messages: int | None = Field(description="Null where the data plane could not count.", examples=[120])
+    error: str | None = Field(description="Why the data plane could not count.")
+
+
+class LagAnswer(Answer):
+    """The lag of a subscription, by range and bucket."""
+
+    topic: str = Field(examples=["topic://acme/shop/orders"])
+    subscription: str = Field(examples=["billing"])
+    buckets: list[BucketLagDocument]
+
+    def sentence(self) -> str:
+        """See `Answer`."""
+        messages = sum(bucket.messages or 0 for bucket in self.buckets)
+        uncounted = sum(bucket.messages is None for bucket in self.buckets)
+        but = f", and {uncounted} that could not be counted" if uncounted else ""
+        return f"{self.topic}: {self.subscription} has {messages} messages to read in {len(self.buckets)} places{but}"
+
+    def rows(self) -> Sequence[Row]:
+        """See `Answer`."""
+        return [bucket.model_dump() for bucket in self.buckets]
+
+
+def show_lag(context: Context, request: ShowLag) -> LagAnswer:
+    """Raises TopicNotFound, SubscriptionNotFound, Unsupported."""
+    lag = subscription_lag.lag(context.store, context.app.planes, request.topic, request.subscription)
+    buckets = [BucketLagDocument.model_validate(bucket) for bucket in lag]
+    return LagAnswer(topic=request.topic, subscription=request.subscription, buckets=buckets)
 
 
 LIST_CONSUMERS = Question(
@@ -51,3 +104,12 @@ LIST_BUCKETS = Question(
     default_limit=100_000,
 )
 QUESTIONS = (LIST_CONSUMERS, LIST_BUCKETS)
+SHOW_LAG = report(
+    "consumers lag",
+    "/topics/{topic}/subscriptions/{subscription}/lag",
+    ShowLag,
+    LagAnswer,
+    show_lag,
+    right=Right.LOOK_UP,
+)
+ACTIONS = (SHOW_LAG,)

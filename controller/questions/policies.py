@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
+from controller.actions.action import report
+from controller.actions.context import Context
+from controller.actions.fields import PolicyLevel as LevelName
+from controller.actions.responses import Answer, Row
 from controller.domain.names import LONGEST_TOPIC
 from controller.domain.policy import PolicyLevel
-from controller.questions.question import Question, QuestionRequest, Row, TopicFilter
+from controller.questions.question import Question, QuestionRequest, TopicFilter, TopicQuestion
+from controller.services import policy_admin
 from controller.store.decisions.candidates import knobs_text
+from controller.store.postgres.snapshots import snapshot
+from controller.store.topics import inspected
 
 
 class ListCandidates(TopicFilter):
@@ -28,8 +37,74 @@ class ListKnobChanges(QuestionRequest):
     )
 
 
-def _with_knobs(row: Row, _now: datetime) -> Row:
+def _with_knobs(row: dict[str, Any], _now: datetime) -> dict[str, Any]:
     return {**row, "knobs": knobs_text(row["override"])}
+
+
+class ShowPolicy(QuestionRequest):
+    """Show the knobs that a level sets; for the cluster every knob."""
+
+    level: LevelName
+
+
+class StoredPolicy(Answer):
+    """The knobs that a level sets; for the cluster every knob."""
+
+    level: str = Field(examples=["namespace"])
+    name: str | None = Field(description="Namespace or topic; null for the cluster.", examples=["acme/shop"])
+    knobs: dict[str, Any] = Field(examples=[{"max_segments": 16}])
+
+    def sentence(self) -> str:
+        """See `Answer`."""
+        return f"{self.level} {self.name or ''}".rstrip()
+
+    def rows(self) -> Sequence[Row]:
+        """See `Answer`."""
+        return [{"knob": knob, "value": value} for knob, value in self.knobs.items()]
+
+
+class ShowEffectivePolicy(TopicQuestion):
+    """Show every knob in force for a topic, and the level it comes from."""
+
+
+class KnobInForce(BaseModel):
+    """A knob and the level that it comes from: topic, namespace, cluster or default."""
+
+    knob: str = Field(examples=["max_segments"])
+    value: Any = Field(examples=[16])
+    level: str = Field(examples=["namespace"])
+
+
+class EffectivePolicy(Answer):
+    """Every knob in force for a topic."""
+
+    topic: str = Field(examples=["topic://acme/shop/orders"])
+    knobs: list[KnobInForce]
+
+    def sentence(self) -> str:
+        """See `Answer`."""
+        return self.topic
+
+    def rows(self) -> Sequence[Row]:
+        """See `Answer`."""
+        return [knob.model_dump() for knob in self.knobs]
+
+
+def show_policy(context: Context, request: ShowPolicy) -> StoredPolicy:
+    """Raises TopicNotFound."""
+    kind = policy_admin.kind_of(request.level)
+    name = None if kind is PolicyLevel.CLUSTER else request.level
+    with snapshot(context.store) as tx:
+        if kind is PolicyLevel.TOPIC:
+            inspected.find_topic(tx, request.level)
+        return StoredPolicy(level=kind, name=name, knobs=inspected.stored_policy(tx, kind, name))
+
+
+def show_effective_policy(context: Context, request: ShowEffectivePolicy) -> EffectivePolicy:
+    """Raises TopicNotFound."""
+    with snapshot(context.store) as tx:
+        knobs = inspected.effective_policy(tx, inspected.find_topic(tx, request.topic))
+    return EffectivePolicy(topic=request.topic, knobs=[KnobInForce(**knob) for knob in knobs])
 
 
 LIST_CANDIDATES = Question(
@@ -65,3 +140,8 @@ LIST_KNOB_CHANGES = Question(
     table=("changed_at", "level", "name", "actor", "knob", "was", "value"),
 )
 QUESTIONS = (LIST_CANDIDATES, LIST_KNOB_CHANGES)
+SHOW_POLICY = report("policy get", "/policies/{level}", ShowPolicy, StoredPolicy, show_policy)
+SHOW_EFFECTIVE_POLICY = report(
+    "policy effective", "/topics/{topic}/policy", ShowEffectivePolicy, EffectivePolicy, show_effective_policy
+)
+ACTIONS = (SHOW_POLICY, SHOW_EFFECTIVE_POLICY)

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from sqlalchemy import Connection
 
 from controller.actions.fields import TopicName, as_value_error
+from controller.actions.responses import Answer
 from controller.actions.rights import Right
 from controller.domain.errors import NotFound
 from controller.domain.whole_numbers import plain_number
@@ -24,6 +25,7 @@ from controller.store.postgres import inspection
 from controller.store.topics import inspected
 
 Row = dict[str, Any]
+ItemT = TypeVar("ItemT", bound=BaseModel)
 MODULES: Mapping[str, str] = MappingProxyType(
     {
         "topics": "controller.questions.topics",
@@ -35,6 +37,8 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "history": "controller.questions.history",
         "policy": "controller.questions.policies",
         "approvals": "controller.questions.approvals",
+        "backtests": "controller.questions.backtests",
+        "bundles": "controller.bundles.questions",
     }
 )
 """Module with the questions of a subject. A module is loaded by the first lookup in its subject."""
@@ -64,10 +68,66 @@ Until = Annotated[
 ]
 
 
+MOST_ROWS = 100_000
+"""Rows that one request may ask for."""
+MOST_OF_A_PAGE = 1000
+LONGEST_PAGE = 1500
+"""Characters of `page`."""
+PAGES = [write_keys([42]), write_keys(["topic://acme/shop/orders"])]
+"""Examples of `page`: of a list of operations, and of a list of topics."""
+
+
 class QuestionRequest(BaseModel):
     """The filters of a question. A field that is None does not filter."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class PageRequest(QuestionRequest):
+    """A request for a list, which comes in pages."""
+
+    limit: Annotated[int, Field(ge=1, le=MOST_ROWS)] = Field(
+        50, description=f"Rows at most; a page has {MOST_OF_A_PAGE} at most.", examples=[100]
+    )
+    page: str | None = Field(
+        None,
+        max_length=LONGEST_PAGE,
+        description="The `next` of the page before; the first page without.",
+        examples=PAGES,
+    )
+
+    @property
+    def size(self) -> int:
+        """Rows of the page at most."""
+        return min(self.limit, MOST_OF_A_PAGE)
+
+    def keys(self, kinds: Sequence[type]) -> Sequence[Any]:
+        """Return the keys of the last row of the page before, None each for the first page. Raises InvalidInput for a page that is none."""
+        return [None] * len(kinds) if self.page is None else read_keys(self.page, kinds)
+
+    def after(self, page: str | None, rows: int) -> Self | None:
+        """Return the request for the rest of the rows, where a page had so many; None where nothing is left."""
+        left = self.limit - rows
+        return None if page is None or left <= 0 else self.model_copy(update={"limit": left, "page": page})
+
+
+class PageAnswer(Answer, Generic[ItemT]):
+    """A page of a list."""
+
+    items: list[ItemT]
+    next: str | None = Field(description="The `page` to ask for next; null at the end.", examples=PAGES)
+
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """See `Answer`."""
+        return [item.model_dump() for item in self.items]
+
+    def rest_of(self, request: PageRequest) -> PageRequest | None:
+        """See `Answer`."""
+        return request.after(self.next, len(self.items))
+
+    def joined(self, earlier: Self) -> Self:
+        """See `Answer`."""
+        return self.model_copy(update={"items": [*earlier.items, *self.items]})
 
 
 class TopicFilter(QuestionRequest):
@@ -112,7 +172,7 @@ class Question:
     one_row: bool = False
     """Whether the answer is one row, as for a question that names an id."""
     missing: str | None = None
-    """The error where there is no row at all, with fields in braces."""
+    """The error where there is no row at all and the fields in its braces are given; None: no row is no error."""
     is_command: bool = True
     """Whether the question is a command as well."""
     present: Callable[[Row, datetime], Row] | None = None
@@ -164,8 +224,8 @@ def read_page(
     rows = inspection.rows(
         tx, _statement(question, values, after is not None), **bound, **(after or {}), limit=limit + 1
     )
-    if question.missing is not None and not rows and page is None:
-        raise NotFound(question.missing.format_map(values))
+    if not rows and page is None:
+        _demand_rows(question, values)
     answers, is_last = rows[:limit], len(rows) <= limit
     following = (
         None if is_last else write_keys([answers[-1][f"key_{place}"] for place in range(len(question.keys))])
@@ -192,6 +252,14 @@ def _demand_span(values: Mapping[str, Any]) -> None:
     since, until = values.get("since"), values.get("until")
     if since is not None and until is not None:
         demand_span(since, until)
+
+
+def _demand_rows(question: Question, values: Mapping[str, Any]) -> None:
+    """Raise NotFound where no row is an error: the fields that the error names are given."""
+    if question.missing is None:
+        return
+    if all(values.get(name) is not None for name in re.findall(r"{(\w+)}", question.missing)):
+        raise NotFound(question.missing.format_map(values))
 
 
 def _topic_values(tx: Connection, question: Question, topic: str | None) -> dict[str, Any]:

@@ -2,11 +2,49 @@
 
 from __future__ import annotations
 
-from controller.questions.question import Question, TopicQuestion
+from controller.actions.action import report
+from controller.actions.context import Context
+from controller.actions.fields import SubscriptionName
+from controller.actions.subscriptions import CursorDocument
+from controller.questions.page_keys import write_keys
+from controller.questions.question import PageAnswer, PageRequest, Question, TopicQuestion
+from controller.services import topic_admin
 
 
 class ListSubscriptions(TopicQuestion):
     """List a topic's subscriptions and their consumers, by name."""
+
+
+class ListCursors(PageRequest, TopicQuestion):
+    """List the positions that a seek of the subscription would move, by range, and who reads there."""
+
+    subscription: SubscriptionName
+
+
+class CursorsAnswer(PageAnswer[CursorDocument]):
+    """A page of the positions of a subscription."""
+
+    def sentence(self) -> str:
+        """See `Answer`."""
+        return f"{len(self.items)} positions"
+
+
+def list_cursors(context: Context, request: ListCursors) -> CursorsAnswer:
+    """Raises as `topic_admin.what_a_seek_moves`."""
+    range_start, segment_id = request.keys([int, int])
+    cursors = topic_admin.what_a_seek_moves(
+        context.store,
+        context.app.planes,
+        request.topic,
+        request.subscription,
+        after=None if segment_id is None else (range_start, segment_id),
+        limit=request.size + 1,
+    )
+    items = [CursorDocument.model_validate(cursor) for cursor in cursors[: request.size]]
+    is_last = len(cursors) <= request.size
+    return CursorsAnswer(
+        items=items, next=None if is_last else write_keys([items[-1].range_start, items[-1].segment_id])
+    )
 
 
 LIST_SUBSCRIPTIONS = Question(
@@ -20,3 +58,12 @@ LIST_SUBSCRIPTIONS = Question(
     default_limit=1000,
 )
 QUESTIONS = (LIST_SUBSCRIPTIONS,)
+ACTIONS = (
+    report(
+        "subscriptions cursors",
+        "/topics/{topic}/subscriptions/{subscription}/cursors",
+        ListCursors,
+        CursorsAnswer,
+        list_cursors,
+    ),
+)

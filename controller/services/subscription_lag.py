@@ -44,8 +44,6 @@ class BucketLag:
 
 Unread = Callable[[str, str, Collection[int]], dict[int, int]]
 """`unread` of segments of a topic's subscription."""
-LookAtLag = Callable[[str, str], list[BucketLag]]
-"""`lag` of a topic's subscription."""
 
 
 def lag(store: Store, planes: Mapping[str, DataPlane], topic: str, subscription: str) -> list[BucketLag]:

@@ -8,6 +8,7 @@ COMMENT ON FUNCTION inspect.bundle_text IS 'A bundle''s range as Pulsar writes i
 CREATE VIEW inspect.bundles_now AS
 SELECT n.cluster, n.namespace, inspect.bundle_text(edge.lower_bound, edge.upper_bound) AS bundle, l.broker, n.mode,
        l.topic_count, l.producer_count, l.consumer_count, l.msg_rate_in, l.byte_rate_in, l.msg_rate_out, l.byte_rate_out,
+       round((l.msg_rate_in + l.msg_rate_out)::numeric, 1) AS msg_rate, round((l.byte_rate_in + l.byte_rate_out)::numeric) AS byte_rate,
        round(((l.byte_rate_in + l.byte_rate_out)
               / nullif(s.byte_rate_in + s.byte_rate_out, 0))::numeric, 3) AS share_of_namespace,
        edge.upper_bound - edge.lower_bound > 1 AS can_split, l.cache_size_bytes, l.modified_at, b.observed_at,
@@ -36,7 +37,9 @@ COMMENT ON VIEW inspect.bundles_namespaces IS
 
 CREATE VIEW inspect.bundles_brokers AS
 SELECT b.cluster, b.broker, round(u.usage::numeric, 4) AS usage, u.signal AS busiest_signal, b.bundle_count, b.topic_count,
-       b.msg_rate_in, b.byte_rate_in, b.msg_rate_out, b.byte_rate_out, b.producer_count, b.consumer_count,
+       b.msg_rate_in, b.byte_rate_in, b.msg_rate_out, b.byte_rate_out,
+       round((b.msg_rate_in + b.msg_rate_out)::numeric, 1) AS msg_rate, round((b.byte_rate_in + b.byte_rate_out)::numeric) AS byte_rate,
+       b.producer_count, b.consumer_count,
        round((u.usage - avg(u.usage) OVER of_cluster)::numeric, 4) AS above_mean,
        b.report, b.version, b.observed_at, round(extract(epoch FROM clock_timestamp() - b.observed_at), 1) AS silent_seconds
   FROM cleave.broker_load b
@@ -56,7 +59,8 @@ CREATE VIEW inspect.bundles_proposals AS
 SELECT p.proposal_id, p.cycle_id, d.decided_at, p.cluster, p.namespace, inspect.bundle_text(p.lower_bound, p.upper_bound) AS bundle,
        p.kind, p.state, p.broker, p.destination,
        ARRAY(SELECT '0x' || lpad(to_hex(cut), 8, '0') FROM unnest(p.cut_points) AS cut) AS cut_points,
-       p.reason, p.outcome, p.actor, n.mode, p.attempts, p.claimed_by, p.claimed_until, p.changed_at, d.code_version, p.detail
+       p.reason, p.outcome, p.actor, n.mode, p.attempts, round(extract(epoch FROM clock_timestamp() - d.decided_at)) AS age_seconds,
+       p.claimed_by, p.claimed_until, p.changed_at, d.code_version, p.detail
   FROM cleave.bundle_proposal p
   JOIN cleave.bundle_decision d USING (cycle_id)
   LEFT JOIN cleave.namespace_bundles n ON n.cluster = p.cluster AND n.namespace = p.namespace;

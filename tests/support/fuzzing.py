@@ -16,7 +16,7 @@ from schemathesis import checks
 
 from controller.devstack.serving import token_for, token_of
 from controller.entrypoints.web.access import Role
-from controller.entrypoints.web.api.paging import CURSORS
+from controller.questions.question import PAGES
 from tests.support.asking import bearer
 
 CHECKS = [
@@ -36,7 +36,7 @@ REAL = {
 STREAMS = r"/(watch|assignment)$"
 """They have no end."""
 MOST_SEGMENTS = 8
-GOOD_FOR_ONE = ('["orders-monday-1"]', json.dumps(CURSORS, separators=(",", ":")))
+GOOD_FOR_ONE = ('["orders-monday-1"]', json.dumps(PAGES, separators=(",", ":")))
 """Examples of a key of a change and of a page: with them each other change and list would be refused before anything is looked at."""
 SLOWEST_SECONDS = 5.0
 _PATIENCE_SECONDS = 120.0

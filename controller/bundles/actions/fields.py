@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -37,3 +38,11 @@ BundleText = Annotated[
     ),
     from_text(_bundle_text),
 ]
+
+
+def knob_rows(effective: Mapping[str, Any], overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each knob of a split policy in force, with the place that sets it."""
+    return [
+        {"knob": knob, "value": value, "from": "namespace" if knob in overrides else "default"}
+        for knob, value in effective.items()
+    ]

@@ -13,7 +13,7 @@ from controller.actions.context import Context
 from controller.actions.fields import AS_ARGUMENT, ActionRequest, Knobs
 from controller.actions.responses import Response, Row
 from controller.actions.rights import Right
-from controller.bundles.actions.fields import BundleNamespace
+from controller.bundles.actions.fields import BundleNamespace, knob_rows
 from controller.bundles.services.split_policies import change_split_policy
 from controller.bundles.store import namespaces
 from controller.bundles.store.namespaces import BalancingMode
@@ -75,10 +75,7 @@ class SplitPolicyResponse(Response):
 
     def rows(self) -> Sequence[Row]:
         """See `Response`."""
-        return [
-            {"knob": knob, "value": value, "from": "namespace" if knob in self.overrides else "default"}
-            for knob, value in self.effective.items()
-        ]
+        return knob_rows(self.effective, self.overrides)
 
 
 def set_mode(context: Context, request: SetMode) -> BalancingModeResponse:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection
@@ -12,16 +11,11 @@ from controller.store.postgres import inspection
 
 Rows = list[dict[str, Any]]
 
-EVERY_BUNDLE = 100_000
-"""More bundles than a namespace can have."""
-
 _BUNDLES_NOW = """
-    SELECT namespace, bundle, broker, mode, topic_count, round((msg_rate_in + msg_rate_out)::numeric, 1) AS msg_rate,
-           round((byte_rate_in + byte_rate_out)::numeric, 0) AS byte_rate, share_of_namespace, can_split, observed_at,
+    SELECT namespace, bundle, broker, mode, topic_count, msg_rate, byte_rate, share_of_namespace, can_split, observed_at,
            lower_bound, upper_bound
       FROM inspect.bundles_now
-     WHERE cluster = :cluster AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace)
-     ORDER BY namespace, lower_bound LIMIT :limit
+     WHERE cluster = :cluster AND namespace = :namespace ORDER BY lower_bound
 """
 _PROPOSED = """
     SELECT proposal_id, kind, namespace || '/' || bundle AS bundle, broker, destination, cut_points, reason, state,
@@ -52,49 +46,14 @@ _GAUGES = {
         SELECT mode, count(*) AS namespaces FROM cleave.namespace_bundles WHERE cluster = :cluster GROUP BY mode
     """,
 }
-_COUNT = """
-    SELECT coalesce(sum(bundle_count), 0) AS bundles FROM inspect.bundles_namespaces
-     WHERE cluster = :cluster AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace)
-"""
 _BROKERS = """
-    SELECT broker, usage, above_mean, busiest_signal, bundle_count, topic_count,
-           round((msg_rate_in + msg_rate_out)::numeric, 1) AS msg_rate,
-           round((byte_rate_in + byte_rate_out)::numeric, 0) AS byte_rate, silent_seconds, report, version
-      FROM inspect.bundles_brokers WHERE cluster = :cluster ORDER BY usage DESC NULLS LAST, broker
+    SELECT broker, usage, silent_seconds FROM inspect.bundles_brokers WHERE cluster = :cluster ORDER BY broker
 """
-_PROPOSALS = """
-    SELECT proposal_id, cycle_id, round(extract(epoch FROM clock_timestamp() - decided_at)) AS age_seconds, kind, state,
-           namespace || '/' || bundle AS bundle, broker, destination, cut_points, reason, mode, actor, outcome
-      FROM inspect.bundles_proposals
-     WHERE cluster = :cluster AND (CAST(:cycle_id AS bigint) IS NULL OR cycle_id = :cycle_id)
-       AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace)
-       AND (cardinality(CAST(:states AS text[])) = 0 OR state = ANY (:states))
-     ORDER BY proposal_id DESC LIMIT :limit
-"""
-
-
-def brokers_now(tx: Connection, cluster: str) -> Rows:
-    """Brokers and what they carried when they were last read, the fullest first."""
-    return inspection.rows(tx, _BROKERS, cluster=cluster)
-
-
-def proposals(
-    tx: Connection,
-    cluster: str,
-    *,
-    states: Sequence[str],
-    namespace: str | None,
-    cycle_id: int | None,
-    limit: int,
-) -> Rows:
-    """Proposals with their ages, the newest first; no states: all."""
-    key = {"cluster": cluster, "namespace": namespace, "cycle_id": cycle_id}
-    return inspection.rows(tx, _PROPOSALS, **key, states=list(states), limit=limit)
 
 
 def gauges(tx: Connection, cluster: str) -> dict[str, list[tuple[list[str], float]]]:
     """What is measured of balancing: label values and value, by the metric's name in `entrypoints.bundles.metrics`."""
-    brokers = brokers_now(tx, cluster)
+    brokers = inspection.rows(tx, _BROKERS, cluster=cluster)
     found = {
         "cleave_bundle_broker_usage": [
             ([row["broker"]], float(row["usage"])) for row in brokers if row["usage"] is not None
@@ -109,17 +68,10 @@ def gauges(tx: Connection, cluster: str) -> dict[str, list[tuple[list[str], floa
     return found
 
 
-def count_bundles(tx: Connection, cluster: str, namespace: str | None = None) -> int:
-    """How many bundles are known."""
-    return int(inspection.rows(tx, _COUNT, cluster=cluster, namespace=namespace)[0]["bundles"])
-
-
-def bundles_now(
-    tx: Connection, cluster: str, namespace: str | None = None, *, limit: int = EVERY_BUNDLE
-) -> Rows:
-    """Bundles with owner and load, as last aggregated. Raises NotFound for a namespace without any."""
-    rows = inspection.rows(tx, _BUNDLES_NOW, cluster=cluster, namespace=namespace, limit=limit)
-    if namespace is not None and not rows:
+def bundles_now(tx: Connection, cluster: str, namespace: str) -> Rows:
+    """Return the bundles of a namespace with owner and load, as last aggregated. Raises NotFound where there are none."""
+    rows = inspection.rows(tx, _BUNDLES_NOW, cluster=cluster, namespace=namespace)
+    if not rows:
         raise unknown_namespace(namespace)
     return rows
 

@@ -13,7 +13,6 @@ from controller.domain.shown import duration
 from controller.entrypoints.output import rows_table
 
 if TYPE_CHECKING:
-    from controller.bundles.domain.merging import MergeVerdict
     from controller.bundles.services.balancer import ActReport
     from controller.bundles.services.collector import BundleTick
     from controller.bundles.store.proposals import ProposalRow
@@ -43,20 +42,6 @@ _BROKERS = (
     "msg_rate",
     "byte_rate",
     "read",
-)
-_PROPOSALS = (
-    "proposal_id",
-    "cycle_id",
-    "made",
-    "kind",
-    "state",
-    "bundle",
-    "broker",
-    "destination",
-    "cut_points",
-    "reason",
-    "mode",
-    "outcome",
 )
 _INSTANTS, _SPANS_MS = ("reported_at",), ("age_ms", "milliseconds")
 
@@ -89,13 +74,6 @@ def broker_table(
     return shown, rows_table(shown, _BROKERS)
 
 
-def proposal_table(rows: Rows, limit: int) -> RenderableType:
-    """Proposals with readable ages, and a line where there may be more."""
-    shown = [{**row, "made": f"{duration(float(row['age_seconds']))} ago"} for row in rows]
-    table = rows_table(shown, _PROPOSALS, title="proposals, the newest first")
-    return Group(table, f"the newest {limit} only; see --limit") if len(rows) >= limit else table
-
-
 def tick_row(tick: BundleTick) -> dict[str, Any]:
     """What one tick of the collector brought."""
     return {**asdict(tick), "silent": list(tick.silent)}
@@ -118,51 +96,6 @@ def cycle_tables(cycle_id: int, proposals: Rows, why_not: Rows) -> RenderableTyp
             title="why not more",
         ),
     )
-
-
-def merge_document(found: Mapping[str, MergeVerdict]) -> Rows:
-    """For each namespace, by name: merges that are possible, the operator's steps, and why the other cold bundles stay."""
-    document: Rows = []
-    for namespace, verdict in sorted(found.items()):
-        plan = verdict.plan
-        merged = [
-            {
-                "merged": one.merged.range_text,
-                "of": len(one.members),
-                "byte_rate": round(one.latest.byte_rate),
-            }
-            for one in (plan.merges if plan else ())
-        ]
-        steps = [{"step": str(one.act), "what": one.sentence} for one in (plan.steps if plan else ())]
-        apart = [
-            {
-                "bundle": one.bundle.range_text,
-                "reason": str(one.reason),
-                "value": one.value,
-                "needed": one.needed,
-            }
-            for one in verdict.refusals
-        ]
-        document.append({"namespace": namespace, "merges": merged, "steps": steps, "apart": apart})
-    return document
-
-
-def merge_tables(document: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """The same as people read it."""
-    tables: list[RenderableType] = []
-    for one in document:
-        namespace, merged, steps, apart = (one[name] for name in ("namespace", "merges", "steps", "apart"))
-        if not merged:
-            tables.append(f"{namespace}: no bundles to merge")
-        else:
-            tables.append(rows_table(merged, ("merged", "of", "byte_rate"), title=f"{namespace} could have"))
-        tables.append(rows_table(steps, ("step", "what"), title="an operator would") if steps else "")
-        tables.append(
-            rows_table(apart, ("bundle", "reason", "value", "needed"), title="stays apart") if apart else ""
-        )
-    if not document:
-        tables.append("no bundles are known yet: collect and aggregate reports first")
-    return Group(*tables)
 
 
 def waiting_row(row: ProposalRow) -> dict[str, Any]:

@@ -13,11 +13,11 @@ from controller import telemetry
 from controller.actions.action import AnyAction, actions_of
 from controller.actions.context import COMMAND_REASON, Options
 from controller.actions.fields import fill_in
-from controller.actions.responses import Response
+from controller.actions.responses import Answer
 from controller.entrypoints.commands.options import AsJson, DryRun, NoWait, TimeoutSeconds
 from controller.entrypoints.commands.parameters import generated, parameter_of
 from controller.entrypoints.commands.questions import add_questions
-from controller.entrypoints.output import emit, response_table
+from controller.entrypoints.output import answer_table, emit
 from controller.entrypoints.reach.chosen import perform
 from controller.entrypoints.signatures import keyword
 
@@ -28,6 +28,8 @@ SHORTEST_WAIT_SECONDS = 0.001
 def add_actions(app: typer.Typer, subject: str) -> None:
     """Add the actions of a subject to its group of commands."""
     for action in actions_of(subject):
+        if not action.is_command:
+            continue
         app.command(action.name.split()[-1])(command_of(action))
 
 
@@ -55,13 +57,13 @@ def command_of(action: AnyAction) -> Callable[..., None]:
             telemetry.configure_logging(level=logging.ERROR)
         options = Options(dry_run, 0.0 if no_wait else max(timeout_seconds, SHORTEST_WAIT_SECONDS))
         response = perform(action, request, options)
-        print_response(response, as_json)
+        print_answer(response, as_json)
         response.demand_done(options.wait_seconds)
         if response.exit_code:
             raise typer.Exit(response.exit_code)
 
     def run(**values: Any) -> None:
-        command(**{"no_wait": False, "timeout_seconds": 0.0, "yes": False, **values})
+        command(**{"dry_run": False, "no_wait": False, "timeout_seconds": 0.0, "yes": False, **values})
 
     parameters = [
         *(parameter_of(name, field) for name, field in action.request.model_fields.items()),
@@ -70,13 +72,15 @@ def command_of(action: AnyAction) -> Callable[..., None]:
     return generated(run, action.name, action.request.__doc__, parameters)
 
 
-def print_response(response: Response, as_json: bool) -> None:
-    """Print the response: a table for people, the document for programs."""
-    emit(as_json, response.model_dump(mode="json"), response_table(response, response.title()))
+def print_answer(answer: Answer, as_json: bool) -> None:
+    """Print the answer: a table for people, the document for programs."""
+    emit(as_json, answer.model_dump(mode="json"), answer_table(answer, answer.title()))
 
 
 def _common_parameters(action: AnyAction) -> Sequence[inspect.Parameter]:
-    common: dict[str, tuple[Any, Any]] = {"dry_run": (DryRun, False), "as_json": (AsJson, False)}
+    common: dict[str, tuple[Any, Any]] = {"as_json": (AsJson, False)}
+    if not action.reads:
+        common["dry_run"] = (DryRun, False)
     if action.is_waited_for:
         common |= {
             "no_wait": (NoWait, False),

@@ -14,19 +14,31 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from controller.actions import backtest_rows
+from controller.actions.context import command_caller
+from controller.actions.fields import fill_in
+from controller.actions.waiting import user_name
+from controller.bootstrap import application, build_backtest
 from controller.domain.errors import InvalidInput
-from controller.domain.names import topic_name
-from controller.entrypoints import backtest_requests, completion
-from controller.entrypoints.backtest_requests import AskedBacktest
-from controller.entrypoints.commands.options import AsJson, From, Limit, To
+from controller.domain.names import CLUSTER, topic_name
+from controller.entrypoints import completion
+from controller.entrypoints.commands.options import AsJson, From, To
+from controller.entrypoints.commands.questions import add_questions
 from controller.entrypoints.output import cell, emit, rows_table, say
-from controller.entrypoints.reach.chosen import control_plane
+from controller.entrypoints.reach.chosen import ask as ask_question
+from controller.entrypoints.reach.chosen import perform, server_url
 from controller.entrypoints.reach.verbs import demand_database
+from controller.questions import backtest_requests
+from controller.questions.backtest_requests import AskedBacktest
+from controller.questions.backtests import (
+    LIST_BACKTEST_RESULTS,
+    RUN_BACKTEST,
+    SHOW_BACKTEST,
+    ListBacktestResults,
+    RunBacktest,
+    ShowBacktest,
+)
 from controller.services.policy_backtest import HERE, SPARK, BacktestAnswer, Loads, Trace
 from controller.store.backtests import BacktestResult
-
-_RUN_COLUMNS = ("run_id", "state", "asked_at", "asked_by", "policies", "loads", "since", "until", "seconds")
-_LOADS_NAMED = 3
 
 
 def backtest(
@@ -107,8 +119,7 @@ def ask(asked: AskedBacktest, *, html: Path | None, as_json: bool) -> None:
 
         demand_plotly()
     loads = asked.loads
-    with control_plane() as cleave, _progress(as_json) as told:
-        answer = cleave.backtests.run(asked, told)
+    answer = _run_here(asked, as_json) if server_url() is None else _run_on_server(asked)
     rows = backtest_rows.result_rows(answer.results)
     if html is not None:
         from controller.entrypoints.backtest_page import write_page
@@ -135,6 +146,38 @@ def ask(asked: AskedBacktest, *, html: Path | None, as_json: bool) -> None:
     )
     if html is not None and not as_json:
         say(f"report: {html}")
+
+
+def _run_here(asked: AskedBacktest, as_json: bool) -> BacktestAnswer:
+    question = asked.question()
+    with application() as cleave, _progress(as_json) as progress:
+        return build_backtest(cleave).run(
+            question,
+            asked.loads,
+            asked_by=user_name(),
+            request_key=command_caller().request_key,
+            engine=asked.engine,
+            progress=progress,
+        )
+
+
+def _run_on_server(asked: AskedBacktest) -> BacktestAnswer:
+    """Raises InvalidInput for what a server does not compute while somebody waits."""
+    loads, topics = asked.loads, asked.loads.topics
+    is_one = topics is not None and len(topics) == 1
+    request = RunBacktest(
+        level=topics[0] if topics and is_one else loads.namespace or CLUSTER,
+        topics=None if topics is None or is_one else list(topics),
+        since=loads.since.isoformat(),
+        until=loads.until.isoformat(),
+        policies=list(asked.policies),
+        knobs=None if asked.knobs is None else dict(asked.knobs),
+        weights=asked.weights,
+        seeds=asked.seeds,
+        actuation_seconds=asked.actuation_seconds,
+    )
+    answer: BacktestAnswer = perform(RUN_BACKTEST, request).answer
+    return answer
 
 
 def _loads(
@@ -197,35 +240,19 @@ def _tables(title: str, rows: list[dict[str, Any]], left_out: Mapping[str, str])
 app = typer.Typer(no_args_is_help=True)
 
 
-@app.command("list")
-def list_runs(limit: Limit = 30, as_json: AsJson = False) -> None:
-    """Backtests, newest first."""
-    with control_plane() as cleave:
-        rows = cleave.backtests.list(limit)
-    emit(as_json, rows, rows_table([_run_cells(row) for row in rows], _RUN_COLUMNS))
-
-
 @app.command()
 def show(
     run_id: Annotated[int, typer.Argument(metavar="ID", help="As `cleave backtests list` has it.")],
     as_json: AsJson = False,
 ) -> None:
     """One backtest: what was asked, and what came out."""
-    with control_plane() as cleave:
-        found = cleave.backtests.find(run_id)
-    kept = [BacktestResult(**{name: row[name] for name in BacktestResult.__slots__}) for row in found.results]
-    rows, run = backtest_rows.result_rows(kept), found.run
-    title = f"backtest {run_id}, asked by {run['asked_by']} at {cell(run['asked_at'])}: {run['state']}"
-    if run["error"]:
-        title += f"\n{run['error']}"
-    emit(
-        as_json,
-        {**run, "summary": backtest_rows.summary(rows), "rows": found.results},
-        _tables(title, rows, {}),
-    )
+    request = fill_in(ListBacktestResults, {"run_id": run_id})
+    run = perform(SHOW_BACKTEST, ShowBacktest(run_id=run_id))
+    results = list(ask_question(LIST_BACKTEST_RESULTS, request, limit=None)) if run.results else []
+    kept = [BacktestResult(**{name: row[name] for name in BacktestResult.__slots__}) for row in results]
+    rows = backtest_rows.result_rows(kept)
+    document = run.model_dump(exclude={"summary"}) | {"summary": run.summary, "rows": results}
+    emit(as_json, document, _tables(run.sentence(), rows, {}))
 
 
-def _run_cells(row: Mapping[str, Any]) -> dict[str, Any]:
-    loads = row["loads"]
-    more = len(loads) - _LOADS_NAMED
-    return {**row, "loads": [*loads[:_LOADS_NAMED], *([f"{more} more"] if more > 0 else [])]}
+add_questions(app, "backtests")

@@ -17,8 +17,9 @@ from controller.entrypoints import completion
 from controller.entrypoints.commands import verdicts
 from controller.entrypoints.commands.options import AsJson
 from controller.entrypoints.output import emit, rows_table, say
-from controller.entrypoints.reach.chosen import control_plane
+from controller.entrypoints.reach.chosen import perform
 from controller.questions import evaluations
+from controller.questions.what_if import SHOW_SITUATIONS, ShowSituations
 
 
 def decide(
@@ -39,8 +40,8 @@ def decide(
     if snapshot is not None:
         situation, evaluation = _of_text(_read(snapshot))
     else:
-        with control_plane() as cleave:
-            situation, _ = cleave.decisions.situations(topic_name(topic or ""), {})
+        request = ShowSituations(topic=topic_name(topic or ""))
+        situation, _ = perform(SHOW_SITUATIONS, request).situations
         evaluation = ask(situation)
     if print_snapshot:
         say(situation.to_json())

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.tree import Tree
 
+from controller.actions.fields import fill_in
 from controller.actions.responses import SEGMENT_COLUMNS, segment_rows
 from controller.domain.key_hash import key_hash
 from controller.domain.layout import SegmentLayout
@@ -19,8 +20,8 @@ from controller.entrypoints.output import (
     emit,
     rows_table,
 )
-from controller.entrypoints.reach.chosen import control_plane
-from controller.questions.spans import moment
+from controller.entrypoints.reach.chosen import perform
+from controller.questions.layouts import SHOW_LAYOUT, ShowLayout
 
 At = Annotated[str | None, typer.Option("--at", help="A past epoch (7) or instant (2026-11-21T03:00:00Z).")]
 TopicFilter = Annotated[
@@ -36,8 +37,7 @@ def lineage(
     as_json: AsJson = False,
 ) -> None:
     name = topic_name(topic)
-    with control_plane() as cleave:
-        layout = cleave.topics.layout(name, None)
+    layout = _layout(name, None)
     with about(name):
         roots = [layout.segment(segment).segment_id] if segment is not None else _roots(layout)
     if as_json:
@@ -50,6 +50,11 @@ def lineage(
     for root in sorted(roots):
         _branch(tree, layout, layout.segment(root).segment_id, drawn)
     console.print(tree)
+
+
+def _layout(topic: str, at: str | None) -> SegmentLayout:
+    layout: SegmentLayout = perform(SHOW_LAYOUT, fill_in(ShowLayout, {"topic": topic, "at": at})).layout
+    return layout
 
 
 def _roots(layout: SegmentLayout) -> list[int]:
@@ -81,8 +86,7 @@ def layout(
     as_json: AsJson = False,
 ) -> None:
     name = topic_name(topic)
-    with control_plane() as cleave:
-        found = cleave.topics.layout(name, None if at is None else moment(at))
+    found = _layout(name, at)
     if metadata:
         emit(True, found.to_metadata(), "")
         return
@@ -105,8 +109,7 @@ def key(
     as_json: AsJson = False,
 ) -> None:
     name = topic_name(topic)
-    with control_plane() as cleave:
-        found = cleave.topics.layout(name, None if at is None else moment(at))
+    found = _layout(name, at)
     place = key_hash(message_key).segment_hash
     holder = found.segment_for(place) if found.active else None
     document: dict[str, Any] = {

@@ -1,6 +1,6 @@
 """`cleave watch` and `cleave top`: a topic, or the fleet, drawn anew every moment until the user leaves.
 
-Each picture is one snapshot of schema `inspect` (`entrypoints.pictures`). Where the output is no terminal one picture is printed, so
+Each picture is one snapshot of schema `inspect` (`questions.overviews`). Where the output is no terminal one picture is printed, so
 that both can be piped. A database or a server that is away is said above the last picture, and tried again.
 """
 
@@ -11,17 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from controller.actions.action import AnyAction
 from controller.domain.errors import Retryable
 from controller.domain.names import topic_name
 from controller.entrypoints.commands.options import AsJson, Topic
 from controller.entrypoints.output import console, created, emit, rows_table
-from controller.entrypoints.reach.chosen import control_plane
-from controller.entrypoints.reach.port import ControlPlane
+from controller.entrypoints.reach.chosen import Perform, performing
 from controller.entrypoints.stop_signals import on_stop_signals
+from controller.questions.overviews import SHOW_FLEET, SHOW_OVERVIEW, ShowFleet, ShowOverview
 
 Every = Annotated[
     float, typer.Option("--every", min=0.2, max=3600.0, help="Seconds from one picture to the next.")
@@ -39,8 +41,13 @@ _BAR_CELLS = 10
 
 
 def watch(topic: Topic, every: Every = 1.0, once: Once = False, as_json: AsJson = False) -> None:
-    name = topic_name(topic)
-    _show(lambda cleave: topic_picture(cleave.pictures.topic(name)), every, once=once, as_json=as_json)
+    request = ShowOverview(topic=topic_name(topic))
+    _show(
+        lambda perform: topic_picture(_read(perform, SHOW_OVERVIEW, request)),
+        every,
+        once=once,
+        as_json=as_json,
+    )
 
 
 def top(
@@ -49,15 +56,15 @@ def top(
     once: Once = False,
     as_json: AsJson = False,
 ) -> None:
-    lines = max(console.height - 8, 5)
-    _show(lambda cleave: fleet_picture(cleave.pictures.fleet(find, lines)), every, once=once, as_json=as_json)
+    request = ShowFleet(find=find, limit=min(max(console.height - 8, 5), 1000))
+    _show(
+        lambda perform: fleet_picture(_read(perform, SHOW_FLEET, request)), every, once=once, as_json=as_json
+    )
 
 
-def _show(
-    picture: Callable[[ControlPlane], Picture], every_seconds: float, *, once: bool, as_json: bool
-) -> None:
-    with control_plane() as cleave:
-        document, drawn = picture(cleave)
+def _show(picture: Callable[[Perform], Picture], every_seconds: float, *, once: bool, as_json: bool) -> None:
+    with performing(name="cleave-live") as perform:
+        document, drawn = picture(perform)
         if once or as_json or not console.is_terminal:
             emit(as_json, document, drawn)
             return
@@ -66,11 +73,16 @@ def _show(
         with Live(drawn, console=console, screen=True, auto_refresh=False) as live:
             while not leave.wait(every_seconds):
                 try:
-                    _, drawn = picture(cleave)
+                    _, drawn = picture(perform)
                     live.update(drawn, refresh=True)
                 except Retryable as error:
                     said = Text(f"{error}; trying again", style="bold red")
                     live.update(Group(said, drawn), refresh=True)
+
+
+def _read(perform: Perform, action: AnyAction, request: BaseModel) -> dict[str, Any]:
+    document: dict[str, Any] = perform(action, request).model_dump()
+    return document
 
 
 def fleet_picture(seen: Mapping[str, Any]) -> Picture:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import typer
+from rich.console import Group
+from rich.text import Text
 
 from controller.actions.fields import fill_in
 from controller.entrypoints.commands.options import AsJson, Limit
@@ -29,10 +31,14 @@ def command_of(question: Question) -> Callable[..., None]:
 
     def run(as_json: bool, limit: int = 1, **values: Any) -> None:
         given = {name: value for name, value in values.items() if value is not None}
-        rows = list(ask(question, fill_in(question.request, given), limit=limit))
+        # One row more than is shown tells that there are more.
+        found = list(ask(question, fill_in(question.request, given), limit=limit + 1))
+        rows = found[:limit]
         document = rows[0] if question.one_row else rows
         columns = [name for name in question.table if name not in given] or None
-        emit(as_json, document, rows_table(rows, columns))
+        table = rows_table(rows, columns)
+        more = Text(f"the first {limit} only; see --limit")
+        emit(as_json, document, Group(table, more) if len(found) > limit else table)
 
     parameters = [parameter_of(name, field) for name, field in question.request.model_fields.items()]
     if not question.one_row:

@@ -16,8 +16,7 @@ from controller.entrypoints.commands.options import (
     about,
 )
 from controller.entrypoints.commands.questions import add_questions
-from controller.entrypoints.output import emit, rows_table
-from controller.entrypoints.reach.chosen import control_plane
+from controller.entrypoints.output import emit
 from controller.store.topics import consumers, topics
 
 app = typer.Typer(no_args_is_help=True)
@@ -55,14 +54,5 @@ def unregister(topic: Topic, subscription: Subscription, consumer: Consumer, as_
     _tell("unregistered", name, subscription, as_json, consumer=consumer)
 
 
-@consumers_app.command()
-def lag(topic: Topic, subscription: Subscription, as_json: AsJson = False) -> None:
-    """Count what is not acknowledged, for each entry bucket where the data plane can, whether anybody reads it or not."""
-    name = topic_name(topic)
-    with about(name), control_plane() as cleave:
-        rows = cleave.consumers.lag(name, subscription)
-    shown = ("segment_id", "hash_range", "state", "bucket", "owners", "messages", "error")
-    emit(as_json, rows, rows_table(rows, shown))
-
-
 add_questions(consumers_app, "consumers")
+add_actions(consumers_app, "consumers")

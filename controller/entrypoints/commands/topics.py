@@ -18,8 +18,10 @@ from controller.entrypoints.output import (
     emit,
     rows_table,
 )
-from controller.entrypoints.reach.chosen import ask, control_plane
+from controller.entrypoints.reach.chosen import ask, perform
+from controller.questions.layouts import SHOW_LAYOUT, ShowLayout
 from controller.questions.subscriptions import LIST_SUBSCRIPTIONS, ListSubscriptions
+from controller.questions.topics import SHOW_TOPIC, ShowTopic
 
 app = typer.Typer(no_args_is_help=True)
 _SUBSCRIPTION = ("subscription", "kind", "state")
@@ -28,21 +30,21 @@ _SUBSCRIPTION = ("subscription", "kind", "state")
 @app.command()
 def show(topic: Topic, as_json: AsJson = False) -> None:
     """Show a topic's segments and subscriptions."""
-    with control_plane() as cleave:
-        found = cleave.topics.find(topic_name(topic))
-    rows = ask(LIST_SUBSCRIPTIONS, ListSubscriptions(topic=found.name), limit=None)
+    name = topic_name(topic)
+    [row] = ask(SHOW_TOPIC, ShowTopic(topic=name), limit=1)
+    layout = perform(SHOW_LAYOUT, ShowLayout(topic=name)).layout
+    rows = ask(LIST_SUBSCRIPTIONS, ListSubscriptions(topic=name), limit=None)
     subs = [{name: row[name] for name in _SUBSCRIPTION} for row in rows]
-    layout = found.layout
     document: dict[str, Any] = {
-        "topic": found.name,
-        "state": found.state,
+        "topic": name,
+        "state": row["state"],
         "epoch": layout.epoch,
-        "data_plane": found.data_plane,
-        "properties": dict(found.properties),
+        "data_plane": row["data_plane"],
+        "properties": row["properties"],
         "segments": segment_rows(layout),
         "subscriptions": subs,
     }
-    title = f"{found.name}: {found.state}, epoch {layout.epoch}, {len(layout.active)} active segments, {found.data_plane}"
+    title = f"{name}: {row['state']}, epoch {layout.epoch}, {len(layout.active)} active segments, {row['data_plane']}"
     emit(as_json, document, rows_table(document["segments"], SEGMENT_COLUMNS, title=title))
     if not as_json and subs:
         emit(False, None, rows_table(subs, title="subscriptions"))

@@ -13,13 +13,14 @@ from controller.domain.errors import InvalidInput
 from controller.domain.evaluator import ALL_LANES
 from controller.domain.names import topic_name
 from controller.domain.shown import shown
-from controller.entrypoints import backtest_requests, completion
-from controller.entrypoints.backtest_requests import AskedBacktest
+from controller.entrypoints import completion
 from controller.entrypoints.commands import verdicts
-from controller.entrypoints.commands.options import AsJson, From, To, Topic, about
+from controller.entrypoints.commands.options import AsJson, From, To, Topic
 from controller.entrypoints.output import emit, rows_table
-from controller.entrypoints.reach.chosen import control_plane
-from controller.questions import evaluations
+from controller.entrypoints.reach.chosen import perform
+from controller.questions import backtest_requests, evaluations
+from controller.questions.backtest_requests import AskedBacktest
+from controller.questions.what_if import SHOW_SITUATIONS, ShowSituations
 from controller.services import what_if as service
 from controller.services.policy_backtest import Loads
 from controller.services.what_if import WhatIf
@@ -57,8 +58,8 @@ def what_if(
             raise InvalidInput("--lanes goes with the present; in the past all lanes are asked")
         _of_the_past(name, changes, since, until, as_json)
         return
-    with about(name), control_plane() as cleave:
-        found = service.compare(name, *cleave.decisions.situations(name, changes), asked)
+    now, then = perform(SHOW_SITUATIONS, ShowSituations(topic=name, changes=changes)).situations
+    found = service.compare(name, now, then, asked)
     document = evaluations.comparison(found)
     emit(as_json, document, _table(document, found))
 

@@ -12,10 +12,10 @@ from controller.actions.fields import fill_in
 from controller.bootstrap import Application
 from controller.domain.errors import InvalidInput, NotFound
 from controller.domain.shown import shown
-from controller.entrypoints import backtest_requests
 from controller.entrypoints.tasks.actions import form_of, perform_form
 from controller.entrypoints.tasks.backtest import loads_of
 from controller.entrypoints.tasks.forms import BacktestForm
+from controller.questions import backtest_requests
 from controller.store.postgres import inspection
 from controller.store.postgres.snapshots import snapshot
 

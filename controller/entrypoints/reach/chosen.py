@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from controller.domain.bearer import bearer_token
@@ -21,11 +21,18 @@ if TYPE_CHECKING:
 
     from controller.actions.action import AnyAction
     from controller.actions.context import Options
-    from controller.actions.responses import Response
-    from controller.entrypoints.reach.over_http.calls import Calls
-    from controller.entrypoints.reach.port import ControlPlane
+    from controller.actions.responses import Answer
+    from controller.entrypoints.reach.calls import Calls
     from controller.questions.question import Question, QuestionRequest, Row
     from controller.settings import Settings
+
+
+class Perform(Protocol):
+    """Performs an action; None for the options that an action without a wait needs."""
+
+    def __call__(self, action: AnyAction, request: BaseModel, options: Options | None = None) -> Any:
+        """Raises what the action raises."""
+
 
 _GIVEN: ContextVar[str | None] = ContextVar("api_url", default=None)
 
@@ -43,40 +50,34 @@ def server_url() -> str | None:
     return _checked(given, "--api-url") if given else _checked(load_settings().api_url, "CLEAVE_API_URL")
 
 
-@contextmanager
-def control_plane(*, most_seconds: float | None = None) -> Iterator[ControlPlane]:
-    """What the command asks. Connects when it is asked something. Raises InvalidInput for a server without a token. `most_seconds`
-    is for a server's answer, and then it is asked once.
-    """
-    url = server_url()
-    if url is None:
-        from controller.entrypoints.reach.direct import Direct
-
-        direct = Direct()
-        try:
-            yield direct
-        finally:
-            direct.close()
-        return
-    from controller.entrypoints.reach.over_http import OverHttp
-
-    with _calls(url, most_seconds) as calls:
-        yield OverHttp(calls)
-
-
-def perform(action: AnyAction, request: BaseModel, options: Options) -> Response:
+def perform(action: AnyAction, request: BaseModel, options: Options | None = None) -> Any:
     """Perform the action on the server that is named, or else in this process on the database. Raises what the action raises."""
+    with performing() as perform_action:
+        return perform_action(action, request, options)
+
+
+@contextmanager
+def performing(*, name: str = "cleave") -> Iterator[Perform]:
+    """Yield `perform` with connections that last for several actions; `name` is what the database sees connected."""
     from controller.actions.action import perform_in, perform_parts
+    from controller.actions.context import Options, command_caller, open_context
 
     url = server_url()
-    if url is None:
-        from controller.actions.context import command_caller, open_context
-        from controller.bootstrap import application
+    if url is not None:
+        with _calls(url) as calls:
+            yield lambda action, request, options=None: perform_parts(
+                lambda part: calls.perform(action, part, options or Options()), request
+            )
+        return
+    from controller.bootstrap import application
 
-        with application() as app, open_context(app, command_caller(), options) as context:
-            return perform_parts(partial(perform_in, context, action), request)
-    with _calls(url) as calls:
-        return perform_parts(lambda part: calls.perform(action, part, options), request)
+    with application(name=name) as app:
+
+        def perform_here(action: AnyAction, request: BaseModel, options: Options | None = None) -> Answer:
+            with open_context(app, command_caller(), options or Options()) as context:
+                return perform_parts(partial(perform_in, context, action), request)
+
+        yield perform_here
 
 
 def ask(
@@ -100,7 +101,7 @@ def ask(
 @contextmanager
 def _calls(url: str, most_seconds: float | None = None) -> Iterator[Calls]:
     from controller.client.servers import Servers
-    from controller.entrypoints.reach.over_http.calls import CALL_SECONDS, TRIED_AGAIN_SECONDS, Calls
+    from controller.entrypoints.reach.calls import CALL_SECONDS, TRIED_AGAIN_SECONDS, Calls
     from controller.settings import load_settings
 
     patience = (CALL_SECONDS, TRIED_AGAIN_SECONDS) if most_seconds is None else (most_seconds, 0.0)

@@ -16,24 +16,14 @@ from controller.entrypoints.reach import chosen
 BOTH_WAYS = frozenset(
     {
         "topics show",
-        "policy get",
-        "policy effective",
         "decide",
         "what-if",
         "decisions replay",
-        "consumers lag",
-        "dead-letters list",
-        "hot-keys",
-        "bundles show",
-        "bundles proposals",
         "bundles brokers",
-        "bundles hash",
-        "bundles merges",
         "bundles replay",
-        "bundles policy",
         "backtest",
-        "backtests list",
         "backtests show",
+        "hot-keys",
         "top",
         "watch",
         "layout",
@@ -41,7 +31,7 @@ BOTH_WAYS = frozenset(
         "key",
     }
 )
-"""They ask what the port asks, and print the same."""
+"""Commands that are written by hand and perform actions or ask questions; generated commands are not listed."""
 NEITHER_WAY = frozenset({"token", "check-history"})
 """They ask nobody: it is the same to them whether a server is named."""
 

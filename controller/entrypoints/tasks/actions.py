@@ -16,13 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from controller.actions.action import AnyAction, find_action, perform_in, perform_parts
 from controller.actions.context import AIRFLOW_REASON, Caller, Options, open_context
 from controller.actions.fields import fill_in
-from controller.actions.responses import Response
+from controller.actions.responses import Answer
 from controller.bootstrap import Application
 from controller.domain.errors import InvalidInput
 from controller.domain.names import topic_name
 from controller.domain.operation import Origin
 from controller.domain.shown import shown
-from controller.entrypoints.output import emit, response_table
+from controller.entrypoints.output import answer_table, emit
 from controller.entrypoints.tasks import dag_runs
 from controller.entrypoints.tasks.access import Extras, cleave_at
 
@@ -74,14 +74,12 @@ def perform(
         response = perform_form(app, action, form, request_key=request_key, actor=actor)
         response.demand_done(getattr(form, "timeout_seconds", 0.0))
         sentence = response.sentence()
-        emit(False, None, response_table(response, sentence))
+        emit(False, None, answer_table(response, sentence))
         dag_runs.note(app.settings, request_key, f"Dry run: {sentence}" if form.dry_run else sentence)
     return response.model_dump(mode="json")
 
 
-def perform_form(
-    app: Application, action: AnyAction, form: Form, *, request_key: str, actor: str
-) -> Response:
+def perform_form(app: Application, action: AnyAction, form: Form, *, request_key: str, actor: str) -> Answer:
     """Perform the action as the form says."""
     caller = Caller(actor, Origin.MANUAL, AIRFLOW_REASON, request_key)
     options = Options(form.dry_run, getattr(form, "timeout_seconds", 0.0))

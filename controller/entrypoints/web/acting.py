@@ -15,6 +15,7 @@ from typing import Annotated
 from fastapi import Depends
 from fastapi import Request as HttpRequest
 
+from controller.actions.context import REST_REASON, Caller
 from controller.actions.rights import Right
 from controller.actions.waiting import see_through
 from controller.bootstrap import Application
@@ -37,7 +38,7 @@ class Turns:
 
     def of(self, right: Right) -> asyncio.Semaphore:
         """Those of whoever uses the right."""
-        return self._looks if right is Right.READ else self._acts
+        return self._looks if right in (Right.READ, Right.LOOK_UP) else self._acts
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,10 @@ class Acting:
             reason=reason,
             deadline_seconds=self.app.settings.operation_deadline_seconds,
         )
+
+    def caller(self, key: str | None = None) -> Caller:
+        """The holder of the token; without a key a new one."""
+        return Caller(self.grant.subject, Origin.API, REST_REASON, key or f"api-{os.urandom(8).hex()}")
 
     def finish(self, intent: Intent) -> Operation:
         """The operation once it is done. Raises Retryable when it takes longer than people wait, Terminal if it was aborted."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import inspect
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body
+from fastapi import APIRouter, Body, Query
 from pydantic import BaseModel, create_model
 
-from controller.actions.action import AnyAction, all_actions
-from controller.actions.responses import Response
+from controller.actions.action import AnyAction, all_actions, perform_in
+from controller.actions.context import Context
+from controller.actions.responses import Answer
 from controller.actions.rights import Right
 from controller.entrypoints.signatures import REQUIRED, describe, keyword
-from controller.entrypoints.web.api.changes import Change, Changing, Wait
+from controller.entrypoints.web.acting import Acting, AtDesk
+from controller.entrypoints.web.changes import Change, Changing, Wait
 from controller.entrypoints.web.computing import COMPUTE, Computing
 from controller.entrypoints.web.demands import DemandingRoute, demand_of
 from controller.entrypoints.web.parameters import LEVELS, Cluster, path_parameters, route_path
@@ -28,7 +31,7 @@ def router() -> APIRouter:
         for path, right, level in _places(action):
             routes.add_api_route(
                 route_path(path),
-                _endpoint(action, level),
+                _report_endpoint(action, level) if action.reads else _endpoint(action, level),
                 methods=[action.method],
                 dependencies=[demand_of(right), *([COMPUTE] if action.computes else [])],
                 response_model=action.response,
@@ -48,7 +51,7 @@ def _places(action: AnyAction) -> Iterator[tuple[str, Right, Any]]:
 
 
 def _endpoint(action: AnyAction, level: Any) -> Any:
-    body = _body_of(action)
+    body = _document_of(action)
 
     def perform(
         change: Change,
@@ -56,17 +59,12 @@ def _endpoint(action: AnyAction, level: Any) -> Any:
         wait_seconds: float = 0.0,
         computation: Computation | None = None,
         **path: Any,
-    ) -> Response:
-        fields = {} if body is None else {name: getattr(body, name) for name in type(body).model_fields}
-        # Every field is validated: the body by its model, the others by the parameters of the path.
-        request = action.request.model_construct(**fields, **path)
-        return change.perform(action, request, wait_seconds, computation)
+    ) -> Answer:
+        return change.perform(action, _request_of(action, body, path), wait_seconds, computation)
 
     parameters = [keyword("change", Changing), *path_parameters(action.path_fields, action.request, level)]
     if body is not None:
-        is_needed = any(field.is_required() for field in body.model_fields.values())
-        annotation = body if is_needed else body | None
-        parameters.append(keyword("body", Annotated[annotation, Body()], REQUIRED if is_needed else body()))
+        parameters.append(_body_parameter(body))
     if action.is_waited_for:
         parameters.append(keyword("wait_seconds", Wait, 0.0))
     if action.computes:
@@ -74,9 +72,41 @@ def _endpoint(action: AnyAction, level: Any) -> Any:
     return describe(perform, action.name, action.request.__doc__, parameters)
 
 
+def _report_endpoint(action: AnyAction, level: Any) -> Any:
+    document = _document_of(action)
+
+    def read(acting: Acting, body: BaseModel | None = None, **path: Any) -> Answer:
+        context = Context(acting.app, acting.app.store, acting.caller())
+        answer: Answer = perform_in(context, action, _request_of(action, body, path))
+        return answer
+
+    parameters = [keyword("acting", AtDesk), *path_parameters(action.path_fields, action.request, level)]
+    if document is not None:
+        is_query = action.method == "GET"
+        parameters.append(
+            keyword("body", Annotated[document, Query()]) if is_query else _body_parameter(document)
+        )
+    return describe(read, action.name, action.request.__doc__, parameters)
+
+
+def _body_parameter(body: type[BaseModel]) -> inspect.Parameter:
+    is_needed = any(field.is_required() for field in body.model_fields.values())
+    annotation = body if is_needed else body | None
+    return keyword("body", Annotated[annotation, Body()], REQUIRED if is_needed else body())
+
+
+def _request_of(action: AnyAction, document: BaseModel | None, path: Mapping[str, Any]) -> BaseModel:
+    """Return the request. Every field is validated already: the document by its model, the others by the parameters of the path."""
+    fields = (
+        {} if document is None else {name: getattr(document, name) for name in type(document).model_fields}
+    )
+    request: BaseModel = action.request.model_construct(**fields, **path)
+    return request
+
+
 @functools.cache
-def _body_of(action: AnyAction) -> type[BaseModel] | None:
-    """Return the model of the fields that the path does not name; None where no field is left."""
+def _document_of(action: AnyAction) -> type[BaseModel] | None:
+    """Return the model of the fields that the path does not name, which are the body or the query; None where no field is left."""
     fields: dict[str, Any] = {
         name: (field.annotation, field)
         for name, field in action.request.model_fields.items()

@@ -10,20 +10,8 @@ from anyio import CapacityLimiter
 from fastapi import APIRouter, FastAPI
 
 from controller.bootstrap import ConsumerServices
-from controller.entrypoints.web import actions, deliveries, key_counts, layouts, questions, sessions
+from controller.entrypoints.web import actions, deliveries, key_counts, layouts, load, questions, sessions
 from controller.entrypoints.web.acting import Turns
-from controller.entrypoints.web.api import (
-    backtests,
-    balancing,
-    bundles,
-    dead_letters,
-    decisions,
-    history,
-    load,
-    pictures,
-    policies,
-    topics,
-)
 from controller.entrypoints.web.asked import ServesPeople
 from controller.entrypoints.web.audit import Audited
 from controller.entrypoints.web.computing import ComputingTurns
@@ -42,17 +30,8 @@ PEOPLES_ROUTERS = (
     scalable.router,
     namespaces.router,
     segments.router,
-    topics.router,
     actions.router(),
     questions.router(),
-    policies.router,
-    decisions.router,
-    history.router,
-    dead_letters.router,
-    pictures.router,
-    backtests.router,
-    bundles.router,
-    balancing.router,
 )
 ROUTERS = (
     layouts.router,

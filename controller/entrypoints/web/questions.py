@@ -10,39 +10,31 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 
 from controller.entrypoints.signatures import describe, keyword
 from controller.entrypoints.web.acting import Acting, AtDesk
-from controller.entrypoints.web.api.paging import CURSORS
 from controller.entrypoints.web.demands import DemandingRoute, demand_of
 from controller.entrypoints.web.parameters import path_parameters, route_path
 from controller.entrypoints.web.refusals import REFUSALS, json_answer
-from controller.questions.question import Question, QuestionRequest, all_questions, read_page
-
-LONGEST_PAGE = 1500
-"""Characters of `page`."""
+from controller.questions.question import (
+    MOST_OF_A_PAGE,
+    PAGES,
+    PageRequest,
+    Question,
+    QuestionRequest,
+    all_questions,
+    read_page,
+)
 
 
 class Rows(BaseModel):
     """A page of rows; a row has the columns of the view that the description of the call names."""
 
     items: list[dict[str, Any]] = Field(examples=[[{"topic": "topic://acme/shop/orders"}]])
-    next: str | None = Field(description="The `page` to ask for next; null at the end.", examples=CURSORS)
+    next: str | None = Field(description="The `page` to ask for next; null at the end.", examples=PAGES)
 
 
 class OneRow(RootModel[dict[str, Any]]):
     """A row with the columns of the view that the description of the call names."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"topic": "topic://acme/shop/orders"}]})
-
-
-class _Paging(BaseModel):
-    model_config = QuestionRequest.model_config
-
-    limit: int = Field(50, ge=1, le=1000, description="Most rows of a page.", examples=[100])
-    page: str | None = Field(
-        None,
-        max_length=LONGEST_PAGE,
-        description="The `next` of the page before; the first page without.",
-        examples=CURSORS,
-    )
 
 
 def router() -> APIRouter:
@@ -74,7 +66,7 @@ def _endpoint(question: Question) -> Any:
 
     def ask(acting: Acting, query: Any = None, **path: Any) -> Response:
         given = {} if query is None else {name: getattr(query, name) for name in type(query).model_fields}
-        limit, page = given.pop("limit", 1), given.pop("page", None)
+        limit, page = min(given.pop("limit", 1), MOST_OF_A_PAGE), given.pop("page", None)
         # Every field is validated: the query by its model, the others by the parameters of the path.
         request = question.request.model_construct(**given, **path)
         with acting.app.store.transaction() as tx:
@@ -100,4 +92,4 @@ def _query_of(question: Question) -> type[BaseModel] | None:
         for name, field in request.model_fields.items()
         if name not in question.path_fields
     }
-    return create_model(request.__name__, __base__=_Paging, __module__=request.__module__, **fields)
+    return create_model(request.__name__, __base__=PageRequest, __module__=request.__module__, **fields)

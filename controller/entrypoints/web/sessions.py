@@ -77,18 +77,6 @@ class WhyNothingComes(BaseModel):
     )
 
 
-class Lag(BaseModel):
-    """What is not acknowledged of one bucket, or of a whole segment where `bucket` is null."""
-
-    segment_id: int
-    hash_range: str = Field(examples=["0000-ffff"])
-    state: str = Field(examples=["ACTIVE"])
-    bucket: str | None = Field(examples=["0000-3fff"])
-    owners: list[str] = Field(examples=[["a"]])
-    messages: int | None = Field(examples=[120])
-    error: str | None
-
-
 class Begun(BaseModel):
     """How long silence may last."""
 
@@ -250,14 +238,6 @@ def _why(served: ConsumerServices, topic: str, subscription: str) -> list[dict[s
 def _in_all(unread: Mapping[int, int], segment_ids: Sequence[int]) -> int | None:
     """Where something cannot be counted there is no sum."""
     return sum(unread[i] for i in segment_ids) if segment_ids and unread.keys() >= set(segment_ids) else None
-
-
-@router.get(
-    TOPIC_PATH + "/subscriptions/{subscription}/lag", dependencies=[LOOK_UP], response_model=list[Lag]
-)
-async def lag(request: HttpRequest, topic: Topic, subscription: Name) -> Response:
-    """Unacknowledged messages of each bucket that the subscription has to read, whether anybody reads it or not."""
-    return json_answer(await run_in_threadpool(served_by(request).lag, topic, subscription))
 
 
 @router.post(CONSUMER_PATH, dependencies=[CONSUME], response_model=Begun)

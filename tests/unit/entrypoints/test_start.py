@@ -61,7 +61,7 @@ def test_a_command_that_only_shows_bundles_loads_nothing_that_reads_reports() ->
     )
 
 
-@pytest.mark.parametrize("way", ["direct", "over_http"])
+@pytest.mark.parametrize("way", ["chosen", "calls"])
 def test_neither_way_loads_what_only_some_questions_need(way: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", f"import sys, controller.entrypoints.reach.{way}; print(*sys.modules)"],

@@ -76,7 +76,7 @@ def test_a_rehearsed_call_keeps_nothing_and_a_repeat_computes_nothing(
     both: tuple[CommandLine, OverHttp],
 ) -> None:
     _, http = both
-    path = f"/api/v1/topics/{TOPIC}/backtests"
+    path = f"/api/v1/backtests/topics/{TOPIC}"
     said = {"policies": ["pip483"], "since": HOUR[1], "until": HOUR[3]}
     before = http.rows()
     rehearsed = http.call("POST", f"{path}?dry_run=true", said)

@@ -16,8 +16,9 @@ from controller.bootstrap import application
 from controller.client.dead_letters import Origin
 from controller.dataplane.base import OutgoingMessage
 from controller.domain.evaluator import ALL_LANES
-from controller.entrypoints.reach.over_http import calls, dead_letters
+from controller.entrypoints.reach import calls
 from controller.entrypoints.reach.verbs import BOTH_WAYS
+from controller.questions import question
 from controller.services import autoscaler
 from controller.services.dead_letters import DeadLetterLogs
 from controller.settings import Settings
@@ -70,11 +71,13 @@ LOOKS = (
     f"consumers why {TOPIC} --subscription billing",
     f"consumers why {TOPIC} --subscription nobody",
     f"consumers lag {TOPIC} billing",
+    f"subscriptions cursors {TOPIC} billing",
     f"hot-keys {TOPIC}",
     f"dead-letters list {TOPIC} billing",
     f"dead-letters list {TOPIC} billing --limit 1",
     "backtests list",
     "backtests show 1",
+    "backtests results 1",
     "approvals list",
     f"approvals list --topic {WAITING}",
     f"approvals list --topic {TOPIC} --state any",
@@ -270,7 +273,7 @@ def test_each_verb_that_goes_both_ways_is_tried_both_ways() -> None:
     )
     lines = (*LOOKS, *MOMENTARY, *REHEARSALS, *CHANGES, *CANCELLED, *elsewhere)
 
-    verbs = BOTH_WAYS | {action.name for action in all_actions()}
+    verbs = BOTH_WAYS | {action.name for action in all_actions() if action.is_command}
     assert {verb for verb in verbs for line in lines if f"{line} ".startswith(f"{verb} ")} == verbs
 
 
@@ -397,9 +400,9 @@ def _keys(text: str) -> list[str]:
 def test_dead_letters_are_put_back_over_http_call_by_call(
     http: OverHttp, cleave: CommandLine, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead_letters, "PAGE", 2)
+    monkeypatch.setattr(question, "MOST_OF_A_PAGE", 2)
     some = ("dead-letters", "list", TOPIC, "billing", "--limit", "3")
-    assert len(http.json(*some)) == 3
+    assert len(http.json(*some)["items"]) == 3
     assert http.json(*some) == cleave.json(*some)
     park(database, [letter(number) for number in range(3, 2 * MOST_OF_A_PART + 3)])
 
@@ -409,7 +412,7 @@ def test_dead_letters_are_put_back_over_http_call_by_call(
     document = http.json("dead-letters", "redrive", TOPIC, "billing")
 
     assert (document["messages"], document["left"]) == (MOST_OF_A_PART + 3, 0)
-    assert cleave.json("dead-letters", "list", TOPIC, "billing") == []
+    assert cleave.json("dead-letters", "list", TOPIC, "billing")["items"] == []
     assert http.json("dead-letters", "redrive", TOPIC, "billing")["messages"] == 0
 
 

@@ -172,16 +172,5 @@ def test_a_cycle_is_decided_again_by_the_rules_of_the_command(both: tuple[Desk, 
     assert "no longer kept" in http.refused("bundles", "replay", "1")
 
 
-def test_a_place_on_the_ring_needs_nobody(both: tuple[Desk, OverHttp]) -> None:
-    _, http = both
-    http.settings["CLEAVE_API_URL"] = "http://127.0.0.1:1"
-
-    assert http.json("bundles", "hash", "my-topic") == {
-        "topic": "persistent://public/default/my-topic",
-        "hash": "0x2bad45f7",
-        "namespace": "public/default",
-    }
-
-
 def _ageless(text: str) -> str:
     return re.sub(r"\d+ (s|min) ago *|\"(age|silent)_seconds\": [\d.]+", "", text)

@@ -13,8 +13,8 @@ LEVELS = ("cluster", "acme/shop", "topic://acme/shop/orders", "acme/shop/orders"
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_knob_is_set_read_and_removed_at_each_level(cleave: CommandLine, orders: str, level: str) -> None:
     written = cleave.json("policy", "set", level, "max_segments=9")
-    stored = cleave.json("policy", "get", level)
-    effective = {row["knob"]: row for row in cleave.json("policy", "effective", orders)}
+    stored = cleave.json("policy", "get", level)["knobs"]
+    effective = {row["knob"]: row for row in cleave.json("policy", "effective", orders)["knobs"]}
     removed = cleave.json("policy", "remove", level)
 
     assert written["after"] == stored
@@ -23,7 +23,7 @@ def test_a_knob_is_set_read_and_removed_at_each_level(cleave: CommandLine, order
     expected = "cluster" if level == "cluster" else "namespace" if level == "acme/shop" else "topic"
     assert effective["max_segments"]["level"] == expected
     assert removed["after"].get("max_segments") in (None, 64)
-    assert {row["level"] for row in cleave.json("policy", "effective", orders)} == {"default"}
+    assert {row["level"] for row in cleave.json("policy", "effective", orders)["knobs"]} == {"default"}
 
 
 def test_the_nearest_level_wins_knob_by_knob(cleave: CommandLine, orders: str) -> None:
@@ -31,7 +31,10 @@ def test_the_nearest_level_wins_knob_by_knob(cleave: CommandLine, orders: str) -
     cleave.ok("policy", "set", "acme/shop", "max_segments=16", "enabled=false")
     cleave.ok("policy", "set", orders, "enabled=true")
 
-    found = {row["knob"]: (row["value"], row["level"]) for row in cleave.json("policy", "effective", orders)}
+    found = {
+        row["knob"]: (row["value"], row["level"])
+        for row in cleave.json("policy", "effective", orders)["knobs"]
+    }
 
     assert found["split_cooldown_seconds"] == (30, "cluster")
     assert found["max_segments"] == (16, "namespace")
@@ -43,14 +46,14 @@ def test_setting_keeps_the_other_knobs_unless_told_to_replace(cleave: CommandLin
     cleave.ok("policy", "set", "acme/shop", "max_segments=16", "min_segments=2")
 
     cleave.ok("policy", "set", "acme/shop", "max_segments=20")
-    kept = cleave.json("policy", "get", "acme/shop")
+    kept = cleave.json("policy", "get", "acme/shop")["knobs"]
     cleave.ok("policy", "set", "acme/shop", "min_segments=null")
-    taken_back = cleave.json("policy", "get", "acme/shop")
+    taken_back = cleave.json("policy", "get", "acme/shop")["knobs"]
     cleave.ok("policy", "set", "acme/shop", "enabled=false", "--replace")
 
     assert kept == {"max_segments": 20, "min_segments": 2}
     assert taken_back == {"max_segments": 20}
-    assert cleave.json("policy", "get", "acme/shop") == {"enabled": False}
+    assert cleave.json("policy", "get", "acme/shop")["knobs"] == {"enabled": False}
 
 
 @pytest.mark.parametrize(
@@ -75,15 +78,15 @@ def test_a_policy_that_cannot_be_read_is_shown_and_set_right(
     with cleave.store.transaction() as tx:
         tx.execute(text(stores), {"document": document})
 
-    assert cleave.json("policy", "get", level)["split_msg_rate_in"] == 10**400
+    assert cleave.json("policy", "get", level)["knobs"]["split_msg_rate_in"] == 10**400
     assert "split_msg_rate_in = 1000" in cleave.refused("policy", "set", level, "min_segments=2")
     cleave.ok("policy", "set", level, "split_msg_rate_in=null")
-    assert cleave.json("policy", "get", level)["max_segments"] == 9
+    assert cleave.json("policy", "get", level)["knobs"]["max_segments"] == 9
     with cleave.store.transaction() as tx:
         tx.execute(text("DELETE FROM cleave.namespace_policy"))
         tx.execute(text(stores), {"document": document})
     cleave.ok("policy", "remove", level)
-    assert cleave.json("policy", "effective", orders)
+    assert cleave.json("policy", "effective", orders)["knobs"]
 
 
 def test_people_see_what_changed_and_from_what(cleave: CommandLine) -> None:

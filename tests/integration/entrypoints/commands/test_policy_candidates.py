@@ -34,7 +34,7 @@ def recorded(cleave: CommandLine, orders: str, past: Path, monkeypatch: pytest.M
 
 
 def override(cleave: CommandLine, topic: str) -> dict[str, object]:
-    return dict(cleave.json("policy", "get", f"topic://{topic}"))
+    return dict(cleave.json("policy", "get", f"topic://{topic}")["knobs"])
 
 
 def test_a_better_candidate_is_promoted_on_the_topics_own_past(cleave: CommandLine, recorded: str) -> None:

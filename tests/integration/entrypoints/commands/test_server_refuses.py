@@ -11,7 +11,7 @@ import pytest
 from controller.actions.waiting import run_to_its_end
 from controller.bootstrap import application
 from controller.devstack.serving import SECRET, token_for, token_of
-from controller.entrypoints.reach.over_http import calls
+from controller.entrypoints.reach import calls
 from controller.entrypoints.web import access
 from controller.entrypoints.web.access import Role
 from controller.settings import Settings

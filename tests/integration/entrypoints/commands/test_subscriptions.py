@@ -50,7 +50,7 @@ def test_dry_runs_say_what_would_happen(cleave: CommandLine, orders: str) -> Non
 def test_lag_is_counted_of_each_bucket(cleave: CommandLine, orders: str) -> None:
     cleave.ok("subscriptions", "create", orders, "billing")
 
-    rows = cleave.json("consumers", "lag", orders, "billing")
+    rows = cleave.json("consumers", "lag", orders, "billing")["buckets"]
 
     assert {(row["segment_id"], row["messages"]) for row in rows} == {(0, 0), (1, 0)}
     assert len({row["bucket"] for row in rows}) == 2

@@ -15,6 +15,7 @@ from tests.support.command_line import CommandLine
 
 OTHER_KEYS = {
     "segments": "the segments of a topic or a layout",
+    "knobs": "the knobs of a level, or in force",
     "subscriptions": "the subscriptions of a topic",
     "creates": "the segments an operation makes, with their ranges",
     "earlier": "the sealed segments that hold earlier messages of a key",

@@ -28,6 +28,7 @@ from tests.support.reports import milliseconds
 from tests.support.waiting import wait_until
 
 TOPIC = "/api/v1/topics/acme/shop/orders"
+BACKTESTS = "/api/v1/backtests/topics/acme/shop/orders"
 SINCE = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(hours=1)
 """In the time to come, since nothing is recorded of a topic before it is there."""
 OPERATORS = 8
@@ -80,7 +81,7 @@ class Operator:
         }
         headers = {**self._headers, "Content-Type": "application/json"}
         try:
-            self._connection.request("POST", f"{TOPIC}/backtests{query}", json.dumps(said), headers)
+            self._connection.request("POST", f"{BACKTESTS}{query}", json.dumps(said), headers)
             answer = self._connection.getresponse()
             return Answer(answer.status, answer.getheader("Retry-After"), json.loads(answer.read()))
         except (OSError, http.client.HTTPException):
@@ -155,7 +156,7 @@ def _audited(bench: Bench) -> list[tuple[int, bool]]:
     return [
         (int(status), bool(dry_run))
         for status, dry_run in bench.rows(
-            "SELECT status, dry_run FROM inspect.audit WHERE act = 'backtest_topic'"
+            "SELECT status, dry_run FROM inspect.audit WHERE act = 'backtests_run'"
         )
     ]
 

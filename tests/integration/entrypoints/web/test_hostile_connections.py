@@ -143,7 +143,10 @@ class TestWithoutAToken:
         assert "nested too deeply" in with_token.json()["reason"]
 
     @pytest.mark.parametrize("depth", [32, 400, 800, 950, 990])
-    @pytest.mark.parametrize("path", ["/api/v1/policies/cluster", f"{TOPIC}/candidate", f"{TOPIC}/backtests"])
+    @pytest.mark.parametrize(
+        "path",
+        ["/api/v1/policies/cluster", f"{TOPIC}/candidate", "/api/v1/backtests/topics/acme/shop/orders"],
+    )
     def test_what_is_nested_where_anything_may_stand_is_refused(
         self, address: str, path: str, depth: int
     ) -> None:

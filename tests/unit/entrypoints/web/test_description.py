@@ -9,10 +9,10 @@ from typing import Any, cast
 
 from jsonschema import Draft202012Validator, FormatChecker
 
-from controller.entrypoints.web.api.paging import Paging
 from controller.entrypoints.web.app import peoples_app, routed_app
 from controller.entrypoints.web.asked import ServesPeople
 from controller.entrypoints.web.demands import Who
+from controller.questions.question import PageRequest
 
 Schema = Mapping[str, Any]
 JSON = "application/json"
@@ -195,7 +195,7 @@ def test_no_example_is_wrong() -> None:
 def test_pages_of_the_examples_are_those_of_lists() -> None:
     [pages] = {tuple(schema["examples"]) for name, schema in parameters() if name.endswith(": page")}
 
-    assert [Paging(1, page).after([kind]) for page, kind in zip(pages, (int, str), strict=True)] == [
+    assert [PageRequest(page=page).keys([kind]) for page, kind in zip(pages, (int, str), strict=True)] == [
         [42],
         ["topic://acme/shop/orders"],
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.backtest.rivals.registry import RULES
-from controller.entrypoints import backtest_requests
+from controller.questions import backtest_requests
 
 
 @pytest.mark.parametrize(

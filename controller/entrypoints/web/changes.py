@@ -17,11 +17,10 @@ from fastapi import Request as HttpRequest
 from pydantic import BaseModel
 
 from controller.actions.action import AnyAction, perform_in
-from controller.actions.context import REST_REASON, Caller, Context, Options
+from controller.actions.context import Context, Options
 from controller.actions.dry_run import store_for
 from controller.actions.responses import Response
 from controller.bootstrap import Application
-from controller.domain.operation import Origin
 from controller.entrypoints.web.acting import Acting, AtDesk
 from controller.entrypoints.web.paths import PRINTABLE
 from controller.services.computing.computers import Computation
@@ -81,7 +80,7 @@ class Change:
         computation: Computation | None = None,
     ) -> Response:
         """Perform the action once for the key. Raises as `once`."""
-        caller = Caller(self.actor, Origin.API, REST_REASON, self.request_key)
+        caller = self.acting.caller(self.request_key)
         options = Options(self.dry_run, wait_seconds)
         answer: Response = self.once(
             action.response,

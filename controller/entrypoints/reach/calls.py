@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -18,26 +17,26 @@ import tenacity
 from pydantic import BaseModel, ValidationError
 
 from controller.actions.fields import PATH_FORMS
+from controller.actions.responses import read_instants
 from controller.client.servers import Servers, path_part
 from controller.domain.errors import InvalidInput, Retryable, StoreUnavailable, Terminal, TokenOutOfTime
 from controller.domain.names import CLUSTER
 from controller.domain.operation import OperationState
 from controller.domain.shown import shown
-from controller.entrypoints.reach.port import Row
 
 if TYPE_CHECKING:
     from controller.actions.action import AnyAction
     from controller.actions.context import Options
-    from controller.actions.responses import Response
+    from controller.actions.responses import Answer
     from controller.questions.question import Question, QuestionRequest
+
+Row = dict[str, Any]
 
 API = "/api/v1"
 CALL_SECONDS = 30.0
 """For one answer; a list of 1,000 operations takes a second."""
 TRIED_AGAIN_SECONDS = 2.0
 """So long a call is made again that reached nobody. Longer is for the one who waits in front of it to decide."""
-BACKTEST_SECONDS = 240.0
-"""For an answer that a backtest is computed for, within the bounds that the server sets; it keeps a request for longer than this."""
 LONGEST_WAIT_SECONDS = 60.0
 """For an operation within one call, as the server allows; from then on it is asked how far it is."""
 PAGE = 1000
@@ -46,9 +45,6 @@ _FORMS = {
     "namespace": "tenant/namespace",
     "bundle": "tenant/namespace/0x00000000_0x40000000",
 }
-_INSTANTS = frozenset({"at", "since", "until", "deadline", "not_before"})
-_OF_INSTANTS = ("_at", "_since", "_until")
-"""How their names end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +76,7 @@ class Calls:
             asked = size if left is None else min(size, left)
             answer = self.get(path, limit=asked, page=page, **query)
             items, page = (told(answer, name) for name in ("items", "next"))
-            yield from map(with_instants, items)
+            yield from map(read_instants, items)
             if page is None:
                 return
             left = None if left is None else left - len(items)
@@ -108,23 +104,23 @@ class Calls:
             timeout_seconds=waited + answer_seconds,
         )
 
-    def perform(self, action: AnyAction, request: BaseModel, options: Options) -> Response:
+    def perform(self, action: AnyAction, request: BaseModel, options: Options) -> Answer:
         """Perform the action on the server, and wait for its operation as the options say."""
         from controller.actions.responses import OperationResponse
 
         request = self._completed(action, request)
+        if action.reads:
+            return _answer_of(action, self._read(action, request))
         wait_seconds = 0.0 if options.dry_run else min(options.wait_seconds, LONGEST_WAIT_SECONDS)
         answer = self.change(
             action.method,
             API + _path_of(action, request),
-            request.model_dump(
-                mode="json", by_alias=True, exclude=set(action.path_fields), exclude_none=True
-            ),
+            _rest_of(action, request),
             options.dry_run,
             answer_seconds=action.answer_seconds,
             wait_seconds=wait_seconds if action.is_waited_for and wait_seconds else None,
         )
-        response = _response_of(action, answer)
+        response = _answer_of(action, answer)
         if isinstance(response, OperationResponse) and not options.dry_run and options.wait_seconds > 0:
             now = self.ended(
                 {"state": response.state, "epoch": response.epoch, "operation_id": response.operation_id},
@@ -132,6 +128,10 @@ class Calls:
             )
             return response.model_copy(update=now)
         return response
+
+    def _read(self, action: AnyAction, request: BaseModel) -> Any:
+        path, fields = API + _path_of(action, request), _rest_of(action, request)
+        return self.get(path, **fields) if action.method == "GET" else self.look(path, fields)
 
     def _completed(self, action: AnyAction, request: BaseModel) -> BaseModel:
         """Return the request with the fields of the path that the caller has left out, as the lookup of the action has them."""
@@ -145,7 +145,7 @@ class Calls:
         """Yield the answers, `limit` at most, page by page; their instants are instants."""
         path = API + _path_of(question, request)
         if question.one_row:
-            yield with_instants(self.get(path))
+            yield read_instants(self.get(path))
             return
         filters = request.model_dump(
             mode="json",
@@ -225,9 +225,14 @@ def level_path(level: str) -> str:
     return f"topics/{parts}" if "://" in level else f"namespaces/{parts}"
 
 
-def _response_of(action: AnyAction, answer: Any) -> Response:
+def _rest_of(action: AnyAction, request: BaseModel) -> dict[str, Any]:
+    """Return the fields that the path does not name."""
+    return request.model_dump(mode="json", by_alias=True, exclude=set(action.path_fields), exclude_none=True)
+
+
+def _answer_of(action: AnyAction, answer: Any) -> Answer:
     try:
-        response: Response = action.response.model_validate(answer)
+        response: Answer = action.response.model_validate(answer)
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
         raise Terminal(
@@ -256,29 +261,6 @@ class _Repeated:
 
 def _reached_nobody(error: StoreUnavailable) -> bool:
     return isinstance(error.__cause__, httpx.HTTPError)
-
-
-def with_instants(row: Row) -> Row:
-    """The row, whose instants came as text."""
-    return {
-        name: datetime.fromisoformat(value)
-        if isinstance(value, str) and (name.endswith(_OF_INSTANTS) or name in _INSTANTS)
-        else value
-        for name, value in row.items()
-    }
-
-
-def namespace_path(namespace: str) -> str:
-    """Where a namespace is found. Raises InvalidInput for what is no `tenant/namespace`."""
-    parts = namespace.split("/")
-    if len(parts) != 2 or not all(parts):
-        raise InvalidInput(f"{namespace!r} is no namespace; name it as tenant/namespace")
-    return f"{API}/namespaces/{'/'.join(path_part(part) for part in parts)}"
-
-
-def chosen(row: Mapping[str, Any], columns: tuple[str, ...]) -> Row:
-    """These columns of it, in their order."""
-    return {column: told(row, column) for column in columns}
 
 
 def told(document: Any, name: str) -> Any:

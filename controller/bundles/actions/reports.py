@@ -1,0 +1,298 @@
+"""Reports about bundles: where a topic lies, active brokers, merges that would be possible, cycles, split policies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from controller.actions.action import report
+from controller.actions.context import Context
+from controller.actions.fields import AS_ARGUMENT
+from controller.actions.responses import Answer, Row
+from controller.bundles.actions.fields import BundleNamespace, knob_rows
+from controller.bundles.domain.ring.hashes import edge_text, topic_hash
+from controller.bundles.domain.ring.topic_name import canonical_topic_name, namespace_of
+from controller.bundles.services import split_policies
+from controller.bundles.store import cycles, namespaces
+from controller.bundles.store import views as bundle_views
+from controller.domain.errors import DataPlaneUnavailable, StoreUnavailable
+from controller.questions.page_keys import write_keys
+from controller.questions.question import PageAnswer, PageRequest, QuestionRequest
+
+if TYPE_CHECKING:
+    from controller.bundles.domain.merging import MergeVerdict
+
+ClusterName = Annotated[
+    Annotated[str, Field(max_length=500)] | None,
+    Field(description="Pulsar cluster. None: CLEAVE_PULSAR_CLUSTER.", examples=["standalone"]),
+]
+
+
+class ListActiveBrokers(QuestionRequest):
+    """List the brokers that the cluster itself lists as active."""
+
+
+class ActiveBrokers(Answer):
+    """The names of the active brokers."""
+
+    brokers: list[str] | None = Field(
+        description="Null where no broker answers.", examples=[["pulsar-0:8080"]]
+    )
+
+    def sentence(self) -> str:
+        """See `Answer`."""
+        return "no broker answers" if self.brokers is None else f"{len(self.brokers)} active brokers"
+
+    def rows(self) -> Sequence[Row]:
+        """See `Answer`."""
+        return [{"broker": broker} for broker in self.brokers or ()]
+
+
+class FindBundle(QuestionRequest):
+    """Show where a topic lies: its complete name, its hash, and its bundle if the boundaries of its namespace are known."""
+
+    topic: str = Field(
+        min_length=1,
+        max_length=2000,
+        description="A topic of Pulsar.",
+        examples=["persistent://acme/shop/orders"],
+    )
+    cluster: ClusterName = None
+
+
+class TopicPlace(Answer):
+    """The place of a topic."""
+
+    topic: str = Field(examples=["persistent://acme/shop/orders"])
+    hash: str = Field(examples=["0x2f3c1a00"])
+    bundle: str | None = Field(
+        description="Null where the namespace is not known.", examples=["acme/shop/0x00000000_0x40000000"]
+    )
+    namespace: str = Field(examples=["acme/shop"])
+
+    def sentence(self) -> str:
+        """See `Answer`."""
+        return f"{self.topic} lies in {self.bundle or 'a bundle that is not known'}"
+
+    def rows(self) -> Sequence[Row]:
+        """See `Answer`."""
+        return [self.model_dump()]
+
+
+class ListMerges(PageRequest):
+    """List cold neighbours that could be one bundle, with the steps for an operator: Pulsar cannot merge."""
+
+    namespace: Annotated[str | None, AS_ARGUMENT] = Field(
+        None, max_length=1000, description="tenant/namespace. None: all.", examples=["acme/shop"]
+    )
+    cluster: ClusterName = None
+
+
+class NamespaceMerges(BaseModel):
+    """The merges of a namespace that are possible, the steps of an operator, and the cold bundles that stay apart."""
+
+    namespace: str = Field(examples=["acme/shop"])
+    merges: list[dict[str, Any]] = Field(
+        examples=[[{"merged": "0x00000000_0x40000000", "of": 2, "byte_rate": 1200}]]
+    )
+    steps: list[dict[str, Any]]
+    apart: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, namespace: str, verdict: MergeVerdict) -> NamespaceMerges:
+        """Return the document of a verdict."""
+        plan = verdict.plan
+        return cls(
+            namespace=namespace,
+            merges=[
+                {
+                    "merged": merge.merged.range_text,
+                    "of": len(merge.members),
+                    "byte_rate": round(merge.latest.byte_rate),
+                }
+                for merge in (plan.merges if plan else ())
+            ],
+            steps=[{"step": str(step.act), "what": step.sentence} for step in (plan.steps if plan else ())],
+            apart=[
+                {
+                    "bundle": refusal.bundle.range_text,
+                    "reason": str(refusal.reason),
+                    "value": refusal.value,
+                    "needed": refusal.needed,
+                }
+                for refusal in verdict.refusals
+            ],
+        )
+
+
+class MergesAnswer(PageAnswer[NamespaceMerges]):
+    """A page of namespaces with their merges."""
+
+    def sentence(self) -> str:
+        """See `Answer`."""
+        return (
+            "bundles that could be merged"
+            if self.items
+            else "no bundles are known yet: collect and aggregate reports first"
+        )
+
+    def rows(self) -> Sequence[Row]:
+        """See `Answer`."""
+        return [
+            {"namespace": item.namespace, "merges": len(item.merges), "stay_apart": len(item.apart)}
+            for item in self.items
+        ]
+
+    def tables(self) -> Sequence[tuple[str, Sequence[Row]]]:
+        """See `Answer`."""
+        return [
+            table
+            for item in self.items
+            for table in (
+                (f"{item.namespace} could have", item.merges),
+                ("an operator would", item.steps),
+                (f"{item.namespace}: stays apart", item.apart),
+            )
+        ]
+
+
+class ShowCycle(QuestionRequest):
+    """Show the inputs and the outcome of a cycle of the balancer, so that it can be decided again."""
+
+    cycle_id: Annotated[int, Field(ge=0, lt=2**63, examples=[42])]
+
+
+class CycleAnswer(Answer):
+    """A cycle, word for word."""
+
+    cycle_id: int = Field(examples=[42])
+    code_version: str = Field(examples=["4"])
+    inputs: str | None = Field(description="Null once they are forgotten.")
+    outcome: str | None
+
+    def sentence(self) -> str:
+        """See `Answer`."""
+        return f"cycle {self.cycle_id}, decided by version {self.code_version}"
+
+    def rows(self) -> Sequence[Row]:
+        """See `Answer`."""
+        return [self.model_dump()]
+
+
+class ShowSplitPolicy(QuestionRequest):
+    """Show when and how the bundles of a namespace are split: every knob in force, and where its value comes from."""
+
+    namespace: BundleNamespace
+
+
+class SplitPolicyDocument(Answer):
+    """The split policy of a namespace."""
+
+    namespace: str = Field(examples=["acme/shop"])
+    effective: dict[str, Any] = Field(description="Every knob in force.", examples=[{"max_topics": 500}])
+    overrides: dict[str, Any] = Field(
+        description="Knobs that the namespace sets.", examples=[{"max_topics": 500}]
+    )
+
+    def sentence(self) -> str:
+        """See `Answer`."""
+        return self.namespace
+
+    def rows(self) -> Sequence[Row]:
+        """See `Answer`."""
+        return knob_rows(self.effective, self.overrides)
+
+
+def list_active_brokers(context: Context, _request: ListActiveBrokers) -> ActiveBrokers:
+    """Return no list where no broker answers."""
+    from controller.bundles.bootstrap import bundles_of  # it loads what reads reports
+
+    with bundles_of(context.app) as bundles, suppress(DataPlaneUnavailable):
+        return ActiveBrokers(brokers=sorted(broker.name for broker in bundles.reader.brokers()))
+    return ActiveBrokers(brokers=None)
+
+
+def find_bundle(context: Context, request: FindBundle) -> TopicPlace:
+    """Return the place of the topic; without the bundle while the database is away, since the hash needs no database."""
+    name, bundle = canonical_topic_name(request.topic), None
+    with suppress(StoreUnavailable), context.store.transaction() as tx:
+        bundle = namespaces.find_bundle_of(tx, _cluster(context, request.cluster), name)
+    return TopicPlace(
+        topic=name,
+        hash=edge_text(topic_hash(name)),
+        bundle=None if bundle is None else str(bundle),
+        namespace=namespace_of(name),
+    )
+
+
+def list_merges(context: Context, request: ListMerges) -> MergesAnswer:
+    """Raises NotFound for a namespace whose bundles are not known."""
+    from controller.bundles.bootstrap import balance_settings
+    from controller.bundles.services import balancer
+
+    [after] = request.keys([str])
+    verdicts = balancer.merges(
+        context.store,
+        cluster=_cluster(context, request.cluster),
+        settings=balance_settings(context.app.settings),
+    )
+    if request.namespace is not None and request.namespace not in verdicts:
+        raise bundle_views.unknown_namespace(request.namespace)
+    names = [
+        name
+        for name in sorted(verdicts)
+        if request.namespace in (None, name) and (after is None or name > after)
+    ]
+    shown, is_last = names[: request.size], len(names) <= request.size
+    return MergesAnswer(
+        items=[NamespaceMerges.of(name, verdicts[name]) for name in shown],
+        next=None if is_last else write_keys([shown[-1]]),
+    )
+
+
+def show_cycle(context: Context, request: ShowCycle) -> CycleAnswer:
+    """Raises NotFound."""
+    with context.store.transaction() as tx:
+        return CycleAnswer(**asdict(cycles.stored_cycle(tx, request.cycle_id)))
+
+
+def show_split_policy(context: Context, request: ShowSplitPolicy) -> SplitPolicyDocument:
+    """Raises NotFound; InvalidPolicy for knobs that an older version left unreadable."""
+    cluster = context.app.settings.pulsar_cluster
+    return SplitPolicyDocument(
+        **asdict(split_policies.stored_split_policy(context.store, cluster, request.namespace))
+    )
+
+
+def _cluster(context: Context, cluster: str | None) -> str:
+    return cluster or context.app.settings.pulsar_cluster
+
+
+LIST_ACTIVE_BROKERS = report(
+    "bundles active-brokers",
+    "/bundles/brokers/active",
+    ListActiveBrokers,
+    ActiveBrokers,
+    list_active_brokers,
+    is_command=False,
+)
+SHOW_CYCLE = report(
+    "bundles cycle", "/bundles/cycles/{cycle_id}", ShowCycle, CycleAnswer, show_cycle, is_command=False
+)
+ACTIONS = (
+    LIST_ACTIVE_BROKERS,
+    report("bundles hash", "/bundles/of-topic", FindBundle, TopicPlace, find_bundle),
+    report("bundles merges", "/bundles/merges", ListMerges, MergesAnswer, list_merges),
+    SHOW_CYCLE,
+    report(
+        "bundles policy",
+        "/namespaces/{namespace}/bundles/policy",
+        ShowSplitPolicy,
+        SplitPolicyDocument,
+        show_split_policy,
+    ),
+)

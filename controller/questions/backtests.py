@@ -1,0 +1,267 @@
+"""Backtests: what policies would have cost on recorded load, and the backtests that were run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from controller.actions import backtest_rows
+from controller.actions.action import Action, report
+from controller.actions.context import Context
+from controller.actions.fields import ActionRequest, PolicyLevel, TopicName
+from controller.actions.responses import Answer, Response, Row
+from controller.actions.rights import Right
+from controller.bootstrap import build_backtest
+from controller.domain.errors import InvalidInput, NotFound
+from controller.domain.names import CLUSTER
+from controller.domain.whole_numbers import MOST
+from controller.questions import backtest_requests
+from controller.questions.backtest_requests import AskedBacktest
+from controller.questions.question import Question, QuestionRequest
+from controller.services.policy_backtest import HERE, BacktestAnswer, Loads
+from controller.store.backtests import BacktestResult
+from controller.store.postgres import inspection
+from controller.store.postgres.snapshots import snapshot
+
+ANSWER_SECONDS = 240.0
+"""A server computes for so long at most, within its bounds."""
+_RUN = "SELECT * FROM inspect.backtest_runs WHERE run_id = :run_id"
+_RESULTS = """
+    SELECT load, policy, seed, topic_id, cost, least_cost, figures FROM inspect.backtest_results
+     WHERE run_id = :run_id ORDER BY load, policy, seed
+"""
+RunId = Annotated[int, Field(ge=0, le=MOST, description="Id of the backtest.", examples=[5])]
+
+
+class RunBacktest(ActionRequest):
+    """Compute what policies, or knobs beside those in force, would have cost on recorded load, and how far that is from the least
+    possible cost. Nothing changes but the list of backtests.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "since": "7d",
+                    "policies": ["in-force", "adaptive:target_use=0.8"],
+                    "weights": "excess=20,change_seconds=60",
+                    "seeds": 3,
+                },
+                {
+                    "since": "2026-11-14T00:00:00Z",
+                    "until": "2026-11-15T00:00:00Z",
+                    "knobs": {"max_segments": 16},
+                },
+            ]
+        }
+    )
+
+    level: PolicyLevel
+    topics: Annotated[list[TopicName], Field(min_length=1, max_length=1000)] | None = Field(
+        None,
+        description="At the level of the cluster, only these topics. None: every topic of the level.",
+        examples=[["topic://acme/shop/orders"]],
+    )
+    since: str | None = Field(
+        None,
+        max_length=100,
+        description="An instant, or so long ago. With neither `since` nor `until`, the last seven days.",
+        examples=["7d", "2026-11-14T00:00:00Z"],
+    )
+    until: str | None = Field(None, max_length=100, description="None: now.")
+    policies: Annotated[list[Annotated[str, Field(max_length=1000)]], Field(max_length=50)] = Field(
+        [],
+        description=f"{', '.join(backtest_requests.USUAL)} where empty.",
+        examples=[["in-force", "adaptive:target_use=0.8"]],
+    )
+    knobs: Annotated[dict[str, Any], Field(max_length=100)] | None = Field(
+        None,
+        description="Instead of policies: the policy in force, beside the same policy with these knobs.",
+        examples=[{"max_segments": 16}],
+    )
+    weights: str = Field(
+        "", max_length=1000, description="Weights of the cost.", examples=["excess=20,change_seconds=60"]
+    )
+    seeds: int = Field(1, description="Draws of each load; the first is the load as it was recorded.")
+    actuation_seconds: float = Field(0.0, description="How long a reshape takes.")
+
+    def asked(self, now: datetime) -> AskedBacktest:
+        """Return the backtest that the request describes. Raises InvalidInput."""
+        if self.knobs is not None and self.policies:
+            raise InvalidInput("policies and knobs: give one of the two")
+        if self.topics is not None and self.level != CLUSTER:
+            raise InvalidInput(f"topics: name them at the level cluster, not at {self.level}")
+        is_topic = "://" in self.level
+        return AskedBacktest(
+            Loads(
+                *backtest_requests.past(self.since, self.until, now),
+                topics=(self.level,) if is_topic else None if self.topics is None else tuple(self.topics),
+                namespace=None if is_topic or self.level == CLUSTER else self.level,
+            ),
+            tuple(self.policies),
+            self.knobs,
+            self.weights,
+            self.seeds,
+            self.actuation_seconds,
+        )
+
+
+class ResultDocument(BaseModel):
+    """The cost of one policy on one load, in segment-hours."""
+
+    load: str = Field(examples=["topic://acme/shop/orders"])
+    policy: str = Field(examples=["adaptive:target_use=0.8"])
+    seed: int
+    topic_id: int | None
+    cost: float = Field(examples=[196.0])
+    least_cost: float = Field(examples=[175.0])
+    figures: dict[str, Any]
+
+
+class BacktestResponse(Response):
+    """The results of a backtest."""
+
+    run_id: int = Field(description="In a dry run, the id of a run that is not kept.", examples=[5])
+    engine: str = Field(examples=["here"])
+    results: list[ResultDocument]
+    left_out: dict[str, str] = Field(
+        description="Why a topic has no results.",
+        examples=[{"topic://acme/shop/returns": "no load was recorded"}],
+    )
+
+    @property
+    def answer(self) -> BacktestAnswer:
+        """The run with its results, as the service returns them."""
+        results = tuple(BacktestResult(**result.model_dump()) for result in self.results)
+        return BacktestAnswer(self.run_id, self.engine, results, self.left_out)
+
+    def sentence(self) -> str:
+        """See `Response`."""
+        return f"backtest {self.run_id} of {len({result.load for result in self.results})} topics"
+
+    def rows(self) -> Sequence[Row]:
+        """See `Response`."""
+        return backtest_rows.cells(backtest_rows.summary(backtest_rows.result_rows(self.answer.results)))
+
+
+class ListBacktests(QuestionRequest):
+    """List backtests, newest first."""
+
+
+class ShowBacktest(QuestionRequest):
+    """Show a backtest, and the cost of each policy over all loads."""
+
+    run_id: RunId
+
+
+class ListBacktestResults(QuestionRequest):
+    """List the cost of each policy on each load."""
+
+    run_id: RunId
+
+
+class BacktestDocument(Answer):
+    """A backtest as in `inspect.backtest_runs`, with a row for each policy: the policy with the least regret first."""
+
+    run_id: int = Field(examples=[5])
+    state: str = Field(examples=["done"])
+    asked_at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
+    asked_by: str
+    policies: list[str] = Field(examples=[["in-force", "adaptive:target_use=0.8"]])
+    loads: list[str] = Field(examples=[["topic://acme/shop/orders"]])
+    since: datetime | None
+    until: datetime | None
+    engine: str | None = Field(examples=["here"])
+    seconds: float | None
+    results: int
+    error: str | None
+    code_version: str
+    inputs: dict[str, Any]
+    summary: list[dict[str, Any]] = Field(examples=[[{"policy": "adaptive:target_use=0.8", "regret": 1.12}]])
+
+    def sentence(self) -> str:
+        """See `Answer`."""
+        asked = f"backtest {self.run_id}, asked by {self.asked_by} at {self.asked_at:%Y-%m-%d %H:%M:%SZ}: {self.state}"
+        return f"{asked}\n{self.error}" if self.error else asked
+
+    def rows(self) -> Sequence[Row]:
+        """See `Answer`."""
+        return backtest_rows.cells(self.summary)
+
+
+def run_backtest(context: Context, request: RunBacktest) -> BacktestResponse:
+    """Raises InvalidInput, Unsupported without NumPy, and as `services.policy_backtest`."""
+    asked = request.asked(datetime.now(UTC))
+    answer = build_backtest(replace(context.app, store=context.store), context.computation).run(
+        asked.question(),
+        asked.loads,
+        asked_by=context.caller.actor,
+        request_key=context.caller.request_key,
+        engine=HERE,
+        most_days=backtest_requests.MOST_DAYS_OVER_HTTP,
+    )
+    return BacktestResponse(
+        dry_run=context.dry_run,
+        run_id=answer.run_id,
+        engine=answer.engine,
+        results=[ResultDocument.model_validate(asdict(result)) for result in answer.results],
+        left_out=dict(answer.left_out),
+    )
+
+
+def show_backtest(context: Context, request: ShowBacktest) -> BacktestDocument:
+    """Raises NotFound."""
+    with snapshot(context.store) as tx:
+        rows = inspection.rows(tx, _RUN, run_id=request.run_id)
+        if not rows:
+            raise NotFound(f"there is no backtest {request.run_id}; `cleave backtests list` has them")
+        results = [BacktestResult(**row) for row in inspection.rows(tx, _RESULTS, run_id=request.run_id)]
+    summary = backtest_rows.summary(backtest_rows.result_rows(results))
+    return BacktestDocument(**rows[0], summary=summary)
+
+
+RUN_BACKTEST = Action(
+    "backtests run",
+    "/backtests/{level}",
+    Right.OPERATE,
+    RunBacktest,
+    BacktestResponse,
+    run_backtest,
+    cluster_right=Right.ADMINISTER,
+    answer_seconds=ANSWER_SECONDS,
+    computes=True,
+    is_command=False,
+)
+SHOW_BACKTEST = report(
+    "backtests show",
+    "/backtests/{run_id}",
+    ShowBacktest,
+    BacktestDocument,
+    show_backtest,
+    is_command=False,
+)
+LIST_BACKTESTS = Question(
+    "backtests list",
+    "/backtests",
+    "inspect.backtest_runs",
+    ListBacktests,
+    {"run_id": int},
+    descending=True,
+    table=("run_id", "state", "asked_at", "asked_by", "policies", "loads", "since", "until", "seconds"),
+)
+LIST_BACKTEST_RESULTS = Question(
+    "backtests results",
+    "/backtests/{run_id}/results",
+    "inspect.backtest_results",
+    ListBacktestResults,
+    {"load": str, "policy": str, "seed": int},
+    {"run_id": "run_id = :run_id"},
+    missing="there is no backtest {run_id} with results; `cleave backtests list` has them",
+    table=("load", "policy", "seed", "regret", "cost", "least_cost", "is_ideal"),
+)
+ACTIONS = (RUN_BACKTEST, SHOW_BACKTEST)
+QUESTIONS = (LIST_BACKTESTS, LIST_BACKTEST_RESULTS)

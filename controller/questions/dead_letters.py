@@ -1,0 +1,129 @@
+"""Dead letters of a subscription, oldest first, with their payloads."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import Any, Self
+
+import msgspec
+from pydantic import BaseModel, Field
+
+from controller.actions.action import report
+from controller.actions.context import Context
+from controller.actions.fields import SubscriptionName
+from controller.actions.responses import Row
+from controller.actions.rights import Right
+from controller.client.dead_letters import DeadLetter, DeadLetterReader, reading_dead_letters
+from controller.dataplane.base import Position
+from controller.questions.page_keys import write_keys
+from controller.questions.question import PageAnswer, PageRequest, TopicQuestion
+from controller.services.dead_letters import DeadLetterLogs
+
+CHUNK = 500
+"""Messages read at a time."""
+_SHOWN = ("parked_at", "key", "segment_id", "position", "deliveries", "bytes", "error")
+
+
+class ListDeadLetters(PageRequest, TopicQuestion):
+    """List a subscription's dead letters, oldest first; changes nothing. Another reader of the log loses its place."""
+
+    subscription: SubscriptionName
+
+
+class DeadLetterDocument(BaseModel):
+    """A message that could not be handled; a field is null where another program put the message there and did not write it."""
+
+    topic: str | None = Field(None, examples=["topic://acme/shop/orders"])
+    subscription: str | None = Field(None, examples=["billing"])
+    segment_id: int | None = None
+    position: list[int] | None = Field(None, examples=[[17]])
+    deliveries: int | None = Field(None, description="How often the handling of the message began or failed.")
+    error: str | None = Field(None, examples=["ValueError: no such account"])
+    consumer: str | None = Field(None, examples=["a"])
+    parked_at: datetime | None = Field(None, examples=["2026-11-21T03:00:00Z"])
+    published_at: datetime | None = None
+    key: str | None = Field(examples=["customer-17"])
+    bytes: int = Field(description="Size of the payload.")
+    payload: str = Field(description="In base64.", examples=["eyJhbW91bnQiOiAxMn0="])
+
+    @classmethod
+    def of(cls, letter: DeadLetter) -> Self:
+        """Return the document of a dead letter."""
+        origin: dict[str, Any] = {} if letter.origin is None else msgspec.structs.asdict(letter.origin)
+        for name in ("parked_at", "published_at"):
+            at_ms = origin.pop(f"{name}_ms", None)
+            origin[name] = None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
+        return cls(
+            **origin,
+            key=None if letter.key is None else letter.key.decode(errors="replace"),
+            bytes=len(letter.payload),
+            payload=base64.b64encode(letter.payload).decode(),
+        )
+
+
+class DeadLettersAnswer(PageAnswer[DeadLetterDocument]):
+    """A page of dead letters, their log, and how many wait to be put back."""
+
+    log: str = Field(examples=["persistent://acme/shop/orders-billing-DLQ"])
+    count: int = Field(examples=[3])
+
+    def sentence(self) -> str:
+        """See `Answer`."""
+        return f"{self.log}: {self.count} to put back"
+
+    def rows(self) -> Sequence[Row]:
+        """See `Answer`."""
+        return [{name: getattr(letter, name) for name in _SHOWN} for letter in self.items]
+
+
+def list_dead_letters(context: Context, request: ListDeadLetters) -> DeadLettersAnswer:
+    """Raises TopicNotFound, SubscriptionNotFound; NotFound where there never were any."""
+    [after] = request.keys([tuple])
+    logs = DeadLetterLogs(context.store, context.app.planes)
+    log = logs.find(request.topic, request.subscription)
+    count, limit = logs.count(log), request.size
+    letters: list[DeadLetter] = []
+    if count:
+        with (
+            closing(context.app.log_client(log.data_plane)) as client,
+            reading_dead_letters(client, log.backing_topic) as reader,
+        ):
+            letters = _read_after(reader, after, min(limit + 1, count), count)
+    is_last = len(letters) <= limit
+    return DeadLettersAnswer(
+        log=log.backing_topic,
+        count=count,
+        items=[DeadLetterDocument.of(letter) for letter in letters[:limit]],
+        next=None if is_last else write_keys([letters[limit - 1].message.position]),
+    )
+
+
+def _read_after(
+    reader: DeadLetterReader, after: Position | None, wanted: int, count: int
+) -> list[DeadLetter]:
+    """Return the first `wanted` of the `count` letters behind the position. The log is read from its beginning: nothing in it is
+    acknowledged.
+    """
+    found: list[DeadLetter] = []
+    read = 0
+    while len(found) < wanted and read < count:
+        letters = reader.read(min(wanted if after is None else CHUNK, count - read))
+        if not letters:
+            break
+        read += len(letters)
+        found += [letter for letter in letters if after is None or letter.message.position > after]
+    return found[:wanted]
+
+
+LIST_DEAD_LETTERS = report(
+    "dead-letters list",
+    "/topics/{topic}/subscriptions/{subscription}/dead-letters",
+    ListDeadLetters,
+    DeadLettersAnswer,
+    list_dead_letters,
+    right=Right.ADMINISTER,
+)
+ACTIONS = (LIST_DEAD_LETTERS,)

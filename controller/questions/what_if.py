@@ -1,0 +1,141 @@
+"""The decisions on a topic as it is now: under the policy in force, and under another policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from controller.actions.action import report
+from controller.actions.context import Context
+from controller.actions.responses import Answer, Row
+from controller.domain.decision import Lane
+from controller.domain.situation import Situation
+from controller.questions import evaluations
+from controller.questions.question import TopicQuestion
+from controller.services import what_if
+
+
+class ShowSituations(TopicQuestion):
+    """Show everything that a decision on the topic depends on now, under the policy in force and under another policy."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"changes": {"max_segments": 16}}]})
+
+    changes: dict[str, Any] = Field(
+        {}, max_length=100, description="Knobs that differ.", examples=[{"max_segments": 16}]
+    )
+
+
+class CompareDecisions(ShowSituations):
+    """Decide on the topic as it is now, under the policy in force and under another policy; nothing is written."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"changes": {"max_segments": 16}, "lanes": ["load"]}]}
+    )
+
+    lanes: Annotated[list[Lane], Field(min_length=1, max_length=3)] = list(Lane)
+
+
+class SituationsAnswer(Answer):
+    """Two situations, each as `cleave decide --print-snapshot` prints it: a canonical text."""
+
+    topic: str = Field(examples=["topic://acme/shop/orders"])
+    in_force: str
+    what_if: str
+
+    def sentence(self) -> str:
+        """See `Answer`."""
+        return self.topic
+
+    def rows(self) -> Sequence[Row]:
+        """See `Answer`."""
+        return [
+            {"policy": "in force", "situation": self.in_force},
+            {"policy": "what if", "situation": self.what_if},
+        ]
+
+    @property
+    def situations(self) -> tuple[Situation, Situation]:
+        """The situation under the policy in force, and under the other policy."""
+        return Situation.from_json(self.in_force), Situation.from_json(self.what_if)
+
+
+class Verdict(BaseModel):
+    """Acts, refusals with their reasons and how far each was from acting, and until when both hold."""
+
+    decisions: list[dict[str, Any]] = Field(
+        examples=[[{"kind": "split", "segment_id": 0, "reason": "msgRateIn"}]]
+    )
+    refusals: list[dict[str, Any]] = Field(
+        examples=[[{"segment_id": 1, "lane": "merge", "reason": "merge-cooldown"}]]
+    )
+    valid_until: datetime | int | None = Field(
+        description="Null until something changes; a number of milliseconds where the instant lies beyond the calendar."
+    )
+
+
+class ChangedKnob(BaseModel):
+    """A knob under both policies."""
+
+    knob: str = Field(examples=["max_segments"])
+    was: Any = Field(examples=[8])
+    value: Any = Field(examples=[16])
+
+
+class Comparison(Answer):
+    """The verdicts under both policies."""
+
+    topic: str = Field(examples=["topic://acme/shop/orders"])
+    epoch: int = Field(examples=[7])
+    at: datetime | int | None = Field(examples=["2026-11-21T03:00:00Z"])
+    lanes: list[str] = Field(examples=[["load"]])
+    changes: list[ChangedKnob]
+    is_same: bool
+    in_force: Verdict
+    what_if: Verdict
+    difference: dict[str, Any] = Field(description="Acts and refusals of one verdict alone, by its name.")
+
+    def sentence(self) -> str:
+        """See `Answer`."""
+        return f"{self.topic}: {'the same acts and refusals' if self.is_same else 'other acts or refusals'}"
+
+    def rows(self) -> Sequence[Row]:
+        """See `Answer`."""
+        return [change.model_dump() for change in self.changes]
+
+
+def show_situations(context: Context, request: ShowSituations) -> SituationsAnswer:
+    """Raises as `what_if.situations_of`."""
+    now, then = what_if.situations_of(context.store, context.app.planes, request.topic, request.changes)
+    return SituationsAnswer(topic=request.topic, in_force=now.to_json(), what_if=then.to_json())
+
+
+def compare_decisions(context: Context, request: CompareDecisions) -> Comparison:
+    """Raises as `what_if.situations_of`."""
+    compared = what_if.ask(
+        context.store, context.app.planes, request.topic, request.changes, frozenset(request.lanes)
+    )
+    return Comparison.model_validate(evaluations.comparison(compared))
+
+
+SHOW_SITUATIONS = report(
+    "decisions situations",
+    "/topics/{topic}/situations",
+    ShowSituations,
+    SituationsAnswer,
+    show_situations,
+    method="POST",
+    is_command=False,
+)
+COMPARE_DECISIONS = report(
+    "decisions compare",
+    "/topics/{topic}/decide",
+    CompareDecisions,
+    Comparison,
+    compare_decisions,
+    method="POST",
+    is_command=False,
+)
+ACTIONS = (SHOW_SITUATIONS, COMPARE_DECISIONS)
