@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from controller.services.operation_runner import RunnerContext
     from controller.services.policy_backtest import Compute, PolicyBacktest
     from controller.services.policy_candidates.trials import Trials, Variant
+    from controller.services.reconciler import Suspects
     from controller.services.segment_lists import SegmentLists
     from controller.services.subscription_lag import LookAtLag, Unread
     from controller.services.watches.layout_feed import LayoutFeed
@@ -187,6 +188,7 @@ class ConsumerServices:
     dead_letters: DeadLetterLogs
     lists: SegmentLists
     key_counts: KeyCountLanding
+    suspects: Suspects
     api: Application
 
 
@@ -272,6 +274,7 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
     from controller.services.dead_letters import DeadLetterLogs
     from controller.services.delivery_counts import DeliveryCounts
     from controller.services.key_count_landing import KeyCountLanding
+    from controller.services.reconciler import Suspects
     from controller.services.segment_lists import SegmentLists
     from controller.services.watches import feeds, layout_feed, topic_feed
     from controller.store.postgres.notifications import Listener
@@ -306,6 +309,7 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
         worker=_file_name_part(process_name()),
         clock=SystemClock(),
     )
+    suspects = Suspects(app.store, app.planes, SystemClock())
     services = ConsumerServices(
         leader,
         layouts,
@@ -316,11 +320,12 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
         dead_letters=DeadLetterLogs(app.store, app.planes),
         lists=SegmentLists(app.store),
         key_counts=key_counts,
+        suspects=suspects,
         api=Application(
             settings, Store(app.store.address, application_name="cleave-api", pool_size=API_TRANSACTIONS)
         ),
     )
-    return leader, telling, key_counts, served.serve(services)
+    return leader, telling, key_counts, suspects, served.serve(services)
 
 
 def key_count_area(settings: Settings) -> LandingArea:

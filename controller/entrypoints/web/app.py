@@ -10,7 +10,15 @@ from anyio import CapacityLimiter
 from fastapi import APIRouter, FastAPI
 
 from controller.bootstrap import ConsumerServices
-from controller.entrypoints.web import actions, deliveries, key_counts, layouts, questions, sessions
+from controller.entrypoints.web import (
+    actions,
+    deliveries,
+    key_counts,
+    layouts,
+    questions,
+    sessions,
+    suspects,
+)
 from controller.entrypoints.web.acting import Turns
 from controller.entrypoints.web.api import (
     backtests,
@@ -59,6 +67,7 @@ ROUTERS = (
     sessions.router,
     deliveries.router,
     key_counts.router,
+    suspects.router,
     *PEOPLES_ROUTERS,
     load.router,
 )
