@@ -32,7 +32,7 @@ from controller.store.shards import Shards
 
 if TYPE_CHECKING:
     from controller.landing.area import LandingArea
-    from controller.services.asset_events import AirflowRest, AssetEventPoster
+    from controller.services.asset_events import AirflowLogin, AirflowRest, AssetEventPoster
     from controller.services.computing.computers import Computation
     from controller.services.consumer_sessions.leader import SessionLeader
     from controller.services.consumer_watch import ConsumerWatch
@@ -443,19 +443,25 @@ def build_asset_events(app: Application, shards: Callable[[], Shards]) -> AssetE
 
 def build_airflow_rest(settings: Settings) -> AirflowRest | None:
     """What speaks to Airflow; None unless its address and a token or a user are set."""
-    from controller.services.asset_events import AirflowLogin, AirflowRest
+    from controller.services.asset_events import AirflowRest
 
-    token, password = settings.airflow_token, settings.airflow_password
-    has_login = token is not None or (settings.airflow_username is not None and password is not None)
-    if settings.airflow_url is None or not has_login:
+    login = airflow_login(settings)
+    return None if login is None or not login.is_set else AirflowRest(login)
+
+
+def airflow_login(settings: Settings) -> AirflowLogin | None:
+    """Return the address of Airflow with the token, or the user and password, that are set; None without an address."""
+    from controller.services.asset_events import AirflowLogin
+
+    if settings.airflow_url is None:
         return None
-    return AirflowRest(
-        AirflowLogin(
-            settings.airflow_url,
-            bearer_token(token.get_secret_value(), "CLEAVE_AIRFLOW_TOKEN") if token else None,
-            settings.airflow_username,
-            password.get_secret_value() if password else None,
-        )
+    token, username, password = settings.airflow_token, settings.airflow_username, settings.airflow_password
+    has_user = username is not None and password is not None
+    return AirflowLogin(
+        settings.airflow_url,
+        bearer_token(token.get_secret_value(), "CLEAVE_AIRFLOW_TOKEN") if token else None,
+        username if has_user else None,
+        password.get_secret_value() if password is not None and has_user else None,
     )
 
 
