@@ -198,15 +198,19 @@ _IN_FLIGHT = Prepared(
 _KEPT = Prepared(
     "situation_kept",
     """
-    SELECT DISTINCT ON (s.topic_id, s.segment_id) s.topic_id, s.segment_id, o.intended_at, o.kept_until
-      FROM cleave.operation o
-      JOIN cleave.operation_parent p USING (operation_id)
-      JOIN cleave.segment_parent l ON l.topic_id = p.topic_id AND l.parent_id = p.segment_id
-      JOIN cleave.segment c ON c.topic_id = l.topic_id AND c.segment_id = l.child_id
-      JOIN cleave.segment s ON s.topic_id = c.topic_id AND s.state = 'ACTIVE'
-                           AND s.range_start >= c.range_start AND s.range_end <= c.range_end
-     WHERE o.topic_id = ANY (:topic_ids) AND o.kept_until > clock_timestamp() AND o.committed_at IS NOT NULL
-     ORDER BY s.topic_id, s.segment_id, o.kept_until DESC
+    SELECT s.topic_id, s.segment_id, kept.intended_at, kept.kept_until
+      FROM cleave.segment s
+     CROSS JOIN LATERAL (
+           SELECT o.intended_at, o.kept_until FROM cleave.operation o
+            WHERE o.topic_id = s.topic_id AND o.kept_until > clock_timestamp() AND o.committed_at IS NOT NULL
+              AND (SELECT count(*)
+                     FROM cleave.operation_parent p
+                     JOIN cleave.segment_parent l ON l.topic_id = s.topic_id AND l.parent_id = p.segment_id
+                     JOIN cleave.segment c ON c.topic_id = s.topic_id AND c.segment_id = l.child_id
+                    WHERE p.operation_id = o.operation_id
+                      AND c.range_start <= s.range_start AND s.range_end <= c.range_end) > 0
+            ORDER BY o.kept_until DESC LIMIT 1) kept
+     WHERE s.topic_id = ANY (:topic_ids) AND s.state = 'ACTIVE'
 """,
     {"topic_ids": "bigint[]"},
 )
