@@ -32,7 +32,7 @@ from controller.store.shards import Shards
 
 if TYPE_CHECKING:
     from controller.landing.area import LandingArea
-    from controller.services.asset_events import AirflowRest, AssetEventPoster
+    from controller.services.asset_events import AirflowLogin, AirflowRest, AssetEventPoster
     from controller.services.computing.computers import Computation
     from controller.services.consumer_sessions.leader import SessionLeader
     from controller.services.consumer_watch import ConsumerWatch
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from controller.services.operation_runner import RunnerContext
     from controller.services.policy_backtest import Compute, PolicyBacktest
     from controller.services.policy_candidates.trials import Trials, Variant
+    from controller.services.reconciler import Suspects
     from controller.services.segment_lists import SegmentLists
     from controller.services.subscription_lag import Unread
     from controller.services.watches.layout_feed import LayoutFeed
@@ -186,6 +187,7 @@ class ConsumerServices:
     dead_letters: DeadLetterLogs
     lists: SegmentLists
     key_counts: KeyCountLanding
+    suspects: Suspects
     api: Application
 
 
@@ -271,6 +273,7 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
     from controller.services.dead_letters import DeadLetterLogs
     from controller.services.delivery_counts import DeliveryCounts
     from controller.services.key_count_landing import KeyCountLanding
+    from controller.services.reconciler import Suspects
     from controller.services.segment_lists import SegmentLists
     from controller.services.watches import feeds, layout_feed, topic_feed
     from controller.store.postgres.notifications import Listener
@@ -305,6 +308,7 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
         worker=_file_name_part(process_name()),
         clock=SystemClock(),
     )
+    suspects = Suspects(app.store, app.planes, SystemClock())
     services = ConsumerServices(
         leader,
         layouts,
@@ -314,11 +318,12 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
         dead_letters=DeadLetterLogs(app.store, app.planes),
         lists=SegmentLists(app.store),
         key_counts=key_counts,
+        suspects=suspects,
         api=Application(
             settings, Store(app.store.address, application_name="cleave-api", pool_size=API_TRANSACTIONS)
         ),
     )
-    return leader, telling, key_counts, served.serve(services)
+    return leader, telling, key_counts, suspects, served.serve(services)
 
 
 def key_count_area(settings: Settings) -> LandingArea:
@@ -436,19 +441,25 @@ def build_asset_events(app: Application, shards: Callable[[], Shards]) -> AssetE
 
 def build_airflow_rest(settings: Settings) -> AirflowRest | None:
     """What speaks to Airflow; None unless its address and a token or a user are set."""
-    from controller.services.asset_events import AirflowLogin, AirflowRest
+    from controller.services.asset_events import AirflowRest
 
-    token, password = settings.airflow_token, settings.airflow_password
-    has_login = token is not None or (settings.airflow_username is not None and password is not None)
-    if settings.airflow_url is None or not has_login:
+    login = airflow_login(settings)
+    return None if login is None or not login.is_set else AirflowRest(login)
+
+
+def airflow_login(settings: Settings) -> AirflowLogin | None:
+    """Return the address of Airflow with the token, or the user and password, that are set; None without an address."""
+    from controller.services.asset_events import AirflowLogin
+
+    if settings.airflow_url is None:
         return None
-    return AirflowRest(
-        AirflowLogin(
-            settings.airflow_url,
-            bearer_token(token.get_secret_value(), "CLEAVE_AIRFLOW_TOKEN") if token else None,
-            settings.airflow_username,
-            password.get_secret_value() if password else None,
-        )
+    token, username, password = settings.airflow_token, settings.airflow_username, settings.airflow_password
+    has_user = username is not None and password is not None
+    return AirflowLogin(
+        settings.airflow_url,
+        bearer_token(token.get_secret_value(), "CLEAVE_AIRFLOW_TOKEN") if token else None,
+        username if has_user else None,
+        password.get_secret_value() if password is not None and has_user else None,
     )
 
 

@@ -6,12 +6,14 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from controller.domain.durations import parse_duration
 from controller.domain.errors import InvalidInput
 from controller.domain.hash_range import parse_hash
 from controller.domain.names import (
@@ -37,6 +39,8 @@ PATH_FORMS: Mapping[str, str] = MappingProxyType(
 """Fields that have several parts in a path."""
 AS_ARGUMENT = object()
 """Marks a field with a default that a command takes as an argument instead of an option."""
+LONGEST_KEEP = timedelta(days=366)
+"""Longest time for which a request keeps merges off the segments that it makes."""
 TOPIC_PATTERN = r"^\s*(((topic|persistent)://)?[^/\s]+/[^/\s]+/)?[^/\s]+\s*$"
 
 
@@ -60,6 +64,15 @@ def from_text(rule: Callable[[str], object]) -> BeforeValidator:
 
 def _hash(value: object) -> object:
     return parse_hash(value.strip() if isinstance(value, str) else shown(value))
+
+
+def _keep(text: str) -> str | None:
+    """Return the text of a time to keep; None for an empty text, as a form sends it."""
+    if not text:
+        return None
+    if not timedelta(minutes=1) <= parse_duration(text) <= LONGEST_KEEP:
+        raise InvalidInput(f"give a time from 1min to {LONGEST_KEEP.days}d")
+    return text
 
 
 def split_words(value: object) -> object:
@@ -147,6 +160,8 @@ Hash = Annotated[
     BeforeValidator(as_value_error(_hash)),
 ]
 """A point on the ring, as a number or as text (`0x8000`)."""
+Keep = Annotated[str | None, Field(max_length=8), from_text(_keep)]
+"""A duration, as text in every interface."""
 SegmentId = Annotated[int, Field(ge=0, le=MOST, examples=[0])]
 Reason = Annotated[
     str,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import BeforeValidator, ConfigDict, FailFast, Field
 
 from controller.actions.action import Action
 from controller.actions.context import Context
-from controller.actions.fields import Hash, SegmentId, TopicRequest, split_words
+from controller.actions.fields import Hash, Keep, SegmentId, TopicRequest, split_words
 from controller.actions.responses import OperationResponse
 from controller.actions.rights import Right
+from controller.domain.durations import parse_duration
 from controller.services import segment_admin
 from controller.services.segment_admin import Planner
 
@@ -37,7 +39,7 @@ class SplitSegment(TopicRequest):
         json_schema_extra={
             "examples": [
                 {"segment_id": 0, "parts": 3, "reason": "before the sale"},
-                {"segment_id": 0, "cut_points": [16384, 32768]},
+                {"segment_id": 0, "cut_points": [16384, 32768], "keep": "2h"},
             ]
         }
     )
@@ -46,6 +48,12 @@ class SplitSegment(TopicRequest):
     cut_points: CutPoints = None
     parts: Annotated[int, Field(ge=2, le=65_536)] | None = Field(
         None, description="Number of segments of equal width, instead of cut points."
+    )
+    keep: Keep = Field(
+        None,
+        description="Time from the request for which no policy joins the new segments with others: 90min, 2h, 7d. "
+        "None: a policy may at once.",
+        examples=["2h"],
     )
 
 
@@ -91,17 +99,20 @@ class RecutSegments(TopicRequest):
     cut_points: CutPoints = None
 
 
-def _reshape(context: Context, request: TopicRequest, planner: Planner) -> OperationResponse:
-    intent = segment_admin.submit(
-        context.store, context.app.planes, request.topic, planner, context.journal_request(request.reason)
-    )
+def _reshape(
+    context: Context, request: TopicRequest, planner: Planner, keep: str | None = None
+) -> OperationResponse:
+    journal_request = context.journal_request(request.reason)
+    if keep is not None:
+        journal_request = replace(journal_request, keep_seconds=parse_duration(keep).total_seconds())
+    intent = segment_admin.submit(context.store, context.app.planes, request.topic, planner, journal_request)
     return context.operation_response(intent)
 
 
 def split(context: Context, request: SplitSegment) -> OperationResponse:
     """Raises InvalidInput for both cut points and parts; else as `segment_admin.submit`."""
     planner = segment_admin.splitting(request.segment_id, at=request.cut_points or (), parts=request.parts)
-    return _reshape(context, request, planner)
+    return _reshape(context, request, planner, request.keep)
 
 
 def merge(context: Context, request: MergeSegments) -> OperationResponse:

@@ -25,6 +25,7 @@ from controller.client.opening import (
 from controller.client.patience import Backoff
 from controller.client.reader_threads import ReaderThreads
 from controller.client.session import Assignment, OwnedBucket
+from controller.client.suspects import SuspectReports
 from controller.clock import boot_seconds
 from controller.dataplane.base import LogClient, LogReader, Ownership, Position
 from controller.domain.errors import (
@@ -53,11 +54,12 @@ class Attachment(Opening[LogReader]):
         on_opened: Callable[[], None] = lambda: None,
         on_free: Callable[[], None] = lambda: None,
         after: threading.Event | None = None,
+        on_missing: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_opened` is called in the opening thread when an opening has ended, well or not, `on_free` in the asking thread when it may
         be let go of, and is to be. See `Opening`.
         """
-        super().__init__(owned.backing_topic, wakeup, delay_seconds, after)
+        super().__init__(owned.backing_topic, wakeup, delay_seconds, after, on_missing)
         self.owned, self.origin, self._on_opened, self._on_free = owned, origin, on_opened, on_free
         self.delivered: Position | None = None
         self.acknowledged: Position | None = None
@@ -170,11 +172,13 @@ class Attachments:
         claim: StoredPosition = lambda _attachment: None,
         on_opened: Callable[[], None] = lambda: None,
         on_free: Callable[[], None] = lambda: None,
+        suspects: SuspectReports | None = None,
     ) -> None:
         """`claim` is called with each that was opened, in the opening thread, before anything of it is read; `on_opened` there too,
         when an opening has ended. `on_free` is called, in any thread, when something is closed or may be let go of: it is time to
-        `adopt`, and to look at what is `to_release`.
+        `adopt`, and to look at what is `to_release`. `suspects` is told of logs that are missing, and closed with this.
         """
+        self._suspects = suspects
         self._logs, self._subscription, self._owner, self._wakeup = logs, subscription, owner, wakeup
         self._claim, self._on_opened, self._on_free = claim, on_opened, on_free
         self._held: dict[tuple[int, int, int], Attachment] = {}
@@ -220,7 +224,14 @@ class Attachments:
                 loss = self._losses.get(identity[:2])
                 delay_seconds = 0.0 if loss is None else loss.backoff.next_seconds()
                 self._held[identity] = Attachment(
-                    bucket, origin, self._wakeup, delay_seconds, self._on_opened, self._on_free, after
+                    bucket,
+                    origin,
+                    self._wakeup,
+                    delay_seconds,
+                    self._on_opened,
+                    self._on_free,
+                    after,
+                    partial(self._report, bucket.segment_id),
                 )
                 self._held[identity].setback = None if loss is None else loss.setback
         return gone
@@ -324,6 +335,12 @@ class Attachments:
         """Let go of all at once. Waits for what is being opened, asked and closed, since threads end before the process does."""
         self.lose_all()
         self._threads.close()
+        if self._suspects is not None:
+            self._suspects.close()
+
+    def _report(self, segment_id: int) -> None:
+        if self._suspects is not None:
+            self._suspects.report(segment_id)
 
 
 def settle_each(attachments: Sequence[Attachment], act: Callable[[Attachment], None]) -> None:

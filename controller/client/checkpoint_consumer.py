@@ -24,6 +24,7 @@ from controller.client.rounds import Rounds
 from controller.client.segment_lists import ListedSegment, SegmentList, SegmentWatch
 from controller.client.segment_readers import SegmentReader, SegmentReaders
 from controller.client.servers import Servers
+from controller.client.suspects import SuspectReports
 from controller.clock import to_ms
 from controller.dataplane.base import LogClient, LogMessage, Position, PositionReader
 from controller.domain.errors import (
@@ -106,7 +107,7 @@ class CheckpointConsumer(ClosedByWith):
         self._watch = patiently(
             lambda: SegmentWatch(servers, topic, on_change=self._wakeup.set), seconds=patience_seconds
         )
-        self._readers = SegmentReaders(self._open, self._wakeup)
+        self._readers = SegmentReaders(self._open, self._wakeup, SuspectReports(servers, topic))
         try:
             self._begin(Checkpoint.from_bytes(start) if isinstance(start, bytes) else start)
         except BaseException:

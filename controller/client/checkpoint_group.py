@@ -25,6 +25,7 @@ from controller.client.rounds import Rounds
 from controller.client.segment_readers import SegmentReader, SegmentReaders
 from controller.client.servers import Servers
 from controller.client.session import Assignment, OwnedBucket, Session
+from controller.client.suspects import SuspectReports
 from controller.dataplane.base import LogClient, Position, PositionReader
 from controller.domain.errors import (
     Conflict,
@@ -115,7 +116,7 @@ class CheckpointGroupConsumer(ClosedByWith):
         """What was kept of the group, as far as this member has heard."""
         self._released: set[tuple[int, int, int]] = set()
         """What was let go of is not taken up again: the word of it may be under way."""
-        self._readers = SegmentReaders(self._open, self._wakeup)
+        self._readers = SegmentReaders(self._open, self._wakeup, SuspectReports(servers, topic))
         self._session = Session(
             servers,
             topic,

@@ -8,6 +8,7 @@ from typing import Any
 from controller.client.event_watch import EventWatch
 from controller.client.layout_source import TopicSnapshot
 from controller.client.servers import Servers, topic_path
+from controller.client.suspects import SuspectReports
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.segment import Segment, SegmentState
@@ -32,6 +33,10 @@ class HttpSource:
         path = f"{topic_path(self._names[topic_id])}/layout/watch"
         # A refusal is a change: the owner's next look says which.
         return EventWatch(self._servers, path, lambda _event, _data: on_change(), on_refusal=on_change)
+
+    def suspects(self, topic: str) -> SuspectReports:
+        """See `TakesSuspects`."""
+        return SuspectReports(self._servers, topic)
 
     def hand_in(self, topic: str, producer: str, counts: Sequence[tuple[int, int, int]]) -> None:
         """See `TakesKeyCounts`; any worker takes them."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from controller.client.suspects import SuspectReports
 from controller.domain.layout import SegmentLayout
 
 
@@ -42,6 +43,14 @@ class LayoutSource(Protocol):
 
         It may be called for nothing, and must not block.
         """
+
+
+@runtime_checkable
+class TakesSuspects(Protocol):
+    """A source that hands on which segments a producer found without a log that takes its messages."""
+
+    def suspects(self, topic: str) -> SuspectReports:
+        """Return where to report segments of the topic; the caller closes it."""
 
 
 @runtime_checkable

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from controller.client.closing import Closable
 from controller.client.patience import Backoff
-from controller.domain.errors import CleaveError, Terminal
+from controller.domain.errors import CleaveError, SegmentNotFound, Terminal
 
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.02, 1.0
 """What cannot be opened or read is tried again after this time, which doubles. A hand-over takes milliseconds."""
@@ -30,10 +30,12 @@ class Opening(Generic[Reader]):
         wakeup: threading.Event,
         delay_seconds: float,
         after: threading.Event | None = None,
+        on_missing: Callable[[], None] = lambda: None,
     ) -> None:
         """`delay_seconds`: not to be opened before; for what was lost a moment ago. Nor before `after` is set: the last reader is
-        closed then.
+        closed then. `on_missing` is called, in any thread, each time the log is found missing.
         """
+        self._on_missing = on_missing
         self.backing_topic, self._wakeup, self._after = backing_topic, wakeup, after
         self._lock = threading.Lock()
         self._backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
@@ -105,6 +107,8 @@ class Opening(Generic[Reader]):
 
     def fail(self, error: CleaveError) -> None:
         """Not to be opened or read just now: again after a while that doubles."""
+        if isinstance(error, SegmentNotFound):
+            self._on_missing()
         self.error = error
         self.next_try_at = time.monotonic() + self._backoff.next_seconds()
 

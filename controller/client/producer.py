@@ -5,7 +5,8 @@ and its reader gets it whole (PIP-486). Each lane has one batch under way at mos
 application goes on: a second one could be stored where the first was not. When a segment turns out to be fenced, its lanes
 wait until the layout with the segment's successors is published; the other lanes go on. Its messages are then routed anew, in order
 and before anything newer, once it is known what became of each batch that was under way. Nothing is sent twice: a batch whose answer
-was lost is repeated under its own number first, and the log knows whether it has it.
+was lost is repeated under its own number first, and the log knows whether it has it. So is a batch for an active segment whose log is
+missing: a worker, to which the producer reports the segment, creates the log again.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Self
 
 from controller import telemetry
 from controller.client.key_counts import KeyCounts
-from controller.client.layout_source import LayoutSource, TopicSnapshot
+from controller.client.layout_source import LayoutSource, TakesSuspects, TopicSnapshot
 from controller.client.layout_watch import LayoutWatch
 from controller.client.patience import Backoff, patiently
 from controller.dataplane.base import EagerLogClient, LogClient, OutgoingMessage
@@ -229,12 +230,16 @@ class Producer:
             if key_counts_seconds is None
             else KeyCounts.handed_to(source, topic, self.producer_id, key_counts_seconds, self._lock)
         )
+        self._suspects = source.suspects(topic) if isinstance(source, TakesSuspects) else None
         self._sends = ThreadPoolExecutor(PARALLEL_SENDS, thread_name_prefix="cleave-send")
         self._numbers, self._turn = itertools.count(1), itertools.count()
         self._unrouted: deque[_Waiting] = deque()
         self._lanes: dict[tuple[int, int], _Lane] = {}
         self._routes: dict[str | bytes, tuple[_Lane, bytes, int, int]] = {}
-        self._fenced: set[int] = set()
+        self._fenced: dict[int, float] = {}
+        """Segments whose log took no messages, and since when, `time.monotonic` seconds."""
+        self._missing: set[int] = set()
+        """Segments whose log was not there."""
         self._pending = 0
         self._progress = threading.Event()
         self._is_closing = False
@@ -347,6 +352,8 @@ class Producer:
             if self._delayed is not None:
                 self._delayed.close()
             self._sends.shutdown(wait=True)  # what was begun must be ended
+            if self._suspects is not None:
+                self._suspects.close()
             self._watch.close()
         finally:
             self._busy_threads.discard(threading.get_ident())
@@ -379,6 +386,7 @@ class Producer:
             self._progress.clear()  # before looking: what happens from here on rings again
             with self._lock:
                 is_routed = self._route_all()
+                self._suspect_fenced()
                 self._demand_sent()
                 if is_done():
                     return
@@ -391,8 +399,9 @@ class Producer:
                 )
             now = time.monotonic()
             if fenced and now >= deadline:
+                state = "missing" if fenced[0].segment_id in self._missing else "terminated"
                 raise SegmentTerminated(
-                    f"{fenced[0].backing_topic} is terminated and {self._snapshot.name} has no successor "
+                    f"{fenced[0].backing_topic} is {state} and {self._snapshot.name} has no successor "
                     f"for it after {self._send_timeout_seconds:g} s; look at the topic's operations, then flush again"
                 )
             limits = [
@@ -402,6 +411,14 @@ class Producer:
             ]
             if not self._progress.wait(max(0.0, min(limits))) and fenced:
                 self._look_again()
+
+    def _suspect_fenced(self) -> None:
+        """Report segments that take no messages and are not replaced soon."""
+        if self._suspects is None:
+            return
+        for segment_id, at in self._fenced.items():
+            if time.monotonic() >= at + LOOK_SECONDS:
+                self._suspects.report(segment_id)
 
     def _waiting_for_successors(self) -> list[_Lane]:
         return [
@@ -431,6 +448,7 @@ class Producer:
             except Exception:  # noqa: BLE001 - the thread would end, and nothing would be sent any more
                 _log.exception("what has waited was not sent; trying again")
                 return time.monotonic() + RETRY_SECONDS
+            self._suspect_fenced()
             now = time.monotonic()
             lanes = self._lanes.values()
             self._start_lanes(
@@ -485,7 +503,8 @@ class Producer:
             return False
         homeless = [message for place in gone for message in self._lanes.pop(place).waiting]
         self._unrouted.extendleft(reversed(homeless))
-        self._fenced &= active
+        self._fenced = {segment_id: at for segment_id, at in self._fenced.items() if segment_id in active}
+        self._missing &= active
         self._routes.clear()
         self._snapshot = self._watch.snapshot
         return True
@@ -585,16 +604,20 @@ class Producer:
 
     def _send_batch(self, lane: _Lane, batch: list[OutgoingMessage], append: Callable[[], int]) -> None:
         """Runs in a thread aside. When there is a whole batch by now, it is the next one."""
-        stored, failure = 0, None
+        stored, failure, is_missing = 0, None, False
         try:
             stored = append()
-        except (SegmentTerminated, SegmentNotFound):  # not found: fenced so long ago that it is deleted
+        except SegmentTerminated:
             pass
+        except SegmentNotFound:  # fenced so long ago that it is deleted, or lost
+            is_missing = True
         except Exception as error:  # noqa: BLE001 - the next call raises it
             failure = error
         with self._lock:
             lane.is_sending = False
-            if failure is None:
+            if is_missing and self._is_active(lane.segment_id):
+                self._miss(lane)
+            elif failure is None:
                 self._settle(lane, batch, stored)
             else:
                 lane.fail(failure, self._send_timeout_seconds)
@@ -605,15 +628,30 @@ class Producer:
         if self._delayed is not None:
             self._delayed.ring()
 
+    def _is_active(self, segment_id: int) -> bool:
+        return any(one.segment_id == segment_id for one in self._watch.snapshot.layout.active)
+
+    def _miss(self, lane: _Lane) -> None:
+        """Repeat the batch under its number: it may be stored if the log is created again, which makes no new layout."""
+        self._fenced.setdefault(lane.segment_id, time.monotonic())
+        self._missing.add(lane.segment_id)
+        lane.next_try_at = time.monotonic() + LOOK_SECONDS
+        self._look_again()
+
     def _settle(self, lane: _Lane, batch: list[OutgoingMessage], stored: int) -> None:
         """So many of the batch, from its front, are stored; none can be of the rest."""
         lane.in_doubt = None
         lane.forget_failures()
         self._pending -= stored
         if stored < len(batch):
-            self._fenced.add(lane.segment_id)  # for all its buckets: a fenced log is not asked again
+            # For all its buckets: a fenced log is not asked again.
+            self._fenced.setdefault(lane.segment_id, time.monotonic())
+            self._missing.discard(lane.segment_id)
             lane.put_back(batch[stored:])
             self._look_again()
+        elif lane.segment_id in self._missing:
+            self._missing.discard(lane.segment_id)
+            self._fenced.pop(lane.segment_id, None)
         if stored:
             telemetry.PRODUCER_BATCHES.inc()
             telemetry.PRODUCER_MESSAGES.inc(stored)

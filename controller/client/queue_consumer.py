@@ -25,6 +25,7 @@ from controller.client.rounds import LOOK_SECONDS, Rounds
 from controller.client.segment_lists import SegmentWatch
 from controller.client.segment_readers import SegmentReader, SegmentReaders
 from controller.client.servers import Servers
+from controller.client.suspects import SuspectReports
 from controller.dataplane.base import LogClient, LogMessage, Position, QueueReader
 from controller.domain.errors import (
     CleaveError,
@@ -193,7 +194,7 @@ class QueueConsumer(ClosedByWith):
             lambda: SegmentWatch(servers, topic, queue=subscription, on_change=self._wakeup.set),
             seconds=patience_seconds,
         )
-        self._readers = SegmentReaders(self._open, self._wakeup)
+        self._readers = SegmentReaders(self._open, self._wakeup, SuspectReports(servers, topic))
         self._calls = AsideCalls(1, "cleave-queue-calls")
 
     @property

@@ -19,6 +19,7 @@ from controller.client.opening import (
 from controller.client.patience import Backoff
 from controller.client.reader_threads import ReaderThreads
 from controller.client.rounds import LOOK_SECONDS
+from controller.client.suspects import SuspectReports
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, Terminal
 
 
@@ -32,17 +33,23 @@ class SegmentReader(Opening[Reader]):
         wakeup: threading.Event,
         delay_seconds: float,
         after: threading.Event | None,
+        on_missing: Callable[[], None],
     ) -> None:
-        super().__init__(backing_topic, wakeup, delay_seconds, after)
+        super().__init__(backing_topic, wakeup, delay_seconds, after, on_missing)
         self.segment_id = segment_id
 
 
 class SegmentReaders(Generic[Reader]):
     """For the consumer's thread."""
 
-    def __init__(self, open_one: Callable[[SegmentReader[Reader]], Reader], wakeup: threading.Event) -> None:
-        """`open_one` is called in a thread aside."""
-        self._open_one, self._wakeup = open_one, wakeup
+    def __init__(
+        self,
+        open_one: Callable[[SegmentReader[Reader]], Reader],
+        wakeup: threading.Event,
+        suspects: SuspectReports,
+    ) -> None:
+        """`open_one` is called in a thread aside. `suspects` is closed with this."""
+        self._open_one, self._wakeup, self._suspects = open_one, wakeup, suspects
         self._held: dict[int, SegmentReader[Reader]] = {}
         self._backoffs: dict[int, Backoff] = {}
         self._threads = ReaderThreads(wakeup.set)
@@ -152,6 +159,7 @@ class SegmentReaders(Generic[Reader]):
         for segment_id in [*self._held]:
             self.drop(segment_id)
         self._threads.close()
+        self._suspects.close()
 
     def _hold(self, segment_id: int, backing_topic: str, delay_seconds: float) -> None:
         self._held[segment_id] = SegmentReader(
@@ -160,6 +168,7 @@ class SegmentReaders(Generic[Reader]):
             self._wakeup,
             delay_seconds,
             self._threads.leaving(segment_id),
+            partial(self._suspects.report, segment_id),
         )
 
     def _backoff(self, segment_id: int) -> Backoff:

@@ -27,6 +27,7 @@ from controller.client.rounds import LOOK_SECONDS, Rounds
 from controller.client.servers import Servers
 from controller.client.session import Session, Standing
 from controller.client.stand_in import StandIn
+from controller.client.suspects import SuspectReports
 from controller.clock import boot_seconds
 from controller.dataplane.base import LogClient, LogMessage, LogReader, Position
 from controller.domain.entry_buckets import MOST_UNITS
@@ -119,7 +120,14 @@ class StreamConsumer(ClosedByWith):
         self._still_working: list[Callable[[], bool]] = []
         self._stand_in = StandIn(self._act_aside)
         self._attachments = Attachments(
-            logs, subscription, name, self._wakeup, self._stored, self._stand_in.ring, self._changed
+            logs,
+            subscription,
+            name,
+            self._wakeup,
+            self._stored,
+            self._stand_in.ring,
+            self._changed,
+            SuspectReports(servers, topic),
         )
         self._look_at = 0.0
         self._rounds = Rounds(self._wakeup, patience_seconds, DataPlaneUnavailable, StoreUnavailable)

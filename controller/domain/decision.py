@@ -48,6 +48,7 @@ class RefusalReason(StrEnum):
     MERGE_COOLDOWN = "merge-cooldown"
     REBUCKET_COOLDOWN = "rebucket-cooldown"
     BUCKET_IDLE_WINDOW = "bucket-idle-window"
+    KEPT_APART = "kept-apart"
     COLD_WINDOW = "cold-window"  # began None: the record was not written as cold under these thresholds
     # What the profile `adaptive` weighs; segment-seconds are segments kept for a second.
     TOLERATED_OVERLOAD = "tolerated-overload"  # what the overload has cost so far; the price of a reshape

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
@@ -72,7 +72,7 @@ class Situation:
     `clients`: consumers connected to each segment, and `producers` likewise, as far as anybody counts them.
     `reconnections_left`: how many of them may be made to reconnect now, None for no limit. `strikes`: how many cuts in a
     row left nearly all of the load in this segment, by its id. `sketches`: where in a segment its load lies, by its id
-    (see `key_sketch`). `approvals`: the last word on each act that somebody was asked about, where the policy asks.
+    (see `key_sketch`). `kept`: from when until when a person wants a segment in no merge, by its id. `approvals`: the last word on each act that somebody was asked about, where the policy asks.
     """
 
     layout: SegmentLayout
@@ -91,6 +91,7 @@ class Situation:
     reconnections_left: float | None = None
     strikes: Mapping[int, int] = field(default_factory=dict)
     sketches: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    kept: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     approvals: tuple[Approval, ...] = ()
     now: int
 
@@ -128,32 +129,35 @@ class Situation:
             "capabilities": _write_flat(self.capabilities),
             "now": self.now,
         }
-        if self.foreign_controller:
-            document["foreign_controller"] = True
-        if self.is_held:
-            document["is_held"] = True
-        if self.consumers_changed_at is not None:
-            document["consumers_changed_at"] = self.consumers_changed_at
-        if self.clients:
-            document["clients"] = self.clients
-        if self.producers:
-            document["producers"] = self.producers
-        if self.reconnections_left is not None:
-            document["reconnections_left"] = write_knob(float(self.reconnections_left))
-        strikes = {str(s.segment_id): n for s in active if (n := self.strikes.get(s.segment_id, 0))}
-        if strikes:
-            document["strikes"] = strikes
-        sketches = {
-            str(s.segment_id): [write_knob(float(one)) for one in sketch]
-            for s in active
-            if (sketch := self.sketches.get(s.segment_id))
-        }
-        if sketches:
-            document["sketches"] = sketches
-        if self.approvals:
-            known = sorted(self.approvals, key=lambda one: (one.kind, one.segment_ids))
-            document["approvals"] = [_write_flat(one) for one in known]
+        document |= self._occasional(active)
         return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    def _occasional(self, active: Sequence[Segment]) -> dict[str, Any]:
+        """Return the fields of the document that only some situations have."""
+        ids = [segment.segment_id for segment in active]
+        left = self.reconnections_left
+        values: dict[str, Any] = {
+            "foreign_controller": self.foreign_controller or None,
+            "is_held": self.is_held or None,
+            "consumers_changed_at": self.consumers_changed_at,
+            "clients": self.clients or None,
+            "producers": self.producers or None,
+            "reconnections_left": None if left is None else write_knob(float(left)),
+            "strikes": {str(i): n for i in ids if (n := self.strikes.get(i, 0))} or None,
+            "kept": {str(i): list(self.kept[i]) for i in ids if i in self.kept} or None,
+            "sketches": {
+                str(i): [write_knob(float(one)) for one in sketch]
+                for i in ids
+                if (sketch := self.sketches.get(i))
+            }
+            or None,
+            "approvals": [
+                _write_flat(one)
+                for one in sorted(self.approvals, key=lambda one: (one.kind, one.segment_ids))
+            ]
+            or None,
+        }
+        return {name: value for name, value in values.items() if value is not None}
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -188,6 +192,7 @@ class Situation:
                 int(key): tuple(map(float, sketch)) for key, sketch in document.get("sketches", {}).items()
             },
             strikes={int(key): whole(n, "strikes") for key, n in document.get("strikes", {}).items()},
+            kept={int(key): _read_span(span) for key, span in document.get("kept", {}).items()},
             approvals=tuple(_read_approval(value) for value in document.get("approvals", ())),
             now=whole(document["now"], "now", -MOST),
         )
@@ -329,6 +334,11 @@ def _read_capabilities(value: Mapping[str, Any]) -> Capabilities:
 
 def _read_instant(value: Any, name: str) -> int | None:
     return None if value is None else whole(value, name, -MOST)
+
+
+def _read_span(value: Any) -> tuple[int, int]:
+    began, ends = value
+    return whole(began, "kept", -MOST), whole(ends, "kept", -MOST)
 
 
 def _read_number(value: Any, name: str) -> float | None:

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
+from controller.domain.durations import is_duration, parse_duration
 from controller.domain.errors import InvalidInput
 from controller.domain.shown import shown
 from controller.domain.whole_numbers import from_digits
 
-_AGO = re.compile(r"(\d{1,6})(min|h|d|w)")
-_UNITS = {
-    "min": timedelta(minutes=1),
-    "h": timedelta(hours=1),
-    "d": timedelta(days=1),
-    "w": timedelta(weeks=1),
-}
 EVER = (datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
 
 
 def instant(text: str, now: datetime) -> datetime:
     """An instant in ISO 8601 (without a time zone it is UTC), or how long before `now`: 90min, 12h, 7d, 2w."""
-    ago = _AGO.fullmatch(text)
     try:
-        if ago:
-            return now - int(ago[1]) * _UNITS[ago[2]]
+        if is_duration(text):
+            return now - parse_duration(text)
         found = datetime.fromisoformat(text)
     except (ValueError, OverflowError) as error:
         raise InvalidInput(

@@ -40,6 +40,7 @@ CREATE TABLE cleave.operation (
     deadline             timestamptz NOT NULL,
     abort_reason         text,
     token                uuid        DEFAULT gen_random_uuid(),
+    kept_until           timestamptz,
     CONSTRAINT operation_kind_known CHECK (kind IN (
         'create', 'split', 'merge', 'rebucket', 'recut', 'heal', 'prune', 
         'seek', 'adopt', 'attach', 'detach', 'delete', 'subscription_create', 'subscription_delete')),
@@ -49,15 +50,19 @@ CREATE TABLE cleave.operation (
     CONSTRAINT operation_request_once UNIQUE (request_key),
     CONSTRAINT operation_claim_whole CHECK ((claimed_by IS NULL) = (claim_expires_at IS NULL)),
     CONSTRAINT operation_finished_dated CHECK ((state IN ('done', 'aborted')) = (finished_at IS NOT NULL)),
-    CONSTRAINT operation_given_up_by_hand CHECK (abort_reason IS NULL OR kind = 'seek')
+    CONSTRAINT operation_given_up_by_hand CHECK (abort_reason IS NULL OR kind = 'seek'),
+    CONSTRAINT operation_kept_split CHECK (kept_until IS NULL OR kind = 'split')
 ) WITH (fillfactor = 50);
 CREATE INDEX operation_of_topic ON cleave.operation (topic_id, operation_id);
 CREATE INDEX operation_live ON cleave.operation (not_before, operation_id) WHERE finished_at IS NULL;
 CREATE INDEX operation_live_of_topic ON cleave.operation (topic_id) WHERE finished_at IS NULL;
+CREATE INDEX operation_kept ON cleave.operation (topic_id, kept_until) WHERE kept_until IS NOT NULL;
 -- The exporter of traces asks every few seconds for the operations that have ended since, and for the load run before a decision.
 CREATE INDEX operation_by_end ON cleave.operation (finished_at, operation_id) WHERE finished_at IS NOT NULL;
 COMMENT ON COLUMN cleave.operation.abort_reason IS 'Who wants it given up, and why; null where nobody does.';
 COMMENT ON COLUMN cleave.operation.token IS 'Stored with each log that the operation creates.';
+COMMENT ON COLUMN cleave.operation.kept_until IS
+    'Time until which no policy joins the segments of the split with others; NULL: a policy may join them at once.';
 COMMENT ON CONSTRAINT operation_request_once ON cleave.operation IS
     'A request key is used once: a repeat gets the first one''s operation.';
 COMMENT ON CONSTRAINT operation_state_known ON cleave.operation IS
@@ -68,6 +73,7 @@ COMMENT ON CONSTRAINT operation_finished_dated ON cleave.operation IS
     'An operation carries the time it finished exactly when it is done or aborted.';
 COMMENT ON CONSTRAINT operation_kind_known ON cleave.operation IS
     'Unknown kind of operation: a newer version wrote it; upgrade this program.';
+COMMENT ON CONSTRAINT operation_kept_split ON cleave.operation IS 'Only the segments of a split are kept apart.';
 COMMENT ON CONSTRAINT operation_given_up_by_hand ON cleave.operation IS 'Only a seek is given up by hand.';
 
 CREATE TABLE cleave.operation_parent (

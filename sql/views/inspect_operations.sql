@@ -14,7 +14,7 @@ SELECT o.operation_id, t.name AS topic, o.topic_id, o.kind, o.state,
        o.intended_at, o.fenced_at, o.committed_at, o.finished_at, o.deadline,
        round(extract(epoch FROM coalesce(o.finished_at, clock_timestamp()) - o.intended_at), 3) AS age_seconds,
        round(extract(epoch FROM o.committed_at - o.fenced_at), 3) AS fenced_seconds,
-       o.request_key, o.parameters, CASE WHEN o.finished_at IS NULL THEN stuck.reason END AS stuck_because
+       o.request_key, o.parameters, CASE WHEN o.finished_at IS NULL THEN stuck.reason END AS stuck_because, o.kept_until
   FROM cleave.operation o
   JOIN cleave.topic t USING (topic_id)
  CROSS JOIN LATERAL (SELECT CASE WHEN o.state IN ('fencing', 'fenced') THEN clock_timestamp() - coalesce(o.fenced_at,
@@ -35,7 +35,7 @@ SELECT o.operation_id, t.name AS topic, o.topic_id, o.kind, o.state,
            THEN 'nobody runs it: is a worker up? (inspect.leases)'
        END AS reason) stuck;
 COMMENT ON VIEW inspect.operations IS
-    'The journal: one row an act. fenced_seconds: from the close of its parents to its commit; age_seconds runs until it is finished.';
+    'The journal: one row an act. fenced_seconds: from the close of its parents to its commit; age_seconds runs until it is finished. kept_until: no policy joins the segments of the split with others before that time.';
 
 CREATE VIEW inspect.operation_loads AS
 SELECT o.operation_id, t.name AS topic, o.topic_id, o.kind, o.origin, o.actor, o.reason, o.intended_at, p.segment_id,

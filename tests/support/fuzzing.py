@@ -58,7 +58,7 @@ def asker(path: str) -> dict[str, str]:
     """The header of whoever may call it."""
     if path == "/api/v1/load/samples":
         token = token_of(Role.BROKER)
-    elif "/consumers/" in path or "/queue" in path or path.endswith("/key-counts"):
+    elif "/consumers/" in path or "/queue" in path or path.endswith(("/key-counts", "/suspects")):
         token = token_for()
     else:
         token = token_of(Role.ADMIN)

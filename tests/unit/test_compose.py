@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import zipfile
 from importlib import metadata
 from itertools import pairwise
@@ -24,6 +25,7 @@ from controller.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docker-compose.yml").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "run-with-docker-compose.md").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 LASTING = [name for name, service in SERVICES.items() if service.get("restart") != "no"]
@@ -116,6 +118,36 @@ def test_applications_reach_the_worker_where_it_says_that_it_serves() -> None:
     assert told["CLEAVE_SERVE_URL"] == f"http://cleave-worker:{told['CLEAVE_SERVE_PORT']}"
     signs = [name for name, one in SERVICES.items() if "CLEAVE_API_SECRET" in one.get("environment", {})]
     assert signs == ["cleave-worker"], "who has the secret can make tokens"
+
+
+def test_a_prometheus_in_the_network_reaches_what_serves_metrics() -> None:
+    for name in ("cleave-worker", "cleave-collector", "cleave-metrics"):
+        words = SERVICES[name]["command"]
+        host = "--host" if name == "cleave-metrics" else "--metrics-host"
+
+        assert words[words.index(host) + 1] == "0.0.0.0", f"only the container of {name} would reach it"
+        assert f"`{name}:9464`" in PAGE
+
+
+def test_the_page_makes_secrets_that_are_long_enough(tmp_path: Path) -> None:
+    """Airflow signs with HS512, which wants a key of 64 bytes."""
+    [block] = re.findall(r"```sh\n(umask 077\n.*?)```", PAGE, re.DOTALL)
+    (tmp_path / ".env.example").write_text((ROOT / ".env.example").read_text())
+    subprocess.run(["sh", "-euc", block], cwd=tmp_path, check=True)
+    lines = (tmp_path / ".env").read_text().splitlines()
+    made = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+    assert len(made.pop("AIRFLOW_FERNET_KEY")) == 44
+    assert {len(secret) for secret in made.values()} == {64}
+    assert len(set(made.values())) == len(made)
+
+
+def test_the_page_leaves_the_quickstart_its_topic() -> None:
+    quickstart = (ROOT / "docs" / "quickstart.md").read_text()
+    made = set(re.findall(r"topics create (\S+)", PAGE))
+
+    assert made
+    assert not made & set(re.findall(r"topics create (\S+)", quickstart))
 
 
 def test_the_metadata_of_airflow_is_for_airflow_only() -> None:

@@ -48,6 +48,15 @@ class Isolation:
         return frozenset(primary | secondary if len(primary) < policy.min_primaries else primary)
 
     @property
+    def without_broker(self) -> tuple[IsolationPolicy, ...]:
+        """The policies that name no active broker, neither a primary nor a secondary one."""
+        return tuple(
+            one
+            for one in self._policies
+            if not any(_names_broker((*one.primary, *one.secondary), name) for name in self._active)
+        )
+
+    @property
     def shared(self) -> frozenset[str] | None:
         """The active brokers that are primary in no policy; None where there is no policy."""
         if not self._policies:

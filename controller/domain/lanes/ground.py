@@ -6,7 +6,7 @@ Lives for one call of `decide` and never leaves it, so it may be mutable. Decide
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -34,6 +34,8 @@ class Ground:
     act. Nobody may count on such an act, so the segments are counted without it. `held_places`: segments that held splits
     would add for consumers; no other split is made in their stead.
 
+    `kept`: the pauses in which a person wants a segment in no merge, by its id; those that have ended are left out.
+
     `most_readers`: consumers that one segment can have at most, however many buckets it has.
     """
 
@@ -44,6 +46,7 @@ class Ground:
         "cooldowns",
         "held",
         "held_places",
+        "kept",
         "most_readers",
         "now",
         "policy",
@@ -84,6 +87,11 @@ class Ground:
             self._count_in_flight()
         self.busy.update(dict.fromkeys(held, 0))
         self.cooldowns = Cooldowns.of(situation)
+        self.kept = {
+            segment_id: Pause(RefusalReason.KEPT_APART, "kept_since", began, ends_at)
+            for segment_id, (began, ends_at) in situation.kept.items()
+            if ends_at > situation.now
+        }
 
     def _count_in_flight(self) -> None:
         active_ids = {segment.segment_id for segment in self.active}
@@ -165,6 +173,12 @@ class Ground:
             )
         )
         return True
+
+    def kept_longest(self, segment_ids: Iterable[int]) -> int | None:
+        """Return the id of the segment that is to be in no merge for the longest time; None if all of them may be."""
+        return max(
+            (i for i in segment_ids if i in self.kept), key=lambda i: self.kept[i].ends_at, default=None
+        )
 
     def refuse_during(
         self, pause: Pause | None, lane: Lane, segment_id: int | None, other_id: int | None = None

@@ -1,8 +1,8 @@
 """The gates a pair of cold neighbours passes before it may merge.
 
-Reasons that do not end by waiting come first, so that the reason given does not change by itself. Two gates are not
-Pulsar's and are off under `strict_pulsar`: a stale reading is not cold, and a merge whose result the next evaluation
-would split is refused (Pulsar merges and splits such a pair in turn).
+Reasons that do not end by waiting come first, so that the reason given does not change by itself. A pair that a person
+keeps apart is refused in any case. Two other gates are not Pulsar's and are off under `strict_pulsar`: a stale reading is
+not cold, and a merge whose result the next evaluation would split is refused (Pulsar merges and splits such a pair in turn).
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class MergeGates:
             (self._splits_for_consumers, may_want_split),
             (self._splits_for_load, not ground.strict and self._sums_can_be_hot()),
             (self._idles_consumer, self._merges_can_idle()),
+            (self._kept_apart, bool(ground.kept)),
         )
         # A big cold topic has many pairs: only gates that can refuse something here are asked.
         self._gates = [gate for gate, is_asked in gates if is_asked]
@@ -185,6 +186,14 @@ class MergeGates:
             after = before - 1
         served = min(ground.consumers, before)
         return after < served and self._refuse(i, RefusalReason.WOULD_IDLE_CONSUMER, "places", after, served)
+
+    def _kept_apart(self, i: int) -> bool:
+        sides = self._ids[i], self._ids[i + 1]
+        kept = self._ground.kept_longest(sides)
+        if kept is None:
+            return False
+        other = sides[kept == sides[0]]
+        return self._ground.refuse_during(self._ground.kept[kept], _LANE, kept, other)
 
     def _fresh(self, pairs: list[int]) -> list[int]:
         """The pairs whose two readings are fresh; the answer rests on the oldest of them."""

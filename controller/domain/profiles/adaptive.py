@@ -8,6 +8,7 @@ of it at once and several acts may come of it, on disjoint segments.
 Consumers are served as by `pip483` (lane `consumer`), and its segments are left to it. Of the plan the load lane gives
 the reliefs and the merge lane the rest. Cooldowns and the cap on merges in a segment's ancestry play no part: the price
 of a reseal takes their place, and the budget of reconnections. A segment that nobody has reported lately is in no act.
+A segment that a person keeps apart may be split, and is in no act together with others.
 
 Cuts are of equal width, or by the sketches of all segments in a run where each has one: then into the fewest parts that
 carry the load, with what is hot in itself standing alone. What is left after that no cut can relieve, and it is said so.
@@ -167,7 +168,11 @@ class _Planner:
         if load > self._prices.target and self._is_unsplittable(i, load):
             return Member(load, width, ticks, fixed=True)
         hot = load > 1 and self._is_hot(i, load, width, ticks)
-        return Member(load, width, ticks, hot=hot, bends=segment.segment_id in ground.situation.sketches)
+        kept = ground.kept.get(segment.segment_id)
+        if kept is not None:
+            ground.wake_at(kept.ends_at)
+        bends = segment.segment_id in ground.situation.sketches
+        return Member(load, width, ticks, hot=hot, bends=bends, kept=kept is not None)
 
     def _load_of(self, stats: LoadStats) -> float:
         """As a share of the capacity; NaN where nothing was measured."""
@@ -429,6 +434,11 @@ class _Planner:
             return
         active = self._ground.active
         pays = near.saved > near.price  # and yet another act was worth more
+        if pays and near.kept:
+            self._refuse_kept(
+                [segment.segment_id for segment in active[near.first : near.first + near.length]]
+            )
+            return
         self._ground.refuse(
             Refusal(
                 segment_id=active[near.first].segment_id,
@@ -440,6 +450,12 @@ class _Planner:
                 other_id=active[near.first + near.length - 1].segment_id,
             )
         )
+
+    def _refuse_kept(self, ids: Sequence[int]) -> None:
+        kept = self._ground.kept_longest(ids)
+        if kept is not None:
+            other = ids[0] if kept != ids[0] else ids[-1]
+            self._ground.refuse_during(self._ground.kept[kept], Lane.MERGE, kept, other)
 
     def _refuses_fewer(self) -> bool:
         """At the floor nothing is weighed; that fewer would do is said of the whole topic."""

@@ -49,7 +49,7 @@ class Member(NamedTuple):
     """A segment as the plan sees it: `ticks` are its loads, newest first, the first of them the present one.
 
     `fixed`: in no run. `hot`: to be relieved. `bends`: where its load lies is known, so that neighbours of other
-    density may be cut together.
+    density may be cut together. `kept`: in no run of several members.
     """
 
     load: float
@@ -58,6 +58,7 @@ class Member(NamedTuple):
     hot: bool = False
     fixed: bool = False
     bends: bool = False
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +110,13 @@ class Run(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A saving that is not worth its price yet."""
+    """A saving that is not worth its price yet, or that a `kept` member forbids."""
 
     first: int
     length: int
     saved: float
     price: float
+    kept: bool = False
 
 
 class RingPlan(NamedTuple):
@@ -168,7 +170,7 @@ def _priced_runs(
     for first, head in enumerate(members):
         if head.fixed:
             continue
-        hot, width, ticks, bends = head.hot, head.width, list(head.ticks), head.bends
+        hot, width, ticks, bends, kept = head.hot, head.width, list(head.ticks), head.bends, False
         even, thin = True, head.load / head.width
         dense = thin
         for end in range(first + 1, min(first + prices.longest_run, len(members)) + 1):
@@ -179,15 +181,16 @@ def _priced_runs(
                 hot, width = hot or last.hot, width + last.width
                 ticks = list(map(add, ticks, last.ticks))  # as far back as the shortest memory of them
                 bends = bends and last.bends
+                kept = kept or head.kept or last.kept
                 density = last.load / last.width
                 thin, dense = min(thin, density), max(dense, density)
                 even = bends or dense <= UNEVEN_DENSITY * thin
             if hot:
-                run = _relief(first, end, width, ticks, prices) if even else None
+                run = _relief(first, end, width, ticks, prices) if even and not kept else None
                 if run is not None and not (run.parts == run.length and _is_equal(members, first, end)):
                     by_end[end].append(run)
             elif end > first + 1:
-                by_end[end] += _savings(first, end, width, ticks, prices, even, nearest)
+                by_end[end] += _savings(first, end, width, ticks, prices, even, kept, nearest)
     return by_end
 
 
@@ -218,9 +221,12 @@ def _savings(
     ticks: Sequence[float],
     prices: Prices,
     even: bool,
+    kept: bool,
     nearest: dict[int, Candidate],
 ) -> list[Run]:
-    """The numbers of parts, fewer than now, that pay; in `nearest` the one that came nearest for each member."""
+    """The numbers of parts, fewer than now, that pay; in `nearest` the one that came nearest for each member. None of them is
+    a run where a member is `kept`.
+    """
     count = end - first
     fewest = max(1, _parts(ticks[0], prices), count - prices.most_spared)
     found: list[Run] = []
@@ -229,11 +235,11 @@ def _savings(
             break
         price = prices.of_saving(width, count, count - parts)
         saved = _regret(ticks, count, parts, price, prices.tick_seconds)
-        candidate = Candidate(first, count, saved, price)
+        candidate = Candidate(first, count, saved, price, kept)
         for i in range(first, end):
             if i not in nearest or saved - price > nearest[i].saved - nearest[i].price:
                 nearest[i] = candidate
-        if saved > price:
+        if saved > price and not kept:
             found.append(Run(first, count, parts, price - saved, price, saved, False))
     return found
 

@@ -12,17 +12,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from sqlalchemy import Connection, text
 
 from controller.bootstrap import Application, application
 from controller.clock import SystemClock
-from controller.domain.bearer import bearer_token
 from controller.domain.errors import CleaveError, Terminal
 from controller.domain.shown import duration
-from controller.entrypoints.commands import doctor_pulsar, doctor_rights
+from controller.entrypoints.commands import doctor_airflow, doctor_pulsar, doctor_rights
 from controller.entrypoints.commands.checks_in_time import findings_by
 from controller.entrypoints.commands.findings import Finding, Note
 from controller.entrypoints.commands.options import AsJson
@@ -34,7 +33,6 @@ from controller.system_java import OLDEST as OLDEST_JAVA
 
 OLDEST_POSTGRES = 150_000
 LANDING_LOOK_BACK_MS = 3_600_000
-AIRFLOW_TIMEOUT_SECONDS = 4
 STATEMENT_SECONDS = 4.0
 """Time for a statement of a check, and for an attempt to connect; shorter than `CHECK_SECONDS`, so that the check says which
 server is silent.
@@ -44,7 +42,6 @@ CHECK_SECONDS, REPORT_SECONDS = 6.0, 8.5
 OLD_AFTER_INTERVALS, OLD_AFTER_SECONDS = 5, 120.0
 """Samples and runs of the aggregation have stopped if the last is older than so many of their intervals and so long."""
 NEEDED_FOR_NAMESPACES = ("database", "schema", "pulsar")
-SCHEDULED_DAGS = ("cleave_load_aggregation", "cleave_split_pass", "cleave_merge_pass", "cleave_maintenance")
 
 
 def doctor(
@@ -380,6 +377,25 @@ def _set_aside(cleave: Application) -> str:
     return "no batch leaves anything out"
 
 
+def _quarantine(cleave: Application) -> str:
+    """Report that no landing area has files set aside. Raises Note with the number and the newest one of each area that has."""
+    from controller.landing.area import QUARANTINE
+    from controller.landing.location import Location
+
+    settings = cleave.settings
+    faults = []
+    for url in (settings.landing_url, settings.key_counts_location, settings.bundle_reports_location):
+        if files := Location(url).files(QUARANTINE):
+            newest = max(files, key=lambda file: (file.modified_at_ms, file.path))
+            faults.append(f"{len(files)} at {url}, the newest {newest.path}")
+    if faults:
+        raise Note(
+            f"files that could not be read were moved aside: {'; '.join(faults)}; the log of the aggregation has the reasons. "
+            "Nothing reads or deletes these files; delete them when the cause is put right"
+        )
+    return "no file was moved aside"
+
+
 _READERS = """
     SELECT name, beside, clock_ahead_seconds FROM inspect.load_readers WHERE is_live ORDER BY abs(clock_ahead_seconds) DESC, name
 """
@@ -407,65 +423,6 @@ def _collectors(cleave: Application) -> str:
     return f"{len(readers)} up: {named}" if readers else "none is up"
 
 
-def _airflow(cleave: Application) -> str:
-    if cleave.settings.airflow_url is None:
-        raise Note("CLEAVE_AIRFLOW_URL is not set: Airflow is not checked")
-    parts = _ask_airflow(cleave, "monitor/health")
-    ill = [name for name, part in parts.items() if part and part.get("status") not in (None, "healthy")]
-    if ill:
-        raise Terminal(f"{', '.join(ill)} at {cleave.settings.airflow_url} not healthy; look at its log")
-    return f"healthy at {cleave.settings.airflow_url}"
-
-
-def _airflow_dags(cleave: Application) -> str:
-    _demand_token(cleave)
-    found = {dag["dag_id"]: dag for dag in _ask_airflow(cleave, "dags?tags=cleave&limit=100")["dags"]}
-    missing = [name for name in SCHEDULED_DAGS if name not in found]
-    if missing:
-        raise Terminal(
-            f"Airflow has no DAG {', '.join(missing)}; put dags/ and plugins/ of Cleave into its folders and look at "
-            "its import errors"
-        )
-    paused = [name for name in SCHEDULED_DAGS if found[name]["is_paused"]]
-    if paused:
-        raise Note(f"paused: {', '.join(paused)}; unpause with `airflow dags unpause NAME`")
-    return f"{len(SCHEDULED_DAGS)} scheduled DAGs are loaded and not paused"
-
-
-def _airflow_connection(cleave: Application) -> str:
-    _demand_token(cleave)
-    stored = {one["connection_id"] for one in _ask_airflow(cleave, "connections?limit=1000")["connections"]}
-    if "cleave" not in stored:
-        raise Note(
-            "Airflow stores no connection `cleave`: fine if its tasks have AIRFLOW_CONN_CLEAVE or a secrets backend, "
-            "else `airflow connections add cleave --conn-uri postgres://...`"
-        )
-    return "connection `cleave` is stored"
-
-
-def _demand_token(cleave: Application) -> None:
-    if cleave.settings.airflow_url is None or cleave.settings.airflow_token is None:
-        raise Note("CLEAVE_AIRFLOW_URL or CLEAVE_AIRFLOW_TOKEN is not set: not checked")
-
-
-def _ask_airflow(cleave: Application, path: str) -> Any:
-    import requests
-
-    secret = cleave.settings.airflow_token
-    token = bearer_token(secret.get_secret_value(), "CLEAVE_AIRFLOW_TOKEN") if secret else None
-    answer = requests.get(
-        f"{str(cleave.settings.airflow_url).rstrip('/')}/api/v2/{path}",
-        headers={"Authorization": f"Bearer {token}"} if token else {},
-        timeout=AIRFLOW_TIMEOUT_SECONDS,
-    )
-    if answer.status_code in (401, 403):
-        raise Terminal(
-            f"Airflow refuses CLEAVE_AIRFLOW_TOKEN ({answer.status_code}); make a new one at /auth/token"
-        )
-    answer.raise_for_status()
-    return answer.json()
-
-
 CHECKS: dict[str, Callable[[Application], str]] = {
     "database": database,
     "schema": schema,
@@ -486,8 +443,10 @@ CHECKS: dict[str, Callable[[Application], str]] = {
     "collectors": _collectors,
     "load runs": _load_runs,
     "set aside": _set_aside,
+    "quarantine": _quarantine,
     "pulsar": doctor_pulsar.cluster,
-    "airflow": _airflow,
-    "airflow DAGs": _airflow_dags,
-    "airflow connection": _airflow_connection,
+    "isolation policies": doctor_pulsar.isolation,
+    "airflow": doctor_airflow.health,
+    "airflow DAGs": doctor_airflow.dags,
+    "airflow connection": doctor_airflow.connection,
 }

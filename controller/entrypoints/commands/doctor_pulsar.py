@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from controller.bootstrap import Application, pulsar_access
 from controller.dataplane.pulsar.access import PulsarAccess
@@ -34,6 +35,31 @@ def cluster(cleave: Application) -> str:
             )
         raise Note("CLEAVE_PULSAR_ADMIN_URL is not set: no Pulsar cluster is used")
     return broker(access, min(cleave.settings.call_timeout_seconds, LONGEST_CALL_SECONDS))
+
+
+def isolation(cleave: Application) -> str:
+    """Whether every isolation policy of the cluster names an active broker. Raises Note where one does not."""
+    from controller.bundles.bootstrap import bundles_of
+    from controller.bundles.domain.isolation import Isolation
+
+    if pulsar_access(cleave.settings) is None:
+        raise Note("CLEAVE_PULSAR_ADMIN_URL is not set: not checked")
+    seconds = min(cleave.settings.call_timeout_seconds, LONGEST_CALL_SECONDS)
+    patient = replace(cleave, settings=cleave.settings.model_copy(update={"call_timeout_seconds": seconds}))
+    with bundles_of(patient) as bundles:
+        try:
+            policies = bundles.reader.isolation_policies()
+        except Terminal as error:
+            raise Note(f"not checked: {error}") from error
+        active = [broker.name for broker in bundles.reader.brokers()]
+    lost = Isolation(policies, active).without_broker
+    if lost:
+        named = "; ".join(f"{one.name} (primary {', '.join(one.primary)})" for one in lost)
+        raise Note(
+            f"isolation policies that match none of {len(active)} active brokers, so no bundle of their namespaces has a place: {named}. "
+            "Their expressions are matched with the whole host, without the port"
+        )
+    return f"{len(policies)}, each with an active broker" if policies else "none"
 
 
 def broker(access: PulsarAccess, call_timeout_seconds: float) -> str:

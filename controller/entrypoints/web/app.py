@@ -10,7 +10,16 @@ from anyio import CapacityLimiter
 from fastapi import APIRouter, FastAPI
 
 from controller.bootstrap import ConsumerServices
-from controller.entrypoints.web import actions, deliveries, key_counts, layouts, load, questions, sessions
+from controller.entrypoints.web import (
+    actions,
+    deliveries,
+    key_counts,
+    layouts,
+    load,
+    questions,
+    sessions,
+    suspects,
+)
 from controller.entrypoints.web.acting import Turns
 from controller.entrypoints.web.asked import ServesPeople
 from controller.entrypoints.web.audit import Audited
@@ -38,6 +47,7 @@ ROUTERS = (
     sessions.router,
     deliveries.router,
     key_counts.router,
+    suspects.router,
     *PEOPLES_ROUTERS,
     load.router,
 )

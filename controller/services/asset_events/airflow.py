@@ -34,19 +34,24 @@ class AirflowAway(Retryable):
 
 @dataclass(frozen=True, slots=True)
 class AirflowLogin:
-    """A bearer token, or a user and password to get one with."""
+    """A bearer token, or a user and password to get one with; neither for what Airflow tells everybody."""
 
     url: str
     token: str | None = field(default=None, repr=False)
     username: str | None = None
     password: str | None = field(default=None, repr=False)
 
+    @property
+    def is_set(self) -> bool:
+        """True if there is a token, or a user to get one for."""
+        return self.token is not None or self.username is not None
+
 
 class AirflowRest:
     """Tells one Airflow of layouts and of what its runs did; connects with the first call."""
 
-    def __init__(self, login: AirflowLogin) -> None:
-        self._login = login
+    def __init__(self, login: AirflowLogin, *, answer_seconds: float = _ANSWER_SECONDS) -> None:
+        self._login, self._answer_seconds = login, answer_seconds
         self._url = login.url.rstrip("/")
         self._token = login.token
         self._asset_id: int | None = None
@@ -78,6 +83,10 @@ class AirflowRest:
             note = f"{written}\n\n{sentence}".strip()[:LONGEST_NOTE]
             self._demand(self._send("PATCH", path, params={"update_mask": "note"}, json={"note": note}))
 
+    def read(self, path: str, read: Callable[[Any], Told]) -> Told:
+        """Return what `read` finds in the document at the path below `/api/v2`. Raises AirflowAway."""
+        return self._told(self._send("GET", path), read)
+
     def close(self) -> None:
         """Give back the connection."""
         self._http.close()
@@ -101,9 +110,10 @@ class AirflowRest:
         return answer
 
     def _once(self, method: str, path: str, **content: Any) -> requests.Response:
-        if self._token is None:
+        if self._token is None and self._login.username is not None:
             self._token = self._new_token()
-        return self._request(method, path, headers={"Authorization": f"Bearer {self._token}"}, **content)
+        headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+        return self._request(method, path, headers=headers, **content)
 
     def _new_token(self) -> str:
         body = {"username": self._login.username, "password": self._login.password}
@@ -115,7 +125,7 @@ class AirflowRest:
             return self._http.request(
                 method,
                 self._url + path,
-                timeout=(_CONNECT_SECONDS, _ANSWER_SECONDS),
+                timeout=(_CONNECT_SECONDS, self._answer_seconds),
                 allow_redirects=False,
                 **content,
             )

@@ -12,12 +12,14 @@ from __future__ import annotations
 from controller.services.reconciler.findings import Finding, FindingKind
 from controller.services.reconciler.reconcile import reconcile, reconcile_topics, verify_topics
 from controller.services.reconciler.recover import Recovery, recover
+from controller.services.reconciler.suspects import Suspects
 from controller.services.reconciler.verifier import Verifier
 
 __all__ = [
     "Finding",
     "FindingKind",
     "Recovery",
+    "Suspects",
     "Verifier",
     "reconcile",
     "reconcile_topics",

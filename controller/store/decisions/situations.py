@@ -42,7 +42,8 @@ _TOPICS = Prepared(
     SELECT t.topic_id, t.epoch, t.next_segment_id, t.data_plane, t.last_split_at, t.last_merge_at, t.last_rebucket_at,
            CAST(c.policy AS text) AS cluster, CAST(n.policy AS text) AS namespace, CAST(t.policy AS text) AS topic,
            m.paused_reason IS NOT NULL AS foreign_controller, NOT ({MAY_ACT}) AS is_held, e.consumers_changed_at, clock_timestamp() AS now,
-           e.reconnections_left, e.reconnections_at, r.reconnections_left AS cluster_left, r.reconnections_at AS cluster_at
+           e.reconnections_left, e.reconnections_at, r.reconnections_left AS cluster_left, r.reconnections_at AS cluster_at,
+           EXISTS (SELECT FROM cleave.operation o WHERE o.topic_id = t.topic_id AND o.kept_until > clock_timestamp()) AS keeps
       FROM cleave.topic t
       LEFT JOIN cleave.evaluation e ON e.topic_id = t.topic_id
       LEFT JOIN cleave.namespace_policy n ON n.namespace = t.namespace
@@ -192,6 +193,27 @@ _IN_FLIGHT = Prepared(
 """,
     {"topic_ids": "bigint[]", "kinds": "text[]"},
 )
+# What a person wants kept are the ranges that a split made: whatever lies within one of them is kept, and what a person joins across
+# its ends is not. Where several splits hold, the one that ends last counts.
+_KEPT = Prepared(
+    "situation_kept",
+    """
+    SELECT s.topic_id, s.segment_id, kept.intended_at, kept.kept_until
+      FROM cleave.segment s
+     CROSS JOIN LATERAL (
+           SELECT o.intended_at, o.kept_until FROM cleave.operation o
+            WHERE o.topic_id = s.topic_id AND o.kept_until > clock_timestamp() AND o.committed_at IS NOT NULL
+              AND (SELECT count(*)
+                     FROM cleave.operation_parent p
+                     JOIN cleave.segment_parent l ON l.topic_id = s.topic_id AND l.parent_id = p.segment_id
+                     JOIN cleave.segment c ON c.topic_id = s.topic_id AND c.segment_id = l.child_id
+                    WHERE p.operation_id = o.operation_id
+                      AND c.range_start <= s.range_start AND s.range_end <= c.range_end) > 0
+            ORDER BY o.kept_until DESC LIMIT 1) kept
+     WHERE s.topic_id = ANY (:topic_ids) AND s.state = 'ACTIVE'
+""",
+    {"topic_ids": "bigint[]"},
+)
 _LOCK = Prepared(
     "lock_free_topics",
     """
@@ -226,6 +248,8 @@ def load_situations(
     segments = _grouped(tx, of_topics, _SEGMENTS)
     consumers = _grouped(tx, of_topics, _CONSUMERS)
     in_flight = _grouped(tx, {**of_topics, "kinds": [kind.value for kind in ReshapeKind]}, _IN_FLIGHT)
+    keeping: dict[str, object] = {"topic_ids": [row.topic_id for row in topics if row.keeps]}
+    kept = _grouped(tx, keeping, _KEPT) if keeping["topic_ids"] else defaultdict(list)
     policies = {row.topic_id: _policy(row.cluster, row.namespace, row.topic) for row in topics}
     policies |= instead or {}
     adaptive: dict[str, object] = {"topic_ids": [t for t, p in policies.items() if p.profile == "adaptive"]}
@@ -258,6 +282,7 @@ def load_situations(
             consumers_changed_at=_ms(row.consumers_changed_at),
             sketches={k.segment_id: tuple(k.bins) for k in sketches[row.topic_id]},
             strikes={m.segment_id: m.strikes for m in memories[row.topic_id] if m.strikes},
+            kept={k.segment_id: (to_ms(k.intended_at), to_ms(k.kept_until)) for k in kept[row.topic_id]},
             approvals=answers.get(row.topic_id, ()),
             **_clients(row, policies[row.topic_id], segments, consumers, queues, producers),
             now=to_ms(row.now),

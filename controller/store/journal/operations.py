@@ -32,7 +32,9 @@ PAGE_LIMIT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Who asks, why, and under which key. `deadline_seconds`: the fence stands by then, or it is aborted."""
+    """Who asks, why, and under which key. `deadline_seconds`: the fence stands by then, or it is aborted. `keep_seconds`: for how
+    long no policy joins the segments that a reshape makes with others; None: a policy may at once.
+    """
 
     request_key: str
     origin: Origin
@@ -40,6 +42,7 @@ class Request:
     reason: str
     deadline_seconds: float = 60.0
     decision_id: int | None = None
+    keep_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

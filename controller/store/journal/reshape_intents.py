@@ -69,9 +69,9 @@ WRITE = Prepared(
     f"""WITH given AS MATERIALIZED (
         SELECT g.*
           FROM unnest(:topic_ids, :row_versions, :input_versions, :reserved, :kinds, :request_keys, :origins, :actors,
-                      :reasons, :decision_ids, :deadline_seconds, :operation_parameters, :parents, :children)
+                      :reasons, :decision_ids, :deadline_seconds, :keep_seconds, :operation_parameters, :parents, :children)
             AS g (topic_id, row_version, input_version, reserved, kind, request_key, origin, actor, reason, decision_id,
-                  deadline_seconds, parameters, parents, children))
+                  deadline_seconds, keep_seconds, parameters, parents, children))
     , locked AS MATERIALIZED (
         SELECT topic_id FROM cleave.topic WHERE topic_id = ANY (:topic_ids) ORDER BY topic_id FOR NO KEY UPDATE)
     , topic AS (
@@ -84,9 +84,10 @@ WRITE = Prepared(
      RETURNING t.topic_id)
     , operation AS (
         INSERT INTO cleave.operation
-               (topic_id, kind, request_key, origin, actor, reason, decision_id, parameters, deadline)
+               (topic_id, kind, request_key, origin, actor, reason, decision_id, parameters, deadline, kept_until)
         SELECT g.topic_id, g.kind, g.request_key, g.origin, g.actor, g.reason, g.decision_id, CAST(g.parameters AS jsonb),
-               clock_timestamp() + make_interval(secs => g.deadline_seconds)
+               clock_timestamp() + make_interval(secs => g.deadline_seconds),
+               clock_timestamp() + make_interval(secs => g.keep_seconds)
           FROM topic JOIN given g USING (topic_id) ORDER BY g.topic_id
      RETURNING operation_id, topic_id, deadline, token)
     , parent AS (
@@ -118,6 +119,7 @@ WRITE = Prepared(
         "reasons": "text[]",
         "decision_ids": "bigint[]",
         "deadline_seconds": "float8[]",
+        "keep_seconds": "float8[]",
         "operation_parameters": "text[]",
         "parents": "text[]",
         "children": "text[]",
@@ -275,6 +277,7 @@ def write(tx: Connection, drafts: Sequence[ReshapeDraft]) -> dict[int, Operation
         "reasons": [one.request.reason for one in drafts],
         "decision_ids": [one.request.decision_id for one in drafts],
         "deadline_seconds": [one.request.deadline_seconds for one in drafts],
+        "keep_seconds": [one.request.keep_seconds for one in drafts],
         "operation_parameters": [json.dumps(_parameters(one)) for one in drafts],
         "parents": [json.dumps(one.planned.parent_ids) for one in drafts],
         "children": [json.dumps(_documents(tx, one, children[one.view.topic_id])) for one in drafts],

@@ -13,7 +13,7 @@ KNOBS = {
     "enabled": "False stops every automatic act on the topic; what a person asks for is done all the same.",
     "max_segments": "Automatic splits stop here. A topic may be created with more.",
     "min_segments": "Automatic merges stop here.",
-    "max_dag_depth": "Merges in a segment's ancestry; a side that has as many is not merged again.",
+    "max_dag_depth": "Merges in a segment's ancestry, pruned segments included; a side that has as many is not merged again.",
     "split_cooldown_seconds": "Time between two automatic splits of a topic.",
     "rebucket_cooldown_seconds": "Time between two automatic rebuckets of a topic.",
     "bucket_idle_seconds": "Entry buckets that nobody needs are given up when no consumer has come or gone for so long.",
@@ -32,7 +32,8 @@ KNOBS = {
     "merge_msg_rate_out": "Messages delivered a second.",
     "merge_byte_rate_out": "Bytes delivered a second.",
     "load_stale_after_seconds": "A reading whose source was not heard of for so long is neither hot nor cold.",
-    "load_change_threshold": "Relative change of a rate that rewrites a segment's load record.",
+    "load_change_threshold": "Relative change of a rate that rewrites a segment's load record, if the rate also moved by more "
+    "than 1 % of its merge threshold. A rate that crosses a threshold rewrites the record in any case.",
     "target_use": "`adaptive`: what a segment should carry, as a share of its split threshold.",
     "overload_tolerance": "`adaptive`: a segment above its split threshold by more than this share is relieved at once, "
     "below it when the overload has cost as much as a reshape.",

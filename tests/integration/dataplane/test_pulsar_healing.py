@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
+import pytest
+
+from controller.client.http_source import HttpSource
+from controller.client.producer import Producer
+from controller.client.servers import Servers
+from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.base import LogState, OutgoingMessage
 from controller.domain.operation import OperationKind, OperationState, Origin
 from controller.services.operation_runner import run_operation
 from controller.services.reconciler import FindingKind
 from controller.store.journal import operations
 from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.support.waiting import wait_until
 
 
 def kinds(house: PulsarHouse) -> list[FindingKind]:
@@ -97,3 +106,31 @@ def test_a_deleted_topic_is_not_made_anew_by_clients_that_are_still_there(house:
     assert house.app.planes["pulsar"].segment_state(log) is LogState.MISSING
     del producer, consumer
     client.close()
+
+
+@pytest.mark.parametrize("how", ["terminate", "delete"])
+def test_clients_have_a_worker_repair_what_was_done_by_hand(
+    house: PulsarHouse, servers: Servers, how: str
+) -> None:
+    """Nobody runs maintenance: the producer that meets the log reports it."""
+    house.create(1, "billing")
+    with (
+        closing(house.app.log_client("pulsar")) as logs,
+        Producer(HttpSource(servers), logs, house.topic) as producer,
+        closing(StreamConsumer(servers, logs, house.topic, "billing", "reader")) as consumer,
+    ):
+        producer.send(b"before", "key")
+        producer.flush()
+        batch = wait_until(lambda: consumer.receive(1.0), message="the first message")
+        consumer.acknowledge(batch)
+        path = path_of(house.log_of(0))
+        if how == "terminate":
+            house.admin("POST", f"{path}/terminate")
+        else:
+            house.admin("DELETE", f"{path}?force=true")
+        producer.send(b"after", "key")
+        producer.flush()
+        found = wait_until(lambda: consumer.receive(1.0), message="the message behind the repair")
+
+    assert [message.payload for message in found.messages] == [b"after"]
+    assert house.ranges == ["0000-ffff"]

@@ -39,7 +39,7 @@ from controller.services.key_sampler import KeySampler, KeySampling
 from controller.services.load_collector import LoadCollector
 from controller.services.log_trimmer import LogTrimmer
 from controller.services.mirror import MirrorLoop
-from controller.services.reconciler import Verifier, verifier
+from controller.services.reconciler import Suspects, Verifier, verifier
 from controller.services.watches import feeds, layout_feed
 from controller.services.watches.feeds import Feeds
 from controller.services.watches.layout_feed import FedLayout, LayoutFeed
@@ -226,6 +226,7 @@ LOOPS: dict[str, Callable[[Bench, Path], Broken]] = {
     "bundle collector": _bundle_collector,
     "key counts": _key_counts,
     "keeper of queues": _keeper,
+    "suspects": lambda bench, _: Broken(Suspects(bench.store, bench.planes, SystemClock()), Suspects, "look"),
     "drain watch": lambda bench, _: Broken(
         DrainWatch(bench.store, bench.planes, lambda: ALL, SystemClock()), DrainWatch, "round"
     ),

@@ -84,6 +84,7 @@ def ago(seconds: float) -> int:
 
 instants = st.integers(0, 700).map(ago) | st.integers(-5, 700_000).map(lambda ms: NOW - ms)
 maybe_instants = st.none() | instants
+_keeps = st.tuples(st.just(ago(60)), st.sampled_from([ago(30), NOW, NOW + 1, ago(-30), ago(-7_200)]))
 _consumers = st.integers(0, 3) | st.integers(0, 24)
 _rates = st.sampled_from([0.0, 0.5, 1.0, 3.5, 4.0, 9.0, 10.0, 10.5, 14.0, 20.0, 25.0]) | st.floats(0, 30)
 
@@ -144,6 +145,9 @@ def situations(draw: st.DrawFn, *, strict: bool | None = None, busy: bool = True
     """Any life of a topic, any load, any consumers; rates lie around the thresholds of ``SMALL``."""
     layout = draw(layouts(max_changes=8))
     loads = {s.segment_id: draw(records()) for s in layout.active if draw(st.integers(0, 9)) > 0}
+    kept = (
+        {} if strict else {s.segment_id: draw(_keeps) for s in layout.active if draw(st.integers(0, 4)) > 3}
+    )
     return Situation(
         layout=layout,
         loads=loads,
@@ -153,6 +157,7 @@ def situations(draw: st.DrawFn, *, strict: bool | None = None, busy: bool = True
         in_flight=draw(_in_flight(layout)) if busy else (),
         capabilities=draw(st.sampled_from([Capabilities(), SHARED])),
         consumers_changed_at=draw(st.none() | st.sampled_from([LONG_AGO, NOW])),
+        kept=kept,
         now=NOW,
     )
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import secrets
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from sqlalchemy import make_url, text
 from controller.store.postgres import migrations
 from controller.store.topics import foreign_logs, holds
 from controller.store.topics.foreign_logs import ForeignLog
+from tests.support.bundle_brokers import staged_bench
 from tests.support.command_line import CommandLine
 from tests.support.landing import land_rates
 
@@ -366,3 +370,136 @@ def test_collectors_of_the_same_brokers_and_clocks_that_are_off_are_reported(cle
 
     cleave.execute("UPDATE cleave.load_reader SET seen_at = seen_at - interval '1 hour' WHERE name = 'two'")
     assert findings(cleave)["collectors"] == ("ok", "1 up: one")
+
+
+def test_files_that_were_moved_aside_are_reported(cleave: CommandLine, tmp_path: Path) -> None:
+    assert findings(cleave)["quarantine"] == ("ok", "no file was moved aside")
+    for area, name in (("landing", "older"), ("landing-bundles/topics", "foreign")):
+        root, _, kind = area.partition("/")
+        path = tmp_path / root / "_quarantine" / kind / "day=2026-11-26" / f"{name}.parquet"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"not Parquet")
+
+    level, sentence = findings(cleave)["quarantine"]
+
+    assert level == "note"
+    assert f"1 at {tmp_path / 'landing'}, the newest _quarantine/day=2026-11-26/older.parquet" in sentence
+    assert "-bundles, the newest _quarantine/topics/day=2026-11-26/foreign.parquet" in sentence
+
+
+def test_isolation_policies_without_a_broker_are_reported(
+    cleave: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with staged_bench() as bench:
+        cluster = bench.cluster
+        monkeypatch.setenv("CLEAVE_PULSAR_ADMIN_URL", f"http://{cluster.brokers[0]}")
+        monkeypatch.setenv("CLEAVE_PULSAR_CLUSTER", "staged")
+        assert findings(cleave)["isolation policies"] == ("ok", "none")
+
+        good = {"namespaces": ["acme/.*"], "primary": [r"127\.0\.0\.1"], "secondary": []}
+        lost = {"namespaces": ["shop/.*"], "primary": [r"127\.0\.0\.1:8080"], "secondary": ["gone"]}
+        parameters = {"policy_type": "min_available", "parameters": {"min_limit": "1"}}
+        policies = {
+            name: {**one, "auto_failover_policy": parameters}
+            for name, one in (("good", good), ("lost", lost))
+        }
+        cluster.isolation = {"good": policies["good"]}
+        assert findings(cleave)["isolation policies"] == ("ok", "1, each with an active broker")
+
+        cluster.isolation = policies
+        level, sentence = findings(cleave)["isolation policies"]
+
+    assert level == "note"
+    assert r"lost (primary 127\.0\.0\.1:8080)" in sentence
+    assert "good" not in sentence
+
+
+@pytest.mark.parametrize(
+    "login",
+    [
+        {"CLEAVE_AIRFLOW_TOKEN": "given"},
+        {"CLEAVE_AIRFLOW_USERNAME": "ann", "CLEAVE_AIRFLOW_PASSWORD": "secret"},
+    ],
+    ids=["token", "user"],
+)
+def test_airflow_is_checked_with_a_token_and_with_a_user(
+    cleave: CommandLine, monkeypatch: pytest.MonkeyPatch, login: dict[str, str]
+) -> None:
+    with airflow() as url:
+        monkeypatch.setenv("CLEAVE_AIRFLOW_URL", url)
+        assert findings(cleave)["airflow"] == ("ok", f"healthy at {url}")
+        assert "CLEAVE_AIRFLOW_USERNAME with CLEAVE_AIRFLOW_PASSWORD" in findings(cleave)["airflow DAGs"][1]
+
+        for name, value in login.items():
+            monkeypatch.setenv(name, value)
+        found = findings(cleave)
+
+    assert found["airflow"] == ("ok", f"healthy at {url}")
+    assert found["airflow DAGs"] == (
+        "note",
+        "paused: cleave_merge_pass; unpause with `airflow dags unpause NAME`",
+    )
+    assert found["airflow connection"] == ("ok", "connection `cleave` is stored")
+
+
+@pytest.mark.parametrize(
+    "login",
+    [
+        {"CLEAVE_AIRFLOW_TOKEN": "stale"},
+        {"CLEAVE_AIRFLOW_USERNAME": "ann", "CLEAVE_AIRFLOW_PASSWORD": "wrong-word"},
+    ],
+    ids=["token", "user"],
+)
+def test_a_login_that_airflow_refuses_is_wrong_and_not_shown(
+    cleave: CommandLine, monkeypatch: pytest.MonkeyPatch, login: dict[str, str]
+) -> None:
+    with airflow() as url:
+        for name, value in (login | {"CLEAVE_AIRFLOW_URL": url}).items():
+            monkeypatch.setenv(name, value)
+        found = findings(cleave)
+
+    level, sentence = found["airflow DAGs"]
+    assert level == "wrong"
+    assert "answered 401" in sentence
+    assert not any(word in sentence for word in ("stale", "wrong-word"))
+
+
+_DAGS = ("cleave_load_aggregation", "cleave_split_pass", "cleave_merge_pass", "cleave_maintenance")
+_DOCUMENTS = {
+    "/api/v2/monitor/health": {"metadatabase": {"status": "healthy"}, "triggerer": {"status": None}},
+    "/api/v2/dags": {"dags": [{"dag_id": one, "is_paused": one == "cleave_merge_pass"} for one in _DAGS]},
+    "/api/v2/connections": {"connections": [{"connection_id": "cleave"}]},
+}
+
+
+@contextmanager
+def airflow() -> Iterator[str]:
+    """Address of a server that answers as Airflow does: health to everybody, the rest to whoever has a token."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path, token = self.path.partition("?")[0], self.headers.get("Authorization")
+            if path == "/api/v2/monitor/health" or token == "Bearer given":
+                self._answer(200, _DOCUMENTS[path])
+            else:
+                self._answer(401, {})
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            is_right = self.path == "/auth/token" and body == {"username": "ann", "password": "secret"}
+            self._answer(201 if is_right else 401, {"access_token": "given"} if is_right else {})
+
+        def _answer(self, status: int, document: object) -> None:
+            content = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()

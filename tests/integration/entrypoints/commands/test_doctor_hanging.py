@@ -96,7 +96,14 @@ def test_whatever_hangs_it_answers_and_names_what_is_silent(frozen_database: str
     assert code == 1
     assert seconds < GENEROUS_SECONDS
     wrong = {check for check, (level, _) in found.items() if level == "wrong"}
-    assert wrong == {*OF_THE_DATABASE, "pulsar", "airflow", "airflow DAGs", "airflow connection"}
+    assert wrong == {
+        *OF_THE_DATABASE,
+        "pulsar",
+        "isolation policies",
+        "airflow",
+        "airflow DAGs",
+        "airflow connection",
+    }
     assert "timeout expired" in found["database"][1]
     assert "within 3 s" in found["pulsar"][1]
     assert found["spark"][0] == "ok", "the others are looked at"

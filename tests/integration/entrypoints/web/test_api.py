@@ -351,6 +351,20 @@ class TestWhatIsShown:
         wrong = http.post(f"{TOPIC}/decide", json={"changes": {"max_segments": 0}})
         assert (wrong.status_code, wrong.json()["kind"]) == (412, "InvalidPolicy")
 
+    def test_merges_leave_alone_what_a_split_keeps(self, bench: Bench, http: httpx.Client) -> None:
+        asked = {"segment_id": 0, "keep": "2h"}
+        bench.drive(http.post(f"{TOPIC}/split", json=asked).json()["operation_id"])
+        for segment_id in (1, 2, 3):
+            bench.execute(LOAD, topic_id=bench.topic_id, segment_id=segment_id, msg_rate_in=1)
+
+        verdict = http.post(f"{TOPIC}/decide", json={"lanes": ["merge"]}).json()["in_force"]
+        assert verdict["decisions"] == []
+        assert [(one["segment_id"], one["reason"]) for one in verdict["refusals"]] == [
+            (2, "kept-apart"),
+            (3, "kept-apart"),
+        ]
+        assert "of 2 h)" in verdict["refusals"][0]["how_far"]
+
     def test_operations_step_by_step(self, bench: Bench, http: httpx.Client) -> None:
         done = bench.reshape(splitting(0))
 

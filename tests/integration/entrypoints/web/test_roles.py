@@ -65,6 +65,7 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("GET", "/api/v1/namespaces/{tenant}/{namespace}/topics/watch"): Right.LOOK_UP,
     ("GET", f"{CLIENTS}/segments"): Right.LOOK_UP,
     ("POST", f"{CLIENTS}/key-counts"): Right.CONSUME,
+    ("POST", f"{CLIENTS}/suspects"): Right.CONSUME,
     ("GET", f"{CLIENTS}/subscriptions/{{subscription}}/queue"): Right.CONSUME,
     ("POST", f"{CLIENTS}/subscriptions/{{subscription}}/queue/drained"): Right.CONSUME,
     ("GET", f"{CLIENTS}/subscriptions/{{subscription}}/why"): Right.LOOK_UP,

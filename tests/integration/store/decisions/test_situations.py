@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection, text
@@ -10,17 +11,18 @@ from benchmarks.fleet import analyze, insert_fleet
 from controller.clock import to_ms
 from controller.domain.decision import RefusalReason
 from controller.domain.evaluator import decide
-from controller.domain.operation import OperationState
+from controller.domain.operation import Operation, OperationState
 from controller.domain.policy import AutoScalePolicy, PolicyOverride
-from controller.domain.reshape import ReshapeKind, plan_merge, plan_split
+from controller.domain.reshape import ReshapeKind, plan_heal, plan_merge, plan_split
 from controller.domain.situation import Capabilities, Situation
 from controller.store.decisions.situations import live_elsewhere, load_situations, lock_free_topics
+from controller.store.journal.operations import get_operation
 from controller.store.topics import holds, policies
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.ancestry import merge_depth_by_ancestry
 from tests.support.plans import plans_of, statements_of
 from tests.support.reports import milliseconds, report_load
-from tests.support.store_driver import StoreDriver
+from tests.support.store_driver import StoreDriver, request
 
 PLANES = {"embedded": Capabilities(max_children=4)}
 
@@ -54,6 +56,47 @@ def test_the_layout_is_that_of_the_active_segments_and_now_is_the_databases(driv
     assert (found.layout.epoch, found.layout.next_segment_id) == (whole.epoch, whole.next_segment_id)
     assert found.capabilities == PLANES["embedded"]
     assert before <= found.now <= to_ms(driver.sql("SELECT clock_timestamp()")[0][0])  # type: ignore[arg-type]
+
+
+def _split_to_keep(driver: StoreDriver, topic_id: int, segment_id: int) -> Operation:
+    """Intend a split whose segments are kept apart for two hours."""
+    wanted = replace(request(), keep_seconds=7_200)
+    return driver.intend_reshape(topic_id, lambda layout: plan_split(layout, segment_id), wanted).operation
+
+
+def test_what_lies_in_a_segment_of_a_split_to_keep_is_kept_until_then(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+    operation_id = driver.run(_split_to_keep(driver, topic_id, 0)).operation_id
+    [(since, until)] = driver.sql(
+        "SELECT intended_at, kept_until FROM inspect.operations WHERE operation_id = :id", id=operation_id
+    )
+    span = (to_ms(since), to_ms(until))
+
+    assert situation(driver, topic_id).kept == {1: span, 2: span}
+    driver.split(topic_id, 1)
+    driver.reshape(topic_id, lambda layout: plan_heal(layout, 2))
+    assert situation(driver, topic_id).kept == {3: span, 4: span, 5: span}
+    driver.reshape(topic_id, lambda layout: plan_merge(layout, 4, 5))
+    assert situation(driver, topic_id).kept == {3: span}, "a person joined what another kept apart"
+
+    driver.sql(
+        "UPDATE cleave.operation SET kept_until = intended_at WHERE operation_id = :id", id=operation_id
+    )
+    assert situation(driver, topic_id).kept == {}
+
+
+def test_a_split_that_was_given_up_keeps_nothing(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+    operation = _split_to_keep(driver, topic_id, 0)
+    assert situation(driver, topic_id).kept == {}
+    driver.sql(
+        "UPDATE cleave.operation SET deadline = intended_at WHERE operation_id = :id",
+        id=operation.operation_id,
+    )
+    assert driver.run(driver.do(get_operation, operation.operation_id)).state is OperationState.ABORTED
+    driver.split(topic_id, 0)
+
+    assert situation(driver, topic_id).kept == {}
 
 
 def test_a_topic_is_held_while_its_logs_have_to_be_compared(driver: StoreDriver) -> None:

@@ -43,3 +43,12 @@ def test_what_python_cannot_read_forbids() -> None:
     }
     unreadable = Isolation([IsolationPolicy("p", ("acme/shop",), (r"\p{Alpha}+",))], ACTIVE)
     assert (unreadable.allowed("acme/shop"), unreadable.shared) == (frozenset(), frozenset())
+
+
+def test_a_policy_without_an_active_broker_is_named() -> None:
+    port = IsolationPolicy("port", ("acme/other",), ("fast-1:8080",))
+    java_only = IsolationPolicy("java", ("acme/java",), (r"\p{Alpha}+",))
+
+    assert Isolation([SHOP, port, java_only], ACTIVE).without_broker == (port, java_only)
+    assert Isolation([SHOP], ACTIVE[2:]).without_broker == (), "a secondary broker is one"
+    assert Isolation([SHOP], ()).without_broker == (SHOP,)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from controller.domain.decision import Evaluation, Lane, Merge, Refusal, RefusalReason
+from controller.domain.decision import Evaluation, Lane, Merge, Refusal, RefusalReason, Split
 from controller.domain.evaluator import decide
 from controller.domain.hash_range import FULL_RANGE
 from controller.domain.layout import SegmentLayout
@@ -356,3 +356,29 @@ def test_many_pairs_add_up_the_topics_buckets_once() -> None:
 
     assert {refusal.reason for refusal in evaluation.refusals} == {RefusalReason.WOULD_IDLE_CONSUMER}
     assert Added.count < 10 * 200
+
+
+@pytest.mark.parametrize("policy", [AutoScalePolicy(), STRICT], ids=["cleave", "strict"])
+def test_segments_that_a_person_keeps_apart_are_merged_when_the_time_is_over(policy: AutoScalePolicy) -> None:
+    kept = {1: (ago(60), ago(-60)), 2: (ago(60), ago(-7_140))}
+    situation = replace(topic(10, 10, 10, 5_000, policy=policy), kept=kept)
+    gate = ("kept_since", ago(60))
+
+    assert ask(situation) == Evaluation(
+        refusals=(
+            Refusal(1, Lane.MERGE, RefusalReason.KEPT_APART, *gate, ago(-60), ago(-60), 0),
+            Refusal(2, Lane.MERGE, RefusalReason.KEPT_APART, *gate, ago(-7_140), ago(-7_140), 1),
+        ),
+        valid_until=ago(-60),
+    )
+    later = replace(topic(10, 10, 10, 5_000, policy=policy, now=ago(-60)), kept=kept)
+    assert ask(later).decisions == (Merge(0, 1, "cold"),)
+
+
+def test_a_kept_segment_is_split_and_hinders_no_other_merge() -> None:
+    kept = {0: (ago(60), ago(-60))}
+    hot = replace(topic(90_000, 10), kept=kept)
+    calm = replace(topic(10, 10, 10), kept=kept)
+
+    assert [type(act) for act in decide(hot).decisions] == [Split]
+    assert ask(calm).decisions == (Merge(1, 2, "cold"),)

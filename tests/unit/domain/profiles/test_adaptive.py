@@ -116,6 +116,26 @@ def test_capacity_is_given_back_when_waiting_has_cost_more_than_sealing() -> Non
     assert acts == (Recut((0, 1, 2, 3), (), "cold"), Recut((4, 5, 6, 7), (), "cold"))
 
 
+def test_segments_that_a_person_keeps_apart_are_in_no_act_with_others() -> None:
+    since, until = NOW - MINUTE, NOW + 119 * MINUTE
+    waits = replace(ring(0.2, 0.2, 0.2, 0.2, ticks=45), kept={1: (since, until)})
+    free = replace(ring(0.2, 0.2, 0.2, 0.2, ticks=45), kept={1: (since, NOW)})
+
+    evaluation = decide(waits)
+    assert evaluation.decisions == (Merge(2, 3, "cold"),)
+    assert evaluation.refusals == (
+        Refusal(1, Lane.MERGE, RefusalReason.KEPT_APART, "kept_since", since, until, until, 0),
+    )
+    assert {sealed_by(act) for act in decide(free).decisions} == {(0, 1), (2, 3)}
+
+
+def test_a_kept_segment_that_is_hot_is_split_by_itself() -> None:
+    alone = replace(ring(1.5, 0.05, 0.05, 0.05), kept={0: (NOW - MINUTE, NOW + 3)})
+
+    assert [sealed_by(act) for act in decide(alone).decisions] == [(0,)]
+    assert decide(alone).valid_until == NOW + 3
+
+
 def test_two_neighbours_that_become_one_are_a_merge() -> None:
     assert decide(ring(0.4, 0.4, 0.89, 0.89, ticks=45, policy=replace(POLICY, reseal_price_segment_seconds=4_000))).decisions == (
         Merge(0, 1, "cold"),

@@ -1,0 +1,131 @@
+"""Segments that clients report: a look at that log and no more, a repair where the log is really missing or closed."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.clock import SystemClock
+from controller.dataplane.base import LogState
+from controller.domain.errors import TopicNotFound
+from controller.domain.operation import OperationKind
+from controller.services.reconciler import Suspects, suspects
+from controller.services.segment_admin import splitting
+from tests.support.bench import TOPIC, Bench
+from tests.support.faulty_data_plane import FaultyDataPlane
+
+
+class HandClock(SystemClock):
+    """Monotonic time that a test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic_seconds(self) -> float:
+        return self.seconds
+
+
+def calls(plane: FaultyDataPlane) -> list[str]:
+    """Names of the calls so far."""
+    return [name for name, _ in plane.log]
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def plane(bench: Bench) -> FaultyDataPlane:
+    """The bench's plane; it counts calls."""
+    return FaultyDataPlane(bench.plane)
+
+
+@pytest.fixture
+def reported(bench: Bench, plane: FaultyDataPlane, clock: HandClock) -> Suspects:
+    bench.topic_with(segments=2)
+    return Suspects(bench.store, {bench.plane.name: plane.as_data_plane()}, clock)
+
+
+def test_a_closed_log_is_replaced(bench: Bench, reported: Suspects) -> None:
+    bench.plane.terminate_segment(bench.log_of(1))
+    reported.report(TOPIC, 1)
+
+    assert reported.look()
+    [operation] = bench.live_operations()
+    assert (operation.kind, operation.parent_ids) == (OperationKind.HEAL, (1,))
+
+
+def test_a_missing_log_is_made_once_more_with_its_subscriptions(bench: Bench, reported: Suspects) -> None:
+    bench.plane.delete_segment(bench.log_of(1))
+    reported.report(TOPIC, 1)
+
+    assert reported.look()
+    assert bench.plane.segment_state(bench.log_of(1)) is LogState.OPEN
+    assert list(bench.plane.list_subscriptions(bench.log_of(1))) == ["billing"]
+
+
+def test_a_false_report_costs_one_call_about_that_log(
+    bench: Bench, reported: Suspects, plane: FaultyDataPlane
+) -> None:
+    reported.report(TOPIC, 0)
+
+    assert reported.look()
+    assert calls(plane) == ["describe_logs"]
+    assert bench.live_operations() == []
+
+
+@pytest.mark.parametrize("segment_id", [0, 7])
+def test_a_segment_that_is_not_active_is_not_looked_at(
+    bench: Bench, reported: Suspects, segment_id: int
+) -> None:
+    bench.reshape(splitting(0))
+    reported.report(TOPIC, segment_id)
+
+    assert not reported.look()
+
+
+def test_what_an_operation_is_about_is_left_to_its_runner(
+    bench: Bench, reported: Suspects, plane: FaultyDataPlane
+) -> None:
+    bench.intend(splitting(0))
+    bench.plane.terminate_segment(bench.log_of(0))
+    reported.report(TOPIC, 0)
+
+    assert reported.look()
+    assert calls(plane) == []
+
+
+def test_a_topic_is_looked_at_seldom_however_often_it_is_reported(
+    bench: Bench, reported: Suspects, plane: FaultyDataPlane, clock: HandClock
+) -> None:
+    for _ in range(50):
+        reported.report(TOPIC, 0)
+        reported.report(TOPIC, 1)
+        reported.look()
+
+    assert len(calls(plane)) == 1
+    clock.seconds += suspects.TOPIC_SECONDS
+    assert reported.look()
+    assert not reported.look()
+    assert len(calls(plane)) == 2
+
+
+@pytest.mark.parametrize("bound", ["MOST_TOPICS", "MOST_SEGMENTS"])
+def test_no_more_wait_than_the_bounds(
+    bench: Bench,
+    reported: Suspects,
+    plane: FaultyDataPlane,
+    monkeypatch: pytest.MonkeyPatch,
+    bound: str,
+) -> None:
+    monkeypatch.setattr(suspects, bound, 0)
+    bench.plane.delete_segment(bench.log_of(1))
+    reported.report(TOPIC, 1)
+    reported.look()
+
+    assert calls(plane) == []
+
+
+def test_a_topic_that_is_not_there_is_refused(reported: Suspects) -> None:
+    with pytest.raises(TopicNotFound):
+        reported.report("topic://acme/shop/nothing", 0)
