@@ -48,6 +48,7 @@ class RefusalReason(StrEnum):
     MERGE_COOLDOWN = "merge-cooldown"
     REBUCKET_COOLDOWN = "rebucket-cooldown"
     BUCKET_IDLE_WINDOW = "bucket-idle-window"
+    CONSUMERS_JOINING = "consumers-joining"
     KEPT_APART = "kept-apart"
     COLD_WINDOW = "cold-window"  # began None: the record was not written as cold under these thresholds
     # What the profile `adaptive` weighs; segment-seconds are segments kept for a second.
@@ -69,13 +70,14 @@ class Split:
 
     `reason` is Pulsar's: `consumer-count` or the metric (`msgRateIn`, `byteRateIn`, `msgRateOut`, `byteRateOut`).
     `otherwise` is where it would be cut if the data plane could cut anywhere. It is None where the data plane can,
-    since the cut is made there.
+    since the cut is made there. `buckets`: entry buckets of each child; None for its share of the parent's.
     """
 
     segment_id: int
     at: tuple[int, ...] = ()
     reason: str = ""
     otherwise: tuple[int, ...] | None = None
+    buckets: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +91,8 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Rebucket:
-    """One segment to `bucket_count` entry buckets: `at-max-segments` or `below-split-rate-floor` where consumers lack some,
-    `idle-buckets` where nobody needs so many.
+    """One segment to `bucket_count` entry buckets: `consumer-count` (under `pip483` `at-max-segments` or `below-split-rate-floor`) where
+    consumers lack some, `idle-buckets` where nobody needs so many.
     """
 
     segment_id: int
@@ -102,12 +104,14 @@ class Rebucket:
 class Recut:
     """Adjacent segments cut anew at `at`, without any cut point joined; no profile of Pulsar's makes one.
 
-    `reason` is the metric, as of a split, or `cold`, as of a merge.
+    `reason` is the metric, as of a split, or `cold`, as of a merge. `buckets`: entry buckets of each child; None for its share of the
+    parents'.
     """
 
     segment_ids: tuple[int, ...]
     at: tuple[int, ...]
     reason: str = ""
+    buckets: int | None = None
 
 
 Decision = Split | Merge | Rebucket | Recut
@@ -126,13 +130,15 @@ def sealed_by(act: Decision) -> tuple[int, ...]:
 
 COLD = "cold"
 """The reason of acts that give capacity back."""
+CONSUMER_COUNT = "consumer-count"
+"""The reason of acts for consumers that have nothing to read."""
 
 
 def lane_of(act: Decision) -> Lane:
     """The lane that found the act."""
     if isinstance(act, Merge) or (isinstance(act, Recut) and act.reason == COLD):
         return Lane.MERGE
-    return Lane.CONSUMER if isinstance(act, Rebucket) or act.reason == "consumer-count" else Lane.LOAD
+    return Lane.CONSUMER if isinstance(act, Rebucket) or act.reason == CONSUMER_COUNT else Lane.LOAD
 
 
 @dataclass(frozen=True, slots=True)

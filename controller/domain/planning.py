@@ -12,10 +12,10 @@ def plan(act: Decision, layout: SegmentGraph, *, max_buckets: int) -> Reshape:
     """The act on the layout of the moment; raises what the planners raise."""
     match act:
         case Split(segment_id, at):
-            return reshape.plan_split(layout, segment_id, at or None)
+            return reshape.plan_split(layout, segment_id, at or None, buckets=act.buckets)
         case Merge(left_id, right_id):
             return reshape.plan_merge(layout, left_id, right_id, max_buckets)
         case Rebucket(segment_id, bucket_count):
             return reshape.plan_rebucket(layout, segment_id, bucket_count, max_buckets)
         case Recut(segment_ids, at):
-            return reshape.plan_recut(layout, segment_ids, at, max_buckets)
+            return reshape.plan_recut(layout, segment_ids, at, max_buckets, buckets=act.buckets)

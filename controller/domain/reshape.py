@@ -97,11 +97,17 @@ def _check_children(layout: SegmentGraph, parent_ids: Sequence[int], children: S
             )
 
 
-def plan_split(layout: SegmentGraph, segment_id: int, at: int | Sequence[int] | None = None) -> Reshape:
+def plan_split(
+    layout: SegmentGraph,
+    segment_id: int,
+    at: int | Sequence[int] | None = None,
+    *,
+    buckets: int | None = None,
+) -> Reshape:
     """1 → 2 at the midpoint (None) or at one cut point, 1 → k at several.
 
-    A cut point is the first hash of a child; several must ascend. Each child gets `max(1, N // k)`
-    buckets of equal width, laid out afresh, as in Pulsar for k = 2.
+    A cut point is the first hash of a child; several must ascend. Each child gets `buckets` entry buckets of equal width, laid out
+    afresh; None: `max(1, N // k)`, as in Pulsar for k = 2.
     """
     parent = _active(layout, segment_id)
     _demand_divisible(parent, 2)
@@ -117,7 +123,8 @@ def plan_split(layout: SegmentGraph, segment_id: int, at: int | Sequence[int] | 
         raise InvalidLayoutChange(
             f"segment {parent} cannot be split at {_hexadecimal(points)}: {error}"
         ) from error
-    buckets = entry_buckets.inherited_on_split(parent.bucket_count, len(ranges))
+    if buckets is None:
+        buckets = entry_buckets.inherited_on_split(parent.bucket_count, len(ranges))
     return Reshape(ReshapeKind.SPLIT, (segment_id,), _children(layout, ranges, buckets))
 
 
@@ -170,11 +177,13 @@ def plan_recut(
     parent_ids: Sequence[int],
     cut_points: Sequence[int],
     max_buckets: int = DEFAULT_MAX_BUCKETS,
+    *,
+    buckets: int | None = None,
 ) -> Reshape:
     """Re-cut n → m: the union of adjacent segments, cut anew; no cut point joins them all.
 
-    The parents' buckets are shared out equally, at least 1 and at most `max_buckets` a child. Refuses
-    cut points that leave the ranges as they are.
+    Each child gets `buckets` entry buckets; None: the parents' are shared out equally, at least 1 and at most `max_buckets` a child.
+    Refuses cut points that leave the ranges as they are.
     """
     parents = _active_parents(layout, parent_ids)
     union = _union(parents)
@@ -188,8 +197,9 @@ def plan_recut(
         raise InvalidLayoutChange(
             f"{_named(parent_ids)} are cut at {_hexadecimal(cut_points)} already; move a cut point"
         )
-    total = sum(parent.bucket_count for parent in parents)
-    buckets = min(entry_buckets.inherited_on_split(total, len(ranges)), max_buckets)
+    if buckets is None:
+        total = sum(parent.bucket_count for parent in parents)
+        buckets = min(entry_buckets.inherited_on_split(total, len(ranges)), max_buckets)
     return Reshape(ReshapeKind.RECUT, tuple(parent_ids), _children(layout, ranges, buckets))
 
 

@@ -36,6 +36,7 @@ class History:
     last_split_at: int | None = None
     last_merge_at: int | None = None
     last_rebucket_at: int | None = None
+    last_consumer_act_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class LiveReshape:
     parent_ids: tuple[int, ...]
     child_count: int
     started_at: int
+    child_places: int = 0
+    """Consumers that the children can serve; 0 where nobody counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +304,12 @@ def _read_load(value: Mapping[str, Any]) -> LoadRecord:
 
 
 def _write_flat(value: History | LiveReshape | Capabilities | Approval) -> dict[str, Any]:
-    return {f.name: getattr(value, f.name) for f in fields(value)}
+    written = {f.name: getattr(value, f.name) for f in fields(value)}
+    return {name: held for name, held in written.items() if held or name not in _LEFT_OUT}
+
+
+_LEFT_OUT = ("last_consumer_act_at", "child_places")
+"""Fields that are written only where they hold something."""
 
 
 def _read_reshape(value: Mapping[str, Any]) -> LiveReshape:
@@ -311,6 +319,7 @@ def _read_reshape(value: Mapping[str, Any]) -> LiveReshape:
         wholes(value["parent_ids"], "parent_ids"),
         whole(value["child_count"], "child_count"),
         whole(value["started_at"], "started_at", -MOST),
+        whole(value.get("child_places", 0), "child_places"),
     )
 
 

@@ -16,7 +16,7 @@ from controller.domain.entry_buckets import MOST_UNITS
 from controller.domain.hash_range import RING_SIZE
 from controller.domain.lanes.cooldowns import Cooldowns, Pause
 from controller.domain.load import LoadRecord, LoadStats
-from controller.domain.situation import Situation
+from controller.domain.situation import LiveReshape, Situation
 from controller.domain.split_points.midpoint import midpoint
 from controller.domain.whole_numbers import LARGEST_FLOAT
 
@@ -46,6 +46,7 @@ class Ground:
         "cooldowns",
         "held",
         "held_places",
+        "in_flight",
         "kept",
         "most_readers",
         "now",
@@ -82,6 +83,7 @@ class Ground:
         self.refusals: list[Refusal] = []
         self.valid_until: int | None = None
         self.busy: dict[int, int] = {}
+        self.in_flight: list[LiveReshape] = []
         self.segments_net = self.segments_high = self.segments_low = len(self.active)
         if situation.in_flight:
             self._count_in_flight()
@@ -98,6 +100,7 @@ class Ground:
         for reshape in self.situation.in_flight:
             if active_ids.isdisjoint(reshape.parent_ids):
                 continue  # committed already: the layout holds its children
+            self.in_flight.append(reshape)
             self.busy.update(dict.fromkeys(reshape.parent_ids, reshape.operation_id))
             added = reshape.child_count - len(reshape.parent_ids)
             self.segments_net += added

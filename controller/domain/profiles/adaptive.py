@@ -5,8 +5,8 @@ is relieved at once above the tolerance, and below it when its overload so far h
 given back when fewer segments would have saved more, within the memory, than sealing them costs. `ring_plan` weighs all
 of it at once and several acts may come of it, on disjoint segments.
 
-Consumers are served as by `pip483` (lane `consumer`), and its segments are left to it. Of the plan the load lane gives
-the reliefs and the merge lane the rest. Cooldowns and the cap on merges in a segment's ancestry play no part: the price
+Consumers are served first (`consumer_plan`), and the segments of those acts are in no other act; no other act takes a place that a
+consumer needs. Of the plan the load lane gives the reliefs and the merge lane the rest. Cooldowns and the cap on merges in a segment's ancestry play no part: the price
 of a reseal takes their place, and the budget of reconnections. A segment that nobody has reported lately is in no act.
 A segment that a person keeps apart may be split, and is in no act together with others.
 
@@ -21,6 +21,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from controller.domain.approvals import parts_of
 from controller.domain.decision import (
     COLD,
     Decision,
@@ -34,9 +35,9 @@ from controller.domain.decision import (
 )
 from controller.domain.hash_range import RING_SIZE, HashRange
 from controller.domain.key_sketch import as_bins
-from controller.domain.lanes import consumer
 from controller.domain.lanes.ground import Ground
 from controller.domain.load import METRICS, LoadStats
+from controller.domain.profiles import consumer_plan
 from controller.domain.profiles.ring_plan import (
     MAX_RUN,
     OVERLOAD_WEIGHT,
@@ -50,7 +51,7 @@ from controller.domain.profiles.ring_plan import (
 from controller.domain.situation import TICKS_OF_MEMORY
 from controller.domain.split_points.fewest import fewest_cuts
 
-CODE_VERSION = "adaptive-3"
+CODE_VERSION = "adaptive-4"
 
 SETTLE_TICKS = 1
 """A segment made so recently that is above its capacity was made too large: it is relieved without tolerance."""
@@ -76,12 +77,12 @@ _METRIC_NAMES = ("msgRateIn", "byteRateIn", "msgRateOut", "byteRateOut")
 
 def answer(ground: Ground, lanes: Collection[Lane]) -> tuple[Decision, ...]:
     """Acts on disjoint segments, those of consumers first; a lane that is not asked adds nothing."""
-    served = consumer.answer(ground) if Lane.CONSUMER in lanes else ()
+    served = consumer_plan.answer(ground) if Lane.CONSUMER in lanes else ()
     planned: tuple[Decision, ...] = ()
     if Lane.LOAD in lanes or Lane.MERGE in lanes:
         planned = _Planner(ground, lanes, served).answer()
     if Lane.CONSUMER in lanes and not served and not planned:
-        return consumer.fewer_buckets(ground)
+        return consumer_plan.fewer_buckets(ground)
     return (*served, *planned)
 
 
@@ -91,11 +92,14 @@ def _touched(acts: Sequence[Decision]) -> frozenset[int]:
 
 @dataclass(slots=True)
 class _Act:
-    """A run as an act: which members, where they are cut, and how many clients have to reconnect."""
+    """A run as an act: which members, where they are cut, and how many clients have to reconnect. `buckets`: entry buckets of each
+    child, where its share of the parents' would leave a consumer without one.
+    """
 
     run: Run
     cuts: tuple[int, ...]
     reconnections: float
+    buckets: int | None = None
 
 
 class _Planner:
@@ -105,7 +109,9 @@ class _Planner:
         """`served`: what consumers are given in this tick."""
         self._ground = ground
         self._lanes = lanes
-        self._segments_high = ground.segments_high + sum(isinstance(act, Split) for act in served)
+        self._segments_high = ground.segments_high + sum(
+            parts_of(act) - 1 for act in served if isinstance(act, Split)
+        )
         policy, situation = ground.policy, ground.situation
         self._scale = tuple(1 / limit for limit in ground.thresholds.split.rates)
         self._tick_seconds = max(policy.load_memory_seconds, TICKS_OF_MEMORY) / TICKS_OF_MEMORY
@@ -134,7 +140,7 @@ class _Planner:
         if sum(max(0, run.parts - run.length) for run in plan.runs) > room:
             crowded = replace(self._prices, target=max(TARGET_AT_THE_CAP, self._prices.target))
             plan = self._plan(crowded)
-        acts = self._affordable(self._fitting(self._as_acts(plan)))
+        acts = self._affordable(self._keeping_places(self._fitting(self._as_acts(plan))))
         self._explain(plan, acts)
         return tuple(self._decision(act) for act in acts)
 
@@ -261,7 +267,7 @@ class _Planner:
             if (Lane.LOAD if run.is_relief else Lane.MERGE) not in self._lanes:
                 continue
             cuts = self._cuts(run)
-            if cuts is not None:
+            if cuts is not None and not self._would_split_again(run, cuts):
                 acts.append(_Act(run, cuts, self._clients * run.length))
         return sorted(acts, key=lambda act: (not act.run.is_relief, -self._urgency(act)))
 
@@ -293,6 +299,22 @@ class _Planner:
             self._refuse_in_vain(run)
             return None
         return cuts
+
+    def _would_split_again(self, run: Run, cuts: tuple[int, ...]) -> bool:
+        """Whether a saving would make a segment above its capacity, as far as the loads of the members tell where the load lies."""
+        if run.is_relief or not cuts:
+            return False
+        members = self._members[run.first : run.first + run.length]
+        ranges = [one.hash_range for one in self._ground.active[run.first : run.first + run.length]]
+        for child in self._union(run).cut_many(cuts):
+            load = sum(
+                member.load * max(0, min(child.end, held.end) - max(child.start, held.start) + 1) / held.width
+                for member, held in zip(members, ranges, strict=True)
+            )
+            if load > 1:
+                self._refuse_run(run, RefusalReason.WOULD_SPLIT_AGAIN, "load", load, 1.0)
+                return True
+        return False
 
     def _refuse_in_vain(self, run: Run) -> None:
         """What cuts by the sketches would not change: a relief would relieve nobody, a saving overload somebody."""
@@ -348,6 +370,42 @@ class _Planner:
             fitting.append(act)
         return fitting
 
+    def _keeping_places(self, acts: Sequence[_Act]) -> list[_Act]:
+        """Acts after which every consumer that has a place still has one: children get more entry buckets for it, and a relief makes
+        as many of them as it needs for it.
+        """
+        ground = self._ground
+        if not ground.shared_buckets or not ground.consumers:
+            return list(acts)
+        there, most = consumer_plan.places(ground), consumer_plan.most_places(ground)
+        served = min(ground.consumers, there)
+        spare, kept = there - served, []
+        for act in acts:
+            before, share = self._places_of(act)
+            lost = before - (len(act.cuts) + 1) * share
+            if lost > spare:
+                parts = max(len(act.cuts) + 1, math.ceil((before - spare) / most))
+                if parts > len(act.cuts) + 1:
+                    if not act.run.is_relief:
+                        self._refuse_run(
+                            act.run, RefusalReason.WOULD_IDLE_CONSUMER, "places", there - lost, served
+                        )
+                        continue
+                    act.cuts = self._union(act.run).equal_cuts(parts)
+                act.buckets = math.ceil((before - spare) / parts)
+                lost = before - parts * act.buckets
+            spare -= max(0, lost)
+            kept.append(act)
+        return kept
+
+    def _places_of(self, act: _Act) -> tuple[int, int]:
+        """Consumers that the segments of the act can serve, and that each child could with its share of their entry buckets."""
+        ground, run = self._ground, act.run
+        counts = [one.bucket_count for one in ground.active[run.first : run.first + run.length]]
+        share = min(sum(counts) // (len(act.cuts) + 1), ground.policy.entry_bucket_max_per_segment)
+        before = sum(consumer_plan.places_of(ground, count) for count in counts)
+        return before, consumer_plan.places_of(ground, max(1, share))
+
     def _fewest(self) -> int:
         """Segments there must be; consumers that cannot share one need one each, as far as they have one now."""
         ground = self._ground
@@ -386,10 +444,10 @@ class _Planner:
         reason = self._hottest_metric(run) if run.is_relief else COLD
         if len(ids) == 1:
             at = () if self._ground.situation.capabilities.midpoint_only else act.cuts
-            return Split(ids[0], at, reason)
+            return Split(ids[0], at, reason, buckets=act.buckets)
         if len(ids) == 2 and not act.cuts:
             return Merge(*ids, reason)
-        return Recut(ids, act.cuts, reason)
+        return Recut(ids, act.cuts, reason, act.buckets)
 
     def _hottest_metric(self, run: Run) -> str:
         records = self._ground.records[run.first : run.first + run.length]

@@ -1,0 +1,239 @@
+"""The consumer lane of `adaptive`: one plan for all consumers, which no other lane undoes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, note
+from hypothesis import strategies as st
+
+from controller.domain.decision import Decision, Lane, Rebucket, RefusalReason, Split, lane_of, sealed_by
+from controller.domain.evaluator import decide
+from controller.domain.layout import SegmentLayout
+from controller.domain.load import LoadRecord, LoadStats
+from controller.domain.planning import plan
+from controller.domain.policy import AutoScalePolicy
+from controller.domain.reshape import ReshapeKind
+from controller.domain.situation import TICKS_OF_MEMORY, Capabilities, History, LiveReshape, Situation
+from tests.unit.domain.situations import NOW, ago, topic
+
+ADAPTIVE = AutoScalePolicy(
+    profile="adaptive", split_msg_rate_in=10_000, split_vs_rebucket_min_msg_rate_in=1_000
+)
+SHARED = Capabilities(max_children=64, recut=True, shared_buckets=True)
+ALONE = replace(SHARED, shared_buckets=False)
+BROKERS = Capabilities(midpoint_only=True)
+CONSUMERS = frozenset({Lane.CONSUMER})
+
+
+def acts(situation: Situation) -> list[Decision]:
+    """What the consumer lane says."""
+    return list(decide(situation, CONSUMERS).decisions)
+
+
+def asked(
+    *rates: float, consumers: int, buckets: int = 1, capabilities: Capabilities = SHARED, **more: object
+) -> Situation:
+    policy = replace(ADAPTIVE, **more.pop("policy", {}))  # type: ignore[call-overload]
+    return topic(
+        *rates, consumers=consumers, buckets=buckets, capabilities=capabilities, policy=policy, **more
+    )  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("situation", "expected"),
+    [
+        (asked(0, consumers=4, buckets=4), []),
+        (asked(0, consumers=5, buckets=4), [Rebucket(0, 8, "consumer-count")]),
+        (asked(0, 0, 0, 0, consumers=7), [Rebucket(0, 4, "consumer-count")]),
+        (asked(0, 300, 100, 0, consumers=5), [Rebucket(1, 2, "consumer-count")]),
+        (asked(0, consumers=3, policy={"split_vs_rebucket_min_msg_rate_in": 0}),
+         [Split(0, (21846, 43691), "consumer-count")]),
+        (asked(2_500, consumers=8, buckets=2), [Split(0, (32768,), "consumer-count", buckets=4)]),
+        (asked(9_000, consumers=8), [Split(0, tuple(range(8192, 65536, 8192)), "consumer-count")]),
+        (asked(9_000, consumers=8, policy={"max_segments": 2}), [Split(0, (32768,), "consumer-count", buckets=4)]),
+        (asked(0, 0, consumers=8, policy={"max_segments": 2}),
+         [Rebucket(0, 8, "consumer-count")]),
+        (asked(0, consumers=20, policy={"entry_bucket_max_per_segment": 8}),
+         [Split(0, (21846, 43691), "consumer-count", buckets=8)]),
+        (asked(0, consumers=200), [Split(0, (16384, 32768, 49152), "consumer-count", buckets=64)]),
+        (asked(0, 0, consumers=4, capabilities=ALONE), [Split(0, (10923, 21846), "consumer-count")]),
+        (asked(0, 0, consumers=4, capabilities=BROKERS),
+         [Split(0, (), "consumer-count"), Split(1, (), "consumer-count")]),
+    ],
+    ids=["enough", "next-few", "one-of-four", "the-busiest", "no-floor", "both", "rate-justifies-all", "cap", "slow-at-cap",
+         "small-buckets", "two-hundred", "alone", "broker-halves"],
+)  # fmt: skip
+def test_one_plan_serves_all(situation: Situation, expected: list[Decision]) -> None:
+    assert acts(situation) == expected
+
+
+def test_an_act_for_load_delays_nothing() -> None:
+    history = History(last_split_at=ago(1), last_merge_at=ago(1), last_rebucket_at=None)
+
+    assert acts(asked(0, consumers=9, history=history, consumers_changed_at=NOW))
+
+
+@pytest.mark.parametrize(("changed_ago", "acted_ago", "waits"), [
+    (0.0, 3.0, 0.5), (0.4, 3.0, 0.1), (0.5, 3.0, None), (0.0, 9.8, 0.2), (0.0, 10.0, None), (4.0, 3.0, None),
+])  # fmt: skip
+def test_consumers_that_come_after_an_act_are_collected(
+    changed_ago: float, acted_ago: float, waits: float | None
+) -> None:
+    history = History(last_consumer_act_at=ago(acted_ago))
+    evaluation = decide(
+        asked(0, consumers=9, history=history, consumers_changed_at=ago(changed_ago)), CONSUMERS
+    )
+
+    if waits is None:
+        assert evaluation.decisions
+        return
+    [refusal] = evaluation.refusals
+    assert refusal.reason is RefusalReason.CONSUMERS_JOINING
+    assert evaluation.valid_until == refusal.not_before == NOW + round(waits * 1000)
+
+
+def test_places_of_an_operation_under_way_count() -> None:
+    under_way = LiveReshape(7, ReshapeKind.SPLIT, (0,), 2, ago(1), child_places=16)
+    situation = asked(0, 0, consumers=17, in_flight=(under_way,), consumers_changed_at=ago(5))
+
+    assert acts(situation) == []
+    assert [sealed_by(act) for act in acts(replace(situation, stream_consumers={"orders": 18}))] == [(1,)]
+
+
+def test_what_no_cap_allows_is_said() -> None:
+    few = {"max_segments": 2, "entry_bucket_max_per_segment": 2}
+    evaluation = decide(asked(0, consumers=9, policy=few), CONSUMERS)
+
+    assert [act.buckets for act in evaluation.decisions if isinstance(act, Split)] == [2]
+    assert [(one.reason, one.value, one.needed) for one in evaluation.refusals] == [
+        (RefusalReason.AT_MAX_BUCKETS, 4, 9)
+    ]
+
+
+@dataclass
+class World:
+    """A topic with constant load and constant consumers, whose acts are carried out at once."""
+
+    situation: Situation
+    densities: tuple[float, ...]
+    made: list[tuple[int, Decision]] = field(default_factory=list)
+    tick: int = 0
+
+    def run(self, ticks: int) -> None:
+        """Decide and act once a minute."""
+        for _ in range(ticks):
+            self.tick += 1
+            for act in decide(self.situation).decisions:
+                self.made.append((self.tick, act))
+                self._perform(act)
+            self._pass_a_minute()
+
+    def _perform(self, act: Decision) -> None:
+        before, now = self.situation, self.situation.now
+        planned = plan(act, before.layout, max_buckets=before.policy.entry_bucket_max_per_segment)
+        history = before.history
+        if isinstance(act, Split):
+            history = replace(history, last_split_at=now)
+        if isinstance(act, Rebucket):
+            history = replace(history, last_rebucket_at=now)
+        if lane_of(act) is Lane.CONSUMER:
+            history = replace(history, last_consumer_act_at=now)
+        self.situation = replace(before, layout=before.layout.apply(planned, now), history=history)
+        self._measure()
+
+    def _pass_a_minute(self) -> None:
+        self.situation = replace(self.situation, now=self.situation.now + 60_000)
+        self._measure()
+
+    def _measure(self) -> None:
+        before, width = self.situation, 65_536 // len(self.densities)
+        loads, memory = {}, {}
+        for segment in before.layout.active:
+            stats = LoadStats(
+                sum(
+                    density
+                    * max(
+                        0,
+                        min(segment.hash_range.end + 1, (slot + 1) * width)
+                        - max(segment.hash_range.start, slot * width),
+                    )
+                    / width
+                    for slot, density in enumerate(self.densities)
+                )
+            )
+            loads[segment.segment_id] = LoadRecord(stats, before.now, None, before.now)
+            ticks = before.recent_loads.get(segment.segment_id, ())
+            memory[segment.segment_id] = (*ticks, stats)[-TICKS_OF_MEMORY:]
+        self.situation = replace(before, loads=loads, recent_loads=memory)
+
+    @property
+    def places(self) -> int:
+        """Consumers that can be served."""
+        if not self.situation.capabilities.shared_buckets:
+            return len(self.situation.layout.active)
+        return sum(min(segment.bucket_count, 64) for segment in self.situation.layout.active)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    """Any mix of load, consumers, entry buckets, caps and floors."""
+    densities = tuple(
+        draw(st.lists(st.sampled_from([0.0, 50.0, 900.0, 4_000.0, 9_500.0]), min_size=8, max_size=8))
+    )
+    policy = replace(
+        ADAPTIVE,
+        min_segments=draw(st.sampled_from([1, 2])),
+        max_segments=draw(st.sampled_from([2, 4, 16, 64])),
+        split_vs_rebucket_min_msg_rate_in=draw(st.sampled_from([0.0, 1_000.0])),
+        entry_bucket_max_per_segment=draw(st.sampled_from([1, 2, 8, 1024])),
+    )
+    layout = SegmentLayout.initial(
+        draw(st.integers(1, 2)),
+        bucket_budget=draw(st.sampled_from([1, 4])),
+        max_buckets=policy.entry_bucket_max_per_segment,
+        now=0,
+    )
+    situation = Situation(
+        layout=layout,
+        loads={},
+        stream_consumers={"orders": draw(st.sampled_from([0, 1, 3, 7, 9, 33, 50, 200]))},
+        policy=policy,
+        capabilities=draw(st.sampled_from([SHARED, ALONE])),
+        consumers_changed_at=NOW - 1_000,
+        now=NOW,
+    )
+    world = World(situation, densities)
+    world._measure()  # noqa: SLF001
+    return world
+
+
+def most_places(world: World) -> int:
+    """Consumers that the caps allow."""
+    policy = world.situation.policy
+    each = min(policy.entry_bucket_max_per_segment, 64) if world.situation.capabilities.shared_buckets else 1
+    return policy.max_segments * each
+
+
+@given(world=worlds())
+def test_every_consumer_that_the_caps_allow_is_served_by_two_acts_at_most(world: World) -> None:
+    consumers = max(world.situation.stream_consumers.values())
+    world.run(3)
+    note(f"{world.made}")
+
+    assert world.places >= min(consumers, most_places(world))
+    times = {tick for tick, act in world.made if lane_of(act) is Lane.CONSUMER}
+    assert len(times) <= 2
+
+
+@given(world=worlds())
+def test_with_constant_load_and_consumers_nothing_more_is_done_after_settling(world: World) -> None:
+    consumers = max(world.situation.stream_consumers.values())
+    world.run(240)
+    settled = len(world.made)
+    world.run(120)
+    note(f"{world.made}")
+
+    assert world.made[settled:] == []
+    assert world.places >= min(consumers, most_places(world))
