@@ -19,7 +19,9 @@ import httpx_sse
 
 from controller.domain import errors
 from controller.domain.bearer import bearer_token
-from controller.domain.errors import CleaveError, Retryable, StoreUnavailable, Terminal
+from controller.domain.errors import CleaveError, InvalidInput, Retryable, StoreUnavailable, Terminal
+from controller.domain.shown import shown
+from controller.domain.utf8 import utf8
 
 MOST_REDIRECTS = 3
 MOST_IDLE_CONNECTIONS = 16
@@ -65,7 +67,7 @@ class Servers:
     ) -> None:
         """`urls` are workers' addresses, any of them; `token` is asked for anew at each call if it is a function."""
         if not urls:
-            raise errors.InvalidInput("no address of a worker; give one or more, such as http://cleave:8470")
+            raise InvalidInput("no address of a worker; give one or more, such as http://cleave:8470")
         self._urls = [url.rstrip("/") for url in urls]
         self._token = token if callable(token) else bearer_token(token, "the token")
         self._timeout = httpx.Timeout(call_timeout_seconds)
@@ -183,14 +185,19 @@ class Servers:
         """The answer, wherever the client is sent for it. (The library would leave out the token at another worker.)"""
         for _ in range(MOST_REDIRECTS + 1):
             token = self._token if isinstance(self._token, str) else bearer_token(self._token(), "the token")
-            request = http.build_request(
-                method,
-                url,
-                json=document,
-                params=query,
-                headers={**(headers or {}), "Authorization": f"Bearer {token}"},
-                timeout=timeout,
-            )
+            try:
+                request = http.build_request(
+                    method,
+                    url,
+                    json=document,
+                    params=query,
+                    headers={**(headers or {}), "Authorization": f"Bearer {token}"},
+                    timeout=timeout,
+                )
+            except UnicodeEncodeError as error:
+                raise InvalidInput(
+                    f"{shown(error.object)} has no UTF-8 form and cannot be sent; correct it"
+                ) from error
             answer = http.send(request, stream=True)
             if answer.status_code != 307:
                 return answer
@@ -200,8 +207,8 @@ class Servers:
 
 
 def path_part(name: str) -> str:
-    """A name as one part of a path. Dots alone are encoded too: a library would take them for the directory above."""
-    encoded = quote(name, safe="")
+    """A name as one part of a path. Dots alone are encoded too: a library would take them for the directory above. Raises InvalidInput."""
+    encoded = quote(utf8(name, "name"), safe="")
     return encoded if encoded.strip(".") else encoded.replace(".", "%2E")
 
 
@@ -214,9 +221,7 @@ def topic_path(topic: str) -> str:
     """Where a topic is found. Raises InvalidInput for what is no `topic://tenant/namespace/name`."""
     parts = topic.removeprefix("topic://").split("/")
     if not topic.startswith("topic://") or len(parts) != 3 or not all(parts):
-        raise errors.InvalidInput(
-            f"{topic!r} is not a scalable topic; name it as topic://tenant/namespace/name"
-        )
+        raise InvalidInput(f"{topic!r} is not a scalable topic; name it as topic://tenant/namespace/name")
     return "/api/v1/topics/" + "/".join(path_part(part) for part in parts)
 
 

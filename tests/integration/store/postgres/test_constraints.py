@@ -61,6 +61,17 @@ BAD_INPUT: list[tuple[str, type[CleaveError], str]] = [
         "a JSON object",
     ),
     (
+        "INSERT INTO cleave.topic (name, namespace, next_segment_id) VALUES ('topic://t/n/x/y', 't/n', 1)",
+        InvalidInput,
+        "without spaces or other slashes",
+    ),
+    (
+        """INSERT INTO cleave.topic (name, namespace, next_segment_id)
+           SELECT 'topic://t/n/' || string_agg(chr(20000 + 7 * i), ''), 't/n', 1 FROM generate_series(1, 1500) AS i""",
+        InvalidInput,
+        "index row size",
+    ),
+    (
         "INSERT INTO cleave.subscription (topic_id, name, created_epoch) VALUES (1, 'a b', 0)",
         InvalidInput,
         "no spaces",
@@ -74,6 +85,11 @@ BAD_INPUT: list[tuple[str, type[CleaveError], str]] = [
         "INSERT INTO cleave.subscription (topic_id, name, created_epoch) VALUES (404, 's', 0)",
         NotFound,
         r"\(topic_id\)=\(404\)",
+    ),
+    (
+        "INSERT INTO cleave.consumer (topic_id, subscription, name) VALUES (1, 'nobody', 'a/b')",
+        InvalidInput,
+        "no spaces and no slashes",
     ),
     (
         "INSERT INTO cleave.consumer (topic_id, subscription, name) VALUES (1, 'nobody', 'c')",
