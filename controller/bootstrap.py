@@ -450,6 +450,7 @@ def build_airflow_rest(settings: Settings) -> AirflowRest | None:
             bearer_token(token.get_secret_value(), "CLEAVE_AIRFLOW_TOKEN") if token else None,
             settings.airflow_username,
             password.get_secret_value() if password else None,
+            settings.airflow_proxy.get_secret_value() if settings.airflow_proxy else None,
         )
     )
 
