@@ -15,7 +15,7 @@ CREATE TABLE cleave.consumer (
     subject         text,
     PRIMARY KEY (topic_id, subscription, name),
     CONSTRAINT consumer_of_subscription FOREIGN KEY (topic_id, subscription) REFERENCES cleave.subscription ON DELETE CASCADE,
-    CONSTRAINT consumer_name_form CHECK (name ~ '^[^/[:space:]]+$')
+    CONSTRAINT consumer_name_form CHECK (name ~ '^[^[:space:]]+$')
 );
 COMMENT ON COLUMN cleave.consumer.incarnation IS 'Which process of that name registered; empty where nobody said.';
 COMMENT ON COLUMN cleave.consumer.disconnected_at IS
@@ -24,7 +24,7 @@ COMMENT ON COLUMN cleave.consumer.subject IS
     'Subject of the token that began the session; NULL where the consumer was registered without a token.';
 COMMENT ON CONSTRAINT consumer_of_subscription ON cleave.consumer IS
     'A consumer registers with a subscription that exists; create it first.';
-COMMENT ON CONSTRAINT consumer_name_form ON cleave.consumer IS 'A consumer name is not empty and has no spaces and no slashes.';
+COMMENT ON CONSTRAINT consumer_name_form ON cleave.consumer IS 'A consumer name is not empty and has no spaces.';
 CREATE TRIGGER consumer_name_is_printable BEFORE INSERT ON cleave.consumer
     FOR EACH ROW WHEN (NOT cleave.is_name(NEW.name)) EXECUTE FUNCTION cleave.demand_name();
 
