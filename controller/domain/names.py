@@ -98,9 +98,10 @@ def demand_namespace(text: str) -> str:
 
 def demand_topic(text: str) -> str:
     """Return `topic://tenant/namespace/name` itself. Raises InvalidInput."""
-    tenant, _, rest = text.removeprefix("topic://").partition("/")
-    namespace, slash, name = rest.partition("/")
-    if not text.startswith("topic://") or not slash:
+    if not text:
+        raise InvalidInput("the topic is empty; give it a name")
+    tenant, namespace, name, *_ = *text.removeprefix("topic://").split("/", 2), "", ""
+    if not (text.startswith("topic://") and tenant and namespace and name):
         raise InvalidInput(f"{shown(text)} is no topic; write topic://tenant/namespace/name")
     _demand_bytes("topic", text, MOST_TOPIC_BYTES)
     demand_namespace(f"{tenant}/{namespace}")

@@ -70,8 +70,9 @@ def test_a_name_in_a_path_has_no_slash(kind: str) -> None:
     [
         ("topic://t/n", "write topic://tenant/namespace/name"),
         ("persistent://t/n/x", "write topic://tenant/namespace/name"),
-        ("topic://t/n/", "the topic is empty"),
-        ("topic:///n/x", "the tenant is empty"),
+        ("topic://t/n/", "write topic://tenant/namespace/name"),
+        ("topic:///n/x", "write topic://tenant/namespace/name"),
+        ("", "the topic is empty"),
         ("topic://t/n/x/y", "slash"),
         ("topic://t/../x", "only dots"),
         (f"topic://t/n/{'x' * (LONGEST_NAME + 1)}", "500 at most"),
