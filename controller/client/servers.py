@@ -23,6 +23,7 @@ from controller.domain.errors import CleaveError, InvalidInput, Retryable, Store
 from controller.domain.proxies import Proxy, through
 from controller.domain.shown import shown
 from controller.domain.utf8 import utf8
+from controller.forks import OneProcess, Renewed
 
 MOST_REDIRECTS = 3
 MOST_IDLE_CONNECTIONS = 16
@@ -37,8 +38,10 @@ _KINDS: Mapping[str, type[CleaveError]] = {
 }
 
 
-class EventFeed:
+class EventFeed(OneProcess):
     """The events of one stream; for one thread, but that any may hang up."""
+
+    _endings = frozenset({"hang_up"})
 
     def __init__(self, answer: httpx.Response, through: str = "") -> None:
         """`through` is how a message names the proxy."""
@@ -61,8 +64,8 @@ class EventFeed:
                 found.shutdown(socket.SHUT_RDWR)
 
 
-class Servers:
-    """Safe to share between threads; connects at the first call."""
+class Servers(Renewed):
+    """Safe to share between threads, and with forked processes: each has connections of its own. Connects at the first call."""
 
     def __init__(
         self,
@@ -82,11 +85,20 @@ class Servers:
         self._timeout = httpx.Timeout(call_timeout_seconds)
         self._tls = httpx.create_ssl_context()
         self._proxy = None if proxy is None else Proxy.of(proxy)
+        self._first = 0
+        self._begin()
+
+    def _begin(self) -> None:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=MOST_IDLE_CONNECTIONS)
         self._http = self._new_client(timeout=self._timeout, limits=limits)
         self._feeds: set[EventFeed] = set()
         self._lock = threading.Lock()
-        self._first = 0
+
+    def _begin_in_child(self) -> None:
+        is_closed = self._http.is_closed
+        self._begin()
+        if is_closed:
+            self._http.close()
 
     @property
     def count(self) -> int:
