@@ -460,6 +460,7 @@ def airflow_login(settings: Settings) -> AirflowLogin | None:
         bearer_token(token.get_secret_value(), "CLEAVE_AIRFLOW_TOKEN") if token else None,
         username if has_user else None,
         password.get_secret_value() if password is not None and has_user else None,
+        settings.airflow_proxy.get_secret_value() if settings.airflow_proxy else None,
     )
 
 

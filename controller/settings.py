@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from controller.bundles.domain.splitting.algorithms.registry import SPLIT_ALGORITHMS
 from controller.domain.errors import InvalidInput
+from controller.domain.proxies import Proxy
 from controller.postgres.address import DatabaseAddress
 
 SHORTEST_STATEMENT_SECONDS = 5.0
@@ -74,6 +75,8 @@ class Settings(BaseSettings):
     """Token of `cleave token` that commands show there; of role reader to see, operator or admin to change."""
     api_token_file: str | None = None
     """A file with the token, which wins over the token itself."""
+    api_proxy: SecretStr | None = None
+    """Proxy through which commands ask there, `http://host:port`. Unset: none, whatever `HTTP_PROXY` and the like say."""
 
     api_secret: SecretStr | None = None
     """Signs the tokens of applications and people; 32 characters or more, the same for every worker. Unset: none served."""
@@ -206,6 +209,8 @@ class Settings(BaseSettings):
     """User who may read assets and create asset events."""
     airflow_password: SecretStr | None = None
     """The user's password."""
+    airflow_proxy: SecretStr | None = None
+    """Proxy through which Airflow is asked, `http://host:port`. Unset: none, whatever `HTTP_PROXY` and the like say."""
 
     @field_validator("database_url", "loader_url", "embedded_url")
     @classmethod
@@ -213,6 +218,16 @@ class Settings(BaseSettings):
         if value is not None:
             try:
                 DatabaseAddress.of(value.get_secret_value())
+            except InvalidInput as error:
+                raise ValueError(error.message) from None
+        return value
+
+    @field_validator("api_proxy", "airflow_proxy")
+    @classmethod
+    def _is_proxy(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            try:
+                Proxy.of(value.get_secret_value())
             except InvalidInput as error:
                 raise ValueError(error.message) from None
         return value

@@ -98,6 +98,10 @@ class AdoptionResponse(OperationResponse):
         default=[], description="Producers that are connected: stop them first, or cut them off."
     )
     consumers: list[str] = Field(default=[], description="Consumers that are connected.", examples=[["a"]])
+    unserved: list[str] = Field(
+        default=[],
+        description="Subscriptions that no consumer of Cleave could read, with the reason: delete them first.",
+    )
 
     def sentence(self) -> str:
         """See `Response`."""
@@ -105,8 +109,10 @@ class AdoptionResponse(OperationResponse):
             return super().sentence()
         connected = [*self.producers, *self.consumers]
         stop = f"; stop {', '.join(connected)} first, or give cut_off" if connected else ""
+        delete = f"; it would be refused, because {'; '.join(self.unserved)}" if self.unserved else ""
         return (
-            f"{', '.join(self.closes)} would end; {self.topic} would have {len(self.creates)} segments{stop}"
+            f"{', '.join(self.closes)} would end; {self.topic} would have {len(self.creates)} segments"
+            f"{stop}{delete}"
         )
 
 
@@ -133,7 +139,7 @@ class AttachmentResponse(OperationResponse):
 
 
 def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
-    """A dry run names the connected clients and does not refuse for them. Raises as `topic_adoption.plan` and `adopt`."""
+    """A dry run names the connected clients and the subscriptions that cannot be served, and does not refuse for them. Raises as `topic_adoption.plan` and `adopt`."""
     planes = context.app.planes
     plan = topic_adoption.plan(
         planes, request.old, topic=request.topic, segments=request.segments, data_plane=request.data_plane
@@ -157,6 +163,7 @@ def adopt(context: Context, request: AdoptTopic) -> AdoptionResponse:
         },
         producers=list(old.producers),
         consumers=list(old.consumers),
+        unserved=list(plan.unserved.values()),
     )
 
 

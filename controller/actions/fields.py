@@ -26,7 +26,7 @@ from controller.domain.names import (
     topic_name,
 )
 from controller.domain.shown import shown
-from controller.domain.utf8 import utf8
+from controller.domain.utf8 import demand_utf8
 from controller.domain.whole_numbers import MOST
 
 PATH_FORMS: Mapping[str, str] = MappingProxyType(
@@ -194,23 +194,11 @@ RequestT = TypeVar("RequestT", bound=BaseModel)
 def fill_in(model: type[RequestT], values: Mapping[str, object]) -> RequestT:
     """Return the request with these values. Raises InvalidInput: one line that names each wrong field and its error."""
     for name, value in values.items():
-        _demand_utf8(name, value)
+        demand_utf8(value, name)  # it could neither be stored nor printed
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
         raise InvalidInput("; ".join(_sentence(model, problem) for problem in error.errors())) from error
-
-
-def _demand_utf8(name: str, value: object) -> None:
-    """JSON can carry half of a surrogate pair, which could neither be stored nor printed."""
-    if isinstance(value, str):
-        utf8(value, name)
-    elif isinstance(value, Mapping):
-        for pair in value.items():
-            _demand_utf8(name, pair)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            _demand_utf8(name, part)
 
 
 def _sentence(model: type[BaseModel], problem: Mapping[str, Any]) -> str:

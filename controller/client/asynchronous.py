@@ -25,6 +25,7 @@ from controller.client.producer import Producer
 from controller.client.queue_consumer import QueueConsumer, QueuedMessage
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.domain.errors import InvalidInput
+from controller.forks import OneProcess
 
 SLICE_SECONDS = 0.05
 """A waiting `receive` holds the thread no longer than this at a time, so that other calls have their turn."""
@@ -50,7 +51,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class AsyncClient(Generic[Client]):
+class AsyncClient(OneProcess, Generic[Client]):
     """One client and the thread that it lives in, from the beginning of `async with` to its end. For one event loop."""
 
     def __init__(self, make: Callable[[], Client]) -> None:
@@ -61,6 +62,7 @@ class AsyncClient(Generic[Client]):
         self._ended: Future[None] | None = None
 
     async def __aenter__(self) -> Self:
+        self._demand_maker()
         try:
             await self._in_thread(self._open)
         except BaseException:

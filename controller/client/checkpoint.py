@@ -17,9 +17,13 @@ from typing import Any, Self
 from controller.dataplane.base import Position
 from controller.domain.errors import InvalidInput
 from controller.domain.shown import shown
+from controller.domain.utf8 import utf8
+from controller.domain.whole_numbers import MOST, from_digits, whole
 
 VERSION, OF_A_MEMBER = 1, 2
 """Of what `to_bytes` gives; that of a member of a group has generations, too, which an older library would not know of."""
+MOST_DONE = 2**22
+"""Segments that a checkpoint may say are done; a damaged one could name more than fit into memory."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +57,9 @@ class Checkpoint:
     def from_bytes(cls, kept: bytes) -> Self:
         """What `to_bytes` gave. Raises InvalidInput for anything else, and for what a newer version wrote."""
         try:
-            document = json.loads(kept)
-            version = document["cleave_checkpoint"]
-        except (ValueError, KeyError, TypeError):
+            document = json.loads(kept, object_pairs_hook=_without_repeats)
+            version = whole(document["cleave_checkpoint"], "version")
+        except (ValueError, KeyError, TypeError, RecursionError, InvalidInput):
             raise InvalidInput(
                 f"{shown(kept)} is no checkpoint; give what `Checkpoint.to_bytes` gave"
             ) from None
@@ -65,20 +69,22 @@ class Checkpoint:
             )
         try:
             return cls._from_document(document)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, InvalidInput) as error:
             raise InvalidInput(f"a checkpoint that is damaged ({error}); give an earlier one") from None
 
     @classmethod
     def _from_document(cls, document: Mapping[str, Any]) -> Self:
-        positions = {int(i): _position(at) for i, at in document["positions"].items()}
-        done = frozenset(i for first, last in document["done"] for i in range(int(first), int(last) + 1))
+        positions = {_segment_id(i): _position(at) for i, at in document["positions"].items()}
+        done = _segments_of(document["done"])
         if done & positions.keys():
             raise ValueError(f"segment {min(done & positions.keys())} is done and is not")
-        generations = {int(i): int(at) for i, at in document.get("generations", {}).items()}
+        generations = {
+            _segment_id(i): whole(at, "generation") for i, at in document.get("generations", {}).items()
+        }
         if generations.keys() - positions.keys():
             raise ValueError(f"segment {min(generations.keys() - positions.keys())} has no position")
-        topic_id, epoch = int(document["topic_id"]), int(document["epoch"])
-        return cls(topic_id, str(document["topic"]), epoch, positions, done, generations)
+        topic_id, epoch = whole(document["topic_id"], "topic_id"), whole(document["epoch"], "epoch")
+        return cls(topic_id, utf8(document["topic"], "topic").decode(), epoch, positions, done, generations)
 
 
 def merged(kept: Iterable[Checkpoint]) -> Checkpoint:
@@ -103,12 +109,39 @@ def merged(kept: Iterable[Checkpoint]) -> Checkpoint:
     return Checkpoint(newest.topic_id, newest.topic, newest.epoch, positions, done, generations)
 
 
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Raises ValueError for a name that stands in it twice: one of the two places would be lost."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands twice in an object")
+    return found
+
+
+def _segment_id(text: str) -> int:
+    number = from_digits(text)
+    if number is None or str(number) != text:
+        raise ValueError(f"segment {shown(text)}")
+    return number
+
+
+def _segments_of(runs: Any) -> frozenset[int]:
+    """The segments of `_runs`. Raises ValueError or InvalidInput for others; the number of segments is bounded before they are made."""
+    pairs = [
+        (whole(first, "first segment"), whole(last, "last segment", least=first)) for first, last in runs
+    ]
+    if any(later[0] <= earlier[1] for earlier, later in pairwise(pairs)):
+        raise ValueError("a segment is done twice")
+    if sum(last - first + 1 for first, last in pairs) > MOST_DONE:
+        raise ValueError(f"more than {MOST_DONE} segments are done")
+    return frozenset(i for first, last in pairs for i in range(first, last + 1))
+
+
 def _position(at: Any) -> Position | None:
     if at is None:
         return None
-    if not at or not all(type(part) is int for part in at):
-        raise ValueError(f"position {at!r}")
-    return tuple(at)
+    if not at or not isinstance(at, list):
+        raise ValueError(f"position {shown(at)}")
+    return tuple(whole(part, "a part of a position", least=-MOST) for part in at)
 
 
 def _runs(numbers: frozenset[int]) -> list[tuple[int, int]]:

@@ -35,6 +35,7 @@ from controller.domain.errors import (
     SegmentNotFound,
     StoreUnavailable,
 )
+from controller.forks import OneProcess
 
 PARALLEL_LOCATES = 4
 """Segments in which a place is looked up at once; all are needed, so one that hangs is waited for."""
@@ -72,7 +73,7 @@ class SegmentStatus:
     """When that began, in ISO 8601, where another member has it or nobody."""
 
 
-class CheckpointConsumer(ClosedByWith):
+class CheckpointConsumer(OneProcess, ClosedByWith):
     """For one thread; `pause` and `resume` may come from any."""
 
     def __init__(
@@ -162,6 +163,9 @@ class CheckpointConsumer(ClosedByWith):
             self._readers.close,
             lambda _seconds: self._watch.close(),
         )
+
+    def _described(self) -> str:
+        return f"CheckpointConsumer of {self._watch.found.topic}"
 
     # Where to begin.
 

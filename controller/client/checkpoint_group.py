@@ -35,6 +35,7 @@ from controller.domain.errors import (
     StoreUnavailable,
 )
 from controller.domain.hash_range import FULL_RANGE
+from controller.forks import OneProcess
 
 KeptValues = Callable[[], Iterable[Checkpoint | bytes]]
 """The newest checkpoint that was kept of each member, of those that are gone as well."""
@@ -76,7 +77,7 @@ class _Segment:
         return self.is_kept or not self.is_placed
 
 
-class CheckpointGroupConsumer(ClosedByWith):
+class CheckpointGroupConsumer(OneProcess, ClosedByWith):
     """One member of the group; for one thread, which must go on calling `receive` to take part."""
 
     def __init__(
@@ -210,6 +211,9 @@ class CheckpointGroupConsumer(ClosedByWith):
             self._readers.close,
             lambda seconds: self._session.close(seconds, leave=leave),
         )
+
+    def _described(self) -> str:
+        return f"CheckpointGroupConsumer of {self.topic}"
 
     # Following the leader.
 

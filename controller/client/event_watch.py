@@ -10,6 +10,7 @@ from typing import Any
 from controller.client.patience import Backoff
 from controller.client.servers import EventFeed, Servers, is_for_the_token
 from controller.domain.errors import Retryable, Terminal
+from controller.forks import OneProcess
 
 LEAVES_WITHIN_SECONDS = 2.0
 """The thread of what is closed is waited for no longer: a worker that is stopped may keep it for the length of a call."""
@@ -19,7 +20,7 @@ _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.1, 5.0
 _log = logging.getLogger(__name__)
 
 
-class EventWatch:
+class EventWatch(OneProcess):
     """From construction to `close`, in a thread of its own."""
 
     def __init__(

@@ -49,6 +49,7 @@ from controller.dataplane.base import LogClient, LogMessage, Position
 from controller.domain.deliveries import DeliveryEvent
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, InvalidInput
 from controller.domain.shown import shown
+from controller.forks import OneProcess
 
 _log = logging.getLogger(__name__)
 ACKNOWLEDGE_SECONDS = 0.1
@@ -129,7 +130,7 @@ class _Lane:
             self.troubled_messages = 0
 
 
-class KeyedWork(ClosedByWith):
+class KeyedWork(OneProcess, ClosedByWith):
     """For the consumer's thread, which goes on calling `turn` or `run`. Close it before the consumer."""
 
     def __init__(
@@ -217,6 +218,9 @@ class KeyedWork(ClosedByWith):
                 self._hear(timing.left_seconds)
         finally:
             self._settle_until(time.monotonic() + timing.goodbye_seconds)
+
+    def _described(self) -> str:
+        return f"KeyedWork of {self._consumer.topic}"
 
     def _settle_until(self, deadline: float) -> None:
         """Acknowledge what is done, and say what has ended in good order."""

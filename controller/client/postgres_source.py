@@ -20,6 +20,7 @@ from controller.domain.errors import StoreUnavailable, TopicNotFound, TopicNotLi
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.segment import Segment, SegmentState
+from controller.forks import Renewed
 
 CHANNELS = ("cleave_layout",)
 """Payloads begin with the topic's id, up to a colon where more follows."""
@@ -36,8 +37,10 @@ SELECT t.topic_id, t.state, t.data_plane, t.epoch, t.next_segment_id, {_SEGMENT_
 """  # noqa: S608 - constants only
 
 
-class PostgresSource:
-    """A `LayoutSource` on Cleave's database; connects at the first call, listens from the first watch on."""
+class PostgresSource(Renewed):
+    """A `LayoutSource` on Cleave's database; connects at the first call, listens from the first watch on. A forked process has watches
+    and connections of its own.
+    """
 
     def __init__(self, url: str | URL, *, call_timeout_seconds: float = 5.0) -> None:
         """`url` logs in as a member of role cleave_controller."""
@@ -50,6 +53,9 @@ class PostgresSource:
             away=StoreUnavailable,
             late=StoreUnavailable,
         )
+        self._begin_in_child()
+
+    def _begin_in_child(self) -> None:
         self._lock = threading.Lock()
         self._watches: dict[_Watch, tuple[int, Callable[[], None]]] = {}
         self._listener: PostgresListener | None = None

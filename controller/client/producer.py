@@ -44,6 +44,7 @@ from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_bytes, key_hash
 from controller.domain.names import demand_name
 from controller.domain.segment import Segment
+from controller.forks import OneProcess
 
 _log = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 5 * 1024 * 1024 - 64 * 1024
@@ -185,8 +186,10 @@ class _DelayedSends:
                 due = self._send_due()
 
 
-class Producer:
+class Producer(OneProcess):
     """One producer of one topic. Leaving the `with` block flushes. For one thread; it has others of its own that send."""
+
+    _guards_itself = frozenset({"send"})  # by `_is_closing`, which each message is asked for anyway
 
     def __init__(
         self,
@@ -278,6 +281,7 @@ class Producer:
         has no UTF-8 form or a message that is too long, leaves this message out. Raises Terminal once the producer is closed.
         """
         if self._is_closing:
+            self._demand_maker()
             self._end_unless_interrupted()
             raise self._closed()
         if len(payload) > MAX_MESSAGE_BYTES:
@@ -327,6 +331,13 @@ class Producer:
         """
         self._is_closing = True
         self._end_unless_interrupted()
+
+    def _begin_in_child(self) -> None:
+        super()._begin_in_child()
+        self._is_closing = True
+
+    def _described(self) -> str:
+        return f"Producer of {self._watch.snapshot.name}"
 
     def _end_unless_interrupted(self) -> None:
         if not self._is_interrupted():

@@ -37,6 +37,7 @@ from controller.domain.errors import (
     NotFound,
 )
 from controller.domain.names import demand_name
+from controller.forks import OneProcess
 
 SAY_AGAIN_SECONDS = 5.0
 """A segment that is drained and still in the list is said to be drained again after this time."""
@@ -161,7 +162,7 @@ class QueueStatus:
     in_hand: int
 
 
-class QueueConsumer(ClosedByWith):
+class QueueConsumer(OneProcess, ClosedByWith):
     """`receive` and `receive_many` are for one thread; messages may be acknowledged and given back in any."""
 
     def __init__(
@@ -292,6 +293,9 @@ class QueueConsumer(ClosedByWith):
                 self._readers.close,
                 self._stop_following,
             )
+
+    def _described(self) -> str:
+        return f"QueueConsumer of {self._watch.found.topic}"
 
     def _stop_following(self, seconds: float) -> None:
         self._watch.close()

@@ -19,7 +19,11 @@ import httpx_sse
 
 from controller.domain import errors
 from controller.domain.bearer import bearer_token
-from controller.domain.errors import CleaveError, Retryable, StoreUnavailable, Terminal
+from controller.domain.errors import CleaveError, InvalidInput, Retryable, StoreUnavailable, Terminal
+from controller.domain.proxies import Proxy, through
+from controller.domain.shown import shown
+from controller.domain.utf8 import utf8
+from controller.forks import OneProcess, Renewed
 
 MOST_REDIRECTS = 3
 MOST_IDLE_CONNECTIONS = 16
@@ -34,14 +38,17 @@ _KINDS: Mapping[str, type[CleaveError]] = {
 }
 
 
-class EventFeed:
+class EventFeed(OneProcess):
     """The events of one stream; for one thread, but that any may hang up."""
 
-    def __init__(self, answer: httpx.Response) -> None:
-        self._answer = answer
+    _endings = frozenset({"hang_up"})
+
+    def __init__(self, answer: httpx.Response, through: str = "") -> None:
+        """`through` is how a message names the proxy."""
+        self._answer, self._through = answer, through
 
     def __iter__(self) -> Iterator[httpx_sse.ServerSentEvent]:
-        where = self._answer.url.host
+        where = f"{self._answer.url.host}{self._through}"
         try:
             yield from httpx_sse.EventSource(self._answer).iter_sse()
         except httpx.HTTPError as error:
@@ -57,24 +64,41 @@ class EventFeed:
                 found.shutdown(socket.SHUT_RDWR)
 
 
-class Servers:
-    """Safe to share between threads; connects at the first call."""
+class Servers(Renewed):
+    """Safe to share between threads, and with forked processes: each has connections of its own. Connects at the first call."""
 
     def __init__(
-        self, urls: Sequence[str], token: str | Callable[[], str], *, call_timeout_seconds: float = 5.0
+        self,
+        urls: Sequence[str],
+        token: str | Callable[[], str],
+        *,
+        call_timeout_seconds: float = 5.0,
+        proxy: str | None = None,
     ) -> None:
-        """`urls` are workers' addresses, any of them; `token` is asked for anew at each call if it is a function."""
+        """`urls` are workers' addresses, any of them; `token` is asked for anew at each call if it is a function. Calls go through `proxy`,
+        and without one directly, whatever proxies the environment names.
+        """
         if not urls:
-            raise errors.InvalidInput("no address of a worker; give one or more, such as http://cleave:8470")
+            raise InvalidInput("no address of a worker; give one or more, such as http://cleave:8470")
         self._urls = [url.rstrip("/") for url in urls]
         self._token = token if callable(token) else bearer_token(token, "the token")
         self._timeout = httpx.Timeout(call_timeout_seconds)
         self._tls = httpx.create_ssl_context()
+        self._proxy = None if proxy is None else Proxy.of(proxy)
+        self._first = 0
+        self._begin()
+
+    def _begin(self) -> None:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=MOST_IDLE_CONNECTIONS)
-        self._http = httpx.Client(verify=self._tls, timeout=self._timeout, limits=limits)
+        self._http = self._new_client(timeout=self._timeout, limits=limits)
         self._feeds: set[EventFeed] = set()
         self._lock = threading.Lock()
-        self._first = 0
+
+    def _begin_in_child(self) -> None:
+        is_closed = self._http.is_closed
+        self._begin()
+        if is_closed:
+            self._http.close()
 
     @property
     def count(self) -> int:
@@ -101,17 +125,18 @@ class Servers:
                 body = answer.read()
                 return json.loads(body) if body else None
             except (httpx.HTTPError, ValueError) as error:
-                raise StoreUnavailable(f"{answer.url.host} has not answered whole: {error}", 0.1) from error
+                where = f"{answer.url.host}{through(self._proxy)}"
+                raise StoreUnavailable(f"{where} has not answered whole: {error}", 0.1) from error
 
     @contextmanager
     def events(self, path: str, *, query: Mapping[str, Any], silent_seconds: float) -> Iterator[EventFeed]:
         """A stream of events, as they come. StoreUnavailable when it breaks, or after `silent_seconds` without one."""
         timeout = httpx.Timeout(self._timeout.connect, read=silent_seconds)
         with (
-            httpx.Client(verify=self._tls) as http,
+            self._new_client() as http,
             self._answered(http, "GET", path, None, query, timeout) as answer,
         ):
-            feed = EventFeed(answer)
+            feed = EventFeed(answer, through(self._proxy))
             with self._lock:
                 self._feeds.add(feed)
             try:
@@ -127,6 +152,11 @@ class Servers:
             feeds = [*self._feeds]
         for feed in feeds:
             feed.hang_up()
+
+    def _new_client(self, **options: Any) -> httpx.Client:
+        """Nothing of the environment but its certificates: a proxy there is for the internet, and `NO_PROXY` may be more than the library reads."""
+        proxy = None if self._proxy is None else self._proxy.url
+        return httpx.Client(verify=self._tls, trust_env=False, proxy=proxy, **options)
 
     @contextmanager
     def _answered(
@@ -152,7 +182,7 @@ class Servers:
                 away = error
                 continue
             if answer.status_code >= 500:  # this one cannot just now; another may
-                refused = _error(answer)
+                refused = _error(answer, self._proxy)
                 answer.close()
                 continue
             if index:
@@ -160,7 +190,7 @@ class Servers:
                     self._first = (self._first + index) % len(self._urls)
             try:
                 if answer.status_code >= 300:
-                    raise _error(answer)
+                    raise _error(answer, self._proxy)
                 yield answer
             finally:
                 answer.close()
@@ -168,7 +198,8 @@ class Servers:
         if refused is not None:
             raise refused
         kind = type(away).__name__
-        raise StoreUnavailable(f"no worker answers at {', '.join(self._urls)}: {kind}: {away}", 0.2) from away
+        where = f"{', '.join(self._urls)}{through(self._proxy)}"
+        raise StoreUnavailable(f"no worker answers at {where}: {kind}: {away}", 0.2) from away
 
     def _sent(
         self,
@@ -183,14 +214,19 @@ class Servers:
         """The answer, wherever the client is sent for it. (The library would leave out the token at another worker.)"""
         for _ in range(MOST_REDIRECTS + 1):
             token = self._token if isinstance(self._token, str) else bearer_token(self._token(), "the token")
-            request = http.build_request(
-                method,
-                url,
-                json=document,
-                params=query,
-                headers={**(headers or {}), "Authorization": f"Bearer {token}"},
-                timeout=timeout,
-            )
+            try:
+                request = http.build_request(
+                    method,
+                    url,
+                    json=document,
+                    params=query,
+                    headers={**(headers or {}), "Authorization": f"Bearer {token}"},
+                    timeout=timeout,
+                )
+            except UnicodeEncodeError as error:
+                raise InvalidInput(
+                    f"{shown(error.object)} has no UTF-8 form and cannot be sent; correct it"
+                ) from error
             answer = http.send(request, stream=True)
             if answer.status_code != 307:
                 return answer
@@ -200,8 +236,8 @@ class Servers:
 
 
 def path_part(name: str) -> str:
-    """A name as one part of a path. Dots alone are encoded too: a library would take them for the directory above."""
-    encoded = quote(name, safe="")
+    """A name as one part of a path. Dots alone are encoded too: a library would take them for the directory above. Raises InvalidInput."""
+    encoded = quote(utf8(name, "name"), safe="")
     return encoded if encoded.strip(".") else encoded.replace(".", "%2E")
 
 
@@ -214,9 +250,7 @@ def topic_path(topic: str) -> str:
     """Where a topic is found. Raises InvalidInput for what is no `topic://tenant/namespace/name`."""
     parts = topic.removeprefix("topic://").split("/")
     if not topic.startswith("topic://") or len(parts) != 3 or not all(parts):
-        raise errors.InvalidInput(
-            f"{topic!r} is not a scalable topic; name it as topic://tenant/namespace/name"
-        )
+        raise InvalidInput(f"{topic!r} is not a scalable topic; name it as topic://tenant/namespace/name")
     return "/api/v1/topics/" + "/".join(path_part(part) for part in parts)
 
 
@@ -225,15 +259,15 @@ def consumer_path(topic: str, subscription: str, consumer: str) -> str:
     return f"{topic_path(topic)}/subscriptions/{path_part(subscription)}/consumers/{path_part(consumer)}"
 
 
-def _error(answer: httpx.Response) -> CleaveError:
-    """What a worker said, as the error it is."""
+def _error(answer: httpx.Response, proxy: Proxy | None) -> CleaveError:
+    """What a worker said, as the error it is; another server on the way answers without a reason."""
     try:
         said = json.loads(answer.read())
         reason, kind = str(said["reason"]), _KINDS.get(str(said.get("kind")))
     except (ValueError, KeyError, TypeError, httpx.HTTPError):
         after = answer.headers.get("Retry-After", "")
         again = f"; ask again in {after[:9]} s" if after.isdecimal() else ""
-        reason, kind = f"{answer.url.host} answered {answer.status_code}{again}", None
+        reason, kind = f"{answer.url.host}{through(proxy)} answered {answer.status_code}{again}", None
     if kind is None:
         kind = StoreUnavailable if answer.status_code >= 500 else Terminal
     if issubclass(kind, Retryable):

@@ -42,6 +42,7 @@ from controller.domain.errors import (
     Terminal,
 )
 from controller.domain.hash_range import HashRange
+from controller.forks import OneProcess
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class BucketStatus:
     """Messages that are unread in them, where they can be counted."""
 
 
-class StreamConsumer(ClosedByWith):
+class StreamConsumer(OneProcess, ClosedByWith):
     """One consumer of one subscription; for one thread, which goes on calling `receive`."""
 
     def __init__(
@@ -313,6 +314,9 @@ class StreamConsumer(ClosedByWith):
             self._stop_reading,
             lambda seconds: self._session.close(seconds, leave=leave),
         )
+
+    def _described(self) -> str:
+        return f"StreamConsumer of {self.topic}"
 
     def _stop_reading(self) -> None:
         self._stand_in.stop()

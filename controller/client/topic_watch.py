@@ -10,6 +10,7 @@ import msgspec
 from controller.client.event_watch import EventWatch
 from controller.client.servers import Servers, path_part
 from controller.domain.errors import InvalidInput
+from controller.forks import OneProcess
 
 Change = Callable[[frozenset[str], frozenset[str]], None]
 
@@ -23,7 +24,7 @@ class _Told(msgspec.Struct):
     added: list[str] = []
 
 
-class TopicWatch:
+class TopicWatch(OneProcess):
     """From construction to `close`. `topics` is what is known now; a worker that is away leaves it as it was."""
 
     def __init__(

@@ -27,6 +27,7 @@ from controller.domain.errors import (
     Retryable,
     Terminal,
 )
+from controller.forks import Renewed
 from controller.postgres.address import DatabaseAddress
 from controller.postgres.connection import NoAnswer, WatchedConnection, connect
 
@@ -38,8 +39,9 @@ _NOT_INSTALLED = frozenset(
 )
 
 
-class PostgresCalls:
-    """A pool of connections to one database, safe to share between threads; the first call connects.
+class PostgresCalls(Renewed):
+    """A pool of connections to one database, safe to share between threads; the first call connects. A forked process has a pool of its
+    own.
 
     No call takes longer than `call_timeout_seconds`, except that a first connection may take 2 s, libpq's least, for
     each address of each host. `away` and `late` are raised when the server is away and when the answer did not come in
@@ -69,6 +71,10 @@ class PostgresCalls:
             timeout=call_timeout_seconds / 2,
             reset_on_return=None,  # autocommit: there is nothing to roll back, and it would cost a round trip
         )
+
+    def _begin_in_child(self) -> None:
+        self._renewal = threading.Lock()
+        self._pool = self._pool.recreate()
 
     @contextmanager
     def statement(self, act: str) -> Iterator[psycopg2.extensions.cursor]:

@@ -18,6 +18,7 @@ from sqlalchemy import URL
 
 from controller import telemetry
 from controller.descriptors import readable
+from controller.forks import OneProcess
 from controller.postgres.address import DatabaseAddress
 from controller.postgres.connection import ANSWER_SECONDS, SILENT_SECONDS, WatchedConnection, connect
 from controller.postgres.notification import Notification
@@ -28,7 +29,7 @@ log = telemetry.get_logger(__name__)
 _RETRY_SECONDS = 0.5
 
 
-class PostgresListener:
+class PostgresListener(OneProcess):
     """Listens from `start` to `close`. The callbacks run in its thread and must not block. The listener connects again after a callback that raises."""
 
     def __init__(

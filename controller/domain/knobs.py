@@ -15,7 +15,8 @@ from controller.domain.whole_numbers import LARGEST_FLOAT
 
 KnobValue = bool | int | float | str
 
-_NON_FINITE = ("Infinity", "-Infinity", "NaN")
+NON_FINITE = ("Infinity", "-Infinity", "NaN")
+"""Texts of numbers that JSON cannot write."""
 
 
 def write_knob(value: KnobValue) -> KnobValue:
@@ -72,7 +73,7 @@ _WANTED = {bool: "true or false", int: "a whole number", float: "a number", str:
 
 
 def _read(knob: str, value: Any, kind: type, subject: str) -> KnobValue:
-    if kind is float and isinstance(value, str) and value in _NON_FINITE:
+    if kind is float and isinstance(value, str) and value in NON_FINITE:
         return float(value)
     wanted = misfit(value, kind)
     if wanted is not None:

@@ -2,7 +2,8 @@
 
 A name appears on terminals, in URLs, logs and pages. Each of its characters must therefore be visible: white space, control,
 formatting (bidirectional ones among them) and invisible characters are refused, and so is a path part `.` or `..`, which a client
-would resolve. `cleave.is_name` in PostgreSQL is the same rule; a test compares both for every code point.
+would resolve. `cleave.is_name` in PostgreSQL is the same rule; a test compares both for every code point. A name that stands in a
+path has no slash either, so that every interface can express it.
 
 Names that brokers report were given by other programs and cannot be refused: `domain.shown.printable` escapes them.
 """
@@ -20,6 +21,10 @@ LONGEST_NAME: Final = 500
 MOST_NAME_BYTES: Final = 1_000
 """Bytes of the name of a subscription, a consumer or a producer in UTF-8: data planes keep it as a key or an owner."""
 LONGEST_TOPIC: Final = 2_000
+MOST_TOPIC_BYTES: Final = 950
+"""Bytes of a topic's full name, or of a namespace, in UTF-8. Data planes hold 1,000 bytes of a log's name, which adds the segment's range and
+id; an index entry of PostgreSQL holds 2,704 bytes.
+"""
 LONGEST_REASON: Final = 1_000
 CLUSTER: Final = "cluster"
 """The topmost level of policy."""
@@ -62,27 +67,62 @@ _REFUSED = re.compile("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last 
 _IN_REASONS = " \t\n\r\xa0\u200c\u200d\u3000\ufe0e\ufe0f"
 """Spaces, ends of lines, and the joiners that scripts and emoji need: a reason may hold them, a name may not."""
 _DOTS = frozenset({".", ".."})
+_IN_NO_PATH = frozenset({"producer", "worker"})
+"""Kinds of names that no path holds."""
 
 
-def demand_name(kind: str, name: str, longest: int = LONGEST_NAME) -> str:
+def demand_name(kind: str, name: str) -> str:
     """Return the name itself. Raises InvalidInput, which names the `kind` and what is wrong."""
     if not name:
         raise InvalidInput(f"the {kind} is empty; give it a name")
-    if len(name) > longest:
+    if len(name) > LONGEST_NAME:
         raise InvalidInput(
-            f"{kind} {shown(name)} has {len(name)} characters; {longest} at most, so shorten it"
+            f"{kind} {shown(name)} has {len(name)} characters; {LONGEST_NAME} at most, so shorten it"
         )
-    if longest == LONGEST_NAME and len(name.encode(errors="replace")) > MOST_NAME_BYTES:
+    _demand_bytes(kind, name, MOST_NAME_BYTES)
+    if "/" in name and kind not in _IN_NO_PATH:
+        raise InvalidInput(f"{kind} {shown(name)} holds a slash, which no path can express; replace it")
+    return demand_visible(kind, name)
+
+
+def demand_namespace(text: str) -> str:
+    """Return `tenant/namespace` itself. Raises InvalidInput."""
+    parts = text.split("/")
+    if len(parts) != 2:
+        raise InvalidInput(f"{shown(text)} is no namespace; write tenant/namespace")
+    _demand_bytes("namespace", text, MOST_TOPIC_BYTES)
+    for kind, part in zip(("tenant", "namespace"), parts, strict=True):
+        demand_name(kind, part)
+    return text
+
+
+def demand_topic(text: str) -> str:
+    """Return `topic://tenant/namespace/name` itself. Raises InvalidInput."""
+    if not text:
+        raise InvalidInput("the topic is empty; give it a name")
+    tenant, namespace, name, *_ = *text.removeprefix("topic://").split("/", 2), "", ""
+    if not (text.startswith("topic://") and tenant and namespace and name):
+        raise InvalidInput(f"{shown(text)} is no topic; write topic://tenant/namespace/name")
+    _demand_bytes("topic", text, MOST_TOPIC_BYTES)
+    demand_namespace(f"{tenant}/{namespace}")
+    demand_name("topic", name)
+    return text
+
+
+def demand_visible(kind: str, text: str) -> str:
+    """Return the text itself. Raises InvalidInput for a character that is not visible, and for a part that is only dots."""
+    if found := _REFUSED.search(text):
         raise InvalidInput(
-            f"{kind} {shown(name)} is longer than {MOST_NAME_BYTES} bytes in UTF-8; shorten it"
+            f"{kind} {shown(text)} holds {found[0]!a}, which is a space or not visible; use printable characters"
         )
-    if found := _REFUSED.search(name):
-        raise InvalidInput(
-            f"{kind} {shown(name)} holds {found[0]!a}, which is a space or not visible; use printable characters"
-        )
-    if not _DOTS.isdisjoint(name.split("/")):
-        raise InvalidInput(f"{kind} {shown(name)} has a part that is only dots, as in a path; rename it")
-    return name
+    if not _DOTS.isdisjoint(text.split("/")):
+        raise InvalidInput(f"{kind} {shown(text)} has a part that is only dots, as in a path; rename it")
+    return text
+
+
+def _demand_bytes(kind: str, text: str, most: int) -> None:
+    if len(text.encode(errors="replace")) > most:
+        raise InvalidInput(f"{kind} {shown(text)} is longer than {most} bytes in UTF-8; shorten it")
 
 
 def demand_reason(kind: str, text: str, longest: int = LONGEST_REASON) -> str:
@@ -114,8 +154,10 @@ def policy_level(text: str) -> str:
     if text == CLUSTER:
         return text
     parts = text.rsplit("://", maxsplit=1)[-1].split("/")
-    if all(parts) and ((len(parts) == 2 and "://" not in text) or len(parts) == 3):
-        return text if len(parts) == 2 else topic_name(text)
+    if all(parts) and len(parts) == 2 and "://" not in text:
+        return demand_namespace(text)
+    if all(parts) and len(parts) == 3:
+        return topic_name(text)
     raise InvalidInput(
         f"{text!r} is no level of policy: write cluster, tenant/namespace, or topic://tenant/namespace/name"
     )

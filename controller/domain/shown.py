@@ -27,9 +27,11 @@ def in_markdown(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Like `repr`, cut to 80 characters. Never raises for what JSON can hold, integers of any length included."""
+    """Like `repr`, cut to 80 characters. Never raises for what JSON can hold, integers of any length and lists of any depth included."""
     try:
         text = repr(value)
+    except RecursionError:
+        return f"a {type(value).__name__} that is nested too deeply"
     except ValueError:  # Python writes no integer of more than 4,300 digits
         if isinstance(value, int):
             return f"an integer of {value.bit_length()} bits"

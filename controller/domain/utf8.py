@@ -6,6 +6,8 @@ UTF-8 arrives so. No UTF-8 stands for it, and a library in C may not survive it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from controller.domain.errors import InvalidInput
 from controller.domain.shown import shown
 
@@ -20,3 +22,16 @@ def utf8(text: str, what: str) -> bytes:
             f"{what} {shown(text)} holds {odd!r}, half of a surrogate pair, which has no UTF-8 form; leave it out, or "
             "give bytes where bytes are taken"
         ) from error
+
+
+def demand_utf8(value: object, what: str) -> None:
+    """Raise InvalidInput for a lone surrogate in a text, or in a name or text within lists and objects, of any depth."""
+    held = [value]
+    while held:
+        one = held.pop()
+        if isinstance(one, str):
+            utf8(one, what)
+        elif isinstance(one, Mapping):
+            held += [*one, *one.values()]
+        elif isinstance(one, list | tuple):
+            held += one

@@ -9,6 +9,7 @@ server rolls a slow statement back. The kernel bounds a host that vanished (`tcp
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from typing import Any, cast
 import psycopg2
 import psycopg2.extensions
 
+from controller.domain.errors import Terminal
+from controller.forks import Process, current
 from controller.postgres.address import DatabaseAddress
 from controller.postgres.watchdog import WATCHDOG, Guard
 
@@ -49,6 +52,14 @@ its time, so the one that served last is tried first.
 _serving_lock = threading.Lock()
 
 
+def _begin_in_child() -> None:
+    global _serving_lock  # noqa: PLW0603
+    _serving_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
+
+
 class NoAnswer(psycopg2.OperationalError):
     """The server did not answer in time and the connection was cut. The statement may or may not have taken effect."""
 
@@ -61,6 +72,8 @@ class WatchedConnection(psycopg2.extensions.connection):
     """`time.monotonic` seconds at which any statement ends, however short its own wait was."""
     chosen_from: tuple[tuple[str, str], ...] = ()
     """The servers of the address, if there are several."""
+    maker: Process | None = None
+    """The process that has connected. In a forked process statements raise Terminal, and nothing that ends is told to the server."""
 
     @property
     def server(self) -> str:
@@ -101,13 +114,25 @@ class WatchedConnection(psycopg2.extensions.connection):
         with self.answering_by(time.monotonic() + ANSWER_SECONDS), self.cursor() as cursor:
             cursor.execute("SELECT 1")
 
+    @property
+    def is_foreign(self) -> bool:
+        """True in a process that was forked from the one that has connected."""
+        return self.maker is not current()
+
+    def close(self) -> None:
+        """Close, unless another process uses the connection."""
+        if not self.is_foreign:
+            super().close()
+
     def commit(self) -> None:
         """Commit. Raises NoAnswer."""
         with _Wait(self):
             super().commit()
 
     def rollback(self) -> None:
-        """Roll back. Raises NoAnswer."""
+        """Roll back, unless another process uses the connection. Raises NoAnswer."""
+        if self.is_foreign:
+            return
         with _Wait(self):
             super().rollback()
 
@@ -124,6 +149,12 @@ class _Wait(Guard):
         self.deadline = min(due_at, deadline)
 
     def __enter__(self) -> None:
+        connection = cast(WatchedConnection, self.connection)
+        if connection.maker is not current():
+            raise Terminal(
+                f"this connection to PostgreSQL at {connection.server} was made before a fork and is used in process {current().pid}: end "
+                "a transaction before the fork, or begin one after it"
+            )
         WATCHDOG.add(self)
 
     def __exit__(
@@ -179,7 +210,7 @@ def connect(
         cursor_factory=_WatchedCursor,
         **{**parameters, "application_name": application_name, "options": options},
     )
-    made.statement_seconds = statement_seconds
+    made.statement_seconds, made.maker = statement_seconds, current()
     if several:
         made.chosen_from = address.servers
         _note_serving(made)

@@ -6,12 +6,14 @@ terminated, deleting the new topic undoes everything. Afterwards the broker refu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from controller.dataplane.adoptable import Adoptable, FoundTopic
 from controller.dataplane.base import DataPlane
+from controller.dataplane.registry import demand_subscription
 from controller.domain.errors import Conflict, InvalidInput, Unsupported
+from controller.domain.names import demand_name
 from controller.domain.policy import PolicyOverride
 from controller.store.journal import adoptions, operations
 from controller.store.journal.adoptions import Adoption
@@ -32,6 +34,8 @@ class Plan:
     topic: str
     found: FoundTopic
     segments: int
+    unserved: Mapping[str, str]
+    """Subscriptions whose names no consumer of Cleave can give, and why."""
 
     @property
     def obstacles(self) -> tuple[str, ...]:
@@ -65,7 +69,10 @@ def plan(
     if segments is not None and segments < 1:
         raise InvalidInput(f"{segments} segments; give at least 1")
     return Plan(
-        topic or f"topic://{found.name.removeprefix('persistent://')}", found, segments or len(found.logs)
+        topic or f"topic://{found.name.removeprefix('persistent://')}",
+        found,
+        segments or len(found.logs),
+        _unserved(found.subscriptions, data_plane),
     )
 
 
@@ -81,8 +88,14 @@ def adopt(
 ) -> Intent:
     """Intend what was planned. With `cut_off` the broker tells all who are connected that the topic has ended.
 
-    Raises Conflict naming who is connected, TopicExists, InvalidInput.
+    Raises Conflict naming who is connected, TopicExists, InvalidInput. A transaction that is rolled back leaves subscriptions out that cannot
+    be served; otherwise they are refused, since their messages would never be read.
     """
+    if planned.unserved and not store.rolls_back:
+        raise InvalidInput(
+            f"{planned.found.name} has subscriptions that no consumer of Cleave could read: {'; '.join(planned.unserved.values())}. "
+            "Delete them first, or have their applications subscribe under other names"
+        )
     if planned.obstacles and not cut_off:
         raise Conflict(
             f"{planned.found.name} is in use: {'; '.join(planned.obstacles)}. Stop them first, or cut them off"
@@ -90,6 +103,7 @@ def adopt(
     kinds = {
         name: SubscriptionKind.QUEUE if is_queue else SubscriptionKind.STREAM
         for name, is_queue in planned.found.subscriptions.items()
+        if name not in planned.unserved
     }
     with store.transaction() as tx:
         if operations.find_by_request_key(tx, request.request_key) is None:  # a repeat has its first answer
@@ -108,6 +122,16 @@ def adopt(
         return adoptions.intend_adopt(
             tx, adoption, backing_topic=planes[data_plane].backing_topic, request=request
         )
+
+
+def _unserved(names: Iterable[str], data_plane: str) -> dict[str, str]:
+    unserved = {}
+    for name in sorted(names):
+        try:
+            demand_subscription(data_plane, demand_name("subscription", name))
+        except InvalidInput as error:
+            unserved[name] = error.message
+    return unserved
 
 
 def _sentence(what: str, who: tuple[str, ...]) -> str:

@@ -48,7 +48,7 @@ CREATE TABLE cleave.topic (
     held_reason          text,
     held_at              timestamptz,
     CONSTRAINT topic_id_fits_ring CHECK (topic_id BETWEEN 1 AND 140737488355327),
-    CONSTRAINT topic_name_form CHECK (name ~ '^topic://[^/[:space:]]+/[^/[:space:]]+/[^[:space:]]+$'),
+    CONSTRAINT topic_name_form CHECK (name ~ '^topic://[^/[:space:]]+/[^/[:space:]]+/[^/[:space:]]+$'),
     CONSTRAINT topic_namespace_form CHECK (name LIKE 'topic://' || replace(replace(namespace, '%', '\%'), '_', '\_') || '/%'),
     CONSTRAINT topic_state_known CHECK (state IN ('creating', 'live', 'deleting', 'deleted')),
     CONSTRAINT topic_counters_not_negative CHECK (epoch >= 0 AND next_segment_id >= 0 AND subscription_version >= 0),
@@ -66,7 +66,7 @@ COMMENT ON COLUMN cleave.topic.held_reason IS
     'Evidence that the logs are ahead of the journal; nothing acts on the topic until it is recovered. NULL: not held.';
 COMMENT ON COLUMN cleave.topic.held_at IS 'Time at which the topic was held; NULL: the topic is not held.';
 COMMENT ON CONSTRAINT topic_id_fits_ring ON cleave.topic IS 'A topic id times 65536 fits a bigint.';
-COMMENT ON CONSTRAINT topic_name_form ON cleave.topic IS 'A topic name is topic://tenant/namespace/name, without spaces.';
+COMMENT ON CONSTRAINT topic_name_form ON cleave.topic IS 'A topic name is topic://tenant/namespace/name, without spaces or other slashes.';
 COMMENT ON CONSTRAINT topic_namespace_form ON cleave.topic IS 'The namespace column is the tenant/namespace of the topic name.';
 COMMENT ON CONSTRAINT topic_state_known ON cleave.topic IS 'A topic is creating, live, deleting or deleted.';
 COMMENT ON CONSTRAINT topic_counters_not_negative ON cleave.topic IS

@@ -11,12 +11,17 @@ from controller.actions.fields import from_text
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.topic_name import checked_namespace
 from controller.bundles.domain.splitting.bundle_choice import BUNDLE_CHOICES
+from controller.domain.names import demand_namespace
+
+
+def _namespace(text: str) -> str:
+    return demand_namespace(checked_namespace(text))
 
 
 def _bundle_text(text: str) -> str:
     namespace, _, choice = text.rpartition("/")
     if choice in BUNDLE_CHOICES:
-        return f"{checked_namespace(namespace)}/{choice}"
+        return f"{_namespace(namespace)}/{choice}"
     return str(NamespaceBundle.parse(text))
 
 
@@ -27,7 +32,7 @@ BundleNamespace = Annotated[
         examples=["acme/shop"],
         json_schema_extra={"pattern": r"^\s*[^/\s]+/[^/\s]+\s*$"},
     ),
-    from_text(checked_namespace),
+    from_text(_namespace),
 ]
 BundleText = Annotated[
     str,

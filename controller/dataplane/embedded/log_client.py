@@ -30,6 +30,7 @@ from controller.dataplane.postgres_listener import PostgresListener
 from controller.domain.errors import CleaveError, FencedOut, InvalidInput, LostRace, SegmentTerminated
 from controller.domain.hash_range import FULL_RANGE, HashRange, hexadecimal
 from controller.domain.key_hash import key_hash
+from controller.forks import OneProcess
 from controller.postgres.address import DatabaseAddress
 
 MAX_BATCH_BYTES = 16 * 1024 * 1024
@@ -54,7 +55,7 @@ class _Reader(Protocol):
     def close(self) -> None: ...
 
 
-class EmbeddedLogClient:
+class EmbeddedLogClient(OneProcess):
     """A `LogClient` on the PostgreSQL at `url`; connects at the first call, listens from the first reader on."""
 
     def __init__(

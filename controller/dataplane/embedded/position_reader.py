@@ -13,6 +13,7 @@ from controller.dataplane.embedded.reader import MAX_READ_BYTES, milliseconds
 from controller.dataplane.embedded.timelines import Place, Timelines
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.domain.errors import DataGone, DataPlaneUnavailable, InvalidInput
+from controller.forks import OneProcess
 
 _READ_AT = """
 SELECT log_offset, published_at, key, payload, first_offset, is_at_end, timelines
@@ -20,7 +21,7 @@ SELECT log_offset, published_at, key, payload, first_offset, is_at_end, timeline
 """
 
 
-class EmbeddedPositionReader:
+class EmbeddedPositionReader(OneProcess):
     """A `PositionReader`; `EmbeddedLogClient.open_reader_at` makes it. For one thread."""
 
     def __init__(

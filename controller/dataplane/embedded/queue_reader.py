@@ -20,6 +20,7 @@ from controller.dataplane.embedded.reader import MAX_READ_BYTES, milliseconds
 from controller.dataplane.embedded.timelines import Place, Timelines, demand_there
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.domain.errors import CleaveError, InvalidInput, LostRace
+from controller.forks import OneProcess
 from controller.repeating import repeat_every
 
 log = telemetry.get_logger(__name__)
@@ -41,7 +42,7 @@ _IS_DRAINED = "SELECT embedded.queue_is_drained(%s, %s)"
 _CLOSE = "SELECT embedded.queue_close(%s, %s, %s)"
 
 
-class EmbeddedQueueReader:
+class EmbeddedQueueReader(OneProcess):
     """A `QueueReader`; `EmbeddedLogClient.open_queue_reader` makes it. For one thread; it is kept alive by another."""
 
     def __init__(

@@ -19,6 +19,7 @@ from controller.dataplane.embedded.timelines import Place, Timelines, demand_the
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.domain.errors import CleaveError, FencedOut, InvalidInput, LostRace
 from controller.domain.hash_range import HashRange
+from controller.forks import OneProcess
 
 MAX_READ_BYTES = 8 * 1024 * 1024
 """A read stops before the message that would take it beyond this, but always gives one."""
@@ -40,7 +41,7 @@ _RELEASE = "SELECT embedded.release(%s, %s, %s)"
 _OWNERS = "SELECT owner FROM embedded.owners(%s, %s, %s, %s) AS part (owner)"
 
 
-class EmbeddedReader:
+class EmbeddedReader(OneProcess):
     """A `LogReader`; `EmbeddedLogClient.open_reader` makes it.
 
     Messages come in the log's order. A whole cursor whose parts had readers of their own is read from its lowest

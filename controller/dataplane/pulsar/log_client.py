@@ -46,6 +46,7 @@ from controller.domain.errors import (
     LostRace,
 )
 from controller.domain.hash_range import HashRange
+from controller.forks import OneProcess
 
 log = telemetry.get_logger(__name__)
 
@@ -63,8 +64,10 @@ RING_SECONDS = 1.0
 """No message tells that a topic was terminated, so every reader is told to look this often."""
 
 
-class PulsarLogClient:
+class PulsarLogClient(OneProcess):
     """A `LogClient` on the cluster that `access` names; the first call connects."""
+
+    _endings = frozenset({"close", "end"})
 
     def __init__(
         self,

@@ -34,6 +34,7 @@ from controller.domain.errors import (
 from controller.domain.log_origin import LogOrigin
 from controller.domain.observed_consumers import ObservedConsumer
 from controller.domain.situation import Capabilities
+from controller.forks import OneProcess
 
 if TYPE_CHECKING:
     from controller.dataplane.pulsar.key_samples import KeySamples
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 log = telemetry.get_logger(__name__)
 
 
-class PulsarDataPlane:
+class PulsarDataPlane(OneProcess):
     """Topics of the cluster that `access` names; safe to share between threads. Nothing connects before a call."""
 
     name = "pulsar"

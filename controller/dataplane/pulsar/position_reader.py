@@ -35,6 +35,7 @@ from controller.domain.errors import (
     InvalidInput,
     SegmentNotFound,
 )
+from controller.forks import OneProcess
 
 log = telemetry.get_logger(__name__)
 
@@ -42,7 +43,7 @@ WHOLE_ENTRY = 2**31 - 1
 """As the index in a batch: behind every message of the entry."""
 
 
-class PulsarPositionReader:
+class PulsarPositionReader(OneProcess):
     """A `PositionReader`; `PulsarLogClient.open_reader_at` makes it. For one thread; arrivals come from the library's."""
 
     def __init__(

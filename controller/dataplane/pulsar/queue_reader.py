@@ -27,6 +27,7 @@ from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
 from controller.dataplane.pulsar.messages import incoming, position_of
 from controller.dataplane.pulsar.stall import STALL_SECONDS, SubscriptionStall
 from controller.domain.errors import DataPlaneUnavailable, InvalidInput, LostRace, NotFound
+from controller.forks import OneProcess
 
 log = telemetry.get_logger(__name__)
 
@@ -38,7 +39,7 @@ MOST_REMEMBERED = 10_000
 """Settled messages that are known again when their batch comes once more."""
 
 
-class PulsarQueueReader:
+class PulsarQueueReader(OneProcess):
     """A `QueueReader`; `PulsarLogClient.open_queue_reader` makes it. For one thread; arrivals come from the library's."""
 
     def __init__(

@@ -37,6 +37,7 @@ from controller.domain.errors import (
     NotFound,
 )
 from controller.domain.hash_range import HashRange
+from controller.forks import OneProcess
 
 log = telemetry.get_logger(__name__)
 
@@ -45,7 +46,7 @@ PREFETCH_MESSAGES = 1000
 _POLL_SECONDS = 0.02
 
 
-class PulsarReader:
+class PulsarReader(OneProcess):
     """A `LogReader`; `PulsarLogClient.open_reader` makes it. For one thread; `on_arrival` is called from the library's."""
 
     def __init__(

@@ -33,6 +33,7 @@ from controller.domain.observed_consumers import ObservedConsumer
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import SegmentState
 from controller.domain.situation import Capabilities
+from controller.forks import OneProcess
 
 _EXISTS = frozenset({409})
 _GONE = frozenset({404})
@@ -41,7 +42,7 @@ _MESSAGE = re.compile(r"Message: (.*)")
 _FOR_GOOD = re.compile(r"IllegalArgumentException|Segments are not adjacent|Cannot split|Segment not found")
 
 
-class PulsarScalableDataPlane(LayoutKeeper):
+class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
     """Topics named `topic://tenant/namespace/name`; safe to share between threads. Nothing connects before a call."""
 
     name = "pulsar_scalable"

@@ -111,6 +111,7 @@ def _calls(url: str, most_seconds: float | None = None) -> Iterator[Calls]:
         [url],
         partial(_token, settings, url) if settings.api_token_file else token,  # the file may be written anew
         call_timeout_seconds=patience[0],
+        proxy=None if settings.api_proxy is None else settings.api_proxy.get_secret_value(),
     )
     try:
         yield Calls(servers, url, patience[1])

@@ -6,6 +6,7 @@ Who asks is for whoever serves the app to say: by a token of `cleave token`, or 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Annotated, Any
 
@@ -20,7 +21,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from controller.actions.rights import Right
-from controller.domain.errors import AccessDenied, InvariantViolated, TokenOutOfTime
+from controller.domain.errors import AccessDenied, InvalidInput, InvariantViolated, TokenOutOfTime
+from controller.domain.utf8 import demand_utf8
 from controller.entrypoints.web import access
 from controller.entrypoints.web.access import Grant
 from controller.entrypoints.web.slots import use_of
@@ -97,20 +99,35 @@ class JsonRequest(HttpRequest):
             raise HTTPException(400, "the body has not arrived; send it again") from None
 
     async def json(self) -> Any:
-        """Return the body as Python has it. Raises HTTPException (400) for one that is nested too deeply, else as FastAPI expects."""
+        """Return the body as Python has it. Raises HTTPException (400) for a body that is no text, is nested too deeply or holds what has no
+        UTF-8 form, else as FastAPI expects.
+        """
         try:
             document = await self._decoded()
+            if _is_deeper(document, MOST_NESTED):
+                raise _TOO_DEEP
+            demand_utf8(document, "the body")
         except RecursionError:
             raise _TOO_DEEP from None
-        if _is_deeper(document, MOST_NESTED):
-            raise _TOO_DEEP
+        except json.JSONDecodeError:
+            raise
+        except UnicodeDecodeError as error:
+            raise HTTPException(
+                400, f"the body is not UTF-8 from byte {error.start} on; send JSON in UTF-8"
+            ) from error
+        except (ValueError, InvalidInput) as error:
+            raise HTTPException(400, f"the body cannot be read: {error}") from error
         return document
 
     async def _decoded(self) -> Any:
+        body = await self.body()
         try:
-            return msgspec.json.decode(await self.body())
-        except msgspec.DecodeError:  # Python says where it is wrong; NaN and its like are right there
-            return await super().json()
+            return msgspec.json.decode(body)
+        except (
+            msgspec.DecodeError,
+            UnicodeDecodeError,
+        ):  # Python says where it is wrong; NaN and its like are right there
+            return json.loads(body.decode("utf-8-sig"))
 
 
 def _is_deeper(document: Any, most: int) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi import Request as HttpRequest
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import RedirectResponse, Response
+from fastapi.responses import Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
@@ -62,7 +62,7 @@ _DOCUMENT = {"content": {"application/json": {"schema": {"$ref": "#/components/s
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"description": said, **({"model": Refusal} if status == 503 else _DOCUMENT)}
     for status, said in {
-        400: "A name in the path is none.",
+        400: "A name in the path is none, or the body is no JSON in UTF-8.",
         401: "No token, or one that is not valid; `TokenOutOfTime` where a fresh one may be.",
         403: "The token does not give the right.",
         404: "The named thing does not exist.",
@@ -146,6 +146,9 @@ async def _no_such_call(request: HttpRequest, error: Exception) -> Response:
 
 
 async def _send_there(request: HttpRequest, error: Exception) -> Response:
+    """Answer with the address as it was sent: decoded or encoded once more, it would name another topic."""
     path, query = request.scope["raw_path"], request.scope["query_string"]
-    place = path + (b"?" + query if query else b"")
-    return RedirectResponse(f"{cast(AskLeader, error).address}{place.decode('latin-1')}", 307)
+    leader = cast(AskLeader, error).address.encode()
+    answer = Response(status_code=307)
+    answer.raw_headers.append((b"location", leader + path + (b"?" + query if query else b"")))
+    return answer

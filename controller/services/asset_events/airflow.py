@@ -5,6 +5,7 @@ An asset exists in Airflow once a DAG that is parsed there mentions it. Its id i
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from urllib.parse import quote
 import requests
 
 from controller.domain.errors import Retryable
+from controller.domain.proxies import Proxy, through
 
 Told = TypeVar("Told")
 LAYOUT_ASSET = "cleave_layout"
@@ -40,6 +42,7 @@ class AirflowLogin:
     token: str | None = field(default=None, repr=False)
     username: str | None = None
     password: str | None = field(default=None, repr=False)
+    proxy: str | None = field(default=None, repr=False)
 
     @property
     def is_set(self) -> bool:
@@ -56,7 +59,8 @@ class AirflowRest:
         self._token = login.token
         self._asset_id: int | None = None
         self._ask_again_at = 0.0
-        self._http = requests.Session()
+        self._proxy = None if login.proxy is None else Proxy.of(login.proxy)
+        self._http = _session(self._proxy)
 
     def post(self, partition_key: str, extra: Mapping[str, Any]) -> bool:
         """Post one event; False where Airflow knows no such asset, so nobody waits for it.
@@ -131,7 +135,7 @@ class AirflowRest:
             )
         except requests.RequestException as error:
             raise AirflowAway(
-                f"Airflow at {self._url} does not answer ({type(error).__name__})", 5.0
+                f"Airflow at {self._url}{through(self._proxy)} does not answer ({type(error).__name__})", 5.0
             ) from error
 
     def _told(self, answer: requests.Response, read: Callable[[Any], Told]) -> Told:
@@ -150,7 +154,17 @@ class AirflowRest:
         if answer.ok and not answer.is_redirect:
             return answer
         raise AirflowAway(
-            f"Airflow at {self._url} answered {answer.status_code} to {answer.request.method} "
+            f"Airflow at {self._url}{through(self._proxy)} answered {answer.status_code} to {answer.request.method} "
             f"{answer.request.path_url.partition('?')[0]}; see CLEAVE_AIRFLOW_URL, its token or user, and their rights",
             30.0,
         )
+
+
+def _session(proxy: Proxy | None) -> requests.Session:
+    """Nothing of the environment but its certificates: neither its proxies nor the passwords of ~/.netrc, which would replace the token."""
+    session = requests.Session()
+    session.trust_env = False
+    session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True
+    if proxy is not None:
+        session.proxies = {"http": proxy.url, "https": proxy.url}
+    return session

@@ -22,6 +22,7 @@ from sqlalchemy import Connection
 from controller import telemetry
 from controller.clock import Clock
 from controller.domain.errors import FencedOut, HeldUp, Retryable, WorkerNameInUse
+from controller.forks import OneProcess
 from controller.repeating import Repeating
 from controller.services.worker.schema_version import SchemaVersion
 from controller.store import leases
@@ -35,8 +36,10 @@ RETRY_SECONDS = 0.5
 """Pause after a round that failed, and between two looks at a lease of another process."""
 
 
-class ShardLeases:
-    """The shards this worker holds. `held` may be read from any thread."""
+class ShardLeases(OneProcess):
+    """The shards this worker holds. `held` may be read from any thread, of this process alone."""
+
+    _endings = frozenset({"stop", "resign"})
 
     def __init__(
         self,

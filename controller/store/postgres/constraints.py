@@ -36,6 +36,10 @@ _AWAY_CLASSES = ("08", "57P")  # connection trouble, shutdown
 _NO_RESOURCES_CLASS = "53"
 _DISK_FULL = "53100"
 _RACES = frozenset({"40001", "40P01", "55P03"})  # serialization, deadlock, lock timeout
+_VALUE_CLASSES = (
+    "22",
+    "54",
+)  # a value, and one that is too large for an index or another limit of the server
 _TOO_LATE = "57014"  # query_canceled: the statement's time is over
 _NOT_MIGRATED = frozenset({"3F000", "42P01", "42703", "42883"})
 _FORBIDDEN = "42501"
@@ -130,7 +134,7 @@ def translate(error: DBAPIError, sentences: Callable[[], Mapping[str, str]]) -> 
         return Terminal(f"the database user may not do this ({said}); connect as a user in the right role")
     if state.startswith("23"):
         return _broken_constraint(state, diagnostics, said, sentences())
-    if state.startswith("22"):
+    if state.startswith(_VALUE_CLASSES):
         return InvalidInput(f"PostgreSQL refused a value: {said}")
     return Terminal(f"PostgreSQL refused the statement (SQLSTATE {state}): {said}")
 

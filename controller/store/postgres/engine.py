@@ -20,6 +20,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from controller import telemetry
 from controller.descriptors import readable
 from controller.domain.errors import CleaveError, HeldUp, InvalidInput, LostRace, StoreUnavailable
+from controller.forks import Renewed
 from controller.postgres.address import DatabaseAddress
 from controller.postgres.connection import ANSWER_SECONDS, WatchedConnection, connect
 from controller.store.postgres.constraints import READ_ONLY, load_sentences, translate
@@ -51,8 +52,8 @@ def server_process(tx: Connection) -> int:
     return int(driver.info.backend_pid)
 
 
-class Store:
-    """A pool of connections to one database. Cheap to make: the first transaction connects."""
+class Store(Renewed):
+    """A pool of connections to one database. Cheap to make: the first transaction connects. A forked process has a pool of its own."""
 
     rolls_back = False
     """Whether nothing that is written by it stays: a dry run's does not."""
@@ -146,6 +147,9 @@ class Store:
     def dispose(self) -> None:
         """Close the idle connections; those in use close when given back."""
         self._engine.dispose()
+
+    def _begin_in_child(self) -> None:
+        self._engine.dispose(close=False)
 
     def _sentence_book(self) -> dict[str, str]:
         """Comments of constraints by name, read at the first broken one; empty while the server is away."""

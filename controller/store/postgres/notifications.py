@@ -43,6 +43,7 @@ from sqlalchemy import URL
 from controller import telemetry
 from controller.descriptors import readable
 from controller.domain.errors import StoreUnavailable
+from controller.forks import Renewed
 from controller.postgres.address import DatabaseAddress
 from controller.postgres.connection import ANSWER_SECONDS, SILENT_SECONDS, WatchedConnection, connect
 from controller.postgres.notification import RESYNC, Notification
@@ -55,8 +56,8 @@ RECONNECT_SECONDS = 1.0
 _PIPE_BYTES = 65_536  # all a pipe holds, so that one wait takes every interrupt before it
 
 
-class Listener:
-    """A connection of its own that listens on fixed channels; connects at the first `wait`."""
+class Listener(Renewed):
+    """A connection of its own that listens on fixed channels; connects at the first `wait`, and again in a forked process."""
 
     def __init__(
         self,
@@ -68,10 +69,15 @@ class Listener:
         self._address = DatabaseAddress.of(url)
         self._channels = tuple(channels)
         self._application_name = application_name
-        self._connection: WatchedConnection | None = None
         self._heard_at = 0.0
         self._closed = False
+        self._begin_in_child()
+
+    def _begin_in_child(self) -> None:
+        self._connection: WatchedConnection | None = None
         self._closing = threading.RLock()  # a signal handler may interrupt the thread that holds it
+        if self._closed:
+            return
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)

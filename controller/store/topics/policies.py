@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, TextClause, text
 
 from controller.domain.errors import InvalidInput, LostRace
+from controller.domain.names import demand_namespace
 from controller.domain.policy import (
     AutoScalePolicy,
     PolicyLevel,
@@ -102,7 +103,7 @@ def set_namespace(
     _demand_version(f"namespace {namespace}", seen_row_version, row_version)
     validate(resolve(cluster.policy, override))
     parameters = {
-        "namespace": namespace,
+        "namespace": demand_namespace(namespace),
         "policy": json.dumps(override.to_document()),
         "actor": actor,
         "found": row_version,

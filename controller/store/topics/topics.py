@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, insert, select, text, update
 
 from controller.domain.errors import LostRace, TopicExists, TopicNotFound, TopicNotLive
-from controller.domain.names import LONGEST_TOPIC, demand_name
+from controller.domain.names import demand_topic
 from controller.domain.policy import PolicyOverride
 from controller.store.postgres.tables import TOPIC
 
@@ -127,7 +127,7 @@ def insert_topic(
     The history of policies names `actor` for it.
     """
     columns = {
-        "name": demand_name("topic", name, LONGEST_TOPIC),
+        "name": demand_topic(name),
         "namespace": namespace_of(name),
         "data_plane": data_plane,
         "properties": dict(properties or {}),

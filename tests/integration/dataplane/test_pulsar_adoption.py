@@ -16,6 +16,7 @@ from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.base import LogState
+from controller.dataplane.pulsar.names import subscription_path, topic_path
 from controller.dataplane.registry import build_log_client
 from controller.domain.operation import OperationState, Origin, Step
 from controller.services import topic_admin, topic_adoption
@@ -241,3 +242,28 @@ def test_a_partition_of_a_topic_is_not_adopted_without_the_others(
     assert f"adopt {partitioned} with all its partitions" in told
     assert f"{partitioned}-partition-0" in house.app.planes["pulsar"].describe_topic(partitioned).logs  # type: ignore[attr-defined]
     assert not house.app.planes["pulsar"].describe_topic(partitioned).terminated  # type: ignore[attr-defined]
+
+
+def test_a_subscription_that_no_consumer_could_join_is_listed_and_refused(house: PulsarHouse) -> None:
+    old = f"persistent://{house.namespace}/shared"
+    house.admin("PUT", f"persistent/{house.namespace}/shared")
+    client = house.client()
+    for name in ("billing", "team/billing", "two words"):
+        client.subscribe(old, name)
+    client.close()
+    served = {"billing": "STREAM", "team/billing": "STREAM", "two words": "STREAM"}
+
+    told = house.cleave.json("topics", "adopt", old, "--topic", house.topic, "--dry-run")
+    assert told["subscriptions"] == served
+    assert [reason.partition(" holds ")[0] for reason in told["unserved"]] == [
+        "subscription 'team/billing'",
+        "subscription 'two words'",
+    ]
+    refused = house.cleave.refused("topics", "adopt", old, "--topic", house.topic)
+    assert "team/billing" in refused
+    assert "Delete them first" in refused
+    assert not house.app.planes["pulsar"].describe_topic(old).terminated  # type: ignore[attr-defined]
+
+    for name in ("team/billing", "two words"):
+        house.admin("DELETE", f"{topic_path(old)}/subscription/{subscription_path(name)}")
+    house.cleave.ok("topics", "adopt", old, "--topic", house.topic)

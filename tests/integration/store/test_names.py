@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller.domain.errors import InvalidInput
-from controller.domain.names import REFUSED, demand_name
+from controller.domain.names import REFUSED, demand_visible
 from controller.store.topics import consumers
 from tests.support.bench import Bench
 from tests.support.terminal_attacks import ATTACKS
@@ -45,7 +45,7 @@ def test_postgresql_and_python_refuse_the_same_characters(bench: Bench) -> None:
 def test_and_the_same_names(bench: Bench, names: list[str]) -> None:
     def is_name(name: str) -> bool:
         try:
-            return bool(demand_name("topic", name, sys.maxsize))
+            return bool(name and demand_visible("topic", name))
         except InvalidInput:
             return False
 

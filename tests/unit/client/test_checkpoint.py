@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -87,9 +89,53 @@ def test_a_topic_that_was_reshaped_often_has_a_short_one() -> None:
     assert len(kept({20_000: (5,)}, *range(20_000)).to_bytes()) < 200
 
 
+def with_positions(positions: str, done: str = "[]", **others: str) -> bytes:
+    fields = {"topic_id": "7", "topic": '"x"', "epoch": "0", **others, "positions": positions, "done": done}
+    return f'{{"cleave_checkpoint":1,{",".join(f"{chr(34)}{n}{chr(34)}:{v}" for n, v in fields.items())}}}'.encode()
+
+
+def test_what_is_right_is_read() -> None:
+    """The damaged ones below differ from this one in one place each."""
+    read = Checkpoint.from_bytes(with_positions('{"0":[1],"2":null}', "[[3,4]]"))
+
+    assert read == Checkpoint(7, "x", 0, {0: (1,), 2: None}, frozenset({3, 4}))
+
+
 @pytest.mark.parametrize(
     "damaged",
     [
+        b"[" * 100_000,
+        b'{"cleave_checkpoint":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"cleave_checkpoint":Infinity}',
+        b'{"cleave_checkpoint":true,"topic_id":7,"topic":"x","epoch":0,"positions":{},"done":[]}',
+        with_positions('{"-1":[1]}'),
+        with_positions('{"0":[1],"00":[2]}'),
+        with_positions('{"0":[1],"0":[2]}'),
+        with_positions('{" 0":[1]}'),
+        with_positions('{"9223372036854775808":[1]}'),
+        with_positions('{"0":[9223372036854775808]}'),
+        with_positions('{"0":[-9223372036854775809]}'),
+        with_positions('{"0":[true]}'),
+        with_positions('{"0":[1e400]}'),
+        with_positions('{"0":{"1":2}}'),
+        with_positions('{"0":' + "[" * 900 + "]" * 900 + "}"),
+        with_positions("{}", "[[-2,-1]]"),
+        with_positions("{}", "[[2,1]]"),
+        with_positions("{}", "[[0,1],[1,2]]"),
+        with_positions("{}", "[[0,9223372036854775807]]"),
+        with_positions("{}", "[[0,1000000000000]]"),
+        with_positions("{}", "[[0,1],[1000000000000,2000000000000]]"),
+        with_positions("{}", "[[0,1e400]]"),
+        with_positions("{}", "[[0]]"),
+        with_positions("{}", "[0]"),
+        with_positions("{}", "0"),
+        with_positions("{}", topic_id="1e400"),
+        with_positions("{}", topic_id='"7"'),
+        with_positions("{}", topic_id="-7"),
+        with_positions("{}", epoch="9" * 5_000),
+        with_positions("{}", topic="7"),
+        with_positions("{}", topic=r'"\ud800"'),
+        b'{"cleave_checkpoint":2,"topic_id":7,"topic":"x","epoch":0,"positions":{"0":[1]},"done":[],"generations":{"0":-1}}',
         b"",
         b"\xff\xfe",
         b"[]",
@@ -144,3 +190,22 @@ def test_another_topic_or_a_layout_that_was_put_back_is_refused() -> None:
         restored(kept({1: (5,)}), layout(1, topic_id=8))
     with pytest.raises(Conflict, match="epoch 3"):
         restored(kept({1: (5,)}), layout(1, epoch=2))
+
+
+def test_no_depth_of_a_value_is_another_error() -> None:
+    """At some depth of the caller's stack Python reads a value that it cannot write into a message."""
+    for depth in range(1, sys.getrecursionlimit() + 10):
+        for value in ('{"0":%s}', '{"0":[%s]}', "%s"):
+            with pytest.raises(InvalidInput, match="checkpoint"):
+                Checkpoint.from_bytes(with_positions(value % ("[" * depth + "]" * depth)))
+
+
+@given(
+    st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists) | st.binary()
+)
+def test_no_value_in_any_place_is_another_error(value: object) -> None:
+    document = json.loads(kept({1: (5,)}, 0).to_bytes())
+    for name in document:
+        text = value if isinstance(value, bytes) else json.dumps({**document, name: value}).encode()
+        with suppress(InvalidInput):
+            Checkpoint.from_bytes(text)

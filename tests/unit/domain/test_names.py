@@ -10,8 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.dataplane.embedded.names import checked
+from controller.dataplane.pulsar.names import segment_topic
 from controller.domain.errors import InvalidInput
-from controller.domain.names import LONGEST_NAME, REFUSED, demand_name, demand_reason
+from controller.domain.hash_range import FULL_RANGE
+from controller.domain.names import (
+    LONGEST_NAME,
+    MOST_TOPIC_BYTES,
+    REFUSED,
+    demand_name,
+    demand_namespace,
+    demand_reason,
+    demand_topic,
+)
+from controller.domain.segment import Segment, backing_topic_name, segment_descriptor
 from controller.domain.shown import in_markdown, printable
 from tests.support.terminal_attacks import ATTACKS, is_safe
 
@@ -44,6 +56,49 @@ def test_an_attack_is_no_name_and_its_refusal_shows_it_escaped(attack: str) -> N
 def test_what_else_is_no_name(name: str) -> None:
     with pytest.raises(InvalidInput):
         demand_name("topic", name)
+
+
+@pytest.mark.parametrize("kind", ["tenant", "namespace", "topic", "subscription", "consumer"])
+def test_a_name_in_a_path_has_no_slash(kind: str) -> None:
+    with pytest.raises(InvalidInput, match="slash"):
+        demand_name(kind, "team/billing")
+    assert demand_name("producer", "team/billing") == "team/billing"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("topic://t/n", "write topic://tenant/namespace/name"),
+        ("persistent://t/n/x", "write topic://tenant/namespace/name"),
+        ("topic://t/n/", "write topic://tenant/namespace/name"),
+        ("topic:///n/x", "write topic://tenant/namespace/name"),
+        ("", "the topic is empty"),
+        ("topic://t/n/x/y", "slash"),
+        ("topic://t/../x", "only dots"),
+        (f"topic://t/n/{'x' * (LONGEST_NAME + 1)}", "500 at most"),
+        (f"topic://{'t' * 460}/n/{'x' * 480}", f"{MOST_TOPIC_BYTES} bytes"),
+        (f"topic://t/n/{'売' * 320}", f"{MOST_TOPIC_BYTES} bytes"),
+    ],
+)
+def test_a_topic_that_some_interface_cannot_express_or_keep_is_refused(name: str, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        demand_topic(name)
+
+
+def test_the_longest_topic_is_taken_and_leaves_room_for_its_logs() -> None:
+    longest = f"topic://t/n/{'売' * ((MOST_TOPIC_BYTES - 12) // 3)}"
+    last = Segment(2**63 - 1, FULL_RANGE, parent_ids=(), created_epoch=0, created_at_ms=0)
+
+    assert demand_topic(longest) == longest
+    assert checked("segment", backing_topic_name(longest, last))
+    assert segment_topic(longest.replace("売", "aaa"), segment_descriptor(FULL_RANGE, 2**63 - 1))
+
+
+def test_a_namespace_is_two_names() -> None:
+    assert demand_namespace("acme/shop") == "acme/shop"
+    for namespace in ("acme", "a/b/c", "acme/", "/shop", "acme/..", f"{'売' * 200}/{'売' * 200}"):
+        with pytest.raises(InvalidInput):
+            demand_namespace(namespace)
 
 
 @given(ANY_TEXT)

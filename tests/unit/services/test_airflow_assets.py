@@ -6,13 +6,16 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from controller.services.asset_events import AirflowAway, AirflowLogin, AirflowRest
 from controller.services.asset_events import airflow as airflow_module
+from tests.support.forward_proxy import forward_proxy
 
+PASSWORD = "s3cret"
 KNOWN = [{"id": 3, "name": "cleave_layout_of_somebody"}, {"id": 7, "name": "cleave_layout"}]
 
 
@@ -95,6 +98,29 @@ def test_an_event_names_the_asset_by_its_id_and_the_topic_as_partition(airflow: 
         {"asset_id": 7, "partition_key": "topic://a/b/c", "extra": {"epoch": n}} for n in (1, 2)
     ]
     assert airflow.lookups == 1
+
+
+def test_no_proxy_and_no_password_of_the_environment_counts(
+    airflow: Airflow, url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login somebody password else\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    with forward_proxy() as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.setenv("NO_PROXY", "fd00::/8")
+        assert AirflowRest(AirflowLogin(url, token="given")).post("t", {})
+        assert proxy.asked == []
+
+        assert AirflowRest(AirflowLogin(url, token="given", proxy=proxy.url)).post("t", {})
+        assert len(proxy.asked) == 2
+        proxy.refuses = 407
+        named = proxy.url.replace("//", f"//user:{PASSWORD}@")
+        with pytest.raises(AirflowAway, match=f"through proxy {proxy.url} answered 407") as refused:
+            AirflowRest(AirflowLogin(url, token="given", proxy=named)).post("t", {})
+    assert PASSWORD not in repr(refused.getrepr(style="long"))
+    assert len(airflow.events) == 2
 
 
 def test_an_airflow_that_knows_no_partitions_gets_plain_events(airflow: Airflow, url: str) -> None:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StrictBool,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
+from controller.domain.knobs import NON_FINITE, misfit, write_knob
 from controller.domain.layout import SegmentLayout
+from controller.domain.policy import KNOBS
 from controller.domain.segment import Segment, backing_topic_name
+from controller.domain.whole_numbers import LARGEST_FLOAT, MOST
 
 Document = dict[str, Any]
 
@@ -21,8 +34,49 @@ class _Camel(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
 
+_MOST_INTEGER: Final = 2**31 - 1
+_NEVER: Final = MOST
+"""What stands for infinity where Pulsar has a whole number: the largest one of 64 bits."""
+_OLD_FLOOR, _FLOOR = "splitVsRebucketMinMsgRateIn", "splitVsRebucketMinMsgRateInThreshold"
+
+
+def _number(value: object) -> object:
+    """Return the number. Raises ValueError for a truth value and for text, which would be stored as another value; infinity is text in JSON."""
+    if isinstance(value, str) and value in NON_FINITE:
+        return float(value)
+    if isinstance(value, bool | str):
+        raise ValueError("give a number")
+    return value
+
+
+def _exact(value: object) -> object:
+    """Return the rate. Raises ValueError for a whole number that the policy, which holds 64-bit floating-point numbers, would round."""
+    if isinstance(value, int) and (abs(value) > LARGEST_FLOAT or int(float(value)) != value):
+        raise ValueError(f"give a number that 64 bits of floating point hold, such as one up to {2**53}")
+    return value
+
+
+def _exact_or_never(value: object) -> object:
+    return value if value == _NEVER else _exact(value)
+
+
+_NUMBER = BeforeValidator(_number)
+_Count = Annotated[int, Field(ge=-_MOST_INTEGER, le=_MOST_INTEGER), _NUMBER]
+_Seconds = Annotated[int, Field(ge=-MOST, le=MOST), _NUMBER]
+_Bytes = Annotated[int, Field(ge=-MOST, le=MOST), BeforeValidator(_exact_or_never), _NUMBER]
+_Messages = Annotated[
+    float,
+    BeforeValidator(_exact),
+    _NUMBER,
+    PlainSerializer(write_knob),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["Infinity"]}]}),
+]
+
+
 class AutoScalePolicy(_Camel):
-    """What a namespace or a topic overrides of the policy; a field that is null or absent is inherited (PIP-483)."""
+    """What a namespace or a topic overrides of the policy; a field that is null or absent is inherited (PIP-483). A threshold that is
+    never reached is `"Infinity"`, of bytes the largest number of 64 bits.
+    """
 
     model_config = ConfigDict(
         extra="forbid",
@@ -31,23 +85,34 @@ class AutoScalePolicy(_Camel):
         },
     )
 
-    enabled: bool | None = None
-    max_segments: int | None = None
-    min_segments: int | None = None
-    max_dag_depth: int | None = None
-    split_cooldown_seconds: int | None = None
-    rebucket_cooldown_seconds: int | None = None
-    merge_cooldown_seconds: int | None = None
-    merge_window_seconds: int | None = None
-    split_vs_rebucket_min_msg_rate_in: float | None = None
-    split_msg_rate_in_threshold: float | None = None
-    split_bytes_rate_in_threshold: int | None = None
-    split_msg_rate_out_threshold: float | None = None
-    split_bytes_rate_out_threshold: int | None = None
-    merge_msg_rate_in_threshold: float | None = None
-    merge_bytes_rate_in_threshold: int | None = None
-    merge_msg_rate_out_threshold: float | None = None
-    merge_bytes_rate_out_threshold: int | None = None
+    enabled: StrictBool | None = None
+    max_segments: _Count | None = None
+    min_segments: _Count | None = None
+    max_dag_depth: _Count | None = None
+    split_cooldown_seconds: _Seconds | None = None
+    rebucket_cooldown_seconds: _Seconds | None = None
+    merge_cooldown_seconds: _Seconds | None = None
+    merge_window_seconds: _Seconds | None = None
+    split_vs_rebucket_min_msg_rate_in_threshold: _Messages | None = None
+    split_msg_rate_in_threshold: _Messages | None = None
+    split_bytes_rate_in_threshold: _Bytes | None = None
+    split_msg_rate_out_threshold: _Messages | None = None
+    split_bytes_rate_out_threshold: _Bytes | None = None
+    merge_msg_rate_in_threshold: _Messages | None = None
+    merge_bytes_rate_in_threshold: _Bytes | None = None
+    merge_msg_rate_out_threshold: _Messages | None = None
+    merge_bytes_rate_out_threshold: _Bytes | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _under_its_present_name(cls, given: Any) -> Any:
+        """The floor of the consumer lane has had two names; current Pulsar's is the one in responses."""
+        if not isinstance(given, Mapping) or _OLD_FLOOR not in given:
+            return given
+        renamed = {name: value for name, value in given.items() if name != _OLD_FLOOR}
+        if renamed.setdefault(_FLOOR, given[_OLD_FLOOR]) != given[_OLD_FLOOR]:
+            raise ValueError(f"{_OLD_FLOOR} and {_FLOOR} are one field and differ; give {_FLOOR}")
+        return renamed
 
 
 _KNOB_OF = {
@@ -56,23 +121,45 @@ _KNOB_OF = {
 }
 """The knob behind each of Pulsar's fields."""
 _FIELD_OF = {knob: name for name, knob in _KNOB_OF.items()}
+_MOST_OF = {
+    name: _MOST_INTEGER if KNOBS[knob] is int and not knob.endswith("_seconds") else _NEVER
+    for name, knob in _KNOB_OF.items()
+    if KNOBS[knob] is int or "_byte_" in knob
+}
+"""The largest value of each field that is a whole number in Pulsar."""
 
 
 def knobs_of(given: AutoScalePolicy, before: Mapping[str, Any]) -> Document:
     """The level's document with what is given in place of every knob that Pulsar has; knobs it does not know stay as `before`."""
     kept = {knob: value for knob, value in before.items() if knob not in _FIELD_OF}
-    said = given.model_dump(exclude_none=True, by_alias=False)
-    return {**kept, **{_KNOB_OF[name]: value for name, value in said.items()}}
+    said = {name: value for name in _KNOB_OF if (value := getattr(given, name)) is not None}
+    return {**kept, **{_KNOB_OF[name]: _kept(name, value) for name, value in said.items()}}
+
+
+def _kept(name: str, value: float) -> float:
+    return math.inf if "_bytes_" in name and value == _NEVER else value
 
 
 def policy_of(stored: Mapping[str, Any]) -> AutoScalePolicy | None:
-    """What Pulsar knows of a level's document; None where that is nothing. Bytes a second are whole, as in Pulsar."""
-    said: dict[str, Any] = {
-        _FIELD_OF[knob]: round(value) if "_byte_" in knob else value
-        for knob, value in stored.items()
-        if knob in _FIELD_OF and isinstance(value, int | float)
-    }
+    """What Pulsar knows of a level's document; None where that is nothing. A number that Pulsar's field cannot hold, which another
+    interface stored, is the nearest that it can.
+    """
+    read = ((_FIELD_OF[knob], value) for knob, value in stored.items() if knob in _FIELD_OF)
+    said: Document = {name: found for name, value in read if (found := _said(name, value)) is not None}
     return AutoScalePolicy.model_construct(**said) if said else None
+
+
+def _said(name: str, value: Any) -> float | None:
+    """The value as Pulsar's field has it. None where it is no number: a newer program or a hand wrote it."""
+    if isinstance(value, bool):
+        return value
+    number = float(value) if value in NON_FINITE or misfit(value, float) is None else math.nan
+    if math.isnan(number):
+        return None
+    most = _MOST_OF.get(name)
+    if most is None:
+        return number
+    return round(number) if abs(number) < most else most if number > 0 else -most
 
 
 class HashRange(_Camel):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -14,6 +16,7 @@ from tests.support.asking import administrator
 from tests.support.bench import Bench
 
 TOPIC = "/admin/v2/scalable/acme/shop/orders"
+POLICY_OF_NAMESPACE = "/admin/v2/namespaces/acme/shop/scalableTopicAutoScalePolicy"
 SEGMENTS = "/admin/v2/segments/acme/shop/orders"
 
 
@@ -73,6 +76,90 @@ def test_a_policy_replaces_what_pulsar_knows_and_keeps_the_rest(bench: Bench, ht
     assert http.post(f"{TOPIC}/autoScalePolicy", json={"maxSegmnts": 5}).status_code == 412
     assert http.delete(f"{TOPIC}/autoScalePolicy").status_code == 204
     assert http.get(f"{TOPIC}/autoScalePolicy").status_code == 204
+
+
+LONGEST = 2**63 - 1
+FLOOR = "splitVsRebucketMinMsgRateInThreshold"
+
+
+@pytest.mark.parametrize(
+    ("given", "answered"),
+    [
+        ({"splitBytesRateInThreshold": LONGEST}, None),
+        ({"splitBytesRateInThreshold": 2**60}, None),
+        ({"mergeBytesRateOutThreshold": 3}, None),
+        ({"splitMsgRateInThreshold": "Infinity"}, None),
+        ({"splitMsgRateOutThreshold": 123456.789}, None),
+        ({"maxSegments": 2**31 - 1, "enabled": False, "mergeWindowSeconds": 7}, None),
+        ({FLOOR: 12.5}, None),
+        ({"splitVsRebucketMinMsgRateIn": 12.5}, {FLOOR: 12.5}),
+        ({"splitVsRebucketMinMsgRateIn": 12.5, FLOOR: 12.5}, {FLOOR: 12.5}),
+    ],
+)
+def test_an_override_is_answered_as_it_was_given(
+    http: httpx.Client, given: dict[str, Any], answered: dict[str, Any] | None
+) -> None:
+    expected = answered or given
+    for path in (f"{TOPIC}/autoScalePolicy", POLICY_OF_NAMESPACE):
+        assert http.post(path, json=given).status_code == 204
+        said = http.get(path)
+        assert said.json() == expected, said.text
+        assert {name: type(value) for name, value in said.json().items()} == {
+            name: type(value) for name, value in expected.items()
+        }
+    in_metadata = http.get(TOPIC).json()["autoScalePolicy"]
+    assert {name: value for name, value in in_metadata.items() if value is not None} == expected
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        '{"splitBytesRateInThreshold": 9223372036854775806}',
+        '{"splitBytesRateInThreshold": 9223372036854775808}',
+        '{"splitBytesRateInThreshold": "Infinity"}',
+        '{"splitBytesRateInThreshold": 50000000.5}',
+        '{"splitMsgRateInThreshold": 9007199254740993}',
+        '{"splitMsgRateInThreshold": 1' + "0" * 400 + "}",
+        '{"splitMsgRateInThreshold": "-Infinity"}',
+        '{"splitMsgRateInThreshold": "NaN"}',
+        '{"splitMsgRateInThreshold": NaN}',
+        '{"splitMsgRateInThreshold": "20000"}',
+        '{"splitMsgRateInThreshold": true}',
+        '{"splitBytesRateInThreshold": true}',
+        '{"maxSegments": true}',
+        '{"maxSegments": 2147483648}',
+        '{"maxSegments": "16"}',
+        '{"enabled": 1}',
+        '{"splitVsRebucketMinMsgRateIn": 1, "splitVsRebucketMinMsgRateInThreshold": 2}',
+    ],
+)
+def test_an_override_that_would_be_answered_otherwise_is_refused(http: httpx.Client, given: str) -> None:
+    for path in (f"{TOPIC}/autoScalePolicy", POLICY_OF_NAMESPACE):
+        answer = http.post(path, content=given, headers={"Content-Type": "application/json"})
+        assert (answer.status_code, bool(answer.json()["reason"])) == (412, True), answer.text
+        assert http.get(path).status_code == 204
+
+
+def test_what_another_interface_stored_is_answered_as_pulsar_can_read_it(
+    bench: Bench, http: httpx.Client
+) -> None:
+    stored = {"split_byte_rate_in": "Infinity", "split_byte_rate_out": 1e300, "max_segments": 2**40}
+    assert http.post("/api/v1/policies/topics/acme/shop/orders", json={"knobs": stored}).status_code == 200
+
+    assert http.get(f"{TOPIC}/autoScalePolicy").json() == {
+        "splitBytesRateInThreshold": LONGEST,
+        "splitBytesRateOutThreshold": LONGEST,
+        "maxSegments": 2**31 - 1,
+    }
+    stored = {**stored, "split_byte_rate_out": "fast", "merge_msg_rate_in": 10**400}
+    bench.execute(
+        "UPDATE cleave.topic SET policy = CAST(:stored AS jsonb), row_version = row_version + 1",
+        stored=json.dumps(stored),
+    )
+    assert http.get(f"{TOPIC}/autoScalePolicy").json() == {
+        "splitBytesRateInThreshold": LONGEST,
+        "maxSegments": 2**31 - 1,
+    }
 
 
 def test_other_buckets(bench: Bench, http: httpx.Client) -> None:

@@ -154,7 +154,12 @@ def test_segments_are_split_and_merged_and_shown(do: Do, topic: str) -> None:
 def test_a_topics_policy(do: Do, topic: str) -> None:
     do("createScalableTopic(String,int)", topic, 1)
     assert do("getAutoScalePolicy(String)", topic) is None
-    policy = {"maxSegments": 7, "splitBytesRateInThreshold": 2**40, "splitMsgRateInThreshold": 1234.5}
+    policy = {
+        "maxSegments": 7,
+        "splitBytesRateInThreshold": 2**63 - 1,
+        "splitMsgRateInThreshold": 1234.5,
+        "splitMsgRateOutThreshold": "Infinity",
+    }
     do("setAutoScalePolicy(String,AutoScalePolicyOverride)", topic, policy)
     kept = do("getAutoScalePolicy(String)", topic)
     assert {name: value for name, value in kept.items() if value is not None} == policy

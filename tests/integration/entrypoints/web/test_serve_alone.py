@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 import httpx
 import pytest
 
+from controller.client.servers import consumer_path
 from controller.devstack.ports import free_port, release_port
 from controller.devstack.process import ChildProcess
-from controller.devstack.serving import SECRET, serving_leader, token_for
+from controller.devstack.serving import SECRET, client_of, serving_leader, token_for
 from tests.support.asking import administrator, bearer
 from tests.support.bench import Bench
 from tests.support.cleave_process import cleave_process
@@ -64,6 +67,29 @@ def test_sessions_are_sent_to_the_worker_that_leads(
     with serving_leader(bench.url) as leader:
         there = http.post(consumer, json={"incarnation": "1"}, headers=client)
         assert (there.status_code, there.headers["Location"]) == (307, f"{leader}{consumer}")
+
+
+@pytest.mark.parametrize("sent", ["cv%253Atest", "cv%3Atest", "a|%22b"])
+def test_a_request_is_sent_on_with_its_address_as_it_came(
+    bench: Bench, serving: tuple[ChildProcess, httpx.Client], sent: str
+) -> None:
+    name = bench.topic_name = f"topic://acme/shop/{unquote(sent)}"
+    topic_id = bench.topic_with()
+    address = httpx.URL(serving[1].base_url)
+    consumer = f"/api/v1/topics/acme/shop/{sent}/subscriptions/billing/consumers/a"
+    with serving_leader(bench.url) as leader:
+        with socket.create_connection((address.host, address.port or 80), timeout=30) as raw:
+            raw.sendall(
+                f"GET {consumer}/assignment?incarnation=1|2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                f"Authorization: Bearer {token_for()}\r\n\r\n".encode()
+            )
+            answer = raw.makefile("rb").read().decode()
+        there = client_of(str(address), topics=(name,))
+        begun = there.ask("POST", consumer_path(name, "billing", "a"), document={"incarnation": "1"})
+        there.close()
+
+    assert f"location: {leader}{consumer}/assignment?incarnation=1|2\r\n" in answer
+    assert begun["topic_id"] == topic_id
 
 
 def test_it_leaves_when_it_is_told_to(serving: tuple[ChildProcess, httpx.Client]) -> None:

@@ -21,6 +21,7 @@ from controller.store.postgres import migrations
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
 from tests.support.bench import Bench
+from tests.support.forking import in_child
 from tests.support.waiting import wait_until
 
 TTL_SECONDS = 60.0
@@ -386,3 +387,11 @@ def test_each_shard_that_is_got_lost_or_given_back_is_told(bench: Bench, clock: 
     ]
     assert told("shard given back", "w2") == told("shard got", "w2")
     mine.resign()
+
+
+def test_a_forked_child_gives_back_no_lease_of_its_parents(bench: Bench, leases: ShardLeases) -> None:
+    assert in_child(leases.resign) is None
+
+    with bench.store.transaction() as tx:
+        leases.fence(tx, Shards.of(COUNT, leases.terms))
+    assert len(leases.terms) == COUNT

@@ -61,6 +61,17 @@ BAD_INPUT: list[tuple[str, type[CleaveError], str]] = [
         "a JSON object",
     ),
     (
+        "INSERT INTO cleave.topic (name, namespace, next_segment_id) VALUES ('topic://t/n/x/y', 't/n', 1)",
+        InvalidInput,
+        "without spaces or other slashes",
+    ),
+    (
+        """INSERT INTO cleave.topic (name, namespace, next_segment_id)
+           SELECT 'topic://t/n/' || string_agg(chr(20000 + 7 * i), ''), 't/n', 1 FROM generate_series(1, 1500) AS i""",
+        InvalidInput,
+        "index row size",
+    ),
+    (
         "INSERT INTO cleave.subscription (topic_id, name, created_epoch) VALUES (1, 'a b', 0)",
         InvalidInput,
         "no spaces",

@@ -1,0 +1,20 @@
+"""Values in messages: whatever JSON can hold has a short form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.domain.shown import shown
+
+
+def test_a_value_of_any_depth_is_shown() -> None:
+    deep: Any = []
+    for _ in range(10_000):
+        deep = [deep]
+
+    assert shown(deep) == "a list that is nested too deeply"
+    assert shown({"a": deep}) == "a dict that is nested too deeply"
+
+
+def test_an_integer_of_any_length_is_shown() -> None:
+    assert shown(10**5_000) == "an integer of 16610 bits"
