@@ -49,7 +49,8 @@ class LiveReshape:
     child_count: int
     started_at: int
     child_places: int = 0
-    """Consumers that the children can serve; 0 where nobody counted."""
+    """Consumers that the children can serve where they share segments; 0 where nobody counted."""
+    for_consumers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +309,7 @@ def _write_flat(value: History | LiveReshape | Capabilities | Approval) -> dict[
     return {name: held for name, held in written.items() if held or name not in _LEFT_OUT}
 
 
-_LEFT_OUT = ("last_consumer_act_at", "child_places")
+_LEFT_OUT = ("last_consumer_act_at", "child_places", "for_consumers")
 """Fields that are written only where they hold something."""
 
 
@@ -320,6 +321,7 @@ def _read_reshape(value: Mapping[str, Any]) -> LiveReshape:
         whole(value["child_count"], "child_count"),
         whole(value["started_at"], "started_at", -MOST),
         whole(value.get("child_places", 0), "child_places"),
+        _read_truth(value.get("for_consumers", False), "for_consumers"),
     )
 
 

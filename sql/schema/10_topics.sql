@@ -42,6 +42,7 @@ CREATE TABLE cleave.topic (
     last_split_at        timestamptz,
     last_merge_at        timestamptz,
     last_rebucket_at     timestamptz,
+    last_consumer_act_at timestamptz,
     created_at           timestamptz NOT NULL DEFAULT clock_timestamp(),
     deleted_at           timestamptz,
     verified_under       text,  -- by default the present database: see below

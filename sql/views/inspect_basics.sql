@@ -53,7 +53,7 @@ SELECT t.name AS topic, t.topic_id, t.namespace, t.state, t.data_plane, t.epoch,
          WHERE s.topic_id = t.topic_id AND s.state = 'SEALED' AND s.pruned_epoch IS NULL) AS sealed_segments,
        (SELECT count(*) FROM cleave.operation o
          WHERE o.topic_id = t.topic_id AND o.finished_at IS NULL) AS live_operations,
-       t.last_split_at, t.last_merge_at, t.last_rebucket_at, t.created_at, t.deleted_at, t.properties, t.policy,
+       t.last_split_at, t.last_merge_at, t.last_rebucket_at, t.last_consumer_act_at, t.created_at, t.deleted_at, t.properties, t.policy,
        t.next_segment_id
   FROM cleave.topic t;
 COMMENT ON VIEW inspect.topics IS 'Every topic, deleted ones included: state, epoch and counts.';

@@ -21,7 +21,6 @@ from controller.domain.entry_buckets import MOST_UNITS, inherited_on_split
 from controller.domain.hash_range import RING_SIZE
 from controller.domain.lanes.cooldowns import Pause
 from controller.domain.lanes.ground import Ground
-from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment
 
 COLLECTING_MS = 500
@@ -169,7 +168,7 @@ def _power_of_two(count: int) -> int:
 def _collecting(ground: Ground) -> Pause | None:
     """Return the time in which consumers that come after an act are collected; None where there was no act for consumers."""
     acted_at = ground.situation.history.last_consumer_act_at
-    started = [one.started_at for one in ground.in_flight if one.kind is ReshapeKind.REBUCKET]
+    started = [one.started_at for one in ground.in_flight if one.for_consumers]
     acted_at = max(started if acted_at is None else [acted_at, *started], default=None)
     changed_at = ground.situation.consumers_changed_at
     if acted_at is None or changed_at is None or changed_at < acted_at:

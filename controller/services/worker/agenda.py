@@ -5,7 +5,7 @@ without a clock. Four things stand on it:
 
 - the sweep, which looks at everything;
 - what the sensors said would fire next by itself, and until when that answer is good;
-- work that is put off for a moment, or until no more of it comes, so that more of its kind can join it;
+- work that is put off for a moment, so that more of its kind can join it;
 - help for a thread that is slow with its operations.
 """
 
@@ -41,14 +41,12 @@ class Agenda:
         self._sweep_at = -math.inf
         self._firing, self._fires_at, self._firing_known_until = NOTHING, math.inf, -math.inf
         self._put_off, self._put_off_until = NOTHING, math.inf
-        self._gathered, self._gathered_since, self._gathered_until = NOTHING, math.inf, math.inf
         self._help_at = math.inf
 
     def start_sweep(self, now: float) -> None:
         """Everything is looked at now. That includes what was put off, and the next sweep counts from here."""
         self._sweep_at = now + self._sweep_seconds
         self._put_off, self._put_off_until = NOTHING, math.inf
-        self._gathered, self._gathered_since, self._gathered_until = NOTHING, math.inf, math.inf
 
     def is_sweep_due(self, now: float) -> bool:
         """Whether it is time to look at everything."""
@@ -59,25 +57,16 @@ class Agenda:
         self._put_off = self._put_off | work
         self._put_off_until = min(self._put_off_until, now + patience_seconds)
 
-    def gather(self, work: Work, now: float, quiet_seconds: float, longest_seconds: float) -> None:
-        """Do this when nothing more was gathered for so long, but no later than so long after the first of it."""
-        self._gathered = self._gathered | work
-        self._gathered_since = min(self._gathered_since, now)
-        self._gathered_until = min(now + quiet_seconds, self._gathered_since + longest_seconds)
-
     @property
     def has_work_put_off(self) -> bool:
         """Whether some work waits for more of its kind."""
-        return self._put_off is not NOTHING or self._gathered is not NOTHING
+        return self._put_off is not NOTHING
 
     def take_put_off(self, now: float) -> Work:
-        """The work that was put off or gathered, as far as its time has come."""
-        work = NOTHING
-        if now >= self._put_off_until:
-            work, self._put_off, self._put_off_until = self._put_off, NOTHING, math.inf
-        if now >= self._gathered_until:
-            work = work | self._gathered
-            self._gathered, self._gathered_since, self._gathered_until = NOTHING, math.inf, math.inf
+        """The work that was put off, once its time has come."""
+        if now < self._put_off_until:
+            return NOTHING
+        work, self._put_off, self._put_off_until = self._put_off, NOTHING, math.inf
         return work
 
     def help_soon(self, now: float) -> None:
@@ -109,7 +98,7 @@ class Agenda:
 
     def wait_seconds(self, now: float) -> float:
         """How long to wait for a notification before something is due."""
-        next_at = min(self._fires_at, self._put_off_until, self._gathered_until, self._help_at)
+        next_at = min(self._fires_at, self._put_off_until, self._help_at)
         return max(next_at - now, SHORTEST_WAIT_SECONDS)
 
     def take_firing(self, now: float, *, waited_since: float, was_notified: bool) -> Work | None:

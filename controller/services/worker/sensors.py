@@ -26,8 +26,8 @@ class Sensor:
     channels: tuple[str, ...] = ()
     patience_seconds = 0.0
     """How long what a notification asks for may wait for more of its kind."""
-    quiet_seconds = 0.0
-    """How long no more of its kind may have come before what a notification asks for is done, `LONGEST_GATHERING_SECONDS` at most."""
+    is_measured = False
+    """Whether the time from a notification to its evaluation is a metric."""
     fires_for_patient = False
     """Whether it also fires by itself for what sensors with patience were notified of. While their work is put off it
     is not asked.
@@ -46,17 +46,13 @@ class Sensor:
         return NOTHING
 
 
-JOINING_QUIET_SECONDS, LONGEST_GATHERING_SECONDS = 0.5, 10.0
-"""Consumers that start together are counted together: who decides on the first hundred of two hundred makes half of the buckets, and
-a cooldown of a minute keeps the others idle.
-"""
-
-
 class ConsumerSensor(Sensor):
-    """Consumers of a stream subscription registered or left: the consumer lane, when no more of them come."""
+    """Consumers of a stream subscription registered or left: the consumer lane, at once. The lane itself collects those that come
+    after an act.
+    """
 
     name = "consumers"
-    quiet_seconds = JOINING_QUIET_SECONDS
+    is_measured = True
     channels = ("cleave_consumers",)
 
     def notified(self, topic_id: int | None) -> Work:

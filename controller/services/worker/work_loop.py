@@ -20,7 +20,7 @@ from controller.domain.decision import Lane
 from controller.domain.errors import CleaveError, Retryable
 from controller.repeating import Repeating
 from controller.services.worker.agenda import Agenda, Firing
-from controller.services.worker.sensors import LONGEST_GATHERING_SECONDS, Sensor, everything
+from controller.services.worker.sensors import Sensor, everything
 from controller.services.worker.work import NOTHING, Work
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
@@ -254,10 +254,9 @@ class WorkLoop:
                     continue
                 telemetry.WAKEUPS.labels(sensor.name).inc()
                 asked = sensor.notified(topic_id)
-                if sensor.quiet_seconds > 0:
+                if sensor.is_measured:
                     self._notified_at.setdefault(topic_id, now)
-                    self._agenda.gather(asked, now, sensor.quiet_seconds, LONGEST_GATHERING_SECONDS)
-                elif sensor.patience_seconds > 0:
+                if sensor.patience_seconds > 0:
                     self._agenda.put_off(asked, now, sensor.patience_seconds)
                 else:
                     work = work | asked

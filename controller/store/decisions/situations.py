@@ -21,6 +21,8 @@ from sqlalchemy.exc import DBAPIError
 
 from controller.clock import to_ms
 from controller.domain.approvals import asks
+from controller.domain.decision import CONSUMER_COUNT
+from controller.domain.entry_buckets import MOST_UNITS
 from controller.domain.errors import Retryable
 from controller.domain.hash_range import HashRange
 from controller.domain.key_sketch import share_within
@@ -40,6 +42,7 @@ _TOPICS = Prepared(
     "situation_topics",
     f"""
     SELECT t.topic_id, t.epoch, t.next_segment_id, t.data_plane, t.last_split_at, t.last_merge_at, t.last_rebucket_at,
+           t.last_consumer_act_at,
            CAST(c.policy AS text) AS cluster, CAST(n.policy AS text) AS namespace, CAST(t.policy AS text) AS topic,
            m.paused_reason IS NOT NULL AS foreign_controller, NOT ({MAY_ACT}) AS is_held, e.consumers_changed_at, clock_timestamp() AS now,
            e.reconnections_left, e.reconnections_at, r.reconnections_left AS cluster_left, r.reconnections_at AS cluster_at,
@@ -185,13 +188,16 @@ _IN_FLIGHT = Prepared(
                   WHERE p.operation_id = o.operation_id ORDER BY p.ordinal) AS parent_ids,
            CASE WHEN o.parameters ? 'child_ranges' THEN jsonb_array_length(o.parameters -> 'child_ranges')
                 ELSE (SELECT count(*) FROM cleave.operation_child c WHERE c.operation_id = o.operation_id)
-           END AS child_count
+           END AS child_count,
+           (SELECT coalesce(sum(least(cardinality(c.bucket_splits) + 1, :most_units)), 0) FROM cleave.operation_child c
+             WHERE c.operation_id = o.operation_id) AS child_places,
+           o.kind = 'rebucket' OR o.reason = :consumer_count AS for_consumers
       FROM cleave.operation o
      WHERE o.topic_id = ANY (:topic_ids) AND o.finished_at IS NULL AND o.state <> 'committed'
        AND o.kind = ANY (:kinds)
      ORDER BY o.operation_id
 """,
-    {"topic_ids": "bigint[]", "kinds": "text[]"},
+    {"topic_ids": "bigint[]", "kinds": "text[]", "most_units": "integer", "consumer_count": "text"},
 )
 # What a person wants kept are the ranges that a split made: whatever lies within one of them is kept, and what a person joins across
 # its ends is not. Where several splits hold, the one that ends last counts.
@@ -214,6 +220,11 @@ _KEPT = Prepared(
 """,
     {"topic_ids": "bigint[]"},
 )
+_RESHAPES: Mapping[str, object] = {
+    "kinds": [kind.value for kind in ReshapeKind],
+    "most_units": MOST_UNITS,
+    "consumer_count": CONSUMER_COUNT,
+}
 _LOCK = Prepared(
     "lock_free_topics",
     """
@@ -247,7 +258,7 @@ def load_situations(
     of_topics["topic_ids"] = [row.topic_id for row in topics]
     segments = _grouped(tx, of_topics, _SEGMENTS)
     consumers = _grouped(tx, of_topics, _CONSUMERS)
-    in_flight = _grouped(tx, {**of_topics, "kinds": [kind.value for kind in ReshapeKind]}, _IN_FLIGHT)
+    in_flight = _grouped(tx, {**of_topics, **_RESHAPES}, _IN_FLIGHT)
     keeping: dict[str, object] = {"topic_ids": [row.topic_id for row in topics if row.keeps]}
     kept = _grouped(tx, keeping, _KEPT) if keeping["topic_ids"] else defaultdict(list)
     policies = {row.topic_id: _policy(row.cluster, row.namespace, row.topic) for row in topics}
@@ -274,7 +285,12 @@ def load_situations(
             stream_consumers={c.name: c.consumers for c in consumers[row.topic_id]},
             recent_loads={m.segment_id: _ticks(m.rates) for m in memories[row.topic_id]},
             policy=policies[row.topic_id],
-            history=History(_ms(row.last_split_at), _ms(row.last_merge_at), _ms(row.last_rebucket_at)),
+            history=History(
+                *map(
+                    _ms,
+                    (row.last_split_at, row.last_merge_at, row.last_rebucket_at, row.last_consumer_act_at),
+                )
+            ),
             in_flight=tuple(_reshape(o) for o in in_flight[row.topic_id]),
             capabilities=_with(capabilities[row.data_plane], consumers[row.topic_id]),
             foreign_controller=row.foreign_controller,
@@ -480,6 +496,8 @@ def _reshape(row: Row[Any]) -> LiveReshape:
         tuple(row.parent_ids),
         row.child_count,
         to_ms(row.intended_at),
+        int(row.child_places),
+        row.for_consumers,
     )
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from controller.clock import to_ms
+from controller.domain.decision import CONSUMER_COUNT
 from controller.domain.errors import CleaveError, HeldUp, InvariantViolated, LostRace
 from controller.domain.operation import SUBSCRIPTION, UNDOES, Operation, OperationKind
 from controller.domain.segment import Segment
@@ -67,7 +68,9 @@ COMMIT = Prepared(
                last_merge_at = CASE WHEN 'last_merge_at' = ANY (h.stamps)
                                     THEN greatest(t.last_merge_at, h.intended_at) ELSE t.last_merge_at END,
                last_rebucket_at = CASE WHEN 'last_rebucket_at' = ANY (h.stamps)
-                                       THEN greatest(t.last_rebucket_at, h.intended_at) ELSE t.last_rebucket_at END
+                                       THEN greatest(t.last_rebucket_at, h.intended_at) ELSE t.last_rebucket_at END,
+               last_consumer_act_at = CASE WHEN 'last_consumer_act_at' = ANY (h.stamps)
+                                           THEN greatest(t.last_consumer_act_at, h.intended_at) ELSE t.last_consumer_act_at END
           FROM held h
          WHERE t.topic_id = h.topic_id AND t.subscription_version = h.subscription_version
            AND t.state IN ('live', 'deleting')
@@ -180,7 +183,7 @@ def commit_reshapes(
     are not as noted, whose parents are not all active, or whose rows somebody holds: `why_left` tells. Raises
     InvariantViolated when a law of some layout would break: then nothing was committed for any.
     """
-    stamps = {one.operation.operation_id: STAMPS.get(one.operation.kind, ()) for one in records}
+    stamps = {one.operation.operation_id: _stamps(one.operation) for one in records}
     parameters = steps.statement_parameters(records, runner, started_at_ms, stamps) | {
         "topic_ids": [one.operation.topic_id for one in records]
     }
@@ -188,6 +191,12 @@ def commit_reshapes(
         row.operation_id: Committed(row.epoch, to_ms(row.now), frozenset(row.subscriptions))
         for row in COMMIT.execute(tx, parameters)
     }
+
+
+def _stamps(operation: Operation) -> tuple[str, ...]:
+    stamps = STAMPS.get(operation.kind, ())
+    for_consumers = operation.kind is OperationKind.REBUCKET or operation.reason == CONSUMER_COUNT
+    return (*stamps, "last_consumer_act_at") if for_consumers else stamps
 
 
 def why_left(tx: Connection, records: Sequence[StepRecord], runner: str) -> dict[int, CleaveError]:

@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, text
 
 from controller.clock import to_datetime
+from controller.domain.decision import CONSUMER_COUNT
 from controller.domain.layout import SegmentLayout
 from controller.domain.mirroring import LayoutStep, acts_seen, steps_between
 from controller.domain.operation import Operation
@@ -175,11 +176,12 @@ def _stamps(
 ) -> dict[str, datetime]:
     """A cooldown counts from when the act began: the intent where it was ours, else the children's birth."""
     of_ours = {segment_id for step in steps if step.epoch in ours for segment_id in step.created_ids}
-    begun = [(kind, _when(born)) for kind, born in acts_seen(layout, since, of_ours).items()]
-    begun += [(step.kind, ours[step.epoch].intended_at) for step in steps if step.kind and step.epoch in ours]
+    begun = [(_STAMPS[kind], _when(born)) for kind, born in acts_seen(layout, since, of_ours).items()]
+    own = [(step, ours[step.epoch]) for step in steps if step.epoch in ours]
+    begun += [(_STAMPS[step.kind], act.intended_at) for step, act in own if step.kind]
+    begun += [("last_consumer_act_at", act.intended_at) for _, act in own if act.reason == CONSUMER_COUNT]
     stamps: dict[str, datetime] = {}
-    for kind, at in begun:
-        column = _STAMPS[kind]
+    for column, at in begun:
         stamps[column] = max(
             one for one in (at, stamps.get(column), getattr(topic, column)) if one is not None
         )

@@ -22,7 +22,7 @@ def _table(name: str, plain: str, *, arrays: str = "", documents: str = "") -> T
 TOPIC = _table(
     "topic",
     "topic_id name namespace state data_plane epoch next_segment_id subscription_version row_version"
-    " last_split_at last_merge_at last_rebucket_at created_at deleted_at",
+    " last_split_at last_merge_at last_rebucket_at last_consumer_act_at created_at deleted_at",
     documents="properties policy",
 )
 SEGMENT = _table(

@@ -48,6 +48,7 @@ class TopicRow:
     last_split_at: datetime | None
     last_merge_at: datetime | None
     last_rebucket_at: datetime | None
+    last_consumer_act_at: datetime | None
     created_at: datetime
     deleted_at: datetime | None
 

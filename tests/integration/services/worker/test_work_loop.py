@@ -253,21 +253,6 @@ def test_sensors_that_are_due_at_once_are_all_served(bench: Bench) -> None:
         )
 
 
-class Hasty(ConsumerSensor):
-    """One that gathers nothing."""
-
-    quiet_seconds = 0.0
-
-
-def test_consumers_that_come_together_are_looked_at_together(bench: Bench) -> None:
-    with running(bench, ConsumerSensor()) as one:
-        one.diary.topics.clear()
-        for topic_id in range(1, 21):
-            notify(bench, topic_id)
-        wait_until(lambda: one.diary.topics, message="their topics are evaluated")
-        assert one.diary.topics == [frozenset(range(1, 21))]
-
-
 def decided() -> tuple[float, float]:
     """How often it was measured how long consumers wait for a decision, and the sum of it."""
     count, seconds = (
@@ -286,8 +271,7 @@ def test_it_is_measured_how_long_consumers_wait_for_a_decision(bench: Bench) -> 
         one.rings()
     count, seconds = decided()
     assert count - before[0] == 2, "once for each topic"
-    least = 2 * ConsumerSensor.quiet_seconds * 0.9
-    assert seconds - before[1] >= least, "from the notification on, so the wait for more of them is in it"
+    assert seconds > before[1]
 
 
 def test_consumers_of_a_topic_that_goes_to_another_worker_wait_there(bench: Bench) -> None:
@@ -311,7 +295,7 @@ def test_consumers_of_a_topic_that_goes_to_another_worker_wait_there(bench: Benc
 def test_what_is_due_is_done(bench: Bench, hammering: bool) -> None:
     """A steady stream of notifications must not starve what is due by itself."""
     due = Due(Lane.MERGE, None)
-    with running(bench, Hasty(), due) as one:
+    with running(bench, ConsumerSensor(), due) as one:
         one.diary.lanes.clear()
         one.listener.rings_without_end = hammering
         one.listener.interrupt()

@@ -205,7 +205,7 @@ def worlds(draw: st.DrawFn) -> World:
         now=NOW,
     )
     world = World(situation, densities)
-    world._measure()  # noqa: SLF001
+    world._measure()
     return world
 
 

@@ -131,33 +131,8 @@ def test_work_put_off_waits_for_more_of_its_kind_but_no_longer_than_the_first(ag
     assert agenda.wait_seconds(START) == SWEEP_SECONDS
 
 
-def test_work_is_gathered_until_no_more_of_it_comes_but_not_for_ever(agenda: Agenda) -> None:
-    for moment in (0.0, 0.4, 0.8):
-        agenda.gather(LOAD, START + moment, 0.5, 10.0)
-        assert agenda.take_put_off(START + moment + 0.3) == NOTHING
-    assert agenda.has_work_put_off
-    assert agenda.take_put_off(START + 1.29) == NOTHING
-    assert agenda.take_put_off(START + 1.3) == LOAD
-    assert not agenda.has_work_put_off
-
-    for tenth in range(25):
-        agenda.gather(MERGE, START + 20 + 0.4 * tenth, 0.5, 10.0)
-    assert agenda.take_put_off(START + 29.99) == NOTHING
-    assert agenda.take_put_off(START + 30) == MERGE
-    assert agenda.take_put_off(math.inf) == NOTHING
-
-
-def test_the_wait_ends_when_what_was_gathered_is_due(agenda: Agenda) -> None:
-    agenda.start_sweep(START)
-    agenda.note_firings([], START)
-    agenda.gather(LOAD, START, 0.5, 10.0)
-
-    assert agenda.wait_seconds(START + 0.1) == pytest.approx(0.4)
-
-
 def test_a_sweep_does_what_was_put_off(agenda: Agenda) -> None:
     agenda.put_off(LOAD, START, 0.25)
-    agenda.gather(MERGE, START, 0.5, 10.0)
     agenda.start_sweep(START + 0.1)
     assert not agenda.has_work_put_off
     assert agenda.take_put_off(math.inf) == NOTHING
