@@ -28,7 +28,7 @@ from controller.entrypoints.commands.findings import Finding, Note
 from controller.entrypoints.commands.options import AsJson
 from controller.entrypoints.output import emit, rows_table
 from controller.store.postgres import inspection, migrations
-from controller.store.postgres.engine import Store
+from controller.store.postgres.engine import Store, is_pooled
 from controller.system_java import NO_SPARK, system_java_home
 from controller.system_java import OLDEST as OLDEST_JAVA
 
@@ -87,8 +87,9 @@ def _namespaces(cleave: Application, asked: Sequence[str], *, fix: bool, due_at:
 
 
 def database(cleave: Application) -> str:
-    """The server's version, which must be new enough."""
+    """The server's version, which must be new enough, and whether a pooler is in between."""
     with cleave.store.transaction() as tx:
+        between = ", through a pooler that keeps sessions" if is_pooled(tx) else ""
         number, version = tx.execute(
             text("SELECT current_setting('server_version_num')::int, current_setting('server_version')")
         ).one()
@@ -96,7 +97,7 @@ def database(cleave: Application) -> str:
         raise Terminal(
             f"PostgreSQL {version} at {cleave.settings.database_label}: Cleave needs 15 or newer; upgrade the server"
         )
-    return f"PostgreSQL {version} at {cleave.settings.database_label}"
+    return f"PostgreSQL {version} at {cleave.settings.database_label}{between}"
 
 
 def schema(cleave: Application) -> str:
