@@ -22,7 +22,7 @@ import psycopg2.extensions
 
 from controller.postgres import session
 from controller.postgres.address import DatabaseAddress
-from controller.postgres.pooler import demand_own_session
+from controller.postgres.pooler import PoolerUnfit, demand_own_session
 from controller.postgres.sqlstates import Condition, condition
 from controller.postgres.watchdog import WATCHDOG, Guard
 
@@ -249,6 +249,11 @@ def _begin_session(
     again: Callable[[], WatchedConnection],
 ) -> None:
     """Put the settings in force, and those of the URL where a pooler may have left them out. Refuse a pooler that shares sessions."""
+    if made.info.parameter_status("standard_conforming_strings") == "off":
+        raise PoolerUnfit(  # the driver quotes values for what it saw at the start
+            f"the database sets standard_conforming_strings to off, and the pooler at {made.server} lets no connection start "
+            "otherwise; run ALTER DATABASE ... RESET standard_conforming_strings, and restart the pooler"
+        )
     made.autocommit = True  # what a transaction sets, its rollback takes back
     with made.answering_by(time.monotonic() + min(made.statement_seconds, ANSWER_SECONDS)):
         made.server_process = session.settle(made, wanted)

@@ -32,6 +32,7 @@ _SETTINGS: Mapping[str, str] = {
     "extra_float_digits": "1",
     "idle_session_timeout": "0",
     "intervalstyle": "postgres",
+    "plan_cache_mode": "auto",
     "quote_all_identifiers": "off",
     "row_security": "on",
     "search_path": "public",
