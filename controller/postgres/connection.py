@@ -1,9 +1,10 @@
 """Connections whose every wait for the server ends by a deadline of this process.
 
 The one place that connects to PostgreSQL: the store's pool, listeners, data-plane calls, clients and migrations all
-have their connections from `connect`, with the settings that their statements depend on (`session`). libpq bounds the attempt to connect, authentication included, for each address of
-each host; the watchdog bounds every statement; the server's own timeouts come before the watchdog's, so that a live
-server rolls a slow statement back. The kernel bounds a host that vanished (`tcp_user_timeout`).
+have their connections from `connect`, with the settings that their statements depend on (`session`). libpq bounds the
+attempt to connect, authentication included, for each address of each host; the watchdog bounds every statement; the
+server's own timeouts come before the watchdog's, so that a live server rolls a slow statement back. The kernel bounds a
+host that vanished (`tcp_user_timeout`).
 """
 
 from __future__ import annotations
@@ -230,7 +231,7 @@ def _connected(
         except psycopg2.OperationalError as error:
             if not _REFUSES_OPTIONS.search(str(error)):
                 raise
-    made = _dial(parameters)
+    made = _dial({**parameters, "options": ""})  # or libpq takes those of PGOPTIONS
     _refusing_options.add(address.servers)
     return made
 

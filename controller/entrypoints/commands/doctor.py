@@ -10,7 +10,7 @@ import importlib.util
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -63,10 +63,19 @@ def doctor(
         findings = findings_by(began + CHECK_SECONDS, looks)
         if all(one.level != "wrong" for one in findings if one.check in NEEDED_FOR_NAMESPACES):
             findings += _namespaces(cleave, namespace or [], fix=fix, due_at=began + REPORT_SECONDS)
-    rows = [asdict(finding) for finding in findings]
+    rows = [asdict(finding) for finding in _said_once(findings)]
     emit(as_json, rows, rows_table(rows))
     if any(finding.level == "wrong" for finding in findings):
         raise typer.Exit(1)
+
+
+def _said_once(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings, where those that fail as the check `database` does refer to it."""
+    [first] = [one for one in findings if one.check == "database"]
+    return [
+        replace(one, finding="as database") if one is not first and one.finding == first.finding else one
+        for one in findings
+    ]
 
 
 def _look(name: str, check: Callable[[Application], str], cleave: Application) -> list[Finding]:
