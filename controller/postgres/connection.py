@@ -23,7 +23,7 @@ import psycopg2.extensions
 
 from controller.postgres import session
 from controller.postgres.address import DatabaseAddress
-from controller.postgres.pooler import PoolerUnfit, demand_own_session
+from controller.postgres.pooler import POOLERS, PoolerUnfit
 from controller.postgres.sqlstates import Condition, condition
 from controller.postgres.watchdog import WATCHDOG, Guard
 
@@ -55,8 +55,6 @@ its time, so the one that served last is tried first.
 """
 _refusing_options: set[tuple[tuple[str, str], ...]] = set()
 """Servers, as an address names them, that refuse libpq's `options`."""
-_keeping_sessions: set[tuple[object, ...]] = set()
-"""Addresses whose pooler was seen to keep a session for a client."""
 _serving_lock = threading.Lock()
 
 
@@ -260,23 +258,24 @@ def _begin_session(
         made.server_process = session.settle(made, wanted)
         if made.is_pooled:
             session.apply_options(made, address.parameters.get("options", ""), wanted)
-            _demand_own_session(made, address, again)
+    if made.is_pooled:
+        _demand_own_session(made, address, again)
     made.autocommit = False
 
 
 def _demand_own_session(
     made: WatchedConnection, address: DatabaseAddress, again: Callable[[], WatchedConnection]
 ) -> None:
-    """Look once for each login and database."""
-
     def other() -> WatchedConnection:
         found = again()
-        found.due_at = made.due_at
+        found.due_at = made.due_at = time.monotonic() + min(made.statement_seconds, ANSWER_SECONDS)
         return found
 
-    key = (address.servers, address.parameters.get("user"), address.parameters.get("dbname"))
-    if key not in _keeping_sessions and demand_own_session(made, other, made.server):
-        _keeping_sessions.add(key)
+    pool = (address.servers, address.parameters.get("user"), address.parameters.get("dbname"))
+    try:
+        POOLERS.demand_own_session(pool, made, other, made.server)
+    finally:
+        made.due_at = math.inf
 
 
 def _last_serving_first(address: DatabaseAddress) -> DatabaseAddress:

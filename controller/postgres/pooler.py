@@ -2,18 +2,20 @@
 
 Prepared statements, settings and LISTEN belong to a session of the server. A pooler such as PgBouncer gives a client one session
 for as long as the client is connected (session pooling), or another for each transaction (transaction pooling). Nothing but the
-process ids of the server tells the two apart: while one client holds a transaction open, the session of another must stay its own.
+process ids of the server tells the two apart: two clients that take turns must stay in one process each.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 from contextlib import closing
 from typing import TYPE_CHECKING
 
 import psycopg2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     import psycopg2.extensions
 
@@ -21,8 +23,8 @@ SHARES_SESSIONS = (
     "the pooler gives a client another session for each transaction (transaction pooling); set pool_mode = session for Cleave's "
     "database there, or give the address of PostgreSQL itself"
 )
-_ROUNDS = 3
-"""While other clients are busy, a client of a pooler that shares sessions may get the same one several times."""
+_ROUNDS = 10
+"""While other clients are busy, two clients of a pooler that shares sessions may miss each other several times."""
 _PROCESS = "SELECT pg_catalog.pg_backend_pid()"
 
 
@@ -30,43 +32,71 @@ class PoolerUnfit(psycopg2.OperationalError):
     """Cleave cannot work through the pooler as it is configured."""
 
 
-def demand_own_session(
-    made: psycopg2.extensions.connection, again: Callable[[], psycopg2.extensions.connection], where: str
-) -> bool:
-    """Return True if the connection, which is in autocommit, keeps its session while another one works and is in a transaction.
+class Poolers:
+    """The poolers that this process has found to keep a session for a client. Thread-safe."""
 
-    `again` makes another connection in the same way; where that fails, as in a pool that is full, the answer is False: it
-    is not known. Raises PoolerUnfit if the pooler shares sessions.
-    """
-    try:
-        with closing(again()) as other:
-            is_shared = _shares(made, other)
-    except psycopg2.Error:
-        if made.closed:
-            raise
-        return False
-    if is_shared:
-        raise PoolerUnfit(f"the database URL leads to a pooler at {where}: {SHARES_SESSIONS}")
-    return True
+    def __init__(self) -> None:
+        self._kept: set[Hashable] = set()
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin with a free lock. For a process that was forked: a thread of its parent may have held the lock."""
+        self._lock = threading.Lock()
+
+    def demand_own_session(
+        self,
+        key: Hashable,
+        made: psycopg2.extensions.connection,
+        again: Callable[[], psycopg2.extensions.connection],
+        where: str,
+    ) -> None:
+        """Raise PoolerUnfit if the pooler shares sessions. `key` names the pool: each is looked at until it is known once.
+
+        `made` is in autocommit, and `again` makes another connection in the same way. Where that fails, as in a pool that is full,
+        nothing is known. Connections of one process are looked at one by one, since others that work at the same time hide what
+        is to be seen.
+        """
+        if key in self._kept:
+            return
+        with self._lock:
+            if key in self._kept:
+                return
+            try:
+                with closing(again()) as other:
+                    is_shared = _shares(made, other)
+            except psycopg2.Error:
+                if made.closed:
+                    raise
+                return
+            if is_shared:
+                raise PoolerUnfit(f"the database URL leads to a pooler at {where}: {SHARES_SESSIONS}")
+            self._kept.add(key)
 
 
 def _shares(made: psycopg2.extensions.connection, other: psycopg2.extensions.connection) -> bool:
-    """Return True if the two were seen in one session, or one of them in two."""
-    ours = _process(made)
+    """Return True if the two were seen in one session, or one of them in two.
+
+    A session that is free again is the first, or the last, that a pooler gives away: so two clients that take turns meet in one
+    session, or go through all of them.
+    """
+    other.autocommit = True
+    ours, theirs = {_process(made)}, {_process(other)}
     for _ in range(_ROUNDS):
-        other.autocommit = True  # the session that is free again is the first to be given away
-        if _process(other) == ours:
+        if len(ours) > 1 or len(theirs) > 1 or ours & theirs:
             return True
-        other.autocommit = False
-        if _process(other) == ours or _process(made) != ours:
-            return True
-        other.rollback()
+        ours.add(_process(made))
+        theirs.add(_process(other))
     return False
 
 
 def _process(connection: psycopg2.extensions.connection) -> int:
-    """The server process that the next statement runs in. Without autocommit, a transaction stays open in it."""
+    """The server process that a statement runs in."""
     with connection.cursor() as cursor:
         cursor.execute(_PROCESS)
         [(process,)] = cursor.fetchall()
     return int(process)
+
+
+POOLERS = Poolers()
+"""The poolers of this process."""
+os.register_at_fork(after_in_child=POOLERS.reset)

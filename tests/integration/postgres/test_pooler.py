@@ -112,9 +112,14 @@ def test_a_pooler_that_shares_sessions_is_refused_by_the_first_connection(
         calls.close()
 
 
-def test_sessions_that_are_shared_while_others_work_are_found_out(database: str, tmp_path: Path) -> None:
-    """Another client that holds the session which was free last makes the next one look like its own."""
-    with pgbouncer(database, tmp_path, "transaction") as url, ThreadPoolExecutor(4) as threads:
+@pytest.mark.parametrize("round_robin", [0, 1])
+def test_sessions_that_are_shared_while_others_work_are_found_out(
+    database: str, tmp_path: Path, round_robin: int
+) -> None:
+    with (
+        pgbouncer(database, tmp_path, "transaction", server_round_robin=round_robin) as url,
+        ThreadPoolExecutor(4) as threads,
+    ):
         attempts = [threads.submit(StoreDriver(url).sql, "SELECT 1") for _ in range(20)]
 
     assert {type(one.exception(LONG)) for one in attempts} == {InvalidInput}
