@@ -71,9 +71,9 @@ def doctor(
 
 def _said_once(findings: Sequence[Finding]) -> list[Finding]:
     """The findings, where those that fail as the check `database` does refer to it."""
-    [first] = [one for one in findings if one.check == "database"]
+    said = {one.finding for one in findings if one.check == "database"}
     return [
-        replace(one, finding="as database") if one is not first and one.finding == first.finding else one
+        replace(one, finding="as database") if one.check != "database" and one.finding in said else one
         for one in findings
     ]
 
