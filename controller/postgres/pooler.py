@@ -76,16 +76,16 @@ class Poolers:
 def _shares(made: psycopg2.extensions.connection, other: psycopg2.extensions.connection) -> bool:
     """Return True if the two were seen in one session, or one of them in two.
 
-    A session that is free again is the first, or the last, that a pooler gives away: so two clients that take turns meet in one
-    session, or go through all of them.
+    Of a pooler that gives away first the session that was free last, both get the same one. Of a pooler that gives its sessions
+    away in turn, two statements of one client get two.
     """
     other.autocommit = True
-    ours, theirs = {_process(made)}, {_process(other)}
+    ours, theirs = set[int](), set[int]()
     for _ in range(_ROUNDS):
+        ours |= {_process(made), _process(made)}
+        theirs.add(_process(other))
         if len(ours) > 1 or len(theirs) > 1 or ours & theirs:
             return True
-        ours.add(_process(made))
-        theirs.add(_process(other))
     return False
 
 
