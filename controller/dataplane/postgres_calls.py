@@ -13,7 +13,6 @@ from contextlib import contextmanager
 
 import psycopg2
 import psycopg2.extensions
-from psycopg2 import errorcodes
 from sqlalchemy import URL
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool
@@ -30,13 +29,10 @@ from controller.domain.errors import (
 from controller.forks import Renewed
 from controller.postgres.address import DatabaseAddress
 from controller.postgres.connection import NoAnswer, WatchedConnection, connect
+from controller.postgres.pooler import SHARES_SESSIONS
+from controller.postgres.sqlstates import Condition
 
-_TIMED_OUT = frozenset({errorcodes.QUERY_CANCELED, errorcodes.LOCK_NOT_AVAILABLE})
-_RACED = frozenset({errorcodes.DEADLOCK_DETECTED, errorcodes.SERIALIZATION_FAILURE})
-_READ_ONLY = errorcodes.READ_ONLY_SQL_TRANSACTION
-_NOT_INSTALLED = frozenset(
-    {errorcodes.UNDEFINED_TABLE, errorcodes.UNDEFINED_FUNCTION, errorcodes.INVALID_SCHEMA_NAME}
-)
+_AWAY = (Condition.AWAY, Condition.REFUSED, Condition.DISK_FULL, Condition.RESOURCES)
 
 
 class PostgresCalls(Renewed):
@@ -87,10 +83,10 @@ class PostgresCalls(Renewed):
             with _raw(held).answering_by(due_at), _raw(held).cursor() as cursor:
                 yield cursor
         except psycopg2.Error as error:
-            is_on_standby = held is not None and error.pgcode == _READ_ONLY and _raw(held).is_read_only_server
-            if held is not None and (is_on_standby or _raw(held).closed):
+            why = Condition.AWAY if held is None else _raw(held).condition(error)
+            if held is not None and why is not None and why.spoils_connection:
                 self._renew(pool, held)
-            raise self._translate(error, act, is_on_standby=is_on_standby) from error
+            raise self._translate(error, act, why) from error
         except PoolTimeout as error:
             raise self._late(f"{act}: no free connection to {self._label} in time; try again") from error
         except ValueError as error:  # psycopg2's answer to a NUL in a text
@@ -117,15 +113,14 @@ class PostgresCalls(Renewed):
         self._pool.dispose()
 
     def _connect(self) -> WatchedConnection:
-        timeout_ms = int(self.call_timeout_seconds * 1000)
         found = connect(
             self._address,
             application_name=self._application_name,
             statement_seconds=self.call_timeout_seconds,
             connect_seconds=self.call_timeout_seconds / 2,
-            session=f"-c statement_timeout={max(1, timeout_ms * 8 // 10)} "
-            f"-c lock_timeout={max(1, timeout_ms * 6 // 10)} "
-            f"-c idle_in_transaction_session_timeout={timeout_ms} -c timezone=UTC",
+            more_settings={
+                "idle_in_transaction_session_timeout": f"{int(1000 * self.call_timeout_seconds)}ms"
+            },
         )
         found.autocommit = True
         return found
@@ -149,25 +144,26 @@ class PostgresCalls(Renewed):
                 self._pool = pool.recreate()
         pool.dispose()
 
-    def _translate(self, error: psycopg2.Error, act: str, *, is_on_standby: bool) -> CleaveError:
-        code = error.pgcode or ""
+    def _translate(self, error: psycopg2.Error, act: str, why: Condition | None) -> CleaveError:
         reason = str(error).strip() or type(error).__name__
-        if isinstance(error, NoAnswer) or code in _TIMED_OUT:
+        if isinstance(error, NoAnswer) or why in (Condition.TOO_LATE, Condition.LOCKED):
             return self._late(
                 f"{act}: no answer from {self._label} within {self.call_timeout_seconds:g} s; look before repeating"
             )
-        if code in _RACED:
+        if why is Condition.RACED:
             return self._away(f"{act}: {reason}; try again", delay_seconds=0.1)
-        if code in _NOT_INSTALLED:
+        if why is Condition.NOT_INSTALLED:
             return Terminal(f"{act}: {self._label} has no such table ({reason}); run 'cleave migrate' on it")
-        if is_on_standby:
+        if why is Condition.READ_ONLY:
             return self._away(
                 f"{act}: the server is a standby or read-only ({reason}); add target_session_attrs=read-write to "
                 f"{self._label}, or retry after the fail-over"
             )
-        if isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError):
+        if why is Condition.SESSION_LOST:
+            return self._away(f"{act}: {reason}: {SHARES_SESSIONS}")
+        if why in _AWAY:
             return self._away(f"{act}: {self._label} is away ({reason})")
-        if isinstance(error, psycopg2.DataError):
+        if why is Condition.VALUE:
             return InvalidInput(f"{act}: {reason}")
         return Terminal(f"{act}: {self._label} refuses it: {reason}")
 

@@ -1,1 +1,4 @@
-"""Connections to PostgreSQL: one reading of database URLs and one deadline mechanism, for every process and library here."""
+"""Connections to PostgreSQL, for every process and library here.
+
+One reading of database URLs, one way to begin a session, one deadline mechanism and one table of SQLSTATEs.
+"""

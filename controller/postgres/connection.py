@@ -1,20 +1,22 @@
 """Connections whose every wait for the server ends by a deadline of this process.
 
 The one place that connects to PostgreSQL: the store's pool, listeners, data-plane calls, clients and migrations all
-have their connections from `connect`. libpq bounds the attempt to connect, authentication included, for each address of
-each host; the watchdog bounds every statement; the server's own timeouts come before the watchdog's, so that a live
-server rolls a slow statement back. The kernel bounds a host that vanished (`tcp_user_timeout`).
+have their connections from `connect`, with the settings that their statements depend on (`session`). libpq bounds the
+attempt to connect, authentication included, for each address of each host; the watchdog bounds every statement; the
+server's own timeouts come before the watchdog's, so that a live server rolls a slow statement back. The kernel bounds a
+host that vanished (`tcp_user_timeout`).
 """
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, cast
 
 import psycopg2
@@ -22,7 +24,10 @@ import psycopg2.extensions
 
 from controller.domain.errors import Terminal
 from controller.forks import Process, current
+from controller.postgres import session
 from controller.postgres.address import DatabaseAddress
+from controller.postgres.pooler import POOLERS, PoolerUnfit
+from controller.postgres.sqlstates import Condition, condition
 from controller.postgres.watchdog import WATCHDOG, Guard
 
 CONNECT_SECONDS = 10
@@ -42,13 +47,17 @@ _VANISHED = {
     "keepalives_count": "3",
     "tcp_user_timeout": "10000",  # milliseconds without an acknowledgement; the kernel's own is a quarter of an hour
 }
-_DRIVERS = "-c datestyle=ISO"
-"""The driver demands it, and would set it by a statement that nothing watches."""
+_OF_THE_CONNECTION = (psycopg2.OperationalError, psycopg2.InterfaceError)
+"""Without a SQLSTATE the driver raises these when it lost the connection."""
 _WRITABLE = ("read-write", "primary")
+_REFUSES_OPTIONS = re.compile(r"unsupported startup parameter(?: in options)?: ")
+"""PgBouncer says this, in English, of startup parameters that it is not told to ignore."""
 _serving: dict[tuple[tuple[str, str], ...], tuple[str, str]] = {}
 """The server that accepted the last connection, by the servers to choose from. A host that is frozen costs each attempt
 its time, so the one that served last is tried first.
 """
+_refusing_options: set[tuple[tuple[str, str], ...]] = set()
+"""Servers, as an address names them, that refuse libpq's `options`."""
 _serving_lock = threading.Lock()
 
 
@@ -74,17 +83,24 @@ class WatchedConnection(psycopg2.extensions.connection):
     """The servers of the address, if there are several."""
     maker: Process | None = None
     """The process that has connected. In a forked process statements raise Terminal, and nothing that ends is told to the server."""
+    server_process: int = 0
+    """Id of the server process of the session. A pooler tells the driver another."""
+
+    @property
+    def is_pooled(self) -> bool:
+        """True if a pooler stands between this process and the server."""
+        return self.server_process != self.info.backend_pid
 
     @property
     def server(self) -> str:
         """Host and port of the server, for messages."""
         return f"{self.info.host}:{self.info.port}"
 
-    @property
-    def is_read_only_server(self) -> bool:
-        """True for a standby, and for a server that was set read-only."""
-        told = self.info.parameter_status
-        return "on" in (told("in_hot_standby"), told("default_transaction_read_only"))
+    def condition(self, error: psycopg2.Error) -> Condition | None:
+        """Return what an error of this connection means. None if the statement itself is at fault."""
+        if self.closed or (error.pgcode is None and isinstance(error, _OF_THE_CONNECTION)):
+            return Condition.AWAY
+        return condition(error.pgcode, on_standby=self.info.parameter_status("in_hot_standby") == "on")
 
     @property
     def is_superseded(self) -> bool:
@@ -97,6 +113,11 @@ class WatchedConnection(psycopg2.extensions.connection):
         with _serving_lock:
             serving = _serving.get(self.chosen_from)
         return serving is not None and serving != _entry_of(self)
+
+    def is_spoilt_by(self, error: psycopg2.Error) -> bool:
+        """Return True if whatever is to be done after the error needs another connection."""
+        why = self.condition(error)
+        return why is not None and why.spoils_connection
 
     @contextmanager
     def answering_by(self, due_at: float) -> Iterator[None]:
@@ -191,30 +212,101 @@ def connect(
     application_name: str,
     statement_seconds: float,
     connect_seconds: float = math.inf,
-    session: str = "",
+    more_settings: Mapping[str, str] = MappingProxyType({}),
 ) -> WatchedConnection:
-    """Connect to the first server of the address that accepts. `session` is added to libpq's `options`.
+    """Connect to the first server of the address that accepts, with the settings of `session` and `more_settings` in force.
 
-    `connect_seconds` limits the attempt at each address of each host below the default. Raises psycopg2.OperationalError.
+    `connect_seconds` limits the attempt at each address of each host below the default. Raises psycopg2.OperationalError, among them
+    PoolerUnfit.
     """
-    several = len(address.servers) > 1
-    default = CONNECT_SECONDS_EACH if several else CONNECT_SECONDS
-    limit = max(_LEAST_CONNECT_SECONDS, int(min(default, connect_seconds)))
-    wanted = address
-    if several and address.parameters.get("target_session_attrs") in _WRITABLE:
-        wanted = _last_serving_first(address)
-    parameters = {"connect_timeout": str(limit), **_VANISHED, **wanted.parameters}
-    options = " ".join(filter(None, (parameters.pop("options", ""), session, _DRIVERS)))
-    made = psycopg2.connect(
-        connection_factory=WatchedConnection,
-        cursor_factory=_WatchedCursor,
-        **{**parameters, "application_name": application_name, "options": options},
-    )
-    made.statement_seconds, made.maker = statement_seconds, current()
-    if several:
+    limit = _connect_limit(address, connect_seconds)
+    wanted = session.settings(statement_seconds, more_settings)
+
+    def attempt() -> WatchedConnection:
+        made = _connected(address, application_name, limit, session.as_options(wanted))
+        made.statement_seconds, made.maker = statement_seconds, current()
+        return made
+
+    made = attempt()
+    try:
+        _begin_session(made, address, wanted, attempt)
+    except BaseException:
+        made.close()
+        raise
+    if len(address.servers) > 1:
         made.chosen_from = address.servers
         _note_serving(made)
     return made
+
+
+def _connect_limit(address: DatabaseAddress, connect_seconds: float) -> int:
+    default = CONNECT_SECONDS_EACH if len(address.servers) > 1 else CONNECT_SECONDS
+    return max(_LEAST_CONNECT_SECONDS, int(min(default, connect_seconds)))
+
+
+def _connected(
+    address: DatabaseAddress, application_name: str, limit: int, options: str
+) -> WatchedConnection:
+    """Connect. Without the options where a pooler refuses them: `_begin_session` sets them."""
+    wanted = address
+    if len(address.servers) > 1 and address.parameters.get("target_session_attrs") in _WRITABLE:
+        wanted = _last_serving_first(address)
+    parameters = {"connect_timeout": str(limit), **_VANISHED, **wanted.parameters}
+    parameters |= {"application_name": application_name, "client_encoding": "UTF8"}
+    own = parameters.pop("options", "")
+    if address.servers not in _refusing_options:
+        try:
+            return _dial({**parameters, "options": f"{own} {options}"})
+        except psycopg2.OperationalError as error:
+            if not _REFUSES_OPTIONS.search(str(error)):
+                raise
+    made = _dial({**parameters, "options": ""})  # or libpq takes those of PGOPTIONS
+    _refusing_options.add(address.servers)
+    return made
+
+
+def _dial(parameters: Mapping[str, str]) -> WatchedConnection:
+    made: WatchedConnection = psycopg2.connect(
+        connection_factory=WatchedConnection, cursor_factory=_WatchedCursor, **parameters
+    )
+    return made
+
+
+def _begin_session(
+    made: WatchedConnection,
+    address: DatabaseAddress,
+    wanted: Mapping[str, str],
+    again: Callable[[], WatchedConnection],
+) -> None:
+    """Put the settings in force, and those of the URL where a pooler may have left them out. Refuse a pooler that shares sessions."""
+    if made.info.parameter_status("standard_conforming_strings") == "off":
+        raise PoolerUnfit(  # the driver quotes values for what it saw at the start
+            f"the database sets standard_conforming_strings to off, and the pooler at {made.server} lets no connection start "
+            "otherwise; run ALTER DATABASE ... RESET standard_conforming_strings, and restart the pooler"
+        )
+    made.autocommit = True  # what a transaction sets, its rollback takes back
+    with made.answering_by(time.monotonic() + min(made.statement_seconds, ANSWER_SECONDS)):
+        made.server_process = session.settle(made, wanted)
+        if made.is_pooled:
+            session.apply_options(made, address.parameters.get("options", ""), wanted)
+    if made.is_pooled:
+        _demand_own_session(made, address, again)
+    made.autocommit = False
+
+
+def _demand_own_session(
+    made: WatchedConnection, address: DatabaseAddress, again: Callable[[], WatchedConnection]
+) -> None:
+    def other() -> WatchedConnection:
+        found = again()
+        found.due_at = made.due_at = time.monotonic() + min(made.statement_seconds, ANSWER_SECONDS)
+        return found
+
+    pool = (address.servers, address.parameters.get("user"), address.parameters.get("dbname"))
+    try:
+        POOLERS.demand_own_session(pool, made, other, made.server)
+    finally:
+        made.due_at = math.inf
 
 
 def _last_serving_first(address: DatabaseAddress) -> DatabaseAddress:

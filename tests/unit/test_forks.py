@@ -35,7 +35,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 PARTS = {
     "AdminCalls", "AsideCalls", "Attachments", "BatchSender", "Connections", "ConsumerReader", "CounterScraper",
     "Intake", "KeyCounts", "KeySamples", "LayoutWatch", "Namespaces", "PulsarLoad", "QueueKeeper", "ReaderThreads", "SegmentReaders",
-    "SegmentWatch", "Session",
+    "SegmentWatch", "Session", "SuspectReports",
 }  # fmt: skip
 """Classes whose objects only others have that are guarded."""
 SHARED = {

@@ -86,8 +86,8 @@ class TopicPlace(Answer):
 class ListMerges(PageRequest):
     """List cold neighbours that could be one bundle, with the steps for an operator: Pulsar cannot merge."""
 
-    namespace: Annotated[str | None, AS_ARGUMENT] = Field(
-        None, max_length=1000, description="tenant/namespace. None: all.", examples=["acme/shop"]
+    namespace: Annotated[BundleNamespace | None, AS_ARGUMENT] = Field(
+        None, description="tenant/namespace. None: all.", examples=["acme/shop"]
     )
     cluster: ClusterName = None
 

@@ -10,7 +10,7 @@ import importlib.util
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Annotated
 
@@ -27,7 +27,7 @@ from controller.entrypoints.commands.findings import Finding, Note
 from controller.entrypoints.commands.options import AsJson
 from controller.entrypoints.output import emit, rows_table
 from controller.store.postgres import inspection, migrations
-from controller.store.postgres.engine import Store
+from controller.store.postgres.engine import Store, is_pooled
 from controller.system_java import NO_SPARK, system_java_home
 from controller.system_java import OLDEST as OLDEST_JAVA
 
@@ -60,10 +60,19 @@ def doctor(
         findings = findings_by(began + CHECK_SECONDS, looks)
         if all(one.level != "wrong" for one in findings if one.check in NEEDED_FOR_NAMESPACES):
             findings += _namespaces(cleave, namespace or [], fix=fix, due_at=began + REPORT_SECONDS)
-    rows = [asdict(finding) for finding in findings]
+    rows = [asdict(finding) for finding in _said_once(findings)]
     emit(as_json, rows, rows_table(rows))
     if any(finding.level == "wrong" for finding in findings):
         raise typer.Exit(1)
+
+
+def _said_once(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings, where those that fail as the check `database` does refer to it."""
+    said = {one.finding for one in findings if one.check == "database"}
+    return [
+        replace(one, finding="as database") if one.check != "database" and one.finding in said else one
+        for one in findings
+    ]
 
 
 def _look(name: str, check: Callable[[Application], str], cleave: Application) -> list[Finding]:
@@ -84,8 +93,9 @@ def _namespaces(cleave: Application, asked: Sequence[str], *, fix: bool, due_at:
 
 
 def database(cleave: Application) -> str:
-    """The server's version, which must be new enough."""
+    """The server's version, which must be new enough, and whether a pooler is in between."""
     with cleave.store.transaction() as tx:
+        between = ", through a pooler that keeps sessions" if is_pooled(tx) else ""
         number, version = tx.execute(
             text("SELECT current_setting('server_version_num')::int, current_setting('server_version')")
         ).one()
@@ -93,7 +103,7 @@ def database(cleave: Application) -> str:
         raise Terminal(
             f"PostgreSQL {version} at {cleave.settings.database_label}: Cleave needs 15 or newer; upgrade the server"
         )
-    return f"PostgreSQL {version} at {cleave.settings.database_label}"
+    return f"PostgreSQL {version} at {cleave.settings.database_label}{between}"
 
 
 def schema(cleave: Application) -> str:

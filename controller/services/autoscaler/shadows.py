@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from controller import telemetry
 from controller.domain.decision import Evaluation, Lane
@@ -41,13 +42,15 @@ def ask(
     capabilities: Mapping[str, Capabilities],
     lanes: frozenset[Lane],
 ) -> list[Shadow]:
-    """The candidates of these topics that have something new to say; to be called before the live policy acts. Never
-    raises.
+    """The candidates of these topics that have something new to say; to be called before the live policy acts. Raises
+    nothing but the loss of the connection.
     """
     try:
         with tx.begin_nested():
             return _asked(tx, live, capabilities, lanes)
-    except Exception:  # what is in shadow must not stop what is live
+    except Exception as error:  # what is in shadow must not stop what is live
+        if _is_connection_lost(error):
+            raise
         log.exception("candidates in shadow could not be asked", topics=len(live))
         return []
 
@@ -61,7 +64,9 @@ def record(
     lanes: frozenset[Lane],
     decided_by: str,
 ) -> None:
-    """Writes down what was said about the topics that have a live verdict, beside it. Never raises."""
+    """Writes down what was said about the topics that have a live verdict, beside it. Raises nothing but the loss of
+    the connection.
+    """
     said = [shadow for shadow in shadows if shadow.candidate.topic_id in live]
     if not said:
         return
@@ -69,8 +74,15 @@ def record(
         with tx.begin_nested():
             rows = [_row(one, live, decision_ids, lanes, decided_by) for one in said]
             shadow_decisions.record(tx, [row for row in rows if row is not None])
-    except Exception:  # what is in shadow must not stop what is live
+    except Exception as error:  # what is in shadow must not stop what is live
+        if _is_connection_lost(error):
+            raise
         log.exception("decisions in shadow could not be written", rows=len(said))
+
+
+def _is_connection_lost(error: Exception) -> bool:
+    """Return True if what is live cannot be written either. The store says so, in one line."""
+    return isinstance(error, DBAPIError) and error.connection_invalidated
 
 
 def _row(

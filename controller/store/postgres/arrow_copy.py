@@ -20,6 +20,8 @@ from pyarrow import csv
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from controller.postgres.connection import WatchedConnection
+
 _MEMORY_BYTES = 64 * 1024 * 1024
 _NO_PARTS = pa.scalar([], pa.list_(pa.string()))
 
@@ -105,4 +107,6 @@ def _copy(tx: Connection, statement: str, file: IO[Any]) -> None:
         with driver.cursor() as cursor:
             cursor.copy_expert(statement, file)
     except psycopg2.Error as error:
+        if isinstance(driver, WatchedConnection) and driver.is_spoilt_by(error):
+            tx.invalidate(error)
         raise DBAPIError(statement, None, error) from error

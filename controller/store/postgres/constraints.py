@@ -1,4 +1,4 @@
-"""Driver errors become Cleave's, in this one place, told apart by SQLSTATE and constraint name.
+"""Driver errors become the store's, in this one place, told apart by SQLSTATE (`postgres/sqlstates`) and constraint name.
 
 The sentence for people is the constraint's own: the COMMENT on it, or the message that its trigger raised. So a rule
 and its explanation stand together in sql/schema, and a rule added there needs nothing here.
@@ -28,29 +28,17 @@ from controller.domain.errors import (
     TopicExists,
 )
 from controller.postgres.connection import NoAnswer
+from controller.postgres.pooler import SHARES_SESSIONS, PoolerUnfit
+from controller.postgres.sqlstates import Condition, condition
 
 _UNIQUE_VIOLATION = "23505"
 _FOREIGN_KEY_VIOLATION = "23503"
 _EXCLUSION_VIOLATION = "23P01"
-_AWAY_CLASSES = ("08", "57P")  # connection trouble, shutdown
-_NO_RESOURCES_CLASS = "53"
-_DISK_FULL = "53100"
-_RACES = frozenset({"40001", "40P01", "55P03"})  # serialization, deadlock, lock timeout
-_VALUE_CLASSES = (
-    "22",
-    "54",
-)  # a value, and one that is too large for an index or another limit of the server
-_TOO_LATE = "57014"  # query_canceled: the statement's time is over
-_NOT_MIGRATED = frozenset({"3F000", "42P01", "42703", "42883"})
-_FORBIDDEN = "42501"
-READ_ONLY = "25006"
-"""SQLSTATE of a write in a read-only transaction: on a standby, every transaction is one."""
-
-_REFUSED_CLASSES = ("28", "3D000")  # the login, no such database
 _REFUSED = re.compile(
     r"((?:\w+ authentication failed for user|no pg_hba\.conf entry for|pg_hba\.conf rejects connection for"
     r"|permission denied for database) .*"
-    r"|role \".*\" is not permitted to log in|(?:database|role) \".*\" does not exist|no password supplied)"
+    r"|role \".*\" is not permitted to log in|(?:database|role) \".*\" does not exist|no password supplied"
+    r"|no such (?:user|database)\b|unsupported startup parameter)"
 )
 """A connection that fails has no SQLSTATE in psycopg2, so it is told by what the server says, in English. In another
 language it is taken for a server that is away.
@@ -110,6 +98,8 @@ def translate(error: DBAPIError, sentences: Callable[[], Mapping[str, str]]) -> 
     diagnostics = getattr(error.orig, "diag", None)
     state: str | None = getattr(diagnostics, "sqlstate", None)
     said = getattr(diagnostics, "message_primary", None) or str(error.orig)
+    if isinstance(error.orig, PoolerUnfit):
+        return InvalidInput(said)
     refused = _refusal(state, said)
     if refused is not None:
         return StoreRefused(
@@ -119,57 +109,67 @@ def translate(error: DBAPIError, sentences: Callable[[], Mapping[str, str]]) -> 
         return Terminal(
             f"the database driver refuses what it was given ({said}); correct that, for it never will"
         )
-    if error.connection_invalidated or state is None or state.startswith(_AWAY_CLASSES):
-        return _away(error, state, said)
-    lacking = _lacking(state, said)
-    if lacking is not None:
-        return lacking
-    if state in _RACES:
-        return LostRace(
-            f"another transaction was in the way ({said}); read again and repeat", 0.1, what="lock"
-        )
-    if state in _NOT_MIGRATED:
-        return Terminal(f"the database does not have what this program needs ({said}); run `cleave migrate`")
-    if state == _FORBIDDEN:
-        return Terminal(f"the database user may not do this ({said}); connect as a user in the right role")
-    if state.startswith("23"):
-        return _broken_constraint(state, diagnostics, said, sentences())
-    if state.startswith(_VALUE_CLASSES):
-        return InvalidInput(f"PostgreSQL refused a value: {said}")
-    return Terminal(f"PostgreSQL refused the statement (SQLSTATE {state}): {said}")
+    why = condition(state)
+    if state is None or (error.connection_invalidated and why not in _SPOILT):
+        return _away(error, said)
+    if why is Condition.CONSTRAINT:
+        return _broken_constraint(str(state), diagnostics, said, sentences())
+    if why is None:
+        return Terminal(f"PostgreSQL refused the statement (SQLSTATE {state}): {said}")
+    return _SAYS[why](said)
 
 
-def _away(error: DBAPIError, state: str | None, said: str) -> StoreUnavailable:
+_SPOILT = (Condition.READ_ONLY, Condition.SESSION_LOST)
+"""Why a connection was given up that is not lost."""
+
+
+def _away(error: DBAPIError, said: str) -> StoreUnavailable:
     if isinstance(error.orig, NoAnswer):
         return StoreUnavailable(
             f"{said}; the connection was closed and the transaction may or may not have been committed, so read the "
             "state again and retry"
         )
-    if state == READ_ONLY:
-        return StoreUnavailable(
-            f"the PostgreSQL server is a standby or read-only ({said}); add target_session_attrs=read-write to the "
-            "database URL, or retry after the fail-over"
-        )
     return StoreUnavailable(f"PostgreSQL is away: {said}")
 
 
-def _lacking(state: str, said: str) -> StoreUnavailable | None:
-    """The error where the server lacks what the statement needs; None where that is not what is wrong."""
-    if state == _DISK_FULL:
-        return StoreUnavailable(f"the disk of PostgreSQL is full: {said}; free space on it")
-    if state.startswith(_NO_RESOURCES_CLASS):
-        return StoreUnavailable(f"PostgreSQL lacks resources: {said}; free them on its server")
-    if state == _TOO_LATE:
-        return StoreUnavailable(
-            f"PostgreSQL had no answer in the time it was given ({said}); ask for less, or again when it has less to do"
-        )
-    return None
+def _raced(said: str) -> LostRace:
+    return LostRace(f"another transaction was in the way ({said}); read again and repeat", 0.1, what="lock")
+
+
+_SAYS: Mapping[Condition, Callable[[str], CleaveError]] = {
+    Condition.AWAY: lambda said: StoreUnavailable(f"PostgreSQL is away: {said}"),
+    Condition.READ_ONLY: lambda said: StoreUnavailable(
+        f"the PostgreSQL server is a standby or read-only ({said}); add target_session_attrs=read-write to the "
+        "database URL, or retry after the fail-over"
+    ),
+    Condition.REFUSED: lambda said: StoreRefused(f"PostgreSQL refuses the connection: {said}"),
+    Condition.SESSION_LOST: lambda said: StoreRefused(f"{said}: {SHARES_SESSIONS}"),
+    Condition.DISK_FULL: lambda said: StoreUnavailable(
+        f"the disk of PostgreSQL is full: {said}; free space on it"
+    ),
+    Condition.RESOURCES: lambda said: StoreUnavailable(
+        f"PostgreSQL lacks resources: {said}; free them on its server"
+    ),
+    Condition.TOO_LATE: lambda said: StoreUnavailable(
+        f"PostgreSQL had no answer in the time it was given ({said}); ask for less, or again when it has less to do"
+    ),
+    Condition.LOCKED: _raced,
+    Condition.RACED: _raced,
+    Condition.NOT_INSTALLED: lambda said: Terminal(
+        f"the database does not have what this program needs ({said}); run `cleave migrate`"
+    ),
+    Condition.FORBIDDEN: lambda said: Terminal(
+        f"the database user may not do this ({said}); connect as a user in the right role"
+    ),
+    Condition.VALUE: lambda said: InvalidInput(f"PostgreSQL refused a value: {said}"),
+}
+"""The error for each condition but for broken constraints, which have sentences of their own."""
 
 
 def _refusal(state: str | None, said: str) -> str | None:
     """What the server says where it does not let this login in; None where that is not what is wrong."""
     if state is not None:
-        return said if state.startswith(_REFUSED_CLASSES) else None
+        return said if condition(state) is Condition.REFUSED else None
     refused = _REFUSED.search(said)
     return refused[1] if refused else None
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import psycopg2
 from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event
 from sqlalchemy.exc import DBAPIError, InvalidatePoolError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -23,11 +24,8 @@ from controller.domain.errors import CleaveError, HeldUp, InvalidInput, LostRace
 from controller.forks import Renewed
 from controller.postgres.address import DatabaseAddress
 from controller.postgres.connection import ANSWER_SECONDS, WatchedConnection, connect
-from controller.store.postgres.constraints import READ_ONLY, load_sentences, translate
+from controller.store.postgres.constraints import load_sentences, translate
 from controller.store.postgres.stored_json import read_json
-
-LOCK_TIMEOUT_SECONDS = 30
-"""A lock that is held for longer than this is not waited for: it is reported as a lost race."""
 
 PING_AFTER_SECONDS = 5.0
 """A connection that was idle for longer is tested before use: a firewall on the way may have dropped it silently."""
@@ -36,20 +34,22 @@ STATEMENT_SECONDS = 60.0
 """The longest wait for a statement of a process that states no other limit."""
 BULK_STATEMENT_SECONDS = 600.0
 """The longest wait for a statement of a process that reads or writes the rows of the whole fleet at once."""
-_LOCK_SHARE, _SERVER_SHARE = 0.6, 0.8
-"""Parts of that wait after which a live server ends a wait for a lock, and the statement."""
-
-_SESSION = (
-    "-c timezone=UTC "
-    "-c idle_in_transaction_session_timeout=120s -c default_transaction_isolation=read\\ committed "
-    "-c plan_cache_mode=force_generic_plan"  # for prepared statements only: others are planned for their values
-)
+_SESSION = {
+    "idle_in_transaction_session_timeout": "120s",
+    "plan_cache_mode": "force_generic_plan",  # for prepared statements only: others are planned for their values
+}
 
 
 def server_process(tx: Connection) -> int:
     """The server process that the transaction runs in: the sender of its notifications."""
     driver: Any = tx.connection.dbapi_connection
-    return int(driver.info.backend_pid)
+    return int(driver.server_process)
+
+
+def is_pooled(tx: Connection) -> bool:
+    """Return True if the transaction reaches its server through a pooler."""
+    driver: Any = tx.connection.dbapi_connection
+    return bool(driver.is_pooled)
 
 
 class Store(Renewed):
@@ -81,7 +81,7 @@ class Store(Renewed):
                 application_name=application_name,
                 statement_seconds=statement_seconds,
                 connect_seconds=statement_seconds,
-                session=_session(statement_seconds),
+                more_settings=_SESSION,
             ),
             pool_size=pool_size,
             max_overflow=0,
@@ -89,7 +89,7 @@ class Store(Renewed):
             json_deserializer=read_json,
         )
         _replace_dead_connections(self._engine)
-        _leave_read_only_servers(self._engine)
+        _leave_servers_that_are_away(self._engine)
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -170,22 +170,16 @@ def count_race(error: CleaveError) -> None:
         telemetry.LOST_RACES.labels(error.what).inc()
 
 
-def _session(statement_seconds: float) -> str:
-    """Settings of a session, as libpq's `options`. The server's limits end before this process gives the statement up."""
-    lock_ms = int(1000 * min(LOCK_TIMEOUT_SECONDS, _LOCK_SHARE * statement_seconds))
-    statement_ms = int(1000 * _SERVER_SHARE * statement_seconds)
-    return f"-c lock_timeout={lock_ms} -c statement_timeout={statement_ms} {_SESSION}"
-
-
-def _leave_read_only_servers(engine: Engine) -> None:
-    """Drop the connections to a server that turns out to be a standby, so that the next ones find the primary."""
+def _leave_servers_that_are_away(engine: Engine) -> None:
+    """Drop the connections to a server that is away or turns out to be a standby, so that the next ones find the primary."""
 
     @event.listens_for(engine, "handle_error")
     def look(context: ExceptionContext) -> None:
-        refused = getattr(context.original_exception, "pgcode", None) == READ_ONLY
-        if refused and context.connection is not None and not context.connection.invalidated:
-            driver = context.connection.connection.dbapi_connection
-            context.is_disconnect = isinstance(driver, WatchedConnection) and driver.is_read_only_server
+        error, held = context.original_exception, context.connection
+        if held is not None and not held.invalidated and isinstance(error, psycopg2.Error):
+            driver = held.connection.dbapi_connection
+            if isinstance(driver, WatchedConnection) and driver.is_spoilt_by(error):
+                context.is_disconnect = True
 
 
 def _replace_dead_connections(engine: Engine) -> None:

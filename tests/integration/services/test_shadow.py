@@ -5,12 +5,22 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import timedelta
+from types import ModuleType
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection, text
+from structlog.testing import capture_logs
 
 from controller.domain.decision import Lane
-from controller.domain.errors import Conflict, InvalidInput, InvalidPolicy, NotFound, TopicNotFound
+from controller.domain.errors import (
+    Conflict,
+    InvalidInput,
+    InvalidPolicy,
+    NotFound,
+    StoreUnavailable,
+    TopicNotFound,
+)
 from controller.domain.evaluator import decide
 from controller.domain.policy import PolicyOverride
 from controller.domain.situation import Situation
@@ -177,6 +187,28 @@ def test_a_candidate_that_fails_does_not_disturb_what_is_live(
     assert len(result.intents) == 1
     assert [one["kind"] for one in decisions(bench)[0].decisions] == ["split"]
     assert bench.rows(SAID) == []
+
+
+@pytest.mark.parametrize(
+    ("where", "name"), [(candidates, "in_shadow"), (shadow_decisions, "record")], ids=["ask", "write"]
+)
+def test_a_connection_that_is_lost_in_shadow_is_an_outage_and_no_fault_of_the_candidate(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, where: ModuleType, name: str
+) -> None:
+    topic(bench)
+    propose(bench)
+    report(bench, {0: HOT, 1: WARM})
+
+    def ended(tx: Connection, *_arguments: Any) -> Any:
+        return tx.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+    with monkeypatch.context() as patch, capture_logs() as lines:
+        patch.setattr(where, name, ended)
+        with pytest.raises(StoreUnavailable):
+            run(bench)
+
+    assert [line for line in lines if "exc_info" in line] == []
+    assert decisions(bench) == []
 
 
 def test_knobs_that_do_not_fit_any_more_are_said_and_stop_nothing(bench: Bench) -> None:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -53,7 +54,8 @@ def frozen_database(tmp_path: Path) -> Iterator[str]:
             yield server.url("postgres")
         finally:
             for process in family:
-                process.resume()
+                with suppress(psutil.NoSuchProcess):  # a child ends as soon as its head goes on
+                    process.resume()
             server.crash()
             server.destroy()
 

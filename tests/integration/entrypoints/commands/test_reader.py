@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from controller.domain.errors import Terminal
+from controller.domain.errors import StoreUnavailable
 from controller.entrypoints.reading import reading
 from tests.support.command_line import CommandLine
 
@@ -69,5 +69,5 @@ def test_a_command_that_changes_something_is_refused_to_it(
 
 
 def test_reading_changes_nothing_even_with_a_login_that_could(cleave: CommandLine) -> None:
-    with pytest.raises(Terminal, match="read-only transaction"), reading() as tx:
+    with pytest.raises(StoreUnavailable, match="read-only transaction"), reading() as tx:
         tx.execute(text("DELETE FROM cleave.consumer"))

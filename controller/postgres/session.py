@@ -1,0 +1,117 @@
+"""Settings of a session: what Cleave's statements depend on, whatever the database, the login or the server is set to.
+
+`ALTER DATABASE ... SET` and `ALTER ROLE ... SET` change how a session reads literals, writes values and finds names. So each connection
+brings its own settings: in libpq's `options`, which are in force before the first statement, and by one statement after it, since a
+pooler may refuse or ignore `options`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from controller.postgres.pooler import PoolerUnfit
+
+if TYPE_CHECKING:
+    import psycopg2.extensions
+
+LOCK_TIMEOUT_SECONDS = 30
+"""A lock that is held for longer than this is not waited for."""
+_LOCK_SHARE, _SERVER_SHARE = 0.6, 0.8
+"""Parts of the wait for a statement after which a live server ends a wait for a lock, and the statement."""
+
+_SETTINGS: Mapping[str, str] = {
+    "array_nulls": "on",
+    "backslash_quote": "safe_encoding",
+    "bytea_output": "hex",
+    "datestyle": "ISO, MDY",
+    "default_transaction_deferrable": "off",
+    "default_transaction_isolation": "read committed",
+    "exit_on_error": "off",
+    "extra_float_digits": "1",
+    "idle_session_timeout": "0",
+    "intervalstyle": "postgres",
+    "plan_cache_mode": "auto",
+    "quote_all_identifiers": "off",
+    "row_security": "on",
+    "search_path": "public",
+    "standard_conforming_strings": "on",
+    "timezone": "UTC",
+    "transform_null_equals": "off",
+}
+"""PostgreSQL's own defaults, but for the time zone: statements are written for them."""
+_AFTER_THE_START: Mapping[str, str] = {
+    "default_transaction_read_only": "off",
+    "plpgsql.extra_errors": "none",
+    "transaction_timeout": "0",
+}
+"""Settings that not every server knows, or whose origin decides whether they are changed: not in `options`."""
+
+_SETTLE = """
+    SELECT pg_catalog.pg_backend_pid(), pg_catalog.count(pg_catalog.set_config(name, value, false))
+      FROM ROWS FROM (pg_catalog.unnest(%s::text[]), pg_catalog.unnest(%s::text[])) AS wanted (name, value)
+     WHERE CASE name
+           WHEN 'default_transaction_read_only'
+           THEN pg_catalog.current_setting(name) = 'on'
+                AND (SELECT source FROM pg_catalog.pg_settings AS s WHERE s.name = wanted.name) IN ('database', 'user', 'database user')
+           ELSE pg_catalog.current_setting(name, true) IS NOT NULL
+           END
+"""
+"""A whole server that takes no writes is left as it is: that is how people fence a primary that was replaced."""
+_WORD = re.compile(r"(?:\\.|[^\s\\])+", re.DOTALL)
+
+
+def settings(statement_seconds: float, more: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a session whose process waits `statement_seconds` for a statement.
+
+    The server's limits end before that wait, so that a live server rolls a slow statement back.
+    """
+    lock_ms = 1000 * min(LOCK_TIMEOUT_SECONDS, _LOCK_SHARE * statement_seconds)
+    return {
+        **_SETTINGS,
+        "lock_timeout": f"{max(1, int(lock_ms))}ms",
+        "statement_timeout": f"{max(1, int(1000 * _SERVER_SHARE * statement_seconds))}ms",
+        **more,
+    }
+
+
+def as_options(wanted: Mapping[str, str]) -> str:
+    """Return the settings as libpq's `options`."""
+    return " ".join(f"-c {name}=" + re.sub(r"([\s\\])", r"\\\1", value) for name, value in wanted.items())
+
+
+def apply_options(connection: psycopg2.extensions.connection, options: str, but: Container[str]) -> None:
+    """Put in force what libpq's `options` of a database URL set, except for the names in `but`. Needs autocommit.
+
+    Raises PoolerUnfit for a switch that is no setting, psycopg2.Error for a setting that the server refuses.
+    """
+    for name, value in _of_options(options):
+        if name.lower() not in but:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_catalog.set_config(%s, %s, false)", (name, value))
+
+
+def _of_options(options: str) -> Iterator[tuple[str, str]]:
+    """Name and value of each switch, as the server reads `-c name=value`, `-cname=value` and `--name=value`."""
+    words = (re.sub(r"\\(.)", r"\1", word, flags=re.DOTALL) for word in _WORD.findall(options))
+    for word in words:
+        assignment = next(words, "") if word == "-c" else re.sub(r"^(-c|--)", "", word)
+        name, is_setting, value = assignment.partition("=")
+        if not is_setting or not (word.startswith(("-c", "--"))):
+            raise PoolerUnfit(
+                "through a pooler, options of the database URL are settings only; write each as -c name=value"
+            )
+        yield name.replace("-", "_"), value
+
+
+def settle(connection: psycopg2.extensions.connection, wanted: Mapping[str, str]) -> int:
+    """Put the settings in force for the session. Return the server process of the session. Needs autocommit.
+
+    Raises psycopg2.Error.
+    """
+    every = {**_AFTER_THE_START, **wanted}
+    with connection.cursor() as cursor:
+        cursor.execute(_SETTLE, (list(every), list(every.values())))
+        [(process, _)] = cursor.fetchall()
+    return int(process)
