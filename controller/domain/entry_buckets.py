@@ -44,6 +44,11 @@ def inherited_on_split(bucket_count: int, children: int = 2) -> int:
     return max(1, bucket_count // children)
 
 
+def rounded_up(count: int) -> int:
+    """The next power of two, so that the next few consumers find a bucket."""
+    return 1 << max(0, count - 1).bit_length()
+
+
 def merged(left_count: int, right_count: int, max_buckets: int = DEFAULT_MAX_BUCKETS) -> int:
     """Buckets of the child of a merge: the sum, at most `max_buckets` (apache/pulsar#26434)."""
     return min(left_count + right_count, max_buckets)

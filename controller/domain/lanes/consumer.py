@@ -4,8 +4,6 @@ Consumers of different subscriptions do not compete, so the largest subscription
 can share a segment by buckets, buckets are preferred at the cap and for a topic whose busiest segment is
 slow (PIP-486), as long as buckets help: a segment has no more readers than `ground.most_readers`. Where they cannot, a consumer
 without a segment means a split, up to the cap.
-
-Buckets that nobody needs are given up again, which Pulsar never does: lazily, since each time is a hand-over for everybody.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from __future__ import annotations
 import math
 
 from controller.domain.decision import Decision, Lane, Rebucket, Refusal, RefusalReason
-from controller.domain.lanes.cooldowns import Pause
 from controller.domain.lanes.ground import Ground
 
 
@@ -38,7 +35,8 @@ def answer(ground: Ground) -> tuple[Decision, ...]:
     busiest = _busiest(ground, rates)
     if busiest is None:
         return ()
-    buckets_suffice = ground.consumers <= ground.most_readers * ground.segments_net
+    most = ground.most_readers if ground.strict else ground.most_places
+    buckets_suffice = ground.consumers <= most * ground.segments_net
     is_slow = rates[busiest] < policy.split_vs_rebucket_min_msg_rate_in
     if ground.shared_buckets and buckets_suffice and is_slow:
         return _rebucket(ground, "below-split-rate-floor")
@@ -84,8 +82,7 @@ def _rebucket(ground: Ground, reason: str) -> tuple[Decision, ...]:
         _refuse_topic(ground, RefusalReason.ENOUGH_BUCKETS, "buckets", total, consumers)
         return ()
     share = -(-consumers // max(1, ground.segments_net))
-    most = min(ground.policy.entry_bucket_max_per_segment, ground.most_readers)
-    target = min(1 << (share - 1).bit_length(), most)
+    target = min(1 << (share - 1).bit_length(), ground.most_places)
     short = sorted(segment.segment_id for segment in ground.active if segment.bucket_count < target)
     if not short:
         _refuse_topic(ground, RefusalReason.AT_MAX_BUCKETS, "buckets", total, consumers)
@@ -97,40 +94,6 @@ def _rebucket(ground: Ground, reason: str) -> tuple[Decision, ...]:
         if segment_id not in told:
             ground.refuse_busy(Lane.CONSUMER, segment_id)
     return tuple(Rebucket(i, target, reason) for i in short if i not in ground.busy)
-
-
-def fewer_buckets(ground: Ground) -> tuple[Decision, ...]:
-    """Every segment with at least twice as many buckets as it needs, in one batch, when consumers and buckets have been the same for
-    long. Asked when there is nothing else to do.
-
-    A segment needs its share of the consumers, and never fewer than its share of the topic's budget, rounded up: a split leaves the
-    segments beside it with more than those it makes.
-    """
-    if ground.strict or not ground.shared_buckets or ground.situation.consumers_changed_at is None:
-        return ()
-    policy, segments = ground.policy, max(1, ground.segments_net)
-    share = -(-ground.consumers // segments)
-    needed = max(
-        min(1 << max(0, share - 1).bit_length(), ground.most_readers),
-        min(-(-policy.entry_bucket_budget // segments), policy.entry_bucket_max_per_segment),
-    )
-    spare = sorted(s.segment_id for s in ground.active if s.bucket_count >= 2 * needed)
-    if not spare:
-        return ()
-    pauses = (ground.cooldowns.rebucket, ground.cooldowns.split, ground.cooldowns.merge, _idle_window(ground))
-    if any(ground.refuse_during(pause, Lane.CONSUMER, None) for pause in pauses):
-        return ()
-    free = [i for i in spare if not ground.refuse_busy(Lane.CONSUMER, i)]
-    return tuple(Rebucket(i, needed, "idle-buckets") for i in free)
-
-
-def _idle_window(ground: Ground) -> Pause | None:
-    changed_at = ground.situation.consumers_changed_at
-    if changed_at is None:
-        return None
-    began = max(changed_at, ground.situation.history.last_rebucket_at or 0)
-    ends_at = began + ground.policy.bucket_idle_seconds * 1000
-    return Pause(RefusalReason.BUCKET_IDLE_WINDOW, "consumers_changed_at", began, ends_at)
 
 
 def _refuse_topic(ground: Ground, reason: RefusalReason, metric: str, value: int, needed: int) -> None:

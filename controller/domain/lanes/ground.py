@@ -36,7 +36,7 @@ class Ground:
 
     `kept`: the pauses in which a person wants a segment in no merge, by its id; those that have ended are left out.
 
-    `most_readers`: consumers that one segment can have at most, however many buckets it has.
+    `most_readers`: consumers that one segment can have at most, however many buckets it has; `most_places`: that it can be made to serve.
     """
 
     __slots__ = (
@@ -48,6 +48,7 @@ class Ground:
         "held_places",
         "in_flight",
         "kept",
+        "most_places",
         "most_readers",
         "now",
         "policy",
@@ -76,6 +77,9 @@ class Ground:
         self.strict = policy.strict_pulsar
         self.most_readers = RING_SIZE if self.strict else MOST_UNITS
         self.shared_buckets = situation.capabilities.shared_buckets
+        self.most_places = (
+            min(policy.entry_bucket_max_per_segment, self.most_readers) if self.shared_buckets else 1
+        )
         self.active = situation.layout.active
         self.records = [_measured(situation.loads.get(s.segment_id)) for s in self.active]
         self.consumers = max(situation.stream_consumers.values(), default=0)
@@ -106,6 +110,20 @@ class Ground:
             self.segments_net += added
             self.segments_high += max(0, added)
             self.segments_low += min(0, added)
+
+    def places_of(self, buckets: int) -> int:
+        """Return how many consumers a segment with so many entry buckets can serve."""
+        return min(buckets, self.most_readers) if self.shared_buckets else 1
+
+    def count_places(self) -> int:
+        """Return how many consumers the segments can serve, once everything under way has committed."""
+        sealed = {parent for reshape in self.in_flight for parent in reshape.parent_ids}
+        kept = sum(self.places_of(one.bucket_count) for one in self.active if one.segment_id not in sealed)
+        made = (
+            reshape.child_places if self.shared_buckets and reshape.child_places else reshape.child_count
+            for reshape in self.in_flight
+        )
+        return kept + sum(made)
 
     def is_stale(self, record: LoadRecord) -> bool:
         """Whether the reading is too old to go by. Pulsar has no such rule, so under `strict_pulsar` none is."""

@@ -121,7 +121,7 @@ class MergeGates:
         again = RefusalReason.WOULD_SPLIT_AGAIN
         if not ground.shared_buckets:
             return self._refuse(i, again, "consumers", ground.consumers, ground.segments_net - 1)
-        served = ground.most_readers * (ground.segments_net - 1)
+        served = self._most_places * (ground.segments_net - 1)
         if ground.consumers > served:
             return self._refuse(i, again, "consumers", ground.consumers, served)
         floor = ground.policy.split_vs_rebucket_min_msg_rate_in

@@ -35,6 +35,7 @@ from controller.domain.decision import (
 )
 from controller.domain.hash_range import RING_SIZE, HashRange
 from controller.domain.key_sketch import as_bins
+from controller.domain.lanes import idle_buckets
 from controller.domain.lanes.ground import Ground
 from controller.domain.load import METRICS, LoadStats
 from controller.domain.profiles import consumer_plan
@@ -82,7 +83,7 @@ def answer(ground: Ground, lanes: Collection[Lane]) -> tuple[Decision, ...]:
     if Lane.LOAD in lanes or Lane.MERGE in lanes:
         planned = _Planner(ground, lanes, served).answer()
     if Lane.CONSUMER in lanes and not served and not planned:
-        return consumer_plan.fewer_buckets(ground)
+        return idle_buckets.answer(ground)
     return (*served, *planned)
 
 
@@ -377,7 +378,7 @@ class _Planner:
         ground = self._ground
         if not ground.shared_buckets or not ground.consumers:
             return list(acts)
-        there, most = consumer_plan.places(ground), consumer_plan.most_places(ground)
+        there, most = ground.count_places(), ground.most_places
         served = min(ground.consumers, there)
         spare, kept = there - served, []
         for act in acts:
@@ -403,8 +404,8 @@ class _Planner:
         ground, run = self._ground, act.run
         counts = [one.bucket_count for one in ground.active[run.first : run.first + run.length]]
         share = min(sum(counts) // (len(act.cuts) + 1), ground.policy.entry_bucket_max_per_segment)
-        before = sum(consumer_plan.places_of(ground, count) for count in counts)
-        return before, consumer_plan.places_of(ground, max(1, share))
+        before = sum(map(ground.places_of, counts))
+        return before, ground.places_of(max(1, share))
 
     def _fewest(self) -> int:
         """Segments there must be; consumers that cannot share one need one each, as far as they have one now."""

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from controller.domain import entry_buckets
 from controller.domain.decision import CONSUMER_COUNT, Decision, Lane, Rebucket, Refusal, RefusalReason, Split
-from controller.domain.entry_buckets import MOST_UNITS, inherited_on_split
 from controller.domain.hash_range import RING_SIZE
 from controller.domain.lanes.cooldowns import Pause
 from controller.domain.lanes.ground import Ground
@@ -29,24 +29,9 @@ LONGEST_COLLECTING_MS = 10_000
 """but no longer than this after the earlier act."""
 
 
-def places(ground: Ground) -> int:
-    """Return how many consumers the segments can serve, once everything under way has committed."""
-    kept = sum(places_of(ground, segment.bucket_count) for segment in _kept(ground))
-    children = sum(
-        reshape.child_places if ground.shared_buckets and reshape.child_places else reshape.child_count
-        for reshape in ground.in_flight
-    )
-    return kept + children
-
-
-def places_of(ground: Ground, buckets: int) -> int:
-    """Return how many consumers a segment with so many entry buckets can serve."""
-    return min(buckets, ground.most_readers) if ground.shared_buckets else 1
-
-
 def answer(ground: Ground) -> tuple[Decision, ...]:
     """Return the acts that give every consumer a place, or as many of them as the caps allow."""
-    there = places(ground)
+    there = ground.count_places()
     if ground.consumers <= there:
         return ()
     if ground.refuse_during(_collecting(ground), Lane.CONSUMER, None):
@@ -77,14 +62,14 @@ class _Share:
 
     def act(self, ground: Ground) -> Decision | None:
         """Return the act; None where nothing would change."""
-        segment, buckets = self.segment, _power_of_two(self.per_part)
-        buckets = min(buckets, most_places(ground))
+        segment, buckets = self.segment, entry_buckets.rounded_up(self.per_part)
+        buckets = min(buckets, ground.most_places)
         if self.parts == 1:
             if buckets <= segment.bucket_count:
                 return None
             return Rebucket(segment.segment_id, buckets, CONSUMER_COUNT)
         cuts = () if _is_midpoint(ground) else segment.hash_range.equal_cuts(self.parts)
-        inherited = inherited_on_split(segment.bucket_count, self.parts)
+        inherited = entry_buckets.inherited_on_split(segment.bucket_count, self.parts)
         given = buckets if ground.shared_buckets and buckets > inherited else None
         return Split(segment.segment_id, cuts, CONSUMER_COUNT, buckets=given)
 
@@ -96,7 +81,7 @@ def _shares(ground: Ground, there: int) -> list[_Share]:
         for count in range(1, len(candidates) + 1):
             chosen = candidates[:count]
             others = there - sum(one.places for one in chosen)
-            can = sum(_most_parts(ground, chosen, is_justified=is_justified)) * most_places(ground)
+            can = sum(_most_parts(ground, chosen, is_justified=is_justified)) * ground.most_places
             if others + can >= ground.consumers:
                 return _shared_out(ground, chosen, others)
     return _shared_out(ground, candidates, there - sum(one.places for one in candidates))
@@ -106,7 +91,7 @@ def _shared_out(ground: Ground, chosen: Sequence[_Candidate], others: int) -> li
     """Give the chosen segments equal shares of the consumers that the other segments have no place for, within their bounds."""
     justified = _most_parts(ground, chosen, is_justified=True)
     possible = _most_parts(ground, chosen, is_justified=False)
-    left, most, shares = ground.consumers - others, most_places(ground), []
+    left, most, shares = ground.consumers - others, ground.most_places, []
     for number, i in enumerate(sorted(range(len(chosen)), key=lambda i: possible[i])):
         share = max(chosen[i].places, math.ceil(left / (len(chosen) - number)))
         parts = min(possible[i], max(min(justified[i], share), math.ceil(share / most)))
@@ -141,28 +126,13 @@ def _candidates(ground: Ground) -> list[_Candidate]:
         if rate > 0:
             ground.wake_when_stale(record)
         found.append(
-            _Candidate(segment, places_of(ground, segment.bucket_count), 0.0 if math.isnan(rate) else rate)
+            _Candidate(segment, ground.places_of(segment.bucket_count), 0.0 if math.isnan(rate) else rate)
         )
     return sorted(found, key=lambda one: (-one.rate, one.segment.segment_id))
 
 
-def _kept(ground: Ground) -> list[Segment]:
-    parents = {parent for reshape in ground.in_flight for parent in reshape.parent_ids}
-    return [segment for segment in ground.active if segment.segment_id not in parents]
-
-
-def most_places(ground: Ground) -> int:
-    """Return how many consumers a segment can be made to serve."""
-    return max(1, min(ground.policy.entry_bucket_max_per_segment, MOST_UNITS)) if ground.shared_buckets else 1
-
-
 def _is_midpoint(ground: Ground) -> bool:
     return ground.situation.capabilities.midpoint_only
-
-
-def _power_of_two(count: int) -> int:
-    """Round up, so that the next few consumers find a place."""
-    return 1 << max(0, count - 1).bit_length()
 
 
 def _collecting(ground: Ground) -> Pause | None:
@@ -186,41 +156,3 @@ def _refuse_caps(ground: Ground, served: int) -> None:
         return  # a segment that is busy, and says so
     reason = at_buckets if ground.shared_buckets else at_segments
     ground.refuse(Refusal(None, Lane.CONSUMER, *reason))
-
-
-def fewer_buckets(ground: Ground) -> tuple[Decision, ...]:
-    """Return acts that give entry buckets back which nobody has needed for long; asked when there is nothing else to do.
-
-    A segment keeps its share of the topic's budget, rounded up, and the topic keeps places for its consumers and the next few.
-    """
-    changed_at = ground.situation.consumers_changed_at
-    if not ground.shared_buckets or changed_at is None:
-        return ()
-    policy, segments = ground.policy, max(1, ground.segments_net)
-    needed = min(-(-policy.entry_bucket_budget // segments), policy.entry_bucket_max_per_segment)
-    spare = places(ground) - max(_power_of_two(ground.consumers), needed * segments)
-    acts = []
-    for segment in sorted(ground.active, key=lambda one: (-one.bucket_count, one.segment_id)):
-        kept = max(needed, segment.bucket_count - max(spare, 0))
-        kept = _power_of_two(kept) if kept > needed else kept
-        if segment.bucket_count < 2 * kept:
-            continue
-        spare -= places_of(ground, segment.bucket_count) - places_of(ground, kept)
-        acts.append(Rebucket(segment.segment_id, kept, "idle-buckets"))
-    if not acts:
-        return ()
-    pauses = (
-        ground.cooldowns.rebucket,
-        ground.cooldowns.split,
-        ground.cooldowns.merge,
-        _idle(ground, changed_at),
-    )
-    if any(ground.refuse_during(pause, Lane.CONSUMER, None) for pause in pauses):
-        return ()
-    return tuple(act for act in acts if not ground.refuse_busy(Lane.CONSUMER, act.segment_id))
-
-
-def _idle(ground: Ground, changed_at: int) -> Pause:
-    began = max(changed_at, ground.situation.history.last_rebucket_at or 0)
-    ends_at = began + ground.policy.bucket_idle_seconds * 1000
-    return Pause(RefusalReason.BUCKET_IDLE_WINDOW, "consumers_changed_at", began, ends_at)

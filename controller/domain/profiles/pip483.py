@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from controller.domain.decision import Decision, Lane
-from controller.domain.lanes import consumer, load, merge
+from controller.domain.lanes import consumer, idle_buckets, load, merge
 from controller.domain.lanes.ground import Ground
 
 CODE_VERSION = "pip483-6"
@@ -26,5 +26,5 @@ def answer(ground: Ground, lanes: Collection[Lane]) -> tuple[Decision, ...]:
     if Lane.MERGE in lanes:
         decisions = merge.answer(ground, decisions) or decisions
     if Lane.CONSUMER in lanes and not decisions:
-        decisions = consumer.fewer_buckets(ground)
+        decisions = idle_buckets.answer(ground)
     return decisions

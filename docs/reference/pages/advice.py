@@ -33,6 +33,8 @@ TOPICS: Mapping[str, str] = {
     "merge-cooldown": "Wait until `not_before`, or lower `merge_cooldown_seconds`.",
     "rebucket-cooldown": "Wait until `not_before`, or lower `rebucket_cooldown_seconds`.",
     "bucket-idle-window": "Wait, or lower `bucket_idle_seconds`: buckets are given up when no consumer has come or gone for so long.",
+    "consumers-joining": "Nothing: consumers that come after an act for consumers are counted together. It ends half a second after the last "
+    "one, ten seconds after the act at the latest.",
     "kept-apart": "Wait until `not_before`: whoever split the segment by hand asked for it (`--keep`). A merge by hand is not held back.",
     "cold-window": "Wait: both neighbours must stay cold for `merge_window_seconds`. Lower it if you would rather merge early.",
     "tolerated-overload": "Nothing: relief now would cost more than the overload has. Lower `overload_tolerance`, or "

@@ -125,13 +125,20 @@ def test_an_uneven_layout_is_raised_only_in_part() -> None:
 
 
 def test_the_cap_on_buckets_may_leave_a_target_that_is_no_power_of_two_and_then_nothing() -> None:
-    policy = AutoScalePolicy(entry_bucket_max_per_segment=3)
+    policy = AutoScalePolicy(entry_bucket_max_per_segment=3, max_segments=1)
     first = topic(10, buckets=1, consumers=9, capabilities=SHARED, policy=policy)
-    assert ask(first).decisions == (Rebucket(0, 3, "below-split-rate-floor"),)
+    assert ask(first).decisions == (Rebucket(0, 3, "at-max-segments"),)
     second = topic(10, buckets=3, consumers=9, capabilities=SHARED, policy=policy)
     assert ask(second).refusals == (
         Refusal(None, Lane.CONSUMER, RefusalReason.AT_MAX_BUCKETS, "buckets", 3, 9),
     )
+
+
+def test_a_slow_segment_is_split_where_its_buckets_cannot_serve_all() -> None:
+    policy = AutoScalePolicy(entry_bucket_max_per_segment=8)
+    assert ask(topic(10, buckets=8, consumers=8, capabilities=SHARED, policy=policy)).decisions == ()
+    crowded = topic(10, buckets=8, consumers=9, capabilities=SHARED, policy=policy)
+    assert ask(crowded).decisions == (Split(0, (), "consumer-count"),)
 
 
 @pytest.mark.parametrize(
@@ -308,7 +315,7 @@ def test_nothing_is_given_up_where_pulsar_would_not_or_nobody_knows_since_when()
 
 def test_a_busy_segment_keeps_its_buckets_and_others_go_first() -> None:
     busy = idle(
-        10, 10, buckets=16, consumers=1, in_flight=(LiveReshape(7, ReshapeKind.HEAL, (0,), 1, ago(5)),)
+        10, 10, buckets=16, consumers=1, in_flight=(LiveReshape(7, ReshapeKind.HEAL, (0,), 1, ago(5), 16),)
     )
     assert ask(busy).decisions == (Rebucket(1, 2, "idle-buckets"),)
     hot = idle(99_999, buckets=16, consumers=1)
