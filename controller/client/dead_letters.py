@@ -47,6 +47,10 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self) + b"\n" + payload
 
 
+# Made here: two threads that decode a type for the first time end the process.
+_ORIGIN = msgspec.json.Decoder(Origin)
+
+
 class DeadLetter(NamedTuple):
     """One message of a dead-letter log. One that another program put there has no origin, and its payload is as it lies there."""
 
@@ -62,7 +66,7 @@ class DeadLetter(NamedTuple):
         """As it was read."""
         head, _, payload = message.payload.partition(b"\n")
         try:
-            return cls(msgspec.json.decode(head, type=Origin), message.key, payload, message)
+            return cls(_ORIGIN.decode(head), message.key, payload, message)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return cls(None, message.key, message.payload, message)
 

@@ -47,6 +47,10 @@ class Opening(msgspec.Struct, frozen=True):
         return self.openings >= TROUBLED_OPENINGS
 
 
+# Made here: two threads that decode a type for the first time end the process.
+_OPENING = msgspec.json.Decoder(Opening)
+
+
 class DeliveryCounts:
     """For any thread. Every call raises StoreUnavailable while no worker answers, and LostRace for a bucket that is not owned."""
 
@@ -57,7 +61,7 @@ class DeliveryCounts:
     def opened(self, owned: OwnedBucket, position: Position) -> Opening:
         """Reading begins at this message."""
         found = self._ask("opened", {**_named(owned), "position": position})
-        return msgspec.convert(found, Opening)
+        return msgspec.convert(found, _OPENING.type)
 
     def closed(self, owned: OwnedBucket) -> None:
         """Reading has ended in good order."""

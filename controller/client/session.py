@@ -84,6 +84,10 @@ class Assignment(msgspec.Struct, frozen=True, dict=True):
         return frozenset(one.identity for one in self.buckets)
 
 
+# Made here: two threads that decode a type for the first time end the process.
+_ASSIGNMENT = msgspec.json.Decoder(Assignment)
+
+
 class Standing(msgspec.Struct, frozen=True):
     """Why nothing comes of a bucket that this consumer owns, and since when."""
 
@@ -307,7 +311,7 @@ class Session:
                     self._hear_end(event)
                     return
                 if event.event == "assignment":
-                    self._adopt(msgspec.json.decode(event.data, type=Assignment))
+                    self._adopt(_ASSIGNMENT.decode(event.data))
                 self._pulse()
                 if event.event == "assignment":
                     self._on_change()

@@ -24,6 +24,10 @@ class _Told(msgspec.Struct):
     added: list[str] = []
 
 
+# Made here: two threads that decode a type for the first time end the process.
+_TOLD = msgspec.json.Decoder(_Told)
+
+
 class TopicWatch(OneProcess):
     """From construction to `close`. `topics` is what is known now; a worker that is away leaves it as it was."""
 
@@ -47,7 +51,7 @@ class TopicWatch(OneProcess):
         path = f"/api/v1/namespaces/{path_part(tenant)}/{path_part(name)}/topics"
         wanted = [f"{key}={value}" for key, value in (properties or {}).items()]
         self._on_change, self._lock = on_change, threading.Lock()
-        first = msgspec.convert(servers.ask("GET", path, query={"property": wanted}), _Told)
+        first = msgspec.convert(servers.ask("GET", path, query={"property": wanted}), _TOLD.type)
         self._hash, self._topics = first.hash, frozenset(first.topics or ())
         self._watch = EventWatch(
             servers, f"{path}/watch", self._hear, query=lambda: {"property": wanted, "hash": self._hash}
@@ -64,7 +68,7 @@ class TopicWatch(OneProcess):
         self._watch.close()
 
     def _hear(self, _event: str, data: str) -> None:
-        told = msgspec.json.decode(data, type=_Told)
+        told = _TOLD.decode(data)
         before = self.topics
         after = self._after(before, told)
         self._adopt(after)
