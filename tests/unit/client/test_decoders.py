@@ -50,7 +50,7 @@ def test_no_call_decodes_into_a_type_whose_decoder_was_not_made_at_import() -> N
     for place, call in calls():
         named = [word.value for word in call.keywords if word.arg == "type"]
         kinds = named if ast.unparse(call.func) == "msgspec.json.decode" else [*named, *call.args[1:2]]
-        typed |= {place: ast.unparse(kind) for kind in kinds}
+        typed.update((place, ast.unparse(kind)) for kind in kinds)
 
     assert typed
     assert {place: kind for place, kind in typed.items() if not kind.endswith(".type")} == {}
