@@ -41,9 +41,8 @@ NOTIFICATION_LAG = Histogram(
 )
 CONSUMER_DECISION_SECONDS = Histogram(
     "cleave_consumer_decision_seconds",
-    "Time from the notification that consumers came or left until it was decided what follows; half a second of it is waited"
-    " for more of them.",
-    buckets=(0.05, 0.1, 0.25, 0.5, 0.6, 0.75, 1, 1.5, 2.5, 5, 10, 15, 60),
+    "Time from the notification that consumers came or left until it was decided what follows.",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60),
 )
 LOST_RACES = Counter(
     "cleave_lost_races_total",
