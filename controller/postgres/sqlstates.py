@@ -67,7 +67,7 @@ _CONDITIONS: Mapping[str, Condition] = {
     "42P05": Condition.SESSION_LOST,  # duplicate_prepared_statement
     "53": Condition.RESOURCES,  # too_many_connections is 53300
     "53100": Condition.DISK_FULL,
-    "54": Condition.VALUE,  # program_limit_exceeded: too large for an index or another limit of the server
+    "54000": Condition.VALUE,  # program_limit_exceeded: too large for an index
     "55P03": Condition.LOCKED,  # lock_not_available
     "57014": Condition.TOO_LATE,  # query_canceled
     "57P": Condition.AWAY,  # admin_shutdown, crash_shutdown, cannot_connect_now, database_dropped, idle_session_timeout

@@ -408,10 +408,11 @@ class _Planner:
         return before, ground.places_of(max(1, share))
 
     def _fewest(self) -> int:
-        """Segments there must be; consumers that cannot share one need one each, as far as they have one now."""
+        """Segments there must be; consumers keep those that they are to have, as far as they have them now."""
         ground = self._ground
-        alone = 0 if ground.shared_buckets else min(ground.consumers, ground.segments_net)
-        return max(ground.policy.min_segments, alone)
+        return max(
+            ground.policy.min_segments, min(consumer_plan.segments_wanted(ground), ground.segments_net)
+        )
 
     def _affordable(self, acts: Sequence[_Act]) -> list[_Act]:
         """Within the budget of reconnections. An act beyond the whole budget may be made when that is full."""

@@ -155,7 +155,8 @@ class AirflowRest:
             return answer
         raise AirflowAway(
             f"Airflow at {self._url}{through(self._proxy)} answered {answer.status_code} to {answer.request.method} "
-            f"{answer.request.path_url.partition('?')[0]}; see CLEAVE_AIRFLOW_URL, its token or user, and their rights",
+            f"{answer.request.path_url.partition('?')[0]}; see CLEAVE_AIRFLOW_URL, CLEAVE_AIRFLOW_TOKEN or "
+            "CLEAVE_AIRFLOW_USERNAME and CLEAVE_AIRFLOW_PASSWORD, and the rights of that user",
             30.0,
         )
 

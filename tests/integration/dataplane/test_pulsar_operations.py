@@ -47,7 +47,7 @@ def test_pulsars_own_name_of_a_topic_will_do(house: PulsarHouse) -> None:
     assert house.cleave.json("topics", "show", house.topic)["topic"] == house.topic
 
 
-@pytest.mark.parametrize("name", ["cleave-tests/n!/x", "cleave-tests/n/a/b", "ten%/n/x"])
+@pytest.mark.parametrize("name", ["cleave-tests/n!/x", "ten%/n/x"])
 def test_a_name_that_pulsar_does_not_take_is_refused_in_one_line(house: PulsarHouse, name: str) -> None:
     assert "Pulsar allows" in house.cleave.refused("topics", "create", name, "--data-plane", "pulsar")
 

@@ -234,7 +234,9 @@ def test_no_consumer_that_needs_a_segment_of_its_own_loses_it() -> None:
 
     assert kept.decisions == ()
     assert reasons(kept) == {None: RefusalReason.WOULD_IDLE_CONSUMER}
-    assert decide(ring(0.1, 0.1, 0.1, 0.1, ticks=45, consumers=4)).decisions
+    justified = decide(ring(0.1, 0.1, 0.1, 0.1, ticks=45, consumers=4))
+    assert reasons(justified) == {None: RefusalReason.WOULD_IDLE_CONSUMER}
+    assert decide(ring(0.05, 0.05, 0.05, 0.05, ticks=45, consumers=4)).decisions
 
 
 def test_consumers_are_served_first_and_their_segments_left_to_that() -> None:

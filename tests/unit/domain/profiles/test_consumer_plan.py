@@ -48,6 +48,10 @@ def asked(
         (asked(0, consumers=5, buckets=4), [Rebucket(0, 8, "consumer-count")]),
         (asked(0, 0, 0, 0, consumers=7), [Rebucket(0, 4, "consumer-count")]),
         (asked(0, 300, 100, 0, consumers=5), [Rebucket(1, 2, "consumer-count")]),
+        (asked(0, consumers=2, buckets=4, policy={"split_vs_rebucket_min_msg_rate_in": 0}),
+         [Split(0, (32768,), "consumer-count")]),
+        (asked(2_500, 100, consumers=3, buckets=4), []),
+        (asked(3_100, 100, consumers=3, buckets=4), [Split(0, (16384,), "consumer-count")]),
         (asked(0, consumers=3, policy={"split_vs_rebucket_min_msg_rate_in": 0}),
          [Split(0, (21846, 43691), "consumer-count")]),
         (asked(2_500, consumers=8, buckets=2), [Split(0, (32768,), "consumer-count", buckets=4)]),
@@ -62,7 +66,7 @@ def asked(
         (asked(0, 0, consumers=4, capabilities=BROKERS),
          [Split(0, (), "consumer-count"), Split(1, (), "consumer-count")]),
     ],
-    ids=["enough", "next-few", "one-of-four", "the-busiest", "no-floor", "both", "rate-justifies-all", "cap", "slow-at-cap",
+    ids=["enough", "next-few", "one-of-four", "the-busiest", "segments-first", "not-justified", "justified", "no-floor", "both", "rate-justifies-all", "cap", "slow-at-cap",
          "small-buckets", "two-hundred", "alone", "broker-halves"],
 )  # fmt: skip
 def test_one_plan_serves_all(situation: Situation, expected: list[Decision]) -> None:
