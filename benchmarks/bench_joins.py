@@ -12,17 +12,14 @@ import argparse
 import json
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
-from pathlib import Path
 
-from benchmarks.bench_operations import application
-from benchmarks.bench_sessions import make_topic, wait_idle, workers
-from benchmarks.bench_sharing import active_segments, set_policy
+from benchmarks.bench_sessions import make_topic, wait_idle
+from benchmarks.bench_sharing import active_segments, one_worker, set_policy
 from benchmarks.machine import machine
 from controller.bootstrap import Application
 from controller.client.http_source import HttpSource
@@ -30,13 +27,10 @@ from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.embedded import EmbeddedLogClient
-from controller.devstack.postgres import DURABLE, EmbeddedPostgres
-from controller.devstack.serving import client_of
 from controller.domain.operation import Origin
 from controller.services import segment_admin
 from controller.store.journal.operations import Request
 from controller.store.postgres import inspection
-from controller.store.postgres.migrations import migrate
 
 COUNTS = (7, 50, 200)
 SCENES = ("1, new", "1, after a merge", "4, new", "4, after a split", "4, after a merge")
@@ -160,15 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--counts", type=int, nargs="*", default=COUNTS)
     parser.add_argument("--rival-seconds", type=float, default=200.0)
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as directory, ExitStack() as running:
-        server = EmbeddedPostgres(Path(directory) / "postgres", settings=DURABLE)
-        running.callback(server.destroy)
-        server.start()
-        url = server.create_database("bench")
-        migrate(url)
-        app = running.enter_context(application(url))
-        [(_, _, address)] = running.enter_context(workers(url, Path(directory), 1))
-        servers = running.enter_context(closing(client_of(address)))
+    with one_worker() as (app, servers):
         figures: dict[str, dict[str, object]] = {}
         for count in options.counts:
             for scene in SCENES:

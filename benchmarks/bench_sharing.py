@@ -44,6 +44,20 @@ LOW_RATE = 50
 ENDS_WITHIN_SECONDS = 300.0
 
 
+@contextmanager
+def one_worker() -> Iterator[tuple[Application, Servers]]:
+    """A database on a private server, a worker process on it, and a client of the worker."""
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as running:
+        server = EmbeddedPostgres(Path(directory) / "postgres", settings=DURABLE)
+        running.callback(server.destroy)
+        server.start()
+        url = server.create_database("bench")
+        migrate(url)
+        app = running.enter_context(application(url))
+        [(_, _, address)] = running.enter_context(workers(url, Path(directory), 1))
+        yield app, running.enter_context(closing(client_of(address)))
+
+
 class Group:
     """Consumers of one topic, each in a thread; `handled` counts their messages."""
 
@@ -205,15 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--consumers", type=int, default=200)
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as directory, ExitStack() as running:
-        server = EmbeddedPostgres(Path(directory) / "postgres", settings=DURABLE)
-        running.callback(server.destroy)
-        server.start()
-        url = server.create_database("bench")
-        migrate(url)
-        app = running.enter_context(application(url))
-        [(_, _, address)] = running.enter_context(workers(url, Path(directory), 1))
-        servers = running.enter_context(closing(client_of(address)))
+    with one_worker() as (app, servers):
         figures: dict[str, object] = {}
         parts = (
             ("sealed_backlog", lambda: sealed_backlog(app, servers)),

@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Self
 
 from controller import telemetry
+from controller.client.fenced_segments import FencedSegments
 from controller.client.key_counts import KeyCounts
 from controller.client.layout_source import LayoutSource, TakesSuspects, TopicSnapshot
 from controller.client.layout_watch import LayoutWatch
@@ -233,16 +234,12 @@ class Producer(OneProcess):
             if key_counts_seconds is None
             else KeyCounts.handed_to(source, topic, self.producer_id, key_counts_seconds, self._lock)
         )
-        self._suspects = source.suspects(topic) if isinstance(source, TakesSuspects) else None
         self._sends = ThreadPoolExecutor(PARALLEL_SENDS, thread_name_prefix="cleave-send")
         self._numbers, self._turn = itertools.count(1), itertools.count()
         self._unrouted: deque[_Waiting] = deque()
         self._lanes: dict[tuple[int, int], _Lane] = {}
         self._routes: dict[str | bytes, tuple[_Lane, bytes, int, int]] = {}
-        self._fenced: dict[int, float] = {}
-        """Segments whose log took no messages, and since when, `time.monotonic` seconds."""
-        self._missing: set[int] = set()
-        """Segments whose log was not there."""
+        self._fenced = FencedSegments(source.suspects(topic) if isinstance(source, TakesSuspects) else None)
         self._pending = 0
         self._progress = threading.Event()
         self._is_closing = False
@@ -363,8 +360,7 @@ class Producer(OneProcess):
             if self._delayed is not None:
                 self._delayed.close()
             self._sends.shutdown(wait=True)  # what was begun must be ended
-            if self._suspects is not None:
-                self._suspects.close()
+            self._fenced.close()
             self._watch.close()
         finally:
             self._busy_threads.discard(threading.get_ident())
@@ -397,7 +393,7 @@ class Producer(OneProcess):
             self._progress.clear()  # before looking: what happens from here on rings again
             with self._lock:
                 is_routed = self._route_all()
-                self._suspect_fenced()
+                self._fenced.report(LOOK_SECONDS)
                 self._demand_sent()
                 if is_done():
                     return
@@ -410,9 +406,8 @@ class Producer(OneProcess):
                 )
             now = time.monotonic()
             if fenced and now >= deadline:
-                state = "missing" if fenced[0].segment_id in self._missing else "terminated"
                 raise SegmentTerminated(
-                    f"{fenced[0].backing_topic} is {state} and {self._snapshot.name} has no successor "
+                    f"{fenced[0].backing_topic} is {self._fenced.state_of(fenced[0].segment_id)} and {self._snapshot.name} has no successor "
                     f"for it after {self._send_timeout_seconds:g} s; look at the topic's operations, then flush again"
                 )
             limits = [
@@ -422,14 +417,6 @@ class Producer(OneProcess):
             ]
             if not self._progress.wait(max(0.0, min(limits))) and fenced:
                 self._look_again()
-
-    def _suspect_fenced(self) -> None:
-        """Report segments that take no messages and are not replaced soon."""
-        if self._suspects is None:
-            return
-        for segment_id, at in self._fenced.items():
-            if time.monotonic() >= at + LOOK_SECONDS:
-                self._suspects.report(segment_id)
 
     def _waiting_for_successors(self) -> list[_Lane]:
         return [
@@ -459,7 +446,7 @@ class Producer(OneProcess):
             except Exception:  # noqa: BLE001 - the thread would end, and nothing would be sent any more
                 _log.exception("what has waited was not sent; trying again")
                 return time.monotonic() + RETRY_SECONDS
-            self._suspect_fenced()
+            self._fenced.report(LOOK_SECONDS)
             now = time.monotonic()
             lanes = self._lanes.values()
             self._start_lanes(
@@ -514,8 +501,7 @@ class Producer(OneProcess):
             return False
         homeless = [message for place in gone for message in self._lanes.pop(place).waiting]
         self._unrouted.extendleft(reversed(homeless))
-        self._fenced = {segment_id: at for segment_id, at in self._fenced.items() if segment_id in active}
-        self._missing &= active
+        self._fenced.retain(active)
         self._routes.clear()
         self._snapshot = self._watch.snapshot
         return True
@@ -644,8 +630,7 @@ class Producer(OneProcess):
 
     def _miss(self, lane: _Lane) -> None:
         """Repeat the batch under its number: it may be stored if the log is created again, which makes no new layout."""
-        self._fenced.setdefault(lane.segment_id, time.monotonic())
-        self._missing.add(lane.segment_id)
+        self._fenced.add(lane.segment_id, is_missing=True)
         lane.next_try_at = time.monotonic() + LOOK_SECONDS
         self._look_again()
 
@@ -656,13 +641,11 @@ class Producer(OneProcess):
         self._pending -= stored
         if stored < len(batch):
             # For all its buckets: a fenced log is not asked again.
-            self._fenced.setdefault(lane.segment_id, time.monotonic())
-            self._missing.discard(lane.segment_id)
+            self._fenced.add(lane.segment_id, is_missing=False)
             lane.put_back(batch[stored:])
             self._look_again()
-        elif lane.segment_id in self._missing:
-            self._missing.discard(lane.segment_id)
-            self._fenced.pop(lane.segment_id, None)
+        else:
+            self._fenced.note_stored(lane.segment_id)
         if stored:
             telemetry.PRODUCER_BATCHES.inc()
             telemetry.PRODUCER_MESSAGES.inc(stored)

@@ -34,7 +34,7 @@ from tests.support.forking import in_child
 _ROOT = Path(__file__).resolve().parents[2]
 PARTS = {
     "AdminCalls", "AsideCalls", "Attachments", "BatchSender", "Connections", "ConsumerReader", "CounterScraper",
-    "Intake", "KeyCounts", "KeySamples", "LayoutWatch", "Namespaces", "PulsarLoad", "QueueKeeper", "ReaderThreads", "SegmentReaders",
+    "FencedSegments", "Intake", "KeyCounts", "KeySamples", "LayoutWatch", "Namespaces", "PulsarLoad", "QueueKeeper", "ReaderThreads", "SegmentReaders",
     "SegmentWatch", "Session", "SuspectReports",
 }  # fmt: skip
 """Classes whose objects only others have that are guarded."""

@@ -260,19 +260,19 @@ def load_situations(
     consumers = _grouped(tx, of_topics, _CONSUMERS)
     in_flight = _grouped(tx, {**of_topics, **_RESHAPES}, _IN_FLIGHT)
     keeping: dict[str, object] = {"topic_ids": [row.topic_id for row in topics if row.keeps]}
-    kept = _grouped(tx, keeping, _KEPT) if keeping["topic_ids"] else defaultdict(list)
+    kept = _grouped(tx, keeping, _KEPT)
     policies = {row.topic_id: _policy(row.cluster, row.namespace, row.topic) for row in topics}
     policies |= instead or {}
     adaptive: dict[str, object] = {"topic_ids": [t for t, p in policies.items() if p.profile == "adaptive"]}
-    memories = _grouped(tx, adaptive, _MEMORIES) if adaptive["topic_ids"] else defaultdict(list)
-    queues = _grouped(tx, adaptive, _QUEUES) if adaptive["topic_ids"] else defaultdict(list)
-    producers = _grouped(tx, adaptive, _PRODUCERS) if adaptive["topic_ids"] else defaultdict(list)
-    expected = _grouped(tx, adaptive, _EXPECTED) if adaptive["topic_ids"] else defaultdict(list)
+    memories = _grouped(tx, adaptive, _MEMORIES)
+    queues = _grouped(tx, adaptive, _QUEUES)
+    producers = _grouped(tx, adaptive, _PRODUCERS)
+    expected = _grouped(tx, adaptive, _EXPECTED)
     midpoint_only = {row.topic_id for row in topics if capabilities[row.data_plane].midpoint_only}
     anywhere: dict[str, object] = {
         "topic_ids": [t for t, p in policies.items() if p.profile == "adaptive" and t not in midpoint_only]
     }
-    sketches = _grouped(tx, anywhere, _SKETCHES) if anywhere["topic_ids"] else defaultdict(list)
+    sketches = _grouped(tx, anywhere, _SKETCHES)
     whole = [topic_id for topic_id, policy in policies.items() if policy.strict_pulsar]
     layouts = load_layouts(tx, whole) if whole else {}
     asking = [topic_id for topic_id, policy in policies.items() if asks(policy)]
@@ -285,12 +285,7 @@ def load_situations(
             stream_consumers={c.name: c.consumers for c in consumers[row.topic_id]},
             recent_loads={m.segment_id: _ticks(m.rates) for m in memories[row.topic_id]},
             policy=policies[row.topic_id],
-            history=History(
-                *map(
-                    _ms,
-                    (row.last_split_at, row.last_merge_at, row.last_rebucket_at, row.last_consumer_act_at),
-                )
-            ),
+            history=_history(row),
             in_flight=tuple(_reshape(o) for o in in_flight[row.topic_id]),
             capabilities=_with(capabilities[row.data_plane], consumers[row.topic_id]),
             foreign_controller=row.foreign_controller,
@@ -379,8 +374,9 @@ Rows = defaultdict[int, list[Row[Any]]]
 
 
 def _grouped(tx: Connection, parameters: Mapping[str, object], statement: Prepared) -> Rows:
+    """Return the rows by topic; without topics the statement is not executed."""
     rows: Rows = defaultdict(list)
-    for row in statement.execute(tx, parameters):
+    for row in statement.execute(tx, parameters) if parameters["topic_ids"] else ():
         rows[row.topic_id].append(row)
     return rows
 
@@ -487,6 +483,15 @@ def _share(row: Row[Any]) -> float | None:
         return float(row.share)
     whole, part = HashRange(row.parent_start, row.parent_end), HashRange(row.range_start, row.range_end)
     return share_within(whole, row.bins, part)
+
+
+def _history(row: Row[Any]) -> History:
+    return History(
+        _ms(row.last_split_at),
+        _ms(row.last_merge_at),
+        _ms(row.last_rebucket_at),
+        _ms(row.last_consumer_act_at),
+    )
 
 
 def _reshape(row: Row[Any]) -> LiveReshape:

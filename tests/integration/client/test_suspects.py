@@ -53,19 +53,24 @@ def test_a_producer_goes_on_where_its_segment_was_broken(
     assert [message.payload for message in stored(bench, segment.segment_id)] == [b"after"]
 
 
+def goes_on(bench: Bench, consumer: StreamConsumer | QueueConsumer) -> None:
+    """The log that the consumer misses is created again, and it receives what is published there."""
+
+    def repaired() -> bool:
+        consumer.receive(0.1)
+        return bench.log_of(0) in bench.plane.list_segments(TOPIC)
+
+    wait_until(repaired, message="the log is there again")
+    bench.publish(0, 1)
+    assert wait_until(lambda: consumer.receive(1.0)) is not None
+
+
 def test_a_consumer_goes_on_where_its_log_was_deleted(bench: Bench, workers: Servers) -> None:
     with closing(StreamConsumer(workers, bench.logs, TOPIC, "billing", "reader")) as consumer:
         bench.publish(0, 1)
         consumer.acknowledge(wait_until(lambda: consumer.receive(1.0)))
         bench.plane.delete_segment(bench.log_of(0))
-
-        def repaired() -> bool:
-            consumer.receive(0.1)
-            return bench.log_of(0) in bench.plane.list_segments(TOPIC)
-
-        wait_until(repaired, message="the log is there again")
-        bench.publish(0, 1)
-        assert wait_until(lambda: consumer.receive(1.0)) is not None
+        goes_on(bench, consumer)
 
 
 def test_a_queue_goes_on_where_its_log_was_deleted(bench: Bench, workers: Servers) -> None:
@@ -76,11 +81,4 @@ def test_a_queue_goes_on_where_its_log_was_deleted(bench: Bench, workers: Server
     )
     bench.plane.delete_segment(bench.log_of(0))
     with closing(QueueConsumer(workers, bench.logs, TOPIC, "jobs", "taker")) as consumer:
-
-        def repaired() -> bool:
-            consumer.receive(0.1)
-            return bench.log_of(0) in bench.plane.list_segments(TOPIC)
-
-        wait_until(repaired, message="the log is there again")
-        bench.publish(0, 1)
-        assert wait_until(lambda: consumer.receive(1.0)) is not None
+        goes_on(bench, consumer)

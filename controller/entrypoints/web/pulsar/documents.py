@@ -24,6 +24,7 @@ from controller.domain.layout import SegmentLayout
 from controller.domain.policy import KNOBS
 from controller.domain.segment import Segment, backing_topic_name
 from controller.domain.whole_numbers import LARGEST_FLOAT, MOST
+from controller.questions.layouts import RecordedRange, SegmentRecord
 
 Document = dict[str, Any]
 
@@ -162,36 +163,12 @@ def _said(name: str, value: Any) -> float | None:
     return round(number) if abs(number) < most else most if number > 0 else -most
 
 
-class HashRange(_Camel):
-    """Both ends belong to it."""
-
-    start: int = Field(ge=0, le=65_535, examples=[0])
-    end: int = Field(ge=0, le=65_535, examples=[32767])
-
-
-class SegmentMetadata(_Camel):
-    """A segment as Pulsar stores it; -1 stands for no seal."""
-
-    segment_id: int
-    hash_range: HashRange
-    state: str = Field(examples=["ACTIVE"])
-    parent_ids: list[int] = Field(examples=[[0]])
-    child_ids: list[int]
-    created_at_epoch: int
-    sealed_at_epoch: int = Field(examples=[-1])
-    created_at_ms: int = Field(examples=[1795230000000])
-    sealed_at_ms: int
-    legacy_topic_name: str | None
-    entry_bucket_splits: list[int] = Field(examples=[[8192, 16384, 24576]])
-    merge_depth: int
-
-
 class TopicMetadata(_Camel):
     """The record of PIP-468 with the fields that Pulsar 5 added."""
 
     epoch: int = Field(examples=[7])
     next_segment_id: int
-    segments: dict[str, SegmentMetadata]
+    segments: dict[str, SegmentRecord]
     properties: dict[str, Any] = Field(examples=[{"team": "billing"}])
     auto_scale_policy: AutoScalePolicy | None
 
@@ -257,7 +234,7 @@ class OneSegmentStats(SegmentStats):
     """A segment by itself, with what each subscription has left to read in it."""
 
     segment_id: int
-    hash_range: HashRange
+    hash_range: RecordedRange
     parent_ids: list[int] = Field(examples=[[0]])
     child_ids: list[int]
     created_at_epoch: int

@@ -59,6 +59,7 @@ def test_show_lists_every_bundle_and_draws_the_ring(desk: Desk, tmp_path: Path) 
 
 
 def test_show_says_when_there_is_more(desk: Desk) -> None:
+    assert "nothing found" in desk.cleave.ok("bundles", "show")
     desk.uneven()
     assert "the first 1 only; see --limit" in desk.cleave.ok("bundles", "show", "--limit", "1")
     assert "only" not in desk.cleave.ok("bundles", "show", "--limit", "2")

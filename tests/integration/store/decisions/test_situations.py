@@ -9,11 +9,12 @@ from sqlalchemy import Connection, text
 
 from benchmarks.fleet import analyze, insert_fleet
 from controller.clock import to_ms
-from controller.domain.decision import RefusalReason
+from controller.domain.decision import CONSUMER_COUNT, RefusalReason
+from controller.domain.entry_buckets import MOST_UNITS
 from controller.domain.evaluator import decide
 from controller.domain.operation import Operation, OperationState
 from controller.domain.policy import AutoScalePolicy, PolicyOverride
-from controller.domain.reshape import ReshapeKind, plan_heal, plan_merge, plan_split
+from controller.domain.reshape import ReshapeKind, plan_heal, plan_merge, plan_rebucket, plan_split
 from controller.domain.situation import Capabilities, Situation
 from controller.store.decisions.situations import live_elsewhere, load_situations, lock_free_topics
 from controller.store.journal.operations import get_operation
@@ -180,6 +181,33 @@ def test_cooldowns_are_read_from_the_commits_and_live_reshapes_from_the_journal(
     )
     assert reshape.started_at == to_ms(intended_at)  # type: ignore[arg-type]
     assert reshape.operation_id != split.operation_id
+
+
+def test_acts_for_consumers_are_told_from_others_and_the_places_that_they_make_are_counted(
+    driver: StoreDriver,
+) -> None:
+    topic_id = driver.create(segments=2).topic_id
+    for_consumers = replace(request(), reason=CONSUMER_COUNT)
+    done = driver.intend_reshape(
+        topic_id, lambda layout: plan_split(layout, 0, buckets=8), for_consumers
+    ).operation
+    [under_way] = situation(driver, topic_id).in_flight
+    assert (under_way.for_consumers, under_way.child_places) == (True, 16)
+
+    driver.run(done)
+    driver.intend(topic_id, lambda layout: plan_split(layout, 1))
+    found = situation(driver, topic_id)
+
+    [(intended_at,)] = driver.sql(
+        "SELECT intended_at FROM cleave.operation WHERE operation_id = :id", id=done.operation_id
+    )
+    assert found.history.last_consumer_act_at == to_ms(intended_at)  # type: ignore[arg-type]
+    [other] = found.in_flight
+    assert (other.for_consumers, other.child_places) == (False, 2)
+    crowded = driver.intend(topic_id, lambda layout: plan_rebucket(layout, 2, 100, 1024))
+    assert {one.operation_id: one.child_places for one in situation(driver, topic_id).in_flight}[
+        crowded.operation_id
+    ] == MOST_UNITS
 
 
 def test_a_reshape_counts_as_in_flight_up_to_its_commit_and_not_after(driver: StoreDriver) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from controller.domain.decision import CONSUMER_COUNT
 from controller.domain.errors import FencedOut, LostRace, TopicNotFound
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation, OperationState, Step, next_step
@@ -51,25 +53,28 @@ def test_a_reshape_seals_parents_and_activates_children_in_one_epoch(driver: Sto
 
 
 @pytest.mark.parametrize(
-    ("plan", "stamped"),
+    ("plan", "reason", "stamped"),
     [
-        (lambda layout: plan_split(layout, 0), {"last_split_at"}),
-        (lambda layout: plan_merge(layout, 0, 1), {"last_merge_at"}),
-        (lambda layout: plan_rebucket(layout, 0, 8), {"last_rebucket_at"}),
-        (lambda layout: plan_recut(layout, (0, 1), (100,)), {"last_split_at", "last_merge_at"}),
+        (lambda layout: plan_split(layout, 0), "test", {"last_split_at"}),
+        (lambda layout: plan_split(layout, 0), CONSUMER_COUNT, {"last_split_at", "last_consumer_act_at"}),
+        (lambda layout: plan_merge(layout, 0, 1), "test", {"last_merge_at"}),
+        (lambda layout: plan_rebucket(layout, 0, 8), "test", {"last_rebucket_at", "last_consumer_act_at"}),
+        (lambda layout: plan_recut(layout, (0, 1), (100,)), "test", {"last_split_at", "last_merge_at"}),
     ],
 )
 def test_the_cooldown_starts_when_the_operation_was_wanted(
-    driver: StoreDriver, plan: Callable[[SegmentLayout], Reshape], stamped: set[str]
+    driver: StoreDriver, plan: Callable[[SegmentLayout], Reshape], reason: str, stamped: set[str]
 ) -> None:
     topic_id = driver.create(segments=2).topic_id
-    operation = driver.reshape(topic_id, plan)
+    intent = driver.intend_reshape(topic_id, plan, replace(request(), reason=reason))
+    operation = driver.run(intent.operation)
     [(intended_at,)] = driver.sql(
         "SELECT intended_at FROM cleave.operation WHERE operation_id = :id", id=operation.operation_id
     )
     topic = driver.do(topics.get_topic, topic_id)
 
-    stamps = {name: getattr(topic, name) for name in ("last_split_at", "last_merge_at", "last_rebucket_at")}
+    names = ("last_split_at", "last_merge_at", "last_rebucket_at", "last_consumer_act_at")
+    stamps = {name: getattr(topic, name) for name in names}
     assert {name: at for name, at in stamps.items() if at} == dict.fromkeys(stamped, intended_at)
 
 

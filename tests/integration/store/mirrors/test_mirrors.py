@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from controller.clock import to_ms
+from controller.domain.decision import CONSUMER_COUNT
 from controller.domain.errors import InvariantViolated, LostRace, TopicNotLive
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation, OperationState, Step
@@ -58,8 +60,8 @@ def attach(driver: StoreDriver, layout: SegmentLayout = FIRST, name: str = NAME)
     return commit(driver, to_the_commit(driver, intended), layout).topic_id
 
 
-def intend(driver: StoreDriver, topic_id: int, planned: Reshape) -> Operation:
-    wanted = request()
+def intend(driver: StoreDriver, topic_id: int, planned: Reshape, reason: str = "test") -> Operation:
+    wanted = replace(request(), reason=reason)
     view = driver.do(reshape_intents.look, topic_id, wanted.request_key)
     return driver.do(reshape_intents.intend, ReshapeDraft(view, planned, wanted, None)).operation
 
@@ -214,9 +216,12 @@ def test_a_topic_attached_anew_goes_on_counting_whatever_its_broker_begins_with(
 # Epochs.
 
 
-def test_a_reshape_the_broker_did_is_ours_in_history_with_its_cooldown(driver: StoreDriver) -> None:
+@pytest.mark.parametrize(("reason", "for_consumers"), [("msgRateIn", False), (CONSUMER_COUNT, True)])
+def test_a_reshape_the_broker_did_is_ours_in_history_with_its_cooldown(
+    driver: StoreDriver, reason: str, for_consumers: bool
+) -> None:
     topic_id = attach(driver)
-    split = intend(driver, topic_id, plan_split(FIRST, 0))
+    split = intend(driver, topic_id, plan_split(FIRST, 0), reason)
 
     done = commit(driver, to_the_commit(driver, split), FIRST.split(0, 1))
 
@@ -227,6 +232,7 @@ def test_a_reshape_the_broker_did_is_ours_in_history_with_its_cooldown(driver: S
     )
     topic = driver.do(topics.get_topic, topic_id)
     assert (topic.last_split_at, topic.last_merge_at) == (intended_at, None)
+    assert topic.last_consumer_act_at == (intended_at if for_consumers else None)
     assert driver.do(layouts.load_layout, topic_id).segments == FIRST.split(0, 1).segments
 
 

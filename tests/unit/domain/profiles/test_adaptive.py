@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.domain.approvals import parts_of
 from controller.domain.decision import (
     Decision,
     Evaluation,
@@ -134,6 +135,17 @@ def test_a_kept_segment_that_is_hot_is_split_by_itself() -> None:
 
     assert [sealed_by(act) for act in decide(alone).decisions] == [(0,)]
     assert decide(alone).valid_until == NOW + 3
+
+
+def test_cold_segments_are_not_cut_anew_so_that_one_of_them_is_hot() -> None:
+    """Three segments whose load fits into two, but not where cuts of equal width would put it."""
+    cheap = replace(POLICY, reseal_price_segment_seconds=500.0)
+
+    evaluation = decide(ring(0.4, 0.6, 0.75, ticks=45, policy=cheap))
+
+    assert evaluation.decisions == ()
+    assert RefusalReason.WOULD_SPLIT_AGAIN in reasons(evaluation).values()
+    assert [parts_of(act) for act in decide(ring(0.58, 0.58, 0.58, ticks=45, policy=cheap)).decisions] == [2]
 
 
 def test_two_neighbours_that_become_one_are_a_merge() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
+from controller.domain.approvals import parts_of
 from controller.domain.decision import Decision, Lane, Rebucket, RefusalReason, Split, lane_of, sealed_by
 from controller.domain.evaluator import decide
 from controller.domain.layout import SegmentLayout
@@ -33,12 +37,22 @@ def acts(situation: Situation) -> list[Decision]:
 
 
 def asked(
-    *rates: float, consumers: int, buckets: int = 1, capabilities: Capabilities = SHARED, **more: object
+    *rates: float,
+    consumers: int,
+    buckets: int = 1,
+    capabilities: Capabilities = SHARED,
+    policy: Mapping[str, Any] = MappingProxyType({}),
+    **more: Any,
 ) -> Situation:
-    policy = replace(ADAPTIVE, **more.pop("policy", {}))  # type: ignore[call-overload]
+    """A topic of as many segments as rates; `policy` are knobs that differ."""
     return topic(
-        *rates, consumers=consumers, buckets=buckets, capabilities=capabilities, policy=policy, **more
-    )  # type: ignore[arg-type]
+        *rates,
+        consumers=consumers,
+        buckets=buckets,
+        capabilities=capabilities,
+        policy=replace(ADAPTIVE, **policy),
+        **more,
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,6 +110,41 @@ def test_consumers_that_come_after_an_act_are_collected(
     [refusal] = evaluation.refusals
     assert refusal.reason is RefusalReason.CONSUMERS_JOINING
     assert evaluation.valid_until == refusal.not_before == NOW + round(waits * 1000)
+
+
+def test_an_act_for_consumers_under_way_collects_those_that_come_meanwhile() -> None:
+    act = LiveReshape(7, ReshapeKind.SPLIT, (0,), 2, ago(1), child_places=2, for_consumers=True)
+    crowded = asked(0, 0, consumers=9, in_flight=(act,), consumers_changed_at=NOW)
+
+    assert [one.reason for one in decide(crowded, CONSUMERS).refusals] == [RefusalReason.CONSUMERS_JOINING]
+    for_load = replace(crowded, in_flight=(replace(act, for_consumers=False),))
+    assert [sealed_by(one) for one in acts(for_load)] == [(1,)]
+
+
+def test_a_split_for_load_keeps_the_places_that_consumers_need() -> None:
+    hot = asked(30_000, consumers=7, buckets=7)
+
+    [split] = decide(hot, frozenset({Lane.LOAD})).decisions
+    [unneeded] = decide(replace(hot, stream_consumers={"orders": 2}), frozenset({Lane.LOAD})).decisions
+
+    assert isinstance(split, Split)
+    assert isinstance(unneeded, Split)
+    assert len(split.at) == len(unneeded.at) == 3
+    assert (split.buckets, unneeded.buckets) == (2, None)
+
+
+@pytest.mark.parametrize(("consumers", "children"), [(1, 2), (4, 3)])
+def test_a_relief_that_would_make_fewer_segments_keeps_one_for_each_consumer(
+    consumers: int, children: int
+) -> None:
+    limits = {"entry_bucket_max_per_segment": 1, "split_vs_rebucket_min_msg_rate_in": 100_000}
+    whole = SegmentLayout.initial(1, bucket_budget=1, now=0)
+    uneven = whole.split(0, 0, (32_768, 36_864, 40_960))
+    situation = asked(12_000, 1_500, 1_500, 9_000, layout=uneven, consumers=consumers, policy=limits)
+
+    [recut] = decide(situation, frozenset({Lane.LOAD})).decisions
+
+    assert (len(sealed_by(recut)), parts_of(recut)) == (3, children)
 
 
 def test_places_of_an_operation_under_way_count() -> None:

@@ -145,7 +145,7 @@ def test_each_document_that_is_answered_has_an_example() -> None:
         if not all(map(speaks_for_itself, fields)) and not any("examples" in one for one in (schema, *fields))
     ]
 
-    assert len(found) > 80
+    assert len(found) >= 80
     assert without == []
 
 

@@ -1,0 +1,55 @@
+"""Segments of a topic whose log takes no messages, since it is terminated or missing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+
+from controller.client.suspects import SuspectReports
+
+
+class FencedSegments:
+    """The fenced segments of one producer, used under the lock of the producer."""
+
+    def __init__(self, suspects: SuspectReports | None) -> None:
+        """`suspects` is told of segments that stay fenced; None where the source of layouts takes no reports."""
+        self._suspects = suspects
+        self._since: dict[int, float] = {}
+        """`time.monotonic` seconds of the first refusal, by segment id."""
+        self._missing: set[int] = set()
+
+    def __contains__(self, segment_id: object) -> bool:
+        return segment_id in self._since
+
+    def add(self, segment_id: int, *, is_missing: bool) -> None:
+        """Note that the log refused messages."""
+        self._since.setdefault(segment_id, time.monotonic())
+        (self._missing.add if is_missing else self._missing.discard)(segment_id)
+
+    def note_stored(self, segment_id: int) -> None:
+        """Note that the log has taken messages: a missing log was created again."""
+        if segment_id in self._missing:
+            self._missing.discard(segment_id)
+            self._since.pop(segment_id, None)
+
+    def retain(self, active: Collection[int]) -> None:
+        """Forget segments that are not active any longer."""
+        self._since = {segment_id: at for segment_id, at in self._since.items() if segment_id in active}
+        self._missing.intersection_update(active)
+
+    def state_of(self, segment_id: int) -> str:
+        """Return the state of the log of a fenced segment, for messages."""
+        return "missing" if segment_id in self._missing else "terminated"
+
+    def report(self, after_seconds: float) -> None:
+        """Report segments that have been fenced for so long."""
+        if self._suspects is None:
+            return
+        for segment_id, at in self._since.items():
+            if time.monotonic() >= at + after_seconds:
+                self._suspects.report(segment_id)
+
+    def close(self) -> None:
+        """Report no more. Safe to repeat."""
+        if self._suspects is not None:
+            self._suspects.close()
