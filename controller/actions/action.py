@@ -13,12 +13,12 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel
 
 from controller.actions.context import Context
-from controller.actions.responses import Answer, OperationResponse
+from controller.actions.responses import Document, OperationResponse
 from controller.actions.rights import Right
 from controller.domain.errors import Conflict, InvalidLayoutChange, InvalidRange, NotFound
 
 RequestT = TypeVar("RequestT", bound=BaseModel)
-ResponseT = TypeVar("ResponseT", bound=Answer)
+ResponseT = TypeVar("ResponseT", bound=Document)
 
 MODULES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -132,8 +132,8 @@ def perform_in(context: Context, action: AnyAction, request: BaseModel) -> Any:
         raise
 
 
-def perform_parts(perform: Callable[[Any], Answer], request: BaseModel) -> Answer:
-    """Perform an action part by part, until nothing of the request is left, and return the response about all parts."""
+def perform_parts(perform: Callable[[Any], Any], request: BaseModel) -> Any:
+    """Perform an action part by part, until nothing of the request is left, and return the answer about all parts."""
     part = response = perform(request)
     while (rest := part.rest_of(request)) is not None:
         request = rest

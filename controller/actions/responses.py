@@ -33,10 +33,22 @@ InstantRow = Annotated[dict[str, Any], AfterValidator(read_instants)]
 """A row of a view; over HTTP its instants come as text."""
 
 
-class Answer(BaseModel, ABC):
-    """The answer of an action. People read a sentence and tables; programs read the fields."""
+class Document(BaseModel):
+    """The answer of an action, for programs."""
 
     model_config = ConfigDict(frozen=True)
+
+    def rest_of(self, request: Any) -> Any:  # noqa: ARG002 - most actions are done in one part
+        """Return the request for what is left to do, where one call does a part of an action; None where nothing is left."""
+        return None
+
+    def joined(self, earlier: Self) -> Self:  # noqa: ARG002
+        """Return the answer about this part and the earlier parts."""
+        return self
+
+
+class Answer(Document, ABC):
+    """The answer of an action that is a command or a form as well. People read a sentence and tables."""
 
     replaces_log: ClassVar[bool] = False
     """Whether the answer says everything that the log would warn of, so that a command does not print the log as well."""
@@ -56,14 +68,6 @@ class Answer(BaseModel, ABC):
     def tables(self) -> Sequence[tuple[str, Sequence[Row]]]:
         """Return further tables below the first, each with its title."""
         return ()
-
-    def rest_of(self, request: Any) -> Any:  # noqa: ARG002 - most actions are done in one part
-        """Return the request for what is left to do, where one call does a part of an action; None where nothing is left."""
-        return None
-
-    def joined(self, earlier: Self) -> Self:  # noqa: ARG002
-        """Return the answer about this part and the earlier parts."""
-        return self
 
     @property
     def exit_code(self) -> int:

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from controller.actions.fields import AS_ARGUMENT
 from controller.bundles.store.proposals import ProposalState
+from controller.bundles.store.views import UNKNOWN_NAMESPACE
 from controller.domain.shown import duration
 from controller.questions.question import Question, QuestionRequest, Row
 
@@ -63,7 +64,7 @@ LIST_BUNDLES = Question(
     ListBundles,
     {"cluster": str, "namespace": str, "lower_bound": int},
     _NAMESPACE,
-    missing="no bundles of namespace {namespace} are known; collect and aggregate its reports first",
+    missing=UNKNOWN_NAMESPACE,
     table=(
         "cluster",
         "namespace",
@@ -101,6 +102,7 @@ LIST_PROPOSALS = Question(
         "made",
         "kind",
         "state",
+        "cluster",
         "namespace",
         "bundle",
         "broker",

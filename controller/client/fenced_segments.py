@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
-from controller.client.suspects import SuspectReports
+if TYPE_CHECKING:  # it loads what calls workers over HTTP
+    from controller.client.suspects import SuspectReports
 
 
 class FencedSegments:

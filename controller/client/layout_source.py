@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from controller.client.suspects import SuspectReports
 from controller.domain.layout import SegmentLayout
+
+if TYPE_CHECKING:  # it loads what calls workers over HTTP
+    from controller.client.suspects import SuspectReports
 
 
 @dataclass(frozen=True, slots=True)

@@ -310,7 +310,7 @@ class Producer(OneProcess):
         """Return when everything is stored.
 
         Raises what stood in the way after `send_timeout_seconds`: SegmentTerminated when no successor of a fenced
-        segment was published, DataPlaneUnavailable, StoreUnavailable. Call it again to go on where it stopped.
+        segment was published, or a missing log was not created again, DataPlaneUnavailable, StoreUnavailable. Call it again to go on where it stopped.
         Raises Terminal when the producer was or is being closed with something pending, and says how much.
         """
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from contextlib import suppress
@@ -14,7 +15,7 @@ from controller.domain.errors import CleaveError
 REPORT_SECONDS = 5.0
 """Between two reports of one segment by one client."""
 MOST_SEGMENTS = 1_000
-"""Segments that are remembered as reported."""
+"""Segments whose reports wait or were sent a moment ago; others are reported later."""
 
 
 class SuspectReports:
@@ -27,14 +28,13 @@ class SuspectReports:
         self._reported_at: dict[int, float] = {}
 
     def report(self, segment_id: int) -> None:
-        """Tell a worker of the segment, unless it was told a moment ago."""
+        """Tell a worker of the segment, unless the report waits or was sent a moment ago."""
         now = time.monotonic()
         with self._lock:
-            if now < self._reported_at.get(segment_id, -REPORT_SECONDS) + REPORT_SECONDS:
+            self._reported_at = {i: at for i, at in self._reported_at.items() if now < at + REPORT_SECONDS}
+            if segment_id in self._reported_at or len(self._reported_at) >= MOST_SEGMENTS:
                 return
-            if len(self._reported_at) >= MOST_SEGMENTS:
-                self._reported_at.clear()
-            self._reported_at[segment_id] = now
+            self._reported_at[segment_id] = math.inf  # until the report was sent
         self._calls.submit(partial(self._tell, segment_id))
 
     def close(self) -> None:
@@ -42,7 +42,10 @@ class SuspectReports:
         self._calls.close()
 
     def _tell(self, segment_id: int) -> None:
-        with suppress(CleaveError):  # the client reports again what it finds again
-            self._servers.ask(
-                "POST", f"{topic_path(self._topic)}/suspects", document={"segment_id": segment_id}
-            )
+        path = f"{topic_path(self._topic)}/suspects"
+        try:
+            with suppress(CleaveError):  # the client reports again what it finds again
+                self._servers.ask("POST", path, document={"segment_id": segment_id})
+        finally:
+            with self._lock:
+                self._reported_at[segment_id] = time.monotonic()

@@ -134,6 +134,11 @@ CONSUMER_COUNT = "consumer-count"
 """The reason of acts for consumers that have nothing to read."""
 
 
+def is_for_consumers(kind: str, reason: str) -> bool:
+    """Return True for an operation that gives consumers places."""
+    return kind == "rebucket" or reason == CONSUMER_COUNT
+
+
 def lane_of(act: Decision) -> Lane:
     """The lane that found the act."""
     if isinstance(act, Merge) or (isinstance(act, Recut) and act.reason == COLD):

@@ -74,7 +74,7 @@ _COMMANDS = {
         GENERATED,
         "Auto-scaling policies of cluster, namespace, topic: get, set, remove, effective; and candidates: propose, promote.",
     ),
-    "subscriptions": ("subscriptions:app", "Subscriptions: create, list, set, delete, seek."),
+    "subscriptions": ("subscriptions:app", "Subscriptions: create, list, cursors, set, delete, seek."),
     "consumers": (
         "subscriptions:consumers_app",
         "Consumers of a stream subscription: register, unregister, list, lag, and why nothing comes.",
@@ -103,7 +103,7 @@ _COMMANDS = {
         GENERATED,
         "Acts that wait for a person, of topics whose policy says so: list, approve, reject.",
     ),
-    "backtests": ("backtest:app", "Backtests that were run: list, show."),
+    "backtests": ("backtest:app", "Backtests that were run: list, show, results."),
     "decisions": (
         "decisions:app",
         "Decisions: list, show, refusals; or replay them: the same inputs, the same answer.",

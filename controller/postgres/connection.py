@@ -171,7 +171,7 @@ class _Wait(Guard):
 
     def __enter__(self) -> None:
         connection = cast(WatchedConnection, self.connection)
-        if connection.maker is not current():
+        if connection.is_foreign:
             raise Terminal(
                 f"this connection to PostgreSQL at {connection.server} was made before a fork and is used in process {current().pid}: end "
                 "a transaction before the fork, or begin one after it"

@@ -13,22 +13,24 @@ from controller.actions import backtest_rows
 from controller.actions.action import Action, report
 from controller.actions.context import Context
 from controller.actions.fields import ActionRequest, PolicyLevel, TopicName
-from controller.actions.responses import Answer, Response, Row
+from controller.actions.responses import Document, Response, Row
 from controller.actions.rights import Right
 from controller.bootstrap import build_backtest
 from controller.domain.errors import InvalidInput, NotFound
 from controller.domain.names import CLUSTER
+from controller.domain.policy import PolicyLevel as Level
 from controller.domain.whole_numbers import MOST
 from controller.questions import backtest_requests
 from controller.questions.backtest_requests import AskedBacktest
 from controller.questions.question import Question, QuestionRequest
+from controller.services import policy_admin
 from controller.services.policy_backtest import HERE, BacktestAnswer, Loads
 from controller.store.backtests import BacktestResult
 from controller.store.postgres import inspection
 from controller.store.postgres.snapshots import snapshot
 
 ANSWER_SECONDS = 240.0
-"""A server computes for so long at most, within its bounds."""
+"""How long a server may take to answer; the server keeps a request for longer."""
 _RUN = "SELECT * FROM inspect.backtest_runs WHERE run_id = :run_id"
 _RESULTS = """
     SELECT load, policy, seed, topic_id, cost, least_cost, figures FROM inspect.backtest_results
@@ -95,12 +97,16 @@ class RunBacktest(ActionRequest):
             raise InvalidInput("policies and knobs: give one of the two")
         if self.topics is not None and self.level != CLUSTER:
             raise InvalidInput(f"topics: name them at the level cluster, not at {self.level}")
-        is_topic = "://" in self.level
+        kind = policy_admin.kind_of(self.level)
         return AskedBacktest(
             Loads(
                 *backtest_requests.past(self.since, self.until, now),
-                topics=(self.level,) if is_topic else None if self.topics is None else tuple(self.topics),
-                namespace=None if is_topic or self.level == CLUSTER else self.level,
+                topics=(self.level,)
+                if kind is Level.TOPIC
+                else None
+                if self.topics is None
+                else tuple(self.topics),
+                namespace=self.level if kind is Level.NAMESPACE else None,
             ),
             tuple(self.policies),
             self.knobs,
@@ -164,7 +170,7 @@ class ListBacktestResults(QuestionRequest):
     run_id: RunId
 
 
-class BacktestDocument(Answer):
+class BacktestDocument(Document):
     """A backtest as in `inspect.backtest_runs`, with a row for each policy: the policy with the least regret first."""
 
     run_id: int = Field(examples=[5])
@@ -184,13 +190,9 @@ class BacktestDocument(Answer):
     summary: list[dict[str, Any]] = Field(examples=[[{"policy": "adaptive:target_use=0.8", "regret": 1.12}]])
 
     def sentence(self) -> str:
-        """See `Answer`."""
-        asked = f"backtest {self.run_id}, asked by {self.asked_by} at {self.asked_at:%Y-%m-%d %H:%M:%SZ}: {self.state}"
+        """Return one sentence about the backtest, and its error where there is one."""
+        asked = f"backtest {self.run_id}, asked by {self.asked_by} at {self.asked_at.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}: {self.state}"
         return f"{asked}\n{self.error}" if self.error else asked
-
-    def rows(self) -> Sequence[Row]:
-        """See `Answer`."""
-        return backtest_rows.cells(self.summary)
 
 
 def run_backtest(context: Context, request: RunBacktest) -> BacktestResponse:

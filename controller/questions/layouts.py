@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated
 
@@ -12,7 +11,7 @@ from pydantic.alias_generators import to_camel
 from controller.actions.action import report
 from controller.actions.context import Context
 from controller.actions.fields import as_value_error
-from controller.actions.responses import Answer, Row, segment_rows
+from controller.actions.responses import Document
 from controller.domain.layout import SegmentLayout
 from controller.questions.question import TopicQuestion
 from controller.questions.spans import moment
@@ -69,7 +68,7 @@ class SegmentRecord(_Recorded):
     merge_depth: int
 
 
-class LayoutRecord(_Recorded, Answer):
+class LayoutRecord(_Recorded, Document):
     """A layout, sealed segments included; without the properties of the topic."""
 
     properties: dict[str, str]
@@ -81,14 +80,6 @@ class LayoutRecord(_Recorded, Answer):
     def layout(self) -> SegmentLayout:
         """The layout of the domain."""
         return SegmentLayout.from_metadata(self.model_dump(mode="json", by_alias=True))
-
-    def sentence(self) -> str:
-        """See `Answer`."""
-        return f"epoch {self.epoch}"
-
-    def rows(self) -> Sequence[Row]:
-        """See `Answer`."""
-        return segment_rows(self.layout)
 
 
 def show_layout(context: Context, request: ShowLayout) -> LayoutRecord:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated
 
@@ -11,7 +10,7 @@ from sqlalchemy import Connection
 
 from controller.actions.action import report
 from controller.actions.context import Context
-from controller.actions.responses import Answer, InstantRow, Row
+from controller.actions.responses import Document, InstantRow
 from controller.clock import to_ms
 from controller.domain.whole_numbers import plain_number
 from controller.questions.evaluations import refusal_row
@@ -58,30 +57,19 @@ class ShowFleet(QuestionRequest):
     limit: Annotated[int, Field(ge=1, le=1000)] = Field(50, description="Topics at most.", examples=[20])
 
 
-class FleetAnswer(Answer):
+class FleetAnswer(Document):
     """`health` has the columns of `inspect.health`, and each topic those of `inspect.fleet`."""
 
     at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
     health: InstantRow = Field(examples=[{"topics": 12, "active_segments": 40, "workers": 2}])
     topics: list[InstantRow] = Field(examples=[[{"topic": "topic://acme/shop/orders", "urgency": 0}]])
 
-    def sentence(self) -> str:
-        """See `Answer`."""
-        health = self.health
-        return (
-            f"{health['topics']} topics, {health['active_segments']} segments, {health['workers']} workers up"
-        )
-
-    def rows(self) -> Sequence[Row]:
-        """See `Answer`."""
-        return self.topics
-
 
 class ShowOverview(TopicQuestion):
     """Show a topic: its segments with their load, the newest operations, why nothing more is done, and its subscriptions."""
 
 
-class OverviewAnswer(Answer):
+class OverviewAnswer(Document):
     """`topic` has the columns of `inspect.fleet`; segments stand in the order of their ranges."""
 
     at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
@@ -90,15 +78,6 @@ class OverviewAnswer(Answer):
     operations: list[InstantRow]
     refusals: list[InstantRow]
     subscriptions: list[InstantRow]
-
-    def sentence(self) -> str:
-        """See `Answer`."""
-        topic = self.topic
-        return f"{topic['topic']}: {topic['state']}, epoch {topic['epoch']}, {len(self.segments)} segments on {topic['data_plane']}"
-
-    def rows(self) -> Sequence[Row]:
-        """See `Answer`."""
-        return self.segments
 
 
 def show_fleet(context: Context, request: ShowFleet) -> FleetAnswer:

@@ -71,6 +71,7 @@ Until = Annotated[
 MOST_ROWS = 100_000
 """Rows that one request may ask for."""
 MOST_OF_A_PAGE = 1000
+"""Rows of a page."""
 LONGEST_PAGE = 1500
 """Characters of `page`."""
 PAGES = [write_keys([42]), write_keys(["topic://acme/shop/orders"])]
@@ -87,7 +88,7 @@ class PageRequest(QuestionRequest):
     """A request for a list, which comes in pages."""
 
     limit: Annotated[int, Field(ge=1, le=MOST_ROWS)] = Field(
-        50, description=f"Rows at most; a page has {MOST_OF_A_PAGE} at most.", examples=[100]
+        50, description=f"Rows at most; a page has {MOST_OF_A_PAGE} at most. Default: 50.", examples=[100]
     )
     page: str | None = Field(
         None,
@@ -116,6 +117,11 @@ class PageAnswer(Answer, Generic[ItemT]):
 
     items: list[ItemT]
     next: str | None = Field(description="The `page` to ask for next; null at the end.", examples=PAGES)
+
+    def title(self) -> str | None:
+        """See `Answer`."""
+        more = f"; the first {len(self.items)} only; see --limit" if self.next else ""
+        return f"{self.sentence()}{more}"
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
         """See `Answer`."""
@@ -234,12 +240,12 @@ def read_page(
 
 
 def read_rows(
-    tx: Connection, question: Question, request: QuestionRequest, *, limit: int | None, page_rows: int = 1000
+    tx: Connection, question: Question, request: QuestionRequest, *, limit: int | None
 ) -> Iterator[Row]:
     """Yield the answers, `limit` at most, page by page, so that a long list is not held whole."""
     page, left = None, limit
     while left is None or left > 0:
-        size = page_rows if left is None else min(page_rows, left)
+        size = MOST_OF_A_PAGE if left is None else min(MOST_OF_A_PAGE, left)
         answers = read_page(tx, question, request, limit=size, page=page)
         yield from answers.rows
         page = answers.next

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from controller.actions.action import report
 from controller.actions.context import Context
-from controller.actions.responses import Answer, Row
+from controller.actions.responses import Document
 from controller.domain.decision import Lane
 from controller.domain.situation import Situation
 from controller.questions import evaluations
@@ -38,23 +37,12 @@ class CompareDecisions(ShowSituations):
     lanes: Annotated[list[Lane], Field(min_length=1, max_length=3)] = list(Lane)
 
 
-class SituationsAnswer(Answer):
+class SituationsAnswer(Document):
     """Two situations, each as `cleave decide --print-snapshot` prints it: a canonical text."""
 
     topic: str = Field(examples=["topic://acme/shop/orders"])
     in_force: str
     what_if: str
-
-    def sentence(self) -> str:
-        """See `Answer`."""
-        return self.topic
-
-    def rows(self) -> Sequence[Row]:
-        """See `Answer`."""
-        return [
-            {"policy": "in force", "situation": self.in_force},
-            {"policy": "what if", "situation": self.what_if},
-        ]
 
     @property
     def situations(self) -> tuple[Situation, Situation]:
@@ -84,7 +72,7 @@ class ChangedKnob(BaseModel):
     value: Any = Field(examples=[16])
 
 
-class Comparison(Answer):
+class Comparison(Document):
     """The verdicts under both policies."""
 
     topic: str = Field(examples=["topic://acme/shop/orders"])
@@ -96,14 +84,6 @@ class Comparison(Answer):
     in_force: Verdict
     what_if: Verdict
     difference: dict[str, Any] = Field(description="Acts and refusals of one verdict alone, by its name.")
-
-    def sentence(self) -> str:
-        """See `Answer`."""
-        return f"{self.topic}: {'the same acts and refusals' if self.is_same else 'other acts or refusals'}"
-
-    def rows(self) -> Sequence[Row]:
-        """See `Answer`."""
-        return [change.model_dump() for change in self.changes]
 
 
 def show_situations(context: Context, request: ShowSituations) -> SituationsAnswer:

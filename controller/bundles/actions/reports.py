@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from controller.actions.action import report
 from controller.actions.context import Context
 from controller.actions.fields import AS_ARGUMENT
-from controller.actions.responses import Answer, Row
+from controller.actions.responses import Answer, Document, Row
 from controller.bundles.actions.fields import BundleNamespace, knob_rows
 from controller.bundles.domain.ring.hashes import edge_text, topic_hash
 from controller.bundles.domain.ring.topic_name import canonical_topic_name, namespace_of
@@ -36,20 +36,13 @@ class ListActiveBrokers(QuestionRequest):
     """List the brokers that the cluster itself lists as active."""
 
 
-class ActiveBrokers(Answer):
+class ActiveBrokers(Document):
     """The names of the active brokers."""
 
+    cluster: str = Field(examples=["standalone"])
     brokers: list[str] | None = Field(
         description="Null where no broker answers.", examples=[["pulsar-0:8080"]]
     )
-
-    def sentence(self) -> str:
-        """See `Answer`."""
-        return "no broker answers" if self.brokers is None else f"{len(self.brokers)} active brokers"
-
-    def rows(self) -> Sequence[Row]:
-        """See `Answer`."""
-        return [{"broker": broker} for broker in self.brokers or ()]
 
 
 class FindBundle(QuestionRequest):
@@ -70,7 +63,8 @@ class TopicPlace(Answer):
     topic: str = Field(examples=["persistent://acme/shop/orders"])
     hash: str = Field(examples=["0x2f3c1a00"])
     bundle: str | None = Field(
-        description="Null where the namespace is not known.", examples=["acme/shop/0x00000000_0x40000000"]
+        description="Null where the namespace is not known, or the database is away.",
+        examples=["acme/shop/0x00000000_0x40000000"],
     )
     namespace: str = Field(examples=["acme/shop"])
 
@@ -166,21 +160,13 @@ class ShowCycle(QuestionRequest):
     cycle_id: Annotated[int, Field(ge=0, lt=2**63, examples=[42])]
 
 
-class CycleAnswer(Answer):
+class CycleAnswer(Document):
     """A cycle, word for word."""
 
     cycle_id: int = Field(examples=[42])
     code_version: str = Field(examples=["4"])
     inputs: str | None = Field(description="Null once they are forgotten.")
-    outcome: str | None
-
-    def sentence(self) -> str:
-        """See `Answer`."""
-        return f"cycle {self.cycle_id}, decided by version {self.code_version}"
-
-    def rows(self) -> Sequence[Row]:
-        """See `Answer`."""
-        return [self.model_dump()]
+    outcome: str | None = Field(description="Null once it is forgotten.")
 
 
 class ShowSplitPolicy(QuestionRequest):
@@ -211,9 +197,12 @@ def list_active_brokers(context: Context, _request: ListActiveBrokers) -> Active
     """Return no list where no broker answers."""
     from controller.bundles.bootstrap import bundles_of  # it loads what reads reports
 
+    cluster = context.app.settings.pulsar_cluster
     with bundles_of(context.app) as bundles, suppress(DataPlaneUnavailable):
-        return ActiveBrokers(brokers=sorted(broker.name for broker in bundles.reader.brokers()))
-    return ActiveBrokers(brokers=None)
+        return ActiveBrokers(
+            cluster=cluster, brokers=sorted(broker.name for broker in bundles.reader.brokers())
+        )
+    return ActiveBrokers(cluster=cluster, brokers=None)
 
 
 def find_bundle(context: Context, request: FindBundle) -> TopicPlace:

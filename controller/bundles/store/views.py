@@ -10,6 +10,7 @@ from controller.domain.errors import NotFound
 from controller.store.postgres import inspection
 
 Rows = list[dict[str, Any]]
+UNKNOWN_NAMESPACE = "no bundles of namespace {namespace} are known; collect and aggregate its reports first"
 
 _BUNDLES_NOW = """
     SELECT namespace, bundle, broker, mode, topic_count, msg_rate, byte_rate, share_of_namespace, can_split, observed_at,
@@ -78,7 +79,7 @@ def bundles_now(tx: Connection, cluster: str, namespace: str) -> Rows:
 
 def unknown_namespace(namespace: str) -> NotFound:
     """The error for a namespace whose bundles were never aggregated."""
-    return NotFound(f"no bundles of namespace {namespace} are known; collect and aggregate its reports first")
+    return NotFound(UNKNOWN_NAMESPACE.format(namespace=namespace))
 
 
 def cycle_rows(tx: Connection, cluster: str, cycle_id: int) -> tuple[Rows, Rows]:

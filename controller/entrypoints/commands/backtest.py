@@ -16,7 +16,6 @@ from rich.text import Text
 from controller.actions import backtest_rows
 from controller.actions.context import command_caller
 from controller.actions.fields import fill_in
-from controller.actions.waiting import user_name
 from controller.bootstrap import application, build_backtest
 from controller.domain.errors import InvalidInput
 from controller.domain.names import CLUSTER, topic_name
@@ -149,13 +148,13 @@ def ask(asked: AskedBacktest, *, html: Path | None, as_json: bool) -> None:
 
 
 def _run_here(asked: AskedBacktest, as_json: bool) -> BacktestAnswer:
-    question = asked.question()
+    question, caller = asked.question(), command_caller()
     with application() as cleave, _progress(as_json) as progress:
         return build_backtest(cleave).run(
             question,
             asked.loads,
-            asked_by=user_name(),
-            request_key=command_caller().request_key,
+            asked_by=caller.actor,
+            request_key=caller.request_key,
             engine=asked.engine,
             progress=progress,
         )
@@ -165,16 +164,19 @@ def _run_on_server(asked: AskedBacktest) -> BacktestAnswer:
     """Raises InvalidInput for what a server does not compute while somebody waits."""
     loads, topics = asked.loads, asked.loads.topics
     is_one = topics is not None and len(topics) == 1
-    request = RunBacktest(
-        level=topics[0] if topics and is_one else loads.namespace or CLUSTER,
-        topics=None if topics is None or is_one else list(topics),
-        since=loads.since.isoformat(),
-        until=loads.until.isoformat(),
-        policies=list(asked.policies),
-        knobs=None if asked.knobs is None else dict(asked.knobs),
-        weights=asked.weights,
-        seeds=asked.seeds,
-        actuation_seconds=asked.actuation_seconds,
+    request = fill_in(
+        RunBacktest,
+        {
+            "level": topics[0] if topics and is_one else loads.namespace or CLUSTER,
+            "topics": None if topics is None or is_one else list(topics),
+            "since": loads.since.isoformat(),
+            "until": loads.until.isoformat(),
+            "policies": list(asked.policies),
+            "knobs": None if asked.knobs is None else dict(asked.knobs),
+            "weights": asked.weights,
+            "seeds": asked.seeds,
+            "actuation_seconds": asked.actuation_seconds,
+        },
     )
     answer: BacktestAnswer = perform(RUN_BACKTEST, request).answer
     return answer
@@ -247,11 +249,11 @@ def show(
 ) -> None:
     """One backtest: what was asked, and what came out."""
     request = fill_in(ListBacktestResults, {"run_id": run_id})
-    run = perform(SHOW_BACKTEST, ShowBacktest(run_id=run_id))
+    run = perform(SHOW_BACKTEST, fill_in(ShowBacktest, {"run_id": run_id}))
     results = list(ask_question(LIST_BACKTEST_RESULTS, request, limit=None)) if run.results else []
     kept = [BacktestResult(**{name: row[name] for name in BacktestResult.__slots__}) for row in results]
     rows = backtest_rows.result_rows(kept)
-    document = run.model_dump(exclude={"summary"}) | {"summary": run.summary, "rows": results}
+    document = run.model_dump() | {"rows": results}
     emit(as_json, document, _tables(run.sentence(), rows, {}))
 
 

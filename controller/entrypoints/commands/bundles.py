@@ -12,6 +12,7 @@ import typer
 from prometheus_client import REGISTRY
 
 from controller import telemetry
+from controller.actions.fields import fill_in
 from controller.bootstrap import application, process_name
 from controller.bundles.actions.reports import LIST_ACTIVE_BROKERS, SHOW_CYCLE, ListActiveBrokers, ShowCycle
 from controller.bundles.bootstrap import Bundles, bundles_of
@@ -47,10 +48,10 @@ def draw(namespace: str, path: Annotated[Path, typer.Argument(metavar="FILE")]) 
 @app.command()
 def brokers(as_json: AsJson = False) -> None:
     """Brokers by usage, as last aggregated, and whether each is on the cluster's list of active ones now."""
-    rows = list(ask(LIST_BROKERS, ListBrokers(), limit=None))
-    active = perform(LIST_ACTIVE_BROKERS, ListActiveBrokers()).brokers
+    found = perform(LIST_ACTIVE_BROKERS, ListActiveBrokers())
+    rows = list(ask(LIST_BROKERS, ListBrokers(cluster=found.cluster), limit=None))
     fullest = sorted(rows, key=lambda row: (row["usage"] is None, -(row["usage"] or 0), row["broker"]))
-    document, table = bundle_rows.broker_table(fullest, active)
+    document, table = bundle_rows.broker_table(fullest, found.brokers)
     emit(as_json, document, table)
 
 
@@ -140,7 +141,7 @@ def replay(cycle_id: Annotated[int, typer.Argument(metavar="CYCLE")], as_json: A
     """Decide a stored cycle again from its own inputs. Ends with 1 if the answer differs."""
     from controller.bundles.services import balancer
 
-    cycle = perform(SHOW_CYCLE, ShowCycle(cycle_id=cycle_id))
+    cycle = perform(SHOW_CYCLE, fill_in(ShowCycle, {"cycle_id": cycle_id}))
     stored = StoredCycle(**cycle.model_dump())
     found = asdict(balancer.replay(stored))
     emit(as_json, found, rows_table([found]))

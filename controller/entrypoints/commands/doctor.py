@@ -67,7 +67,7 @@ def doctor(
 
 
 def _said_once(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings, where those that fail as the check `database` does refer to it."""
+    """Return the findings; a finding that repeats the error of the check `database` refers to it."""
     said = {one.finding for one in findings if one.check == "database"}
     return [
         replace(one, finding="as database") if one.check != "database" and one.finding in said else one
@@ -93,7 +93,7 @@ def _namespaces(cleave: Application, asked: Sequence[str], *, fix: bool, due_at:
 
 
 def database(cleave: Application) -> str:
-    """The server's version, which must be new enough, and whether a pooler is in between."""
+    """Return the server's version and whether a pooler is in between. Raises Terminal for a version that is too old."""
     with cleave.store.transaction() as tx:
         between = ", through a pooler that keeps sessions" if is_pooled(tx) else ""
         number, version = tx.execute(

@@ -17,7 +17,7 @@ SCHEDULED_DAGS = ("cleave_load_aggregation", "cleave_split_pass", "cleave_merge_
 
 
 def health(cleave: Application) -> str:
-    """Whether every part of Airflow is healthy. Airflow tells that to everybody."""
+    """Check that every part of Airflow is healthy, which Airflow tells without a login."""
     states = _read(
         cleave,
         "/monitor/health",
@@ -31,7 +31,7 @@ def health(cleave: Application) -> str:
 
 
 def dags(cleave: Application) -> str:
-    """Whether the scheduled DAGs are loaded. Raises Note where one is paused."""
+    """Check that the scheduled DAGs are loaded. Raises Note where one is paused."""
     found = _read(
         cleave,
         "/dags?tags=cleave&limit=100",
@@ -50,7 +50,7 @@ def dags(cleave: Application) -> str:
 
 
 def connection(cleave: Application) -> str:
-    """Whether the connection `cleave` is stored. Raises Note where it may be elsewhere."""
+    """Check that the connection `cleave` is stored. Raises Note where it may be elsewhere."""
     stored = _read(
         cleave,
         "/connections?limit=1000",
@@ -65,7 +65,7 @@ def connection(cleave: Application) -> str:
 
 
 def _read(cleave: Application, path: str, read: Callable[[Any], Told], *, needs_login: bool = True) -> Told:
-    """Return what `read` finds in the document. Raises Note where the settings do not say enough to ask for it, AirflowAway."""
+    """Return what `read` finds in the document. Raises Note where the settings do not say enough to ask for it, and AirflowAway."""
     from controller.services.asset_events import AirflowRest
 
     login = airflow_login(cleave.settings)

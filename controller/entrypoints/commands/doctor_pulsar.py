@@ -38,7 +38,7 @@ def cluster(cleave: Application) -> str:
 
 
 def isolation(cleave: Application) -> str:
-    """Whether every isolation policy of the cluster names an active broker. Raises Note where one does not."""
+    """Check that every isolation policy of the cluster names an active broker. Raises Note where one does not."""
     from controller.bundles.bootstrap import bundles_of
     from controller.bundles.domain.isolation import Isolation
 

@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.text import Text
 
 from controller.actions.action import AnyAction
+from controller.actions.fields import fill_in
 from controller.domain.errors import Retryable
 from controller.domain.names import topic_name
 from controller.entrypoints.commands.options import AsJson, Topic
@@ -56,7 +57,7 @@ def top(
     once: Once = False,
     as_json: AsJson = False,
 ) -> None:
-    request = ShowFleet(find=find, limit=min(max(console.height - 8, 5), 1000))
+    request = fill_in(ShowFleet, {"find": find, "limit": min(max(console.height - 8, 5), 1000)})
     _show(
         lambda perform: fleet_picture(_read(perform, SHOW_FLEET, request)), every, once=once, as_json=as_json
     )

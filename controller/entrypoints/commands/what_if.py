@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from controller.actions.fields import parse_knobs
+from controller.actions.fields import fill_in, parse_knobs
 from controller.domain.decision import Lane
 from controller.domain.errors import InvalidInput
 from controller.domain.evaluator import ALL_LANES
@@ -58,7 +58,9 @@ def what_if(
             raise InvalidInput("--lanes goes with the present; in the past all lanes are asked")
         _of_the_past(name, changes, since, until, as_json)
         return
-    now, then = perform(SHOW_SITUATIONS, ShowSituations(topic=name, changes=changes)).situations
+    now, then = perform(
+        SHOW_SITUATIONS, fill_in(ShowSituations, {"topic": name, "changes": changes})
+    ).situations
     found = service.compare(name, now, then, asked)
     document = evaluations.comparison(found)
     emit(as_json, document, _table(document, found))

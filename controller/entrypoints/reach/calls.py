@@ -63,17 +63,11 @@ class Calls:
         """A question that takes a document and changes nothing."""
         return self._ask("POST", path, document=document)
 
-    def every(self, path: str, *, limit: int | None = None, **query: Any) -> list[Row]:
-        """A list's items over all its pages, `limit` of them at most; their instants are instants."""
-        return list(self.pages(path, limit=limit, **query))
-
-    def pages(
-        self, path: str, *, limit: int | None = None, size: int | None = None, **query: Any
-    ) -> Iterator[Row]:
-        """The same as they come, `size` or `PAGE` to a page at most, for lists that are not to be held whole."""
-        page, left, size = None, limit, size or PAGE
+    def pages(self, path: str, *, limit: int | None = None, **query: Any) -> Iterator[Row]:
+        """Yield the items of a list, `limit` at most, page by page; their instants are instants."""
+        page, left = None, limit
         while left is None or left > 0:
-            asked = size if left is None else min(size, left)
+            asked = PAGE if left is None else min(PAGE, left)
             answer = self.get(path, limit=asked, page=page, **query)
             items, page = (told(answer, name) for name in ("items", "next"))
             yield from map(read_instants, items)

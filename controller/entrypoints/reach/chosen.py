@@ -21,14 +21,13 @@ if TYPE_CHECKING:
 
     from controller.actions.action import AnyAction
     from controller.actions.context import Options
-    from controller.actions.responses import Answer
     from controller.entrypoints.reach.calls import Calls
     from controller.questions.question import Question, QuestionRequest, Row
     from controller.settings import Settings
 
 
 class Perform(Protocol):
-    """Performs an action; None for the options that an action without a wait needs."""
+    """A function that performs an action. Without `options` the action is not waited for."""
 
     def __call__(self, action: AnyAction, request: BaseModel, options: Options | None = None) -> Any:
         """Raises what the action raises."""
@@ -73,7 +72,7 @@ def performing(*, name: str = "cleave") -> Iterator[Perform]:
 
     with application(name=name) as app:
 
-        def perform_here(action: AnyAction, request: BaseModel, options: Options | None = None) -> Answer:
+        def perform_here(action: AnyAction, request: BaseModel, options: Options | None = None) -> Any:
             with open_context(app, command_caller(), options or Options()) as context:
                 return perform_parts(partial(perform_in, context, action), request)
 

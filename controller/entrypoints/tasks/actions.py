@@ -84,7 +84,8 @@ def perform_form(app: Application, action: AnyAction, form: Form, *, request_key
     caller = Caller(actor, Origin.MANUAL, AIRFLOW_REASON, request_key)
     options = Options(form.dry_run, getattr(form, "timeout_seconds", 0.0))
     with open_context(app, caller, options) as context:
-        return perform_parts(partial(perform_in, context, action), form)
+        answer: Answer = perform_parts(partial(perform_in, context, action), form)
+        return answer
 
 
 def _demand_confirmed(form: Form) -> None:

@@ -59,7 +59,7 @@ class Acting:
         )
 
     def caller(self, key: str | None = None) -> Caller:
-        """The holder of the token; without a key a new one."""
+        """Return the holder of the token as the caller, with a new request key if none is given."""
         return Caller(self.grant.subject, Origin.API, REST_REASON, key or f"api-{os.urandom(8).hex()}")
 
     def finish(self, intent: Intent) -> Operation:

@@ -14,7 +14,6 @@ from controller.entrypoints.web.demands import DemandingRoute, demand_of
 from controller.entrypoints.web.parameters import path_parameters, route_path
 from controller.entrypoints.web.refusals import REFUSALS, json_answer
 from controller.questions.question import (
-    MOST_OF_A_PAGE,
     PAGES,
     PageRequest,
     Question,
@@ -66,7 +65,9 @@ def _endpoint(question: Question) -> Any:
 
     def ask(acting: Acting, query: Any = None, **path: Any) -> Response:
         given = {} if query is None else {name: getattr(query, name) for name in type(query).model_fields}
-        limit, page = min(given.pop("limit", 1), MOST_OF_A_PAGE), given.pop("page", None)
+        limit = 1 if query is None else query.size
+        page = given.pop("page", None)
+        given.pop("limit", None)
         # Every field is validated: the query by its model, the others by the parameters of the path.
         request = question.request.model_construct(**given, **path)
         with acting.app.store.transaction() as tx:
@@ -78,7 +79,9 @@ def _endpoint(question: Question) -> Any:
     parameters = [keyword("acting", AtDesk), *path_parameters(question.path_fields, question.request)]
     if query is not None:
         parameters.append(keyword("query", Annotated[query, Query()]))
-    documentation = f"{question.request.__doc__}\n\nA row of `{question.relation}`."
+    documentation = question.request.__doc__ or ""
+    if question.relation:
+        documentation += f"\n\nA row of `{question.relation}`."
     return describe(ask, question.name, documentation, parameters)
 
 

@@ -62,7 +62,7 @@ _DOCUMENT = {"content": {"application/json": {"schema": {"$ref": "#/components/s
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"description": said, **({"model": Refusal} if status == 503 else _DOCUMENT)}
     for status, said in {
-        400: "A name in the path is none, or the body is no JSON in UTF-8.",
+        400: "A name in the path is not valid, or the body is not JSON in UTF-8.",
         401: "No token, or one that is not valid; `TokenOutOfTime` where a fresh one may be.",
         403: "The token does not give the right.",
         404: "The named thing does not exist.",

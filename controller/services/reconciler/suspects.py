@@ -38,20 +38,23 @@ class Suspects:
     def __init__(self, store: Store, planes: Mapping[str, DataPlane], clock: Clock) -> None:
         self._store, self._planes, self._clock = store, planes, clock
         self._lock = threading.Lock()
-        self._waiting: dict[int, set[int]] = {}
-        self._looked_at: dict[int, float] = {}
+        self._waiting: dict[str, set[int]] = {}
+        self._looked_at: dict[str, float] = {}
         self._stopping = threading.Event()
 
     def report(self, topic: str, segment_id: int) -> None:
         """Have the segment looked at, if it is active. Raises TopicNotFound, TopicNotLive, StoreUnavailable."""
+        with self._lock:
+            if segment_id in self._waiting.get(topic, ()):
+                return
         with self._store.transaction() as tx:
             published = published_layout(tx, topic)
         if all(one.segment_id != segment_id for one in published.layout.active):
             return
         with self._lock:
-            if published.topic_id not in self._waiting and len(self._waiting) >= MOST_TOPICS:
+            if topic not in self._waiting and len(self._waiting) >= MOST_TOPICS:
                 return
-            suspects = self._waiting.setdefault(published.topic_id, set())
+            suspects = self._waiting.setdefault(topic, set())
             if len(suspects) < MOST_SEGMENTS:
                 suspects.add(segment_id)
 
@@ -71,24 +74,22 @@ class Suspects:
         """Look at the suspects of the topic that waits longest and may be looked at again. Return False if there is none."""
         now = self._clock.monotonic_seconds()
         with self._lock:
-            self._looked_at = {
-                topic_id: at for topic_id, at in self._looked_at.items() if now < at + TOPIC_SECONDS
-            }
-            topic_id = next((one for one in self._waiting if one not in self._looked_at), None)
-            if topic_id is None:
+            self._looked_at = {name: at for name, at in self._looked_at.items() if now < at + TOPIC_SECONDS}
+            topic = next((name for name in self._waiting if name not in self._looked_at), None)
+            if topic is None:
                 return False
-            self._looked_at[topic_id] = now
-            suspects = self._waiting.pop(topic_id)
+            self._looked_at[topic] = now
+            suspects = self._waiting.pop(topic)
         try:
-            self._look_at(topic_id, suspects)
+            self._look_at(topic, suspects)
         except CleaveError as error:  # its client reports it again
-            log.warning("suspects not looked at", topic_id=topic_id, error=str(error))
+            log.warning("suspects not looked at", topic=topic, error=str(error))
         return True
 
-    def _look_at(self, topic_id: int, segment_ids: Collection[int]) -> None:
+    def _look_at(self, name: str, segment_ids: Collection[int]) -> None:
         with self._store.transaction() as tx:
-            topic = topics.get_topic(tx, topic_id)
-            books = backing_logs.read_books(tx, [topic_id])[topic_id]
+            topic = topics.find_topic(tx, name)
+            books = backing_logs.read_books(tx, [topic.topic_id])[topic.topic_id]
         plane = self._planes.get(topic.data_plane)
         if not isinstance(plane, SetWiseDataPlane) or isinstance(plane, LayoutKeeper):
             return  # of a broker that keeps the layout, `services.mirror` follows the logs
@@ -102,7 +103,7 @@ class Suspects:
             report.state is not LogState.OPEN or not report.cursors.keys() >= {*expected[name]}
             for name, report in reports.items()
         ):
-            findings = reconcile(self._store, self._planes, topic_id)
+            findings = reconcile(self._store, self._planes, topic.topic_id)
             kinds = sorted({one.kind.value for one in findings})
             log.warning(
                 "segments repaired that a client reported",

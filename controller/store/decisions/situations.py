@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError
 
 from controller.clock import to_ms
 from controller.domain.approvals import asks
-from controller.domain.decision import CONSUMER_COUNT
+from controller.domain.decision import is_for_consumers
 from controller.domain.entry_buckets import MOST_UNITS
 from controller.domain.errors import Retryable
 from controller.domain.hash_range import HashRange
@@ -191,13 +191,13 @@ _IN_FLIGHT = Prepared(
            END AS child_count,
            (SELECT coalesce(sum(least(cardinality(c.bucket_splits) + 1, :most_units)), 0) FROM cleave.operation_child c
              WHERE c.operation_id = o.operation_id) AS child_places,
-           o.kind = 'rebucket' OR o.reason = :consumer_count AS for_consumers
+           o.reason
       FROM cleave.operation o
      WHERE o.topic_id = ANY (:topic_ids) AND o.finished_at IS NULL AND o.state <> 'committed'
        AND o.kind = ANY (:kinds)
      ORDER BY o.operation_id
 """,
-    {"topic_ids": "bigint[]", "kinds": "text[]", "most_units": "integer", "consumer_count": "text"},
+    {"topic_ids": "bigint[]", "kinds": "text[]", "most_units": "integer"},
 )
 # What a person wants kept are the ranges that a split made: whatever lies within one of them is kept, and what a person joins across
 # its ends is not. Where several splits hold, the one that ends last counts.
@@ -223,7 +223,6 @@ _KEPT = Prepared(
 _RESHAPES: Mapping[str, object] = {
     "kinds": [kind.value for kind in ReshapeKind],
     "most_units": MOST_UNITS,
-    "consumer_count": CONSUMER_COUNT,
 }
 _LOCK = Prepared(
     "lock_free_topics",
@@ -502,7 +501,7 @@ def _reshape(row: Row[Any]) -> LiveReshape:
         row.child_count,
         to_ms(row.intended_at),
         int(row.child_places),
-        row.for_consumers,
+        is_for_consumers(row.kind, row.reason),
     )
 
 

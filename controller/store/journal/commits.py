@@ -20,7 +20,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from controller.clock import to_ms
-from controller.domain.decision import CONSUMER_COUNT
+from controller.domain.decision import is_for_consumers
 from controller.domain.errors import CleaveError, HeldUp, InvariantViolated, LostRace
 from controller.domain.operation import SUBSCRIPTION, UNDOES, Operation, OperationKind
 from controller.domain.segment import Segment
@@ -195,8 +195,9 @@ def commit_reshapes(
 
 def _stamps(operation: Operation) -> tuple[str, ...]:
     stamps = STAMPS.get(operation.kind, ())
-    for_consumers = operation.kind is OperationKind.REBUCKET or operation.reason == CONSUMER_COUNT
-    return (*stamps, "last_consumer_act_at") if for_consumers else stamps
+    if is_for_consumers(operation.kind, operation.reason):
+        return (*stamps, "last_consumer_act_at")
+    return stamps
 
 
 def why_left(tx: Connection, records: Sequence[StepRecord], runner: str) -> dict[int, CleaveError]:

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, text
 
 from controller.clock import to_datetime
-from controller.domain.decision import CONSUMER_COUNT
+from controller.domain.decision import is_for_consumers
 from controller.domain.layout import SegmentLayout
 from controller.domain.mirroring import LayoutStep, acts_seen, steps_between
 from controller.domain.operation import Operation
@@ -179,7 +179,9 @@ def _stamps(
     begun = [(_STAMPS[kind], _when(born)) for kind, born in acts_seen(layout, since, of_ours).items()]
     own = [(step, ours[step.epoch]) for step in steps if step.epoch in ours]
     begun += [(_STAMPS[step.kind], act.intended_at) for step, act in own if step.kind]
-    begun += [("last_consumer_act_at", act.intended_at) for _, act in own if act.reason == CONSUMER_COUNT]
+    begun += [
+        ("last_consumer_act_at", act.intended_at) for _, act in own if is_for_consumers(act.kind, act.reason)
+    ]
     stamps: dict[str, datetime] = {}
     for column, at in begun:
         stamps[column] = max(

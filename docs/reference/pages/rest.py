@@ -13,7 +13,6 @@ from controller.entrypoints.web.demands import rights_of
 from docs.reference.pages.markdown import code, page, table
 
 _VERBS = ("get", "put", "post", "delete")
-_PAGE = "Page_"
 
 
 def rest() -> str:
@@ -75,7 +74,7 @@ def _answer(responses: Mapping[str, Any]) -> str:
 
 def _documents(schemas: Mapping[str, Any]) -> Iterator[str]:
     for name, schema in sorted(schemas.items(), key=lambda one: _title(one[0])):
-        if name.startswith(_PAGE) or not schema.keys() & {"properties", "enum"}:
+        if not schema.keys() & {"properties", "enum"}:
             continue
         if "enum" in schema:
             yield f"### {_name(name)}"
@@ -95,8 +94,8 @@ def _type(schema: Mapping[str, Any]) -> str:
         found = schema["$ref"].rpartition("/")[2]
         if found == "OneRow":
             return "row"
-        name, of = _name(found), "page of " if found.startswith(_PAGE) else ""
-        return f"{of}[{name}](#{re.sub(r'[^a-z0-9 -]', '', name.lower()).replace(' ', '-')})"
+        name = _name(found)
+        return f"[{name}](#{re.sub(r'[^a-z0-9 -]', '', name.lower()).replace(' ', '-')})"
     if "anyOf" in schema:
         kinds = [_type(one) for one in schema["anyOf"] if one.get("type") != "null"]
         may_be_null = len(kinds) < len(schema["anyOf"])
@@ -113,8 +112,8 @@ def _type(schema: Mapping[str, Any]) -> str:
 
 
 def _name(schema: str) -> str:
-    """Of a page, what is on it."""
-    return schema.removeprefix(_PAGE).rstrip("_")
+    """Return the heading of a schema."""
+    return schema.rstrip("_")
 
 
 def _title(tag: str) -> str:

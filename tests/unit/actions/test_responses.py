@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller.actions.action import all_actions
-from controller.actions.responses import OperationResponse
+from controller.actions.responses import Answer, OperationResponse
 
 
 def test_a_repeated_request_is_answered_with_the_operation_alone() -> None:
@@ -21,5 +21,7 @@ def test_a_repeated_request_is_answered_with_the_operation_alone() -> None:
 
 def test_every_response_has_a_sentence_and_rows_of_its_own() -> None:
     for action in all_actions():
+        if not (action.is_command or issubclass(action.response, Answer)):
+            continue  # a report that only programs read
         assert not action.response.sentence.__qualname__.startswith("Response."), action.name
         assert not action.response.rows.__qualname__.startswith("Response."), action.name

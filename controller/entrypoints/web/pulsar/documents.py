@@ -142,7 +142,7 @@ def _kept(name: str, value: float) -> float:
 
 
 def policy_of(stored: Mapping[str, Any]) -> AutoScalePolicy | None:
-    """What Pulsar knows of a level's document; None where that is nothing. A number that Pulsar's field cannot hold, which another
+    """Return what Pulsar knows of a level's document; None where that is nothing. A number that Pulsar's field cannot hold, which another
     interface stored, is the nearest that it can.
     """
     read = ((_FIELD_OF[knob], value) for knob, value in stored.items() if knob in _FIELD_OF)
@@ -151,7 +151,7 @@ def policy_of(stored: Mapping[str, Any]) -> AutoScalePolicy | None:
 
 
 def _said(name: str, value: Any) -> float | None:
-    """The value as Pulsar's field has it. None where it is no number: a newer program or a hand wrote it."""
+    """Return the value as Pulsar's field has it; None for a value that is no number, which a newer program or a hand wrote."""
     if isinstance(value, bool):
         return value
     number = float(value) if value in NON_FINITE or misfit(value, float) is None else math.nan

@@ -75,6 +75,13 @@ def test_brokers_are_listed_with_what_they_carry_and_whether_they_are_active(des
     assert re.search(r"\d+ d ago", desk.cleave.ok("bundles", "brokers"))  # the reports are of May
 
     desk.driver.sql(
+        'INSERT INTO cleave.broker_load SELECT (jsonb_populate_record(l, \'{"cluster": "other", "broker": "elsewhere:8080"}\')).*'
+        " FROM cleave.broker_load l WHERE broker = :broker",
+        broker=first,
+    )
+    assert len(desk.cleave.json("bundles", "brokers")) == 2  # those of the cluster that the settings name
+
+    desk.driver.sql(
         "UPDATE cleave.broker_load SET cpu_limit = 0, direct_memory_limit = -1, bandwidth_in_limit = 0,"
         " bandwidth_out_limit = -1000 WHERE broker = :broker",
         broker=second,

@@ -1,0 +1,37 @@
+"""Reports of segments whose log a client found missing."""
+
+from __future__ import annotations
+
+import threading
+from typing import cast
+
+from controller.client.servers import Servers
+from controller.client.suspects import MOST_SEGMENTS, SuspectReports
+from tests.support.waiting import wait_until
+
+
+class SlowServers:
+    """Servers that answer a report once they are let."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+        self.may_answer = threading.Event()
+
+    def ask(self, _method: str, _path: str, *, document: dict[str, int]) -> None:
+        """Take the report, and answer later."""
+        self.told.append(document["segment_id"])
+        self.may_answer.wait()
+
+
+def test_a_report_that_waits_is_not_made_again_and_no_more_wait_than_are_remembered() -> None:
+    servers = SlowServers()
+    reports = SuspectReports(cast(Servers, servers), "topic://acme/shop/orders")
+    for _ in range(3):
+        for segment_id in range(MOST_SEGMENTS + 5):
+            reports.report(segment_id)
+
+    servers.may_answer.set()
+    wait_until(lambda: len(servers.told) >= MOST_SEGMENTS)
+    reports.close()
+
+    assert sorted(servers.told) == list(range(MOST_SEGMENTS))
