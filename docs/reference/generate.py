@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from docs.reference.pages import model, program, reasons, rest, views
+from docs.reference.pages import model, program, reasons, views
 
 HERE = Path(__file__).resolve().parent
 NOTICE = "<!-- Written by docs/reference/generate.py from the code. Do not edit. -->\n"
@@ -24,7 +24,6 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reasons.md": reasons.reasons,
     "errors.md": model.errors_page,
     "inspect.md": views.views,
-    "rest.md": rest.rest,
 }
 
 
