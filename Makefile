@@ -28,7 +28,7 @@ $(READY): pyproject.toml constraints.txt .ci/setup
 	@.ci/setup
 
 .PHONY: demo
-demo: $(READY) ## The whole stack on this machine with live traffic (KEEP=1, TRACE=file, PLANE=pulsar, DAY_SECONDS=240)
+demo: $(READY) ## The whole stack on this machine with live traffic (KEEP=1, TRACE=file, PLANE=pulsar, DAY_SECONDS=210)
 	@KEEP="$(KEEP)" TRACE="$(TRACE)" PLANE="$(PLANE)" DAY_SECONDS="$(DAY_SECONDS)" $(PY) -m controller.demo $(ARGS)
 
 .PHONY: test
