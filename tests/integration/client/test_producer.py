@@ -596,6 +596,27 @@ def test_a_handler_that_closes_in_the_middle_of_a_send_waits_for_nothing_that_th
         producer.send(b"1", Closes("key-2"))
 
 
+def test_a_handler_that_sends_and_closes_in_the_middle_of_a_send_waits_for_nothing_either(
+    bench: Bench, source: PostgresSource, logs: FaultyLogs
+) -> None:
+    """The end of the handler's own send is not the end of the send that it interrupts."""
+    bench.topic_with(segments=1)
+    producer = Producer(source, logs, TOPIC, batch_messages=1, batch_delay_seconds=0.01)
+    producer.send(b"0", "key-1")
+
+    class SendsAndCloses(str):
+        __slots__ = ()
+
+        def encode(self, *_given: str) -> bytes:  # type: ignore[override]
+            producer.send(b"1", "key-1")
+            producer.close()
+            assert not producer._sends._shutdown, "the send that is interrupted ends the producer"
+            return b"key-2"
+
+    with pytest.raises(Terminal, match="was closed"):
+        producer.send(b"2", SendsAndCloses("key-2"))
+
+
 @pytest.mark.drawn
 def test_closed_in_the_middle_of_a_split_a_key_is_stored_in_order_and_the_rest_is_counted(
     bench: Bench, source: PostgresSource
