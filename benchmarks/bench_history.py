@@ -28,11 +28,11 @@ from benchmarks.machine import machine
 from benchmarks.operation_costs import Meter
 from controller import telemetry
 from controller.bootstrap import Application
-from controller.client.postgres_source import PostgresSource
 from controller.devstack.postgres import DURABLE, EmbeddedPostgres
 from controller.domain.evaluator import ALL_LANES, decide
 from controller.domain.operation import Origin
 from controller.domain.segment import Segment
+from controller.postgres_source import PostgresSource
 from controller.services import garbage_collector, segment_admin, topic_admin
 from controller.services.operation_runner import RunnerContext, run_operation
 from controller.services.segment_admin import Planner

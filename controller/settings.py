@@ -12,7 +12,6 @@ from pathlib import Path
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from controller.bundles.domain.splitting.algorithms.registry import SPLIT_ALGORITHMS
 from controller.domain.errors import InvalidInput
 from controller.domain.proxies import Proxy
 from controller.postgres.address import DatabaseAddress
@@ -183,8 +182,8 @@ class Settings(BaseSettings):
     """Knobs of bundle balancing that differ from their defaults, as JSON: `{"shedder": "threshold"}`."""
     bundle_window_seconds: float = Field(180.0, gt=1.0)
     """Reports of so long count for the load of bundles; the collector's interval fits in several times."""
-    bundle_split_algorithms: list[str] = list(SPLIT_ALGORITHMS)
-    """Algorithms a person may split a bundle by, as JSON; Pulsar's `supportedNamespaceBundleSplitAlgorithms`."""
+    bundle_split_algorithms: list[str] = ["all"]
+    """Algorithms a person may split a bundle by, as JSON; Pulsar's `supportedNamespaceBundleSplitAlgorithms`. `all` names each."""
     bundle_max_splits: int = Field(10, ge=0)
     """Splits one application of proposals carries out."""
     bundle_max_unloads: int = Field(16, ge=0)

@@ -18,9 +18,6 @@ from controller.store import leases
 from controller.store.journal import operations
 from controller.store.journal.request_keys import Intent
 
-WORKER_GRACE_SECONDS = 2.0
-"""A worker that is up gets this long to take an operation before its caller runs it."""
-
 
 def worker_is_up(app: Application) -> bool:
     """Whether any worker holds a live lease."""

@@ -18,8 +18,9 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -224,8 +225,8 @@ class Producer(OneProcess):
         self._max_pending, self._send_timeout_seconds = max_pending_messages, send_timeout_seconds
         self._on_stored = on_stored
         self._lock = threading.RLock()
-        self._owned_lock = threading.Condition(self._lock)  # for asking who holds the lock
-        self._busy_threads: set[int] = set()  # those in `_work_until` and `_end`
+        self._busy_threads: set[int] = set()
+        """Threads in a call of the producer that may hold its lock or wait for its other threads."""
         self._delayed = (
             None if batch_delay_seconds is None else _DelayedSends(batch_delay_seconds, self._send_due)
         )
@@ -285,19 +286,26 @@ class Producer(OneProcess):
             raise InvalidInput(
                 f"a message of {len(payload)} bytes; send at most {MAX_MESSAGE_BYTES}, or a reference to where the rest is"
             )
-        with self._lock:
-            if self._unrouted or self._is_outdated:
-                self._unrouted.append((payload, None if key is None else key_bytes(key), None))
-                self._pending += 1
-                self._route_all()
-                self._start_lanes(self._lanes.values(), whole_batches=True)
-            else:
-                lane = self._put(payload, key)
-                self._pending += 1
-                if self._is_full(lane):
-                    self._start(lane)
-            if self._has_failed:
-                self._demand_sent()
+        thread, busy_threads = threading.get_ident(), self._busy_threads
+        is_nested = thread in busy_threads  # as in `_busy`, which would cost each message a third more
+        busy_threads.add(thread)
+        try:
+            with self._lock:
+                if self._unrouted or self._is_outdated:
+                    self._unrouted.append((payload, None if key is None else key_bytes(key), None))
+                    self._pending += 1
+                    self._route_all()
+                    self._start_lanes(self._lanes.values(), whole_batches=True)
+                else:
+                    lane = self._put(payload, key)
+                    self._pending += 1
+                    if self._is_full(lane):
+                        self._start(lane)
+                if self._has_failed:
+                    self._demand_sent()
+        finally:
+            if not is_nested:
+                busy_threads.discard(thread)
         if self._is_closing:  # meanwhile
             self._end()
             self._demand_stored()
@@ -313,7 +321,7 @@ class Producer(OneProcess):
         segment was published, or a missing log was not created again, DataPlaneUnavailable, StoreUnavailable. Call it again to go on where it stopped.
         Raises Terminal when the producer was or is being closed with something pending, and says how much.
         """
-        with self._lock:
+        with self._busy(), self._lock:
             for lane in self._lanes.values():
                 if lane.error is None or isinstance(lane.error, DataPlaneUnavailable | StoreUnavailable):
                     lane.forget_failures()
@@ -337,24 +345,26 @@ class Producer(OneProcess):
         return f"Producer of {self._watch.snapshot.name}"
 
     def _end_unless_interrupted(self) -> None:
-        if not self._is_interrupted():
+        """End the producer's threads, unless this is a signal's handler that interrupts a call: then that call ends them."""
+        if threading.get_ident() not in self._busy_threads:
             self._progress.set()
             self._end()
 
-    def _is_interrupted(self) -> bool:
-        """Whether this thread is in the middle of a `send`, `flush` or `close`, and this is a signal's handler."""
-        if threading.get_ident() in self._busy_threads:
-            return True
+    @contextmanager
+    def _busy(self) -> Iterator[None]:
+        """Note that the calling thread is in the middle of a call. A handler's own calls leave the note of the call they interrupt."""
+        thread = threading.get_ident()
+        is_nested = thread in self._busy_threads
+        self._busy_threads.add(thread)
         try:
-            self._owned_lock.notify()  # to nobody: it is refused to whoever does not hold the lock
-        except RuntimeError:
-            return False
-        return True
+            yield
+        finally:
+            if not is_nested:
+                self._busy_threads.discard(thread)
 
     def _end(self) -> None:
         """Have all threads end. Nothing is begun any more."""
-        self._busy_threads.add(threading.get_ident())
-        try:
+        with self._busy():
             if self._key_counts is not None:
                 self._key_counts.close()
             if self._delayed is not None:
@@ -362,8 +372,6 @@ class Producer(OneProcess):
             self._sends.shutdown(wait=True)  # what was begun must be ended
             self._fenced.close()
             self._watch.close()
-        finally:
-            self._busy_threads.discard(threading.get_ident())
 
     def _closed(self) -> Terminal:
         dropped = f" with {self._pending} message(s) that are not known to be stored" if self._pending else ""
@@ -376,11 +384,10 @@ class Producer(OneProcess):
 
     def _work_until(self, is_done: Callable[[], bool], *, sends_all: bool) -> None:
         """Route and send until it is done. With `sends_all` batches that are not full go out too; without, when nothing else does."""
-        self._busy_threads.add(threading.get_ident())
         try:
-            self._go_on_until(is_done, sends_all=sends_all)
+            with self._busy():
+                self._go_on_until(is_done, sends_all=sends_all)
         finally:
-            self._busy_threads.discard(threading.get_ident())
             if self._is_closing:
                 self._end()
         if self._is_closing:

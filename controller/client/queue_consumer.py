@@ -61,11 +61,6 @@ class _Share:
         """Messages handed out and not settled."""
         return len(self._in_hand)
 
-    @property
-    def has_waiting(self) -> bool:
-        """Whether there is something to hand out without asking."""
-        return bool(self._waiting)
-
     def holds(self, position: Position) -> bool:
         """Whether it is in hand, and nobody else's by now."""
         return not self.is_lost and position in self._in_hand and self._reader.is_current

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from typing import Final
+from urllib.parse import quote
 
 from controller.domain.errors import InvalidInput
 from controller.domain.shown import shown
@@ -147,6 +148,11 @@ def topic_name(text: str) -> str:
     if "://" in text:
         return text
     return f"topic://{text}" if "/" in text else f"topic://public/default/{text}"
+
+
+def quoted(text: str) -> str:
+    """Return a name as one part of a path. Encodes dots too, since `..` means the directory above."""
+    return quote(text, safe="").replace(".", "%2E")
 
 
 def policy_level(text: str) -> str:

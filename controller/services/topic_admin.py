@@ -19,7 +19,7 @@ from controller.domain.operation import Operation
 from controller.domain.policy import PolicyOverride
 from controller.domain.seek_target import SeekTarget
 from controller.domain.utf8 import utf8
-from controller.store.journal import operations, seeks, topic_intents
+from controller.store.journal import mirror_intents, operations, seeks, topic_intents
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 from controller.store.mirrors import mirrors
@@ -70,7 +70,7 @@ def create_topic(
         if operations.find_by_request_key(tx, request.request_key) is None:  # a repeat has its first answer
             policies.demand_valid(tx, name, policy)
         if isinstance(planes[data_plane], LayoutKeeper):
-            return mirrors.intend_attach(
+            return mirror_intents.intend_attach(
                 tx,
                 name,
                 data_plane=data_plane,
@@ -108,7 +108,7 @@ def attach_topic(
             "pulsar_scalable, or create the topic"
         )
     with store.transaction() as tx:
-        return mirrors.intend_attach(tx, name, data_plane=data_plane, request=request)
+        return mirror_intents.intend_attach(tx, name, data_plane=data_plane, request=request)
 
 
 def detach_topic(store: Store, name: str, request: Request) -> Intent:
@@ -120,7 +120,7 @@ def detach_topic(store: Store, name: str, request: Request) -> Intent:
         topic_id = topics.find_topic(tx, name).topic_id
         if mirrors.get_mirror(tx, topic_id) is None:
             raise Conflict(f"{name} is not attached: Cleave keeps its layout; delete it if it is to go")
-        return mirrors.intend_detach(tx, topic_id, request)
+        return mirror_intents.intend_detach(tx, topic_id, request)
 
 
 def delete_topic(store: Store, name: str, request: Request) -> Intent:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from urllib.parse import quote, quote_plus
 
 from controller.domain.errors import InvalidInput
+from controller.domain.names import quoted
 from controller.domain.segment import is_segment_descriptor
 from controller.domain.shown import shown
 
@@ -134,8 +135,3 @@ def _check_length(name: str) -> None:
         raise InvalidInput(
             f"{shown(name)} has {len(name.encode())} bytes; keep a segment's topic within {MAX_NAME_BYTES}"
         )
-
-
-def quoted(text: str) -> str:
-    """Dots too: a part that is `..` would be taken for the directory above."""
-    return quote(text, safe="").replace(".", "%2E")

@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from controller.entrypoints.dag_runs import asking_run
 from controller.entrypoints.pages.desk import MOST_ROWS
-from controller.entrypoints.tasks.dag_runs import asking_run
 from controller.store.postgres import inspection
 
 _WAITING = """

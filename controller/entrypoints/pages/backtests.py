@@ -8,9 +8,9 @@ from sqlalchemy import Connection
 
 from controller.actions import backtest_rows
 from controller.domain.errors import NotFound
+from controller.entrypoints.dag_runs import dag_run
 from controller.entrypoints.pages import figures
 from controller.entrypoints.pages.desk import MOST_ROWS
-from controller.entrypoints.tasks.dag_runs import dag_run
 from controller.store.backtests import BacktestResult
 from controller.store.postgres import inspection
 

@@ -12,8 +12,8 @@ from controller.domain.decision import Lane, RefusalReason
 from controller.domain.errors import NotFound
 from controller.domain.how_far import how_far
 from controller.domain.operation import OperationKind, OperationState, Origin
+from controller.entrypoints.dag_runs import DagRun, dag_run, deciding_run
 from controller.entrypoints.pages.desk import MOST_ROWS
-from controller.entrypoints.tasks.dag_runs import DagRun, dag_run, deciding_run
 from controller.questions.spans import span
 from controller.store.postgres import inspection
 

@@ -22,8 +22,8 @@ from controller.domain.errors import InvalidInput
 from controller.domain.names import topic_name
 from controller.domain.operation import Origin
 from controller.domain.shown import shown
+from controller.entrypoints import dag_runs
 from controller.entrypoints.output import answer_table, emit
-from controller.entrypoints.tasks import dag_runs
 from controller.entrypoints.tasks.access import Extras, cleave_at
 
 

@@ -15,8 +15,8 @@ from controller import telemetry
 from controller.actions.waiting import worker_is_up
 from controller.bootstrap import Application
 from controller.domain.decision import Lane
+from controller.entrypoints import dag_runs
 from controller.entrypoints.output import emit, rows_table
-from controller.entrypoints.tasks import dag_runs
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.entrypoints.tasks.operations_here import run_where_no_worker_is
 from controller.services import approvals, autoscaler

@@ -12,8 +12,8 @@ from controller.actions.fields import fill_in
 from controller.bootstrap import build_trials
 from controller.domain.errors import Conflict
 from controller.domain.shown import in_markdown
+from controller.entrypoints import dag_runs
 from controller.entrypoints.output import emit, rows_table
-from controller.entrypoints.tasks import dag_runs
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.entrypoints.tasks.forms import TuningForm
 from controller.services import policy_candidates

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from controller.client.keyed_work import KeyedWork
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.session import Session
@@ -19,6 +18,7 @@ from controller.dataplane.base import LogMessage
 from controller.domain.entry_buckets import bucket_of
 from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_hash
+from controller.postgres_source import PostgresSource
 from controller.services.segment_admin import splitting
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_logs import FaultyLogs

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.dataplane.base import LogClient, OutgoingMessage
 from controller.domain.errors import (
@@ -25,6 +24,7 @@ from controller.domain.errors import (
 from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_hash
 from controller.domain.operation import OperationState
+from controller.postgres_source import PostgresSource
 from controller.services import topic_admin
 from controller.services.segment_admin import merging, splitting
 from tests.integration.client.conftest import stored
@@ -594,6 +594,27 @@ def test_a_handler_that_closes_in_the_middle_of_a_send_waits_for_nothing_that_th
 
     with pytest.raises(Terminal, match="was closed"):
         producer.send(b"1", Closes("key-2"))
+
+
+def test_a_handler_that_sends_and_closes_in_the_middle_of_a_send_waits_for_nothing_either(
+    bench: Bench, source: PostgresSource, logs: FaultyLogs
+) -> None:
+    """The end of the handler's own send is not the end of the send that it interrupts."""
+    bench.topic_with(segments=1)
+    producer = Producer(source, logs, TOPIC, batch_messages=1, batch_delay_seconds=0.01)
+    producer.send(b"0", "key-1")
+
+    class SendsAndCloses(str):
+        __slots__ = ()
+
+        def encode(self, *_given: str) -> bytes:  # type: ignore[override]
+            producer.send(b"1", "key-1")
+            producer.close()
+            assert not producer._sends._shutdown, "the send that is interrupted ends the producer"
+            return b"key-2"
+
+    with pytest.raises(Terminal, match="was closed"):
+        producer.send(b"2", SendsAndCloses("key-2"))
 
 
 @pytest.mark.drawn

@@ -12,7 +12,6 @@ import pytest
 
 from controller.client.history import read_history
 from controller.client.history_check import Kind, check
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.queue_consumer import QueueConsumer, QueuedMessage
 from controller.client.servers import Servers
@@ -28,6 +27,7 @@ from controller.domain.errors import (
 )
 from controller.domain.key_hash import key_hash
 from controller.domain.seek_target import EARLIEST
+from controller.postgres_source import PostgresSource
 from controller.services import garbage_collector, topic_admin
 from controller.services.segment_admin import merging, splitting
 from controller.services.subscription_lag import lag

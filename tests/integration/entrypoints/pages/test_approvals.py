@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from controller.domain.policy import PolicyOverride
+from controller.entrypoints.dag_runs import DagRun
 from controller.entrypoints.pages.approvals import waiting
-from controller.entrypoints.tasks.dag_runs import DagRun
 from controller.services import approvals
 from controller.store.topics import policies
 from tests.support.bench import Bench

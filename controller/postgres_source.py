@@ -1,7 +1,7 @@
 """Layouts from Cleave's own tables, for producers that may connect to its database.
 
-One statement a snapshot, so that it is of one moment. LISTEN tells when to look again. This is the only file of the client that
-speaks SQL, and it only reads.
+A snapshot is one statement, so that it is of one moment. A notification tells when to read again. The module only reads. It implements
+`client.layout_source.LayoutSource` outside of the client, so that the client imports no SQL.
 """
 
 from __future__ import annotations
