@@ -1,0 +1,3 @@
+"""The same store as in `tests/integration/store`."""
+
+from tests.integration.store.conftest import driver as driver
