@@ -5,9 +5,9 @@ from __future__ import annotations
 import queue
 from contextlib import closing
 
-import psycopg2
-
 from controller.dataplane.postgres_listener import PostgresListener
+from controller.postgres.address import DatabaseAddress
+from controller.postgres.connection import connect
 
 LONG = 60.0
 
@@ -23,7 +23,12 @@ def test_a_callback_that_raises_is_followed_by_a_gap(database: str) -> None:
     listener = PostgresListener(
         database, ["news"], on_notification=on_notification, on_gap=lambda: heard.put("gap")
     )
-    with closing(listener), closing(psycopg2.connect(database)) as sender:
+    with (
+        closing(listener),
+        closing(
+            connect(DatabaseAddress.of(database), application_name="test", statement_seconds=LONG)
+        ) as sender,
+    ):
         sender.autocommit = True
         listener.start()
         assert heard.get(timeout=LONG) == "gap"
