@@ -10,7 +10,6 @@ from controller.landing.history import Scratch
 from controller.landing.schemas import RATE_SCHEMA
 from controller.services.load_aggregation.landed import Landed
 from controller.store.load import twin as load_twin
-from controller.store.load.records import RECORD_SCHEMA, SOURCE_SCHEMA, THRESHOLD_SCHEMA, Baseline
 from controller.store.postgres.engine import Store
 
 log = telemetry.get_logger(__name__)
@@ -32,19 +31,12 @@ class SqlTwinEngine:
         log.warning(
             "aggregating in PostgreSQL instead of Spark; install Java and set SPARK_MASTER for large fleets"
         )
-        baseline = Baseline(
-            None,
-            scratch.read("records", RECORD_SCHEMA),
-            scratch.read("sources", SOURCE_SCHEMA),
-            scratch.read("thresholds", THRESHOLD_SCHEMA),
-        )
         samples = landed.area.batches(landed.files, load_twin.COLUMNS)
         with self._store.transaction() as tx:
-            rates, changes, heard = load_twin.aggregate(tx, samples, window, baseline, RATE_SCHEMA)
+            rates, heard = load_twin.aggregate(tx, samples, window, RATE_SCHEMA)
             if (counted := landed.counted) is not None:
                 counts = counted.area.batches(counted.files, load_twin.KEY_COUNT_COLUMNS)
                 sketches = load_twin.add_up(tx, counts, counted.since_ms, counted.until_ms)
                 scratch.write("sketches", sketches)
         scratch.write("rates", rates.cast(RATE_SCHEMA))
-        scratch.write("changes", changes)
         scratch.write("heard", heard)

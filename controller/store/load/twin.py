@@ -1,8 +1,8 @@
-"""The aggregation's twin in PostgreSQL: the same rates and records without Java, and the Spark job's test oracle.
+"""Rates of segments, computed by PostgreSQL where there is no Java.
 
-Samples and baseline are copied into temporary tables of the loader's own session; no control table is touched.
-Written apart from the Spark SQL, as plainly as PostgreSQL allows, so that an error in one shows against the other.
-Meant for small fleets and for tests: some seconds for a million samples.
+Samples are copied into temporary tables of the loader's own session; no control table is touched. The rule is
+`domain.load.judge_counters`; tests compare these statements with it. Meant for small fleets and for tests: some seconds for a
+million samples.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from sqlalchemy import Connection, text
 
 from controller.domain.key_counts import PRODUCERS, SEGMENT_MESSAGES
 from controller.domain.key_sketch import MOST_BINS
-from controller.domain.load import BESIDE, FLOOR_FRACTION, LONGEST_SOURCE, METRICS
+from controller.domain.load import BESIDE, LONGEST_SOURCE, METRICS
 from controller.domain.load_window import LoadWindow
-from controller.store.load.records import CHANGE_SCHEMA, HEARD_SCHEMA, SKETCH_SCHEMA, Baseline
+from controller.store.load.records import HEARD_SCHEMA, SKETCH_SCHEMA
 from controller.store.postgres.arrow_copy import copy_in, copy_out
 
 COLUMNS = (
@@ -45,12 +45,6 @@ def _each(template: str, separator: str = ", ") -> str:
 
 _SAMPLE = f"""topic_id bigint, segment_id bigint, source text COLLATE "C", reader text COLLATE "C", instant_ms bigint,
     {_each("{c} bigint")}"""
-_RECORD = f"""topic_id bigint, segment_id bigint, {_each("{m} float8")}, source text COLLATE "C",
-    modified_at_ms bigint, cold_since_ms bigint, silent_since_ms bigint, row_version bigint"""
-_THRESHOLD = (
-    f"topic_id bigint, {_each('split_{m} float8')}, {_each('merge_{m} float8')}, load_change_threshold float8,"
-    " strict_pulsar boolean"
-)
 
 _NAMED = f"length({{name}}) <= {LONGEST_SOURCE} AND strpos({{name}}, U&'\\FFFD') = 0"
 _SOUND = f"""
@@ -102,48 +96,6 @@ SELECT source, max(instant_ms) FILTER (WHERE {_SOUND}) AS observed_at_ms, count(
  WHERE instant_ms > :start_ms AND instant_ms <= :end_ms GROUP BY source
 """  # noqa: S608  # our own names only
 
-_METRIC_ROWS = _each("(r.{m}, p.{m}, t.split_{m}, t.merge_{m})")
-
-_CHANGES = f"""
-CREATE TEMPORARY TABLE twin_change ON COMMIT DROP AS
-WITH known AS (
-  SELECT * FROM twin_rate WHERE covered_ms > 0
-), previous AS (
-  SELECT l.*, coalesce(l.silent_since_ms, o.observed_at_ms, l.modified_at_ms) AS observed_at_ms
-    FROM twin_record l LEFT JOIN twin_source o USING (source)
-), observed AS (
-  SELECT r.topic_id, r.segment_id, {_each("CASE WHEN news THEN r.{m} ELSE p.{m} END AS {m}")}, r.source,
-         CASE WHEN news THEN r.observed_at_ms ELSE p.modified_at_ms END AS modified_at_ms,
-         CASE WHEN is_cold AND was_cold AND p.cold_since_ms IS NOT NULL THEN p.cold_since_ms
-              WHEN is_cold THEN r.observed_at_ms END AS cold_since_ms,
-         CAST(NULL AS bigint) AS silent_since_ms, coalesce(p.row_version, 0) AS seen_row_version,
-         news OR p.silent_since_ms IS NOT NULL OR r.source <> p.source AS must_write, p.cold_since_ms AS cold_was_ms
-    FROM known r
-    JOIN twin_threshold t USING (topic_id)
-    LEFT JOIN previous p USING (topic_id, segment_id)
-   CROSS JOIN LATERAL (
-         SELECT bool_and(now < merge_at) AS is_cold, bool_and(was < merge_at) AS was_cold,
-                p.topic_id IS NULL OR bool_or(
-                    CASE WHEN t.strict_pulsar THEN moved
-                         ELSE (now > split_at) <> (was > split_at) OR (now < merge_at) <> (was < merge_at)
-                              OR (abs(now - was) > :floor * merge_at AND moved) END) AS news
-           FROM (VALUES {_METRIC_ROWS}) AS metric (now, was, split_at, merge_at)
-          CROSS JOIN LATERAL (
-                SELECT CASE WHEN was = 0 THEN now <> 0
-                            ELSE abs(now - was) / was > t.load_change_threshold END AS moved) m) verdict
-   WHERE p.topic_id IS NULL OR p.observed_at_ms <= r.observed_at_ms
-)
-SELECT {", ".join(CHANGE_SCHEMA.names)} FROM observed WHERE must_write OR cold_since_ms IS DISTINCT FROM cold_was_ms
- UNION ALL
-SELECT topic_id, segment_id, {_each("{m}")}, source, modified_at_ms, cold_since_ms,
-       least(observed_at_ms, :start_ms), row_version
-  FROM previous p
- WHERE silent_since_ms IS NULL
-   AND source IN (SELECT source FROM twin_heard WHERE observed_at_ms IS NOT NULL) AND topic_id IN (SELECT topic_id FROM twin_threshold)
-   AND NOT EXISTS (SELECT FROM known r WHERE (r.topic_id, r.segment_id) = (p.topic_id, p.segment_id))
-"""  # noqa: S608  # our own names only
-
-
 _SKETCHES = f"""
 CREATE TEMPORARY TABLE twin_sketch ON COMMIT DROP AS
 WITH told AS (
@@ -176,10 +128,9 @@ def aggregate(
     tx: Connection,
     samples: Iterable[pa.RecordBatch],
     window: LoadWindow,
-    baseline: Baseline,
     rates: pa.Schema,
-) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """Rates in the schema `rates`, records to write, and sources as HEARD_SCHEMA; `samples` have COLUMNS."""
+) -> tuple[pa.Table, pa.Table]:
+    """Rates in the schema `rates`, and sources as HEARD_SCHEMA; `samples` have COLUMNS."""
     instants = {
         "read_from_ms": window.read_from_ms,
         "start_ms": window.start_ms,
@@ -187,19 +138,11 @@ def aggregate(
         "length_ms": window.length_ms,
     }
     _load(tx, "twin_sample", _SAMPLE, (_in_ms(batch, COLUMNS) for batch in samples))
-    _load(tx, "twin_record", _RECORD, baseline.records.to_batches())
-    _load(tx, "twin_source", 'source text COLLATE "C", observed_at_ms bigint', baseline.sources.to_batches())
-    _load(tx, "twin_threshold", _THRESHOLD, baseline.thresholds.to_batches())
-    for statement in (_RATES, _HEARD, "ANALYZE twin_rate", "ANALYZE twin_record", _CHANGES):
-        names = {name for name in (*instants, "floor") if f":{name}" in statement}
-        tx.execute(text(statement), {n: FLOOR_FRACTION if n == "floor" else instants[n] for n in names})
-    found = (
-        _fetch(tx, "twin_rate", rates),
-        _fetch(tx, "twin_change", CHANGE_SCHEMA),
-        _fetch(tx, "twin_heard", HEARD_SCHEMA),
-    )
-    tables = ("sample", "record", "source", "threshold", "rate", "heard", "change")
-    tx.execute(text("DROP TABLE " + ", ".join(f"twin_{table}" for table in tables)))
+    for statement in (_RATES, _HEARD):
+        names = {name for name in instants if f":{name}" in statement}
+        tx.execute(text(statement), {name: instants[name] for name in names})
+    found = _fetch(tx, "twin_rate", rates), _fetch(tx, "twin_heard", HEARD_SCHEMA)
+    tx.execute(text("DROP TABLE twin_sample, twin_rate, twin_heard"))
     return found
 
 

@@ -1,0 +1,114 @@
+"""The load records that a run writes: the rule `domain.load.next_record`, applied to each segment with rates, and the silence of others.
+
+A source that speaks, yet not of a segment, silences the segment's record: the record must not look as fresh as the source. The record
+of a topic without thresholds is left alone, since the topic is not live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from controller.domain.load import METRICS, LoadRecord, LoadStats, LoadThresholds, next_record
+from controller.domain.load_window import LoadWindow
+from controller.landing.history import with_rates
+from controller.store.load.records import CHANGE_SCHEMA, Baseline
+
+_KEY = ["topic_id", "segment_id"]
+_AT_ONCE = 65_536
+"""Rows whose values are Python objects at one time."""
+
+
+class _Limits(NamedTuple):
+    """What a topic's policy says of its records."""
+
+    thresholds: LoadThresholds
+    change_threshold: float
+    strict_pulsar: bool
+
+
+def record_changes(rates: pa.Table, heard: pa.Table, baseline: Baseline, window: LoadWindow) -> pa.Table:
+    """Return the records to write as CHANGE_SCHEMA. `rates` and `heard` are what the engine computed, `baseline` what was stored before."""
+    known, stored = with_rates(rates), _observed(baseline)
+    limits = {row["topic_id"]: _limits(row) for row in baseline.thresholds.to_pylist()}
+    was = stored.rename_columns([name if name in _KEY else f"{name}_was" for name in stored.column_names])
+    rows = known.join(was, _KEY, join_type="left outer")
+    written = [
+        pa.Table.from_pylist(list(_written(batch, limits)), CHANGE_SCHEMA)
+        for batch in rows.to_batches(max_chunksize=_AT_ONCE)
+    ]
+    return pa.concat_tables([*written, _silenced(stored, known, heard, baseline, window)])
+
+
+def _observed(baseline: Baseline) -> pa.Table:
+    """Return the stored records with `observed_at_ms`: of the source, or of the record since it is silent."""
+    stored = baseline.records.join(baseline.sources, "source", join_type="left outer")
+    observed = pc.coalesce(stored["silent_since_ms"], stored["observed_at_ms"], stored["modified_at_ms"])
+    return stored.set_column(stored.schema.get_field_index("observed_at_ms"), "observed_at_ms", observed)
+
+
+def _limits(row: Mapping[str, Any]) -> _Limits:
+    split, merge = (LoadStats(*(row[f"{side}_{m}"] for m in METRICS)) for side in ("split", "merge"))
+    return _Limits(LoadThresholds(split, merge), row["load_change_threshold"], row["strict_pulsar"])
+
+
+def _written(batch: pa.RecordBatch, limits: Mapping[int, _Limits]) -> Iterator[dict[str, object]]:
+    for row in batch.to_pylist():
+        limit = limits.get(row["topic_id"])
+        if limit is None:
+            continue
+        previous = _previous(row)
+        observed_at = row["observed_at_ms"]
+        if previous is not None and observed_at < previous.observed_at:
+            continue
+        update = next_record(
+            previous,
+            LoadStats(*(row[m] for m in METRICS)),
+            observed_at,
+            limit.thresholds,
+            limit.change_threshold,
+            strict_pulsar=limit.strict_pulsar,
+        )
+        moved = row["source"] != row["source_was"] or row["silent_since_ms_was"] is not None
+        if update.must_write or moved:
+            yield _change(row, update.record)
+
+
+def _previous(row: Mapping[str, Any]) -> LoadRecord | None:
+    if row["row_version_was"] is None:
+        return None
+    stats = LoadStats(*(row[f"{m}_was"] for m in METRICS))
+    return LoadRecord(stats, row["modified_at_ms_was"], row["cold_since_ms_was"], row["observed_at_ms_was"])
+
+
+def _change(row: Mapping[str, Any], record: LoadRecord) -> dict[str, object]:
+    return {
+        "topic_id": row["topic_id"],
+        "segment_id": row["segment_id"],
+        **dict(zip(METRICS, record.stats.rates, strict=True)),
+        "source": row["source"],
+        "modified_at_ms": record.modified_at,
+        "cold_since_ms": record.cold_since,
+        "seen_row_version": row["row_version_was"] or 0,
+    }
+
+
+def _silenced(
+    stored: pa.Table, known: pa.Table, heard: pa.Table, baseline: Baseline, window: LoadWindow
+) -> pa.Table:
+    speaking = heard.filter(pc.is_valid(heard["observed_at_ms"]))["source"]
+    is_silenced = pc.and_(
+        pc.and_(pc.is_null(stored["silent_since_ms"]), pc.is_in(stored["source"], speaking)),
+        pc.is_in(stored["topic_id"], baseline.thresholds["topic_id"]),
+    )
+    rows = stored.filter(is_silenced).join(known.select(_KEY), _KEY, join_type="left anti")
+    since = pc.min_element_wise(rows["observed_at_ms"], pa.scalar(window.start_ms))
+    rows = rows.drop_columns(["silent_since_ms"]).append_column("silent_since_ms", since)
+    return (
+        rows.rename_columns({"row_version": "seen_row_version"})
+        .select(CHANGE_SCHEMA.names)
+        .cast(CHANGE_SCHEMA)
+    )
