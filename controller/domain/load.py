@@ -91,15 +91,6 @@ class LoadThresholds:
         """All four rates strictly below their merge thresholds; a threshold of 0 means never."""
         return all(rate < limit for rate, limit in zip(stats.rates, self.merge.rates, strict=True))
 
-    def sides(self, stats: LoadStats) -> tuple[bool, ...]:
-        """For each metric: whether the rate is above the split threshold, then whether it is below the
-        merge threshold.
-        """
-        rates = stats.rates
-        above = (rate > limit for rate, limit in zip(rates, self.split.rates, strict=True))
-        below = (rate < limit for rate, limit in zip(rates, self.merge.rates, strict=True))
-        return (*above, *below)
-
 
 @dataclass(frozen=True, slots=True)
 class LoadUpdate:
@@ -179,12 +170,15 @@ def _must_rewrite(
 def _is_news(
     last: LoadStats, current: LoadStats, thresholds: LoadThresholds, change_threshold: float
 ) -> bool:
-    if thresholds.sides(last) != thresholds.sides(current):
-        return True
-    return any(
-        abs(now - was) > FLOOR_FRACTION * merge_at and (not was or abs(now - was) / was > change_threshold)
-        for was, now, merge_at in zip(last.rates, current.rates, thresholds.merge.rates, strict=True)
-    )
+    """Return True if a rate crossed a threshold, or moved by more than noise."""
+    limits = zip(last.rates, current.rates, thresholds.split.rates, thresholds.merge.rates, strict=True)
+    for was, now, split_at, merge_at in limits:
+        if (now > split_at) != (was > split_at) or (now < merge_at) != (was < merge_at):
+            return True
+        moved = abs(now - was)
+        if moved > FLOOR_FRACTION * merge_at and (not was or moved / was > change_threshold):
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ of a topic without thresholds is left alone, since the topic is not live.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -18,6 +18,21 @@ from controller.landing.history import with_rates
 from controller.store.load.records import CHANGE_SCHEMA, Baseline
 
 _KEY = ["topic_id", "segment_id"]
+_COLUMNS = [
+    *_KEY,
+    *METRICS,
+    "observed_at_ms",
+    "source",
+    *(f"{metric}_was" for metric in METRICS),
+    *(
+        "modified_at_ms_was",
+        "cold_since_ms_was",
+        "observed_at_ms_was",
+        "source_was",
+        "silent_since_ms_was",
+        "row_version_was",
+    ),
+]
 _AT_ONCE = 65_536
 """Rows whose values are Python objects at one time."""
 
@@ -35,11 +50,8 @@ def record_changes(rates: pa.Table, heard: pa.Table, baseline: Baseline, window:
     known, stored = with_rates(rates), _observed(baseline)
     limits = {row["topic_id"]: _limits(row) for row in baseline.thresholds.to_pylist()}
     was = stored.rename_columns([name if name in _KEY else f"{name}_was" for name in stored.column_names])
-    rows = known.join(was, _KEY, join_type="left outer")
-    written = [
-        pa.Table.from_pylist(list(_written(batch, limits)), CHANGE_SCHEMA)
-        for batch in rows.to_batches(max_chunksize=_AT_ONCE)
-    ]
+    rows = known.join(was, _KEY, join_type="left outer").select(_COLUMNS)
+    written = [_written(batch, limits) for batch in rows.to_batches(max_chunksize=_AT_ONCE)]
     return pa.concat_tables([*written, _silenced(stored, known, heard, baseline, window)])
 
 
@@ -55,45 +67,42 @@ def _limits(row: Mapping[str, Any]) -> _Limits:
     return _Limits(LoadThresholds(split, merge), row["load_change_threshold"], row["strict_pulsar"])
 
 
-def _written(batch: pa.RecordBatch, limits: Mapping[int, _Limits]) -> Iterator[dict[str, object]]:
-    for row in batch.to_pylist():
-        limit = limits.get(row["topic_id"])
+def _written(batch: pa.RecordBatch, limits: Mapping[int, _Limits]) -> pa.Table:
+    """Return the records to write of the rows, which have `_COLUMNS`."""
+    changes: list[tuple[Any, ...]] = []
+    for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+        (topic_id, segment_id, *rates, observed_at, source), was = row[:8], row[8:]
+        limit = limits.get(topic_id)
         if limit is None:
             continue
-        previous = _previous(row)
-        observed_at = row["observed_at_ms"]
+        previous = _previous(was)
         if previous is not None and observed_at < previous.observed_at:
             continue
+        source_was, silent_since, row_version = was[-3:]
         update = next_record(
             previous,
-            LoadStats(*(row[m] for m in METRICS)),
+            LoadStats(*rates),
             observed_at,
             limit.thresholds,
             limit.change_threshold,
             strict_pulsar=limit.strict_pulsar,
         )
-        moved = row["source"] != row["source_was"] or row["silent_since_ms_was"] is not None
-        if update.must_write or moved:
-            yield _change(row, update.record)
+        if update.must_write or source != source_was or silent_since is not None:
+            record = update.record
+            kept = record.modified_at, record.cold_since, None, row_version or 0
+            changes.append((topic_id, segment_id, *record.stats.rates, source, *kept))
+    columns = zip(*changes, strict=True) if changes else [()] * len(CHANGE_SCHEMA)
+    return pa.table(
+        [pa.array(column, field.type) for column, field in zip(columns, CHANGE_SCHEMA, strict=True)],
+        schema=CHANGE_SCHEMA,
+    )
 
 
-def _previous(row: Mapping[str, Any]) -> LoadRecord | None:
-    if row["row_version_was"] is None:
-        return None
-    stats = LoadStats(*(row[f"{m}_was"] for m in METRICS))
-    return LoadRecord(stats, row["modified_at_ms_was"], row["cold_since_ms_was"], row["observed_at_ms_was"])
-
-
-def _change(row: Mapping[str, Any], record: LoadRecord) -> dict[str, object]:
-    return {
-        "topic_id": row["topic_id"],
-        "segment_id": row["segment_id"],
-        **dict(zip(METRICS, record.stats.rates, strict=True)),
-        "source": row["source"],
-        "modified_at_ms": record.modified_at,
-        "cold_since_ms": record.cold_since,
-        "seen_row_version": row["row_version_was"] or 0,
-    }
+def _previous(was: tuple[Any, ...]) -> LoadRecord | None:
+    *rates, modified_at, cold_since, observed_at, _source, _silent_since, row_version = was
+    return (
+        None if row_version is None else LoadRecord(LoadStats(*rates), modified_at, cold_since, observed_at)
+    )
 
 
 def _silenced(
