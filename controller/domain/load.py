@@ -4,10 +4,9 @@ The record and its thresholds are read in production. The collector lands counte
 into rates and rates into records, and the evaluator reads the records. What is hot or cold enough to act on is the
 evaluator's business.
 
-Nothing in production runs `judge_counters`, `next_record` or `is_material_change`. They define what the
-aggregation must answer. Two queries compute the same for many segments at once: `spark_jobs/load_aggregation.py` and
-its twin in SQL, `store/load/twin.py`. The tests hold both against these functions, and `is_material_change` against
-Pulsar itself.
+`next_record` decides what the aggregation writes. Nothing in production runs `judge_counters`: the rule defines the rates that two
+queries compute for many segments at once, `spark_jobs/load_aggregation.py` and `store/load/sql_rates.py`. Tests compare both
+with the rule, and `is_material_change` with Pulsar itself.
 """
 
 from __future__ import annotations

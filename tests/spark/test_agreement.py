@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from controller.landing.schemas import RATE_SCHEMA
-from controller.store.load import twin as load_twin
+from controller.store.load import sql_rates
 from controller.store.postgres.engine import Store
 from spark_jobs.load_aggregation import build_heard, build_rates
 from tests.spark.oracle import tables
@@ -44,11 +44,11 @@ def test_spark_answers_as_the_domain_does(
 @quickly
 def test_postgresql_answers_as_the_domain_does(database: str, seed: int) -> None:
     cases = batch(seed)
-    samples = tables(cases)["samples"].select(load_twin.COLUMNS).to_batches()
+    samples = tables(cases)["samples"].select(sql_rates.COLUMNS).to_batches()
     store = Store(database, pool_size=1)
 
     with store.transaction() as tx:
-        rates, heard = load_twin.aggregate(tx, samples, WINDOW, RATE_SCHEMA)
+        rates, heard = sql_rates.aggregate(tx, samples, WINDOW, RATE_SCHEMA)
     store.dispose()
 
     check(cases, rates, heard)

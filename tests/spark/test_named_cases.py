@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from controller.domain.load import CounterSample, LoadStats, LoadThresholds
 from controller.domain.load_window import LoadWindow
-from controller.services.load_aggregation.changes import record_changes
+from controller.services.load_aggregation.record_changes import record_changes
 from controller.store.load.records import Baseline
 from spark_jobs.load_aggregation import build_heard, build_rates
 from spark_jobs.run_load_aggregation import SAMPLES

@@ -23,9 +23,9 @@ from controller.landing.area import Examination, LandingArea
 from controller.landing.history import RateHistory, Scratch, with_rates
 from controller.landing.names import LandedFile
 from controller.landing.schemas import RATE_SCHEMA
-from controller.services.load_aggregation.changes import record_changes
 from controller.services.load_aggregation.counted import CountedKeys, KeyCountIntake, leave_out
 from controller.services.load_aggregation.landed import Landed
+from controller.services.load_aggregation.record_changes import record_changes
 from controller.services.load_aggregation.recovery import publish_left_over
 from controller.store import set_aside
 from controller.store.load import records as loads

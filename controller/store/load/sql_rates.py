@@ -53,10 +53,10 @@ _SOUND = f"""
 """Condition for a valid row, as SOUND of the Spark job."""
 
 _RATES = f"""
-CREATE TEMPORARY TABLE twin_rate ON COMMIT DROP AS
+CREATE TEMPORARY TABLE run_rate ON COMMIT DROP AS
 WITH sample AS (
   SELECT topic_id, segment_id, reader, source, instant_ms, {_each("max({c}) AS {c}")}
-    FROM twin_sample
+    FROM run_sample
    WHERE instant_ms > :read_from_ms AND instant_ms <= :end_ms AND {_SOUND}
    GROUP BY topic_id, segment_id, reader, source, instant_ms
 ), pair AS (
@@ -89,18 +89,18 @@ SELECT DISTINCT ON (topic_id, segment_id)
 """  # noqa: S608  # our own names only
 
 _HEARD = f"""
-CREATE TEMPORARY TABLE twin_heard ON COMMIT DROP AS
+CREATE TEMPORARY TABLE run_heard ON COMMIT DROP AS
 SELECT source, max(instant_ms) FILTER (WHERE {_SOUND}) AS observed_at_ms, count(*) FILTER (WHERE NOT ({_SOUND})) AS set_aside,
        max(topic_id) FILTER (WHERE NOT ({_SOUND})) AS topic_id
-  FROM twin_sample
+  FROM run_sample
  WHERE instant_ms > :start_ms AND instant_ms <= :end_ms GROUP BY source
 """  # noqa: S608  # our own names only
 
 _SKETCHES = f"""
-CREATE TEMPORARY TABLE twin_sketch ON COMMIT DROP AS
+CREATE TEMPORARY TABLE run_sketch ON COMMIT DROP AS
 WITH told AS (
   SELECT c.*, coalesce(producers BETWEEN 0 AND {PRODUCERS} AND sound, false) AS is_sound
-    FROM twin_key_count c
+    FROM run_key_count c
    CROSS JOIN LATERAL (
          SELECT count(*) BETWEEN 1 AND {MOST_BINS} AND min(one) >= 0 AND sum(CAST(one AS float8)) <= {SEGMENT_MESSAGES} AS sound
            FROM unnest(bins) AS one) s
@@ -137,22 +137,22 @@ def aggregate(
         "end_ms": window.end_ms,
         "length_ms": window.length_ms,
     }
-    _load(tx, "twin_sample", _SAMPLE, (_in_ms(batch, COLUMNS) for batch in samples))
+    _load(tx, "run_sample", _SAMPLE, (_in_ms(batch, COLUMNS) for batch in samples))
     for statement in (_RATES, _HEARD):
         names = {name for name in instants if f":{name}" in statement}
         tx.execute(text(statement), {name: instants[name] for name in names})
-    found = _fetch(tx, "twin_rate", rates), _fetch(tx, "twin_heard", HEARD_SCHEMA)
-    tx.execute(text("DROP TABLE twin_sample, twin_rate, twin_heard"))
+    found = _fetch(tx, "run_rate", rates), _fetch(tx, "run_heard", HEARD_SCHEMA)
+    tx.execute(text("DROP TABLE run_sample, run_rate, run_heard"))
     return found
 
 
 def add_up(tx: Connection, counts: Iterable[pa.RecordBatch], since_ms: int, until_ms: int) -> pa.Table:
     """Counts of keys whose instants lie in (since, until], added up for each segment, as SKETCH_SCHEMA; they have KEY_COUNT_COLUMNS."""
     columns = 'topic_id bigint, segment_id bigint, source text COLLATE "C", instant_ms bigint, producers bigint, bins bigint[]'
-    _load(tx, "twin_key_count", columns, (_in_ms(batch, KEY_COUNT_COLUMNS) for batch in counts))
+    _load(tx, "run_key_count", columns, (_in_ms(batch, KEY_COUNT_COLUMNS) for batch in counts))
     tx.execute(text(_SKETCHES), {"since_ms": since_ms, "until_ms": until_ms})
-    found = _fetch(tx, "twin_sketch", SKETCH_SCHEMA)
-    tx.execute(text("DROP TABLE twin_key_count, twin_sketch"))
+    found = _fetch(tx, "run_sketch", SKETCH_SCHEMA)
+    tx.execute(text("DROP TABLE run_key_count, run_sketch"))
     return found
 
 

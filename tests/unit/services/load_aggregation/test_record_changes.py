@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from controller.domain.load import METRICS
 from controller.landing.schemas import RATE_SCHEMA
-from controller.services.load_aggregation.changes import record_changes
+from controller.services.load_aggregation.record_changes import record_changes
 from controller.store.load.records import HEARD_SCHEMA, Baseline
 from tests.spark.oracle import Values, by_topic, tables
 from tests.spark.random_cases import CASES, WINDOW, batch, demand_equal, expected
