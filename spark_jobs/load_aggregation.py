@@ -1,6 +1,6 @@
 """The load aggregation as Spark SQL: counter samples to rates.
 
-What the query of rates means is defined in `controller.domain.load` (`judge_counters`) and
+What the query of rates means is defined in `controller.domain.counter_rates` (`judge_counters`) and
 proven equal to it by differential tests. One shuffle and one sort by (topic, segment, series, instant) serve
 all windows and sums; the sums run in that order, so that they round as the definition does.
 """
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
+from controller.domain.counter_rates import BESIDE, LONGEST_SOURCE
 from controller.domain.key_counts import PRODUCERS, SEGMENT_MESSAGES
 from controller.domain.key_sketch import MOST_BINS
-from controller.domain.load import BESIDE, LONGEST_SOURCE, METRICS
+from controller.domain.load import METRICS
 from controller.domain.load_window import LoadWindow
 
 _COUNTERS = ("msg_in", "byte_in", "msg_out", "byte_out")

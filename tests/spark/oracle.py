@@ -7,18 +7,14 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from controller.domain.load import (
+from controller.domain.counter_rates import (
     CounterSample,
-    LoadRecord,
-    LoadStats,
-    LoadThresholds,
-    LoadUpdate,
     NoRate,
     WindowLoad,
     judge_counters,
-    next_record,
     rates_from_counters,
 )
+from controller.domain.load import LoadRecord, LoadStats, LoadThresholds, LoadUpdate, next_record
 from controller.domain.load_window import LoadWindow
 from controller.landing.schemas import SAMPLE_SCHEMA
 from controller.store.load.records import RECORD_SCHEMA, SOURCE_SCHEMA, THRESHOLD_SCHEMA

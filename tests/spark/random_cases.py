@@ -8,7 +8,8 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from controller.domain.load import FLOOR_FRACTION, CounterSample, LoadStats, LoadThresholds
+from controller.domain.counter_rates import CounterSample
+from controller.domain.load import FLOOR_FRACTION, LoadStats, LoadThresholds
 from controller.domain.load_window import LoadWindow
 from tests.spark.oracle import Case, Stored, Values, by_topic
 

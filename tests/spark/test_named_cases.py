@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from controller.domain.load import CounterSample, LoadStats, LoadThresholds
+from controller.domain.counter_rates import CounterSample
+from controller.domain.load import LoadStats, LoadThresholds
 from controller.domain.load_window import LoadWindow
 from controller.services.load_aggregation.record_changes import record_changes
 from controller.store.load.records import Baseline

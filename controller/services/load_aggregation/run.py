@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from controller import telemetry
 from controller.clock import to_datetime, to_ms
+from controller.domain.counter_rates import LONGEST_SOURCE
 from controller.domain.errors import Retryable
-from controller.domain.load import LONGEST_SOURCE
 from controller.domain.load_window import LoadWindow
 from controller.landing.area import Examination, LandingArea
 from controller.landing.history import RateHistory, Scratch, with_rates

@@ -1,7 +1,7 @@
 """Rates of segments, computed by PostgreSQL where there is no Java.
 
 Samples are copied into temporary tables of the loader's own session; no control table is touched. The rule is
-`domain.load.judge_counters`; tests compare these statements with it. Meant for small fleets and for tests: some seconds for a
+`domain.counter_rates.judge_counters`; tests compare these statements with it. Meant for small fleets and for tests: some seconds for a
 million samples.
 """
 
@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import Connection, text
 
+from controller.domain.counter_rates import BESIDE, LONGEST_SOURCE
 from controller.domain.key_counts import PRODUCERS, SEGMENT_MESSAGES
 from controller.domain.key_sketch import MOST_BINS
-from controller.domain.load import BESIDE, LONGEST_SOURCE, METRICS
+from controller.domain.load import METRICS
 from controller.domain.load_window import LoadWindow
 from controller.store.load.records import HEARD_SCHEMA, SKETCH_SCHEMA
 from controller.store.postgres.arrow_copy import copy_in, copy_out

@@ -8,19 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.domain.evaluator import decide
-from controller.domain.load import (
+from controller.domain.counter_rates import (
     CounterSample,
-    LoadRecord,
-    LoadStats,
-    LoadUpdate,
     NoRate,
     WindowLoad,
-    is_material_change,
     judge_counters,
-    next_record,
     rates_from_counters,
 )
+from controller.domain.evaluator import decide
+from controller.domain.load import LoadRecord, LoadStats, LoadUpdate, is_material_change, next_record
 from controller.domain.policy import AutoScalePolicy
 from tests.unit.domain.situations import NOW, topic
 

@@ -13,15 +13,16 @@ from functools import partial
 
 import pytest
 
-from controller.domain.assignment import SegmentBucket, candidates
+from controller.domain.assignment import SegmentBucket
 from controller.domain.bucket_ownership import OwnerChanges
+from controller.domain.drain_barrier import candidates
 from controller.domain.hash_range import FULL_RANGE
 from controller.domain.reshape import plan_merge, plan_rebucket
 from controller.store.journal import topic_intents
 from controller.store.topics import bucket_owners, drains, subscriptions
 from controller.store.topics.bucket_owners import SubscriptionKey
+from controller.store.topics.readable_segments import front, to_read
 from controller.store.topics.subscriptions import SubscriptionKind
-from controller.store.topics.to_read import front, to_read
 from tests.support.drawn import cases
 from tests.support.store_driver import StoreDriver, request
 
