@@ -10,18 +10,10 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 
 from controller.domain.counter_rates import BESIDE, LONGEST_SOURCE
+from controller.domain.counter_rates import for_each_metric as _each
 from controller.domain.key_counts import PRODUCERS, SEGMENT_MESSAGES
 from controller.domain.key_sketch import MOST_BINS
-from controller.domain.load import METRICS
 from controller.domain.load_window import LoadWindow
-
-_COUNTERS = ("msg_in", "byte_in", "msg_out", "byte_out")
-
-
-def _each(template: str, separator: str = ", ") -> str:
-    """The template once for each metric: {m} the rate's column, {c} the counter's."""
-    return separator.join(template.format(m=m, c=c) for m, c in zip(METRICS, _COUNTERS, strict=True))
-
 
 _IN_SPAN = "instant >= timestamp_millis(:{start} + 1) AND instant < timestamp_millis(:end_ms + 1)"
 """Instants count by whole milliseconds; written so that the bound reaches the Parquet reader."""

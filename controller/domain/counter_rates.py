@@ -12,7 +12,7 @@ from itertools import groupby, pairwise
 from operator import sub
 
 from controller.domain.errors import InvalidInput
-from controller.domain.load import DEFAULT_WINDOW_MS, LoadStats
+from controller.domain.load import DEFAULT_WINDOW_MS, METRICS, LoadStats
 from controller.domain.shown import shown
 from controller.domain.whole_numbers import MOST
 
@@ -23,6 +23,15 @@ BESIDE = 10
 """An increase is at least as many times what a counter went back beside it. So an instant between the two is wrong by
 less than a tenth of the interval.
 """
+
+
+COUNTERS = ("msg_in", "byte_in", "msg_out", "byte_out")
+"""The counters behind `METRICS`, in the same order."""
+
+
+def for_each_metric(template: str, separator: str = ", ") -> str:
+    """Return a part of a query: the template once for each metric, {m} the rate's column, {c} the counter's."""
+    return separator.join(template.format(m=m, c=c) for m, c in zip(METRICS, COUNTERS, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +79,6 @@ class NoRate:
 
     source: str
     """The source that was read last."""
-
-
-def rates_from_counters(
-    samples: Iterable[CounterSample], window_end_ms: int, window_ms: int = DEFAULT_WINDOW_MS
-) -> WindowLoad | None:
-    """Rates of one segment over `(window_end_ms - window_ms, window_end_ms]`, None if nothing is known. See `judge_counters`."""
-    found = judge_counters(samples, window_end_ms, window_ms)
-    return None if isinstance(found, NoRate) else found
 
 
 def judge_counters(

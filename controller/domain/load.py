@@ -132,24 +132,14 @@ def next_record(
     if cold:
         goes_on = previous.cold_since is not None and thresholds.is_cold(previous.stats)
         cold_since = previous.cold_since if goes_on else observed_at
-    if _must_rewrite(previous.stats, stats, thresholds, change_threshold, strict_pulsar):
+    if strict_pulsar:
+        is_news = is_material_change(previous.stats, stats, change_threshold)
+    else:
+        is_news = _is_news(previous.stats, stats, thresholds, change_threshold)
+    if is_news or not previous.stats.are_rates:
         return LoadUpdate(LoadRecord(stats, observed_at, cold_since, observed_at), True)
     record = LoadRecord(previous.stats, previous.modified_at, cold_since, observed_at)
     return LoadUpdate(record, cold_since != previous.cold_since)
-
-
-def _must_rewrite(
-    last: LoadStats,
-    current: LoadStats,
-    thresholds: LoadThresholds,
-    change_threshold: float,
-    strict_pulsar: bool,
-) -> bool:
-    if not last.are_rates:
-        return True
-    if strict_pulsar:
-        return is_material_change(last, current, change_threshold)
-    return _is_news(last, current, thresholds, change_threshold)
 
 
 def _is_news(

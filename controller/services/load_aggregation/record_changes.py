@@ -7,7 +7,7 @@ of a topic without thresholds is left alone, since the topic is not live.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,12 +37,8 @@ _AT_ONCE = 65_536
 """Rows whose values are Python objects at one time."""
 
 
-class _Limits(NamedTuple):
-    """What a topic's policy says of its records."""
-
-    thresholds: LoadThresholds
-    change_threshold: float
-    strict_pulsar: bool
+_Limits = Mapping[int, tuple[LoadThresholds, float, bool]]
+"""By topic: thresholds, the relative change that rewrites a record, and whether Pulsar's rule alone counts."""
 
 
 def record_changes(rates: pa.Table, heard: pa.Table, baseline: Baseline, window: LoadWindow) -> pa.Table:
@@ -62,46 +58,41 @@ def _observed(baseline: Baseline) -> pa.Table:
     return stored.set_column(stored.schema.get_field_index("observed_at_ms"), "observed_at_ms", observed)
 
 
-def _limits(row: Mapping[str, Any]) -> _Limits:
+def _limits(row: Mapping[str, Any]) -> tuple[LoadThresholds, float, bool]:
     split, merge = (LoadStats(*(row[f"{side}_{m}"] for m in METRICS)) for side in ("split", "merge"))
-    return _Limits(LoadThresholds(split, merge), row["load_change_threshold"], row["strict_pulsar"])
+    return LoadThresholds(split, merge), row["load_change_threshold"], row["strict_pulsar"]
 
 
-def _written(batch: pa.RecordBatch, limits: Mapping[int, _Limits]) -> pa.Table:
+def _written(batch: pa.RecordBatch, limits: _Limits) -> pa.Table:
     """Return the records to write of the rows, which have `_COLUMNS`."""
     changes: list[tuple[Any, ...]] = []
     for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-        (topic_id, segment_id, *rates, observed_at, source), was = row[:8], row[8:]
-        limit = limits.get(topic_id)
-        if limit is None:
+        topic_id, segment_id, *rates, observed_at, source = row[:8]
+        *rates_was, modified_at, cold_since, observed_was, source_was, silent_since, row_version = row[8:]
+        if topic_id not in limits:
             continue
-        previous = _previous(was)
-        if previous is not None and observed_at < previous.observed_at:
-            continue
-        source_was, silent_since, row_version = was[-3:]
+        previous = None
+        if row_version is not None:
+            previous = LoadRecord(LoadStats(*rates_was), modified_at, cold_since, observed_was)
+            if observed_at < observed_was:
+                continue
+        thresholds, change_threshold, strict_pulsar = limits[topic_id]
         update = next_record(
             previous,
             LoadStats(*rates),
             observed_at,
-            limit.thresholds,
-            limit.change_threshold,
-            strict_pulsar=limit.strict_pulsar,
+            thresholds,
+            change_threshold,
+            strict_pulsar=strict_pulsar,
         )
         if update.must_write or source != source_was or silent_since is not None:
-            record = update.record
-            kept = record.modified_at, record.cold_since, None, row_version or 0
-            changes.append((topic_id, segment_id, *record.stats.rates, source, *kept))
+            new = update.record
+            kept = new.modified_at, new.cold_since, None, row_version or 0
+            changes.append((topic_id, segment_id, *new.stats.rates, source, *kept))
     columns = zip(*changes, strict=True) if changes else [()] * len(CHANGE_SCHEMA)
     return pa.table(
         [pa.array(column, field.type) for column, field in zip(columns, CHANGE_SCHEMA, strict=True)],
         schema=CHANGE_SCHEMA,
-    )
-
-
-def _previous(was: tuple[Any, ...]) -> LoadRecord | None:
-    *rates, modified_at, cold_since, observed_at, _source, _silent_since, row_version = was
-    return (
-        None if row_version is None else LoadRecord(LoadStats(*rates), modified_at, cold_since, observed_at)
     )
 
 

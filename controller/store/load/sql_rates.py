@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 from sqlalchemy import Connection, text
 
 from controller.domain.counter_rates import BESIDE, LONGEST_SOURCE
+from controller.domain.counter_rates import for_each_metric as _each
 from controller.domain.key_counts import PRODUCERS, SEGMENT_MESSAGES
 from controller.domain.key_sketch import MOST_BINS
-from controller.domain.load import METRICS
 from controller.domain.load_window import LoadWindow
 from controller.store.load.records import HEARD_SCHEMA, SKETCH_SCHEMA
 from controller.store.postgres.arrow_copy import copy_in, copy_out
@@ -36,12 +36,6 @@ COLUMNS = (
 
 KEY_COUNT_COLUMNS = ("topic_id", "segment_id", "source", "instant", "producers", "bins")
 """What is read of a count of keys."""
-
-_COUNTERS = ("msg_in", "byte_in", "msg_out", "byte_out")
-
-
-def _each(template: str, separator: str = ", ") -> str:
-    return separator.join(template.format(m=m, c=c) for m, c in zip(METRICS, _COUNTERS, strict=True))
 
 
 _SAMPLE = f"""topic_id bigint, segment_id bigint, source text COLLATE "C", reader text COLLATE "C", instant_ms bigint,

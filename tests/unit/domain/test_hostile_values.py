@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.domain import entry_buckets, load_window, reshape
-from controller.domain.counter_rates import CounterSample, rates_from_counters
+from controller.domain.counter_rates import CounterSample
 from controller.domain.decision import Lane, Merge, RefusalReason, Split
 from controller.domain.errors import (
     CleaveError,
@@ -32,6 +32,7 @@ from controller.domain.situation import LiveReshape, Situation
 from controller.domain.split_points.base import HashLoad
 from controller.domain.split_points.midpoint import midpoint
 from controller.domain.split_points.weighted import weighted
+from tests.support.counters import rates_from_counters
 from tests.support.drawn import cases
 from tests.unit.domain.situations import NOW, SHARED, record, situations, topic
 

@@ -8,16 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.domain.counter_rates import (
-    CounterSample,
-    NoRate,
-    WindowLoad,
-    judge_counters,
-    rates_from_counters,
-)
+from controller.domain.counter_rates import CounterSample, NoRate, WindowLoad, judge_counters
 from controller.domain.evaluator import decide
 from controller.domain.load import LoadRecord, LoadStats, LoadUpdate, is_material_change, next_record
 from controller.domain.policy import AutoScalePolicy
+from tests.support.counters import rates_from_counters
 from tests.unit.domain.situations import NOW, topic
 
 THRESHOLDS = AutoScalePolicy().thresholds
