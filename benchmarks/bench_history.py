@@ -42,7 +42,7 @@ from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 from controller.store.postgres.migrations import migrate
 from controller.store.topics import drains
-from controller.store.topics.to_read import to_read
+from controller.store.topics.readable_segments import to_read
 
 FEWEST, MOST = 8, 24
 AGES = (1000, 4000, 10000)

@@ -15,6 +15,7 @@ from typing import Final
 from urllib.parse import quote
 
 from controller.domain.errors import InvalidInput
+from controller.domain.pulsar_names import full_name
 from controller.domain.shown import shown
 
 LONGEST_NAME: Final = 500
@@ -144,10 +145,7 @@ def topic_name(text: str) -> str:
     """Return the full name of a topic, also where the text follows Pulsar's tools: `persistent://t/n/x`, `t/n/x`, or `x` in
     public/default.
     """
-    text = text.removeprefix("persistent://")
-    if "://" in text:
-        return text
-    return f"topic://{text}" if "/" in text else f"topic://public/default/{text}"
+    return full_name(text.removeprefix("persistent://"), "topic")
 
 
 def quoted(text: str) -> str:

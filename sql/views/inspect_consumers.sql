@@ -10,7 +10,7 @@ SELECT t.name AS topic, u.topic_id, u.name AS subscription, u.kind, u.state, u.c
   JOIN cleave.topic t USING (topic_id);
 COMMENT ON VIEW inspect.subscriptions IS 'Subscriptions and their registered consumers.';
 
--- What may be handed out is a law, and is here; who has which bucket of it is in inspect.buckets.
+-- What may be handed out is the rule of controller/domain/drain_barrier.py, here in SQL; who has which bucket of it is in inspect.buckets.
 CREATE VIEW inspect.assignments AS
 SELECT t.name AS topic, t.topic_id, u.name AS subscription, u.kind, s.segment_id,
        inspect.hash_range_text(s.range_start, s.range_end) AS hash_range, s.state, done.drained AS is_drained,

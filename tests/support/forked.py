@@ -47,9 +47,9 @@ from controller.dataplane.embedded import EmbeddedDataPlane
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.registry import PlaneSettings, build_log_client
 from controller.domain.errors import Terminal
+from controller.postgres.listener import Listener
 from controller.postgres_source import PostgresSource
 from controller.store.postgres.engine import Store
-from controller.store.postgres.notifications import Listener
 
 STREAM, QUEUE, GROUP = "billing", "jobs", "index"
 """Subscriptions of the topic, one of each kind."""

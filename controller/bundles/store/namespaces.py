@@ -18,9 +18,9 @@ from sqlalchemy import Connection, text
 
 from controller.bundles.domain.ring.boundaries import NamespaceBundles
 from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.domain.ring.topic_name import namespace_of
 from controller.bundles.domain.splitting.policy import SplitPolicy, read_stored
 from controller.domain.errors import LostRace, NotFound
+from controller.domain.pulsar_names import namespace_of
 
 
 class BalancingMode(StrEnum):

@@ -32,7 +32,6 @@ from controller.dataplane.pulsar.bucket_reader import BUCKET_PREFETCH_MESSAGES, 
 from controller.dataplane.pulsar.buckets import demand_on_ring
 from controller.dataplane.pulsar.claims import Claim, make_way
 from controller.dataplane.pulsar.cursors import OWNER, OWNERSHIP, READER, Cursors, Holder, ownership_text
-from controller.dataplane.pulsar.names import full_name
 from controller.dataplane.pulsar.position_reader import WHOLE_ENTRY, PulsarPositionReader
 from controller.dataplane.pulsar.queue_reader import AGAIN_MS, QUEUE_PREFETCH_MESSAGES, PulsarQueueReader
 from controller.dataplane.pulsar.reader import PREFETCH_MESSAGES, PulsarReader
@@ -46,6 +45,7 @@ from controller.domain.errors import (
     LostRace,
 )
 from controller.domain.hash_range import HashRange
+from controller.domain.pulsar_names import full_name
 from controller.forks import OneProcess
 
 log = telemetry.get_logger(__name__)

@@ -13,9 +13,10 @@ from typing import Any, Protocol
 
 from controller import telemetry
 from controller.domain.errors import CleaveError
+from controller.postgres.listener import Listener
+from controller.postgres.notification import Notification
 from controller.repeating import Repeating
 from controller.store.postgres.engine import Store
-from controller.store.postgres.notifications import Listener, Notification
 from controller.store.shards import Shards
 from controller.store.topics import layout_changes as layout_events
 from controller.store.topics.layout_changes import LayoutEvent

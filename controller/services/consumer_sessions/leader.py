@@ -30,13 +30,13 @@ from controller.domain.errors import (
     Retryable,
     StoreUnavailable,
 )
+from controller.postgres.listener import Listener
 from controller.repeating import Repeating
 from controller.services.consumer_sessions.requests import Attach, Detach, Goodbye, Pulse, Register, Request
 from controller.services.consumer_sessions.sessions import SubscriptionSessions
 from controller.services.consumer_sessions.settlement import Settlement, settle
 from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.store.postgres.engine import Store, server_process
-from controller.store.postgres.notifications import Listener
 from controller.store.shards import Shards
 from controller.store.topics import consumers
 from controller.store.topics.bucket_owners import SubscriptionKey

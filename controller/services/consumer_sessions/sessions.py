@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from controller.domain.assignment import SegmentBucket
 from controller.domain.errors import LostRace
-from controller.services.consumer_sessions.presence import AWAY_SECONDS, Presence
+from controller.services.consumer_sessions.connection_state import AWAY_SECONDS, Presence
 from controller.services.consumer_sessions.requests import (
     NO_SESSION,
     GrantedBucket,

@@ -14,11 +14,11 @@ from typing import Any
 
 from controller import telemetry
 from controller.domain.errors import CleaveError, NotFound
+from controller.postgres.notification import Notification
 from controller.services.watches.feeds import Watcher
 from controller.store import leases
 from controller.store.postgres import inspection
 from controller.store.postgres.engine import Store
-from controller.store.postgres.notifications import Notification
 from controller.store.topics import topics
 from controller.store.topics.published import PublishedLayout, published_layout
 

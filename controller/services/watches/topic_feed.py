@@ -18,9 +18,9 @@ from sqlalchemy import text
 from controller import telemetry
 from controller.clock import Clock
 from controller.domain.errors import CleaveError, InvalidInput
+from controller.postgres.notification import Notification
 from controller.services.watches.feeds import Watcher
 from controller.store.postgres.engine import Store
-from controller.store.postgres.notifications import Notification
 
 log = telemetry.get_logger(__name__)
 

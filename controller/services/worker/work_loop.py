@@ -18,13 +18,14 @@ from controller import telemetry
 from controller.clock import Clock, to_ms
 from controller.domain.decision import Lane
 from controller.domain.errors import CleaveError, Retryable
+from controller.postgres.listener import Listener
+from controller.postgres.notification import Notification
 from controller.repeating import Repeating
 from controller.services.worker.agenda import Agenda, Firing
 from controller.services.worker.sensors import Sensor, everything
 from controller.services.worker.work import NOTHING, Work
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
-from controller.store.postgres.notifications import Listener, Notification
 from controller.store.shards import Shards
 
 log = telemetry.get_logger(__name__)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.domain import entry_buckets, load_window, reshape
+from controller.domain.counter_rates import CounterSample
 from controller.domain.decision import Lane, Merge, RefusalReason, Split
 from controller.domain.errors import (
     CleaveError,
@@ -24,10 +25,11 @@ from controller.domain.errors import (
 from controller.domain.evaluator import decide
 from controller.domain.hash_range import FULL_RANGE, MAX_HASH, RING_SIZE, HashRange
 from controller.domain.layout import SegmentLayout
-from controller.domain.load import CounterSample, LoadRecord, LoadStats, next_record, rates_from_counters
+from controller.domain.load import LoadRecord, LoadStats, next_record
 from controller.domain.policy import AutoScalePolicy, PolicyOverride, violations
 from controller.domain.segment import Segment, parse_segment_descriptor
 from controller.domain.situation import LiveReshape, Situation
+from tests.support.counters import rates_from_counters
 from tests.support.drawn import cases
 from tests.unit.domain.situations import NOW, SHARED, record, situations, topic
 

@@ -11,7 +11,7 @@ import pytest
 from controller.domain.assignment import SegmentBucket
 from controller.domain.bucket_ownership import BucketOwner
 from controller.domain.hash_range import HashRange
-from controller.services.consumer_sessions.presence import Presence
+from controller.services.consumer_sessions.connection_state import Presence
 from controller.services.consumer_sessions.requests import PushedAssignment
 from controller.services.consumer_sessions.sessions import SubscriptionSessions
 from controller.services.consumer_sessions.settlement import Settlement

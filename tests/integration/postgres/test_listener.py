@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from controller.domain.errors import StoreUnavailable
-from controller.store.postgres.notifications import Listener, Notification
+from controller.postgres.listener import Listener
+from controller.postgres.notification import Notification
 from tests.support.store_driver import StoreDriver
 
 LONG = 60.0

@@ -1,8 +1,8 @@
-"""The aggregation's twin in PostgreSQL: the same rates and records without Java, and the Spark job's test oracle.
+"""Rates of segments, computed by PostgreSQL where there is no Java.
 
-Samples and baseline are copied into temporary tables of the loader's own session; no control table is touched.
-Written apart from the Spark SQL, as plainly as PostgreSQL allows, so that an error in one shows against the other.
-Meant for small fleets and for tests: some seconds for a million samples.
+Samples are copied into temporary tables of the loader's own session; no control table is touched. The rule is
+`domain.counter_rates.judge_counters`; tests compare these statements with it. Meant for small fleets and for tests: some seconds for a
+million samples.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import Connection, text
 
+from controller.domain.counter_rates import BESIDE, LONGEST_SOURCE
+from controller.domain.counter_rates import for_each_metric as _each
 from controller.domain.key_counts import PRODUCERS, SEGMENT_MESSAGES
 from controller.domain.key_sketch import MOST_BINS
-from controller.domain.load import BESIDE, FLOOR_FRACTION, LONGEST_SOURCE, METRICS
 from controller.domain.load_window import LoadWindow
-from controller.store.load.records import CHANGE_SCHEMA, HEARD_SCHEMA, SKETCH_SCHEMA, Baseline
+from controller.store.load.records import HEARD_SCHEMA, SKETCH_SCHEMA
 from controller.store.postgres.arrow_copy import copy_in, copy_out
 
 COLUMNS = (
@@ -36,21 +37,9 @@ COLUMNS = (
 KEY_COUNT_COLUMNS = ("topic_id", "segment_id", "source", "instant", "producers", "bins")
 """What is read of a count of keys."""
 
-_COUNTERS = ("msg_in", "byte_in", "msg_out", "byte_out")
-
-
-def _each(template: str, separator: str = ", ") -> str:
-    return separator.join(template.format(m=m, c=c) for m, c in zip(METRICS, _COUNTERS, strict=True))
-
 
 _SAMPLE = f"""topic_id bigint, segment_id bigint, source text COLLATE "C", reader text COLLATE "C", instant_ms bigint,
     {_each("{c} bigint")}"""
-_RECORD = f"""topic_id bigint, segment_id bigint, {_each("{m} float8")}, source text COLLATE "C",
-    modified_at_ms bigint, cold_since_ms bigint, silent_since_ms bigint, row_version bigint"""
-_THRESHOLD = (
-    f"topic_id bigint, {_each('split_{m} float8')}, {_each('merge_{m} float8')}, load_change_threshold float8,"
-    " strict_pulsar boolean"
-)
 
 _NAMED = f"length({{name}}) <= {LONGEST_SOURCE} AND strpos({{name}}, U&'\\FFFD') = 0"
 _SOUND = f"""
@@ -59,10 +48,10 @@ _SOUND = f"""
 """Condition for a valid row, as SOUND of the Spark job."""
 
 _RATES = f"""
-CREATE TEMPORARY TABLE twin_rate ON COMMIT DROP AS
+CREATE TEMPORARY TABLE run_rate ON COMMIT DROP AS
 WITH sample AS (
   SELECT topic_id, segment_id, reader, source, instant_ms, {_each("max({c}) AS {c}")}
-    FROM twin_sample
+    FROM run_sample
    WHERE instant_ms > :read_from_ms AND instant_ms <= :end_ms AND {_SOUND}
    GROUP BY topic_id, segment_id, reader, source, instant_ms
 ), pair AS (
@@ -95,60 +84,18 @@ SELECT DISTINCT ON (topic_id, segment_id)
 """  # noqa: S608  # our own names only
 
 _HEARD = f"""
-CREATE TEMPORARY TABLE twin_heard ON COMMIT DROP AS
+CREATE TEMPORARY TABLE run_heard ON COMMIT DROP AS
 SELECT source, max(instant_ms) FILTER (WHERE {_SOUND}) AS observed_at_ms, count(*) FILTER (WHERE NOT ({_SOUND})) AS set_aside,
        max(topic_id) FILTER (WHERE NOT ({_SOUND})) AS topic_id
-  FROM twin_sample
+  FROM run_sample
  WHERE instant_ms > :start_ms AND instant_ms <= :end_ms GROUP BY source
 """  # noqa: S608  # our own names only
 
-_METRIC_ROWS = _each("(r.{m}, p.{m}, t.split_{m}, t.merge_{m})")
-
-_CHANGES = f"""
-CREATE TEMPORARY TABLE twin_change ON COMMIT DROP AS
-WITH known AS (
-  SELECT * FROM twin_rate WHERE covered_ms > 0
-), previous AS (
-  SELECT l.*, coalesce(l.silent_since_ms, o.observed_at_ms, l.modified_at_ms) AS observed_at_ms
-    FROM twin_record l LEFT JOIN twin_source o USING (source)
-), observed AS (
-  SELECT r.topic_id, r.segment_id, {_each("CASE WHEN news THEN r.{m} ELSE p.{m} END AS {m}")}, r.source,
-         CASE WHEN news THEN r.observed_at_ms ELSE p.modified_at_ms END AS modified_at_ms,
-         CASE WHEN is_cold AND was_cold AND p.cold_since_ms IS NOT NULL THEN p.cold_since_ms
-              WHEN is_cold THEN r.observed_at_ms END AS cold_since_ms,
-         CAST(NULL AS bigint) AS silent_since_ms, coalesce(p.row_version, 0) AS seen_row_version,
-         news OR p.silent_since_ms IS NOT NULL OR r.source <> p.source AS must_write, p.cold_since_ms AS cold_was_ms
-    FROM known r
-    JOIN twin_threshold t USING (topic_id)
-    LEFT JOIN previous p USING (topic_id, segment_id)
-   CROSS JOIN LATERAL (
-         SELECT bool_and(now < merge_at) AS is_cold, bool_and(was < merge_at) AS was_cold,
-                p.topic_id IS NULL OR bool_or(
-                    CASE WHEN t.strict_pulsar THEN moved
-                         ELSE (now > split_at) <> (was > split_at) OR (now < merge_at) <> (was < merge_at)
-                              OR (abs(now - was) > :floor * merge_at AND moved) END) AS news
-           FROM (VALUES {_METRIC_ROWS}) AS metric (now, was, split_at, merge_at)
-          CROSS JOIN LATERAL (
-                SELECT CASE WHEN was = 0 THEN now <> 0
-                            ELSE abs(now - was) / was > t.load_change_threshold END AS moved) m) verdict
-   WHERE p.topic_id IS NULL OR p.observed_at_ms <= r.observed_at_ms
-)
-SELECT {", ".join(CHANGE_SCHEMA.names)} FROM observed WHERE must_write OR cold_since_ms IS DISTINCT FROM cold_was_ms
- UNION ALL
-SELECT topic_id, segment_id, {_each("{m}")}, source, modified_at_ms, cold_since_ms,
-       least(observed_at_ms, :start_ms), row_version
-  FROM previous p
- WHERE silent_since_ms IS NULL
-   AND source IN (SELECT source FROM twin_heard WHERE observed_at_ms IS NOT NULL) AND topic_id IN (SELECT topic_id FROM twin_threshold)
-   AND NOT EXISTS (SELECT FROM known r WHERE (r.topic_id, r.segment_id) = (p.topic_id, p.segment_id))
-"""  # noqa: S608  # our own names only
-
-
 _SKETCHES = f"""
-CREATE TEMPORARY TABLE twin_sketch ON COMMIT DROP AS
+CREATE TEMPORARY TABLE run_sketch ON COMMIT DROP AS
 WITH told AS (
   SELECT c.*, coalesce(producers BETWEEN 0 AND {PRODUCERS} AND sound, false) AS is_sound
-    FROM twin_key_count c
+    FROM run_key_count c
    CROSS JOIN LATERAL (
          SELECT count(*) BETWEEN 1 AND {MOST_BINS} AND min(one) >= 0 AND sum(CAST(one AS float8)) <= {SEGMENT_MESSAGES} AS sound
            FROM unnest(bins) AS one) s
@@ -176,40 +123,31 @@ def aggregate(
     tx: Connection,
     samples: Iterable[pa.RecordBatch],
     window: LoadWindow,
-    baseline: Baseline,
     rates: pa.Schema,
-) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """Rates in the schema `rates`, records to write, and sources as HEARD_SCHEMA; `samples` have COLUMNS."""
+) -> tuple[pa.Table, pa.Table]:
+    """Rates in the schema `rates`, and sources as HEARD_SCHEMA; `samples` have COLUMNS."""
     instants = {
         "read_from_ms": window.read_from_ms,
         "start_ms": window.start_ms,
         "end_ms": window.end_ms,
         "length_ms": window.length_ms,
     }
-    _load(tx, "twin_sample", _SAMPLE, (_in_ms(batch, COLUMNS) for batch in samples))
-    _load(tx, "twin_record", _RECORD, baseline.records.to_batches())
-    _load(tx, "twin_source", 'source text COLLATE "C", observed_at_ms bigint', baseline.sources.to_batches())
-    _load(tx, "twin_threshold", _THRESHOLD, baseline.thresholds.to_batches())
-    for statement in (_RATES, _HEARD, "ANALYZE twin_rate", "ANALYZE twin_record", _CHANGES):
-        names = {name for name in (*instants, "floor") if f":{name}" in statement}
-        tx.execute(text(statement), {n: FLOOR_FRACTION if n == "floor" else instants[n] for n in names})
-    found = (
-        _fetch(tx, "twin_rate", rates),
-        _fetch(tx, "twin_change", CHANGE_SCHEMA),
-        _fetch(tx, "twin_heard", HEARD_SCHEMA),
-    )
-    tables = ("sample", "record", "source", "threshold", "rate", "heard", "change")
-    tx.execute(text("DROP TABLE " + ", ".join(f"twin_{table}" for table in tables)))
+    _load(tx, "run_sample", _SAMPLE, (_in_ms(batch, COLUMNS) for batch in samples))
+    for statement in (_RATES, _HEARD):
+        names = {name for name in instants if f":{name}" in statement}
+        tx.execute(text(statement), {name: instants[name] for name in names})
+    found = _fetch(tx, "run_rate", rates), _fetch(tx, "run_heard", HEARD_SCHEMA)
+    tx.execute(text("DROP TABLE run_sample, run_rate, run_heard"))
     return found
 
 
 def add_up(tx: Connection, counts: Iterable[pa.RecordBatch], since_ms: int, until_ms: int) -> pa.Table:
     """Counts of keys whose instants lie in (since, until], added up for each segment, as SKETCH_SCHEMA; they have KEY_COUNT_COLUMNS."""
     columns = 'topic_id bigint, segment_id bigint, source text COLLATE "C", instant_ms bigint, producers bigint, bins bigint[]'
-    _load(tx, "twin_key_count", columns, (_in_ms(batch, KEY_COUNT_COLUMNS) for batch in counts))
+    _load(tx, "run_key_count", columns, (_in_ms(batch, KEY_COUNT_COLUMNS) for batch in counts))
     tx.execute(text(_SKETCHES), {"since_ms": since_ms, "until_ms": until_ms})
-    found = _fetch(tx, "twin_sketch", SKETCH_SCHEMA)
-    tx.execute(text("DROP TABLE twin_key_count, twin_sketch"))
+    found = _fetch(tx, "run_sketch", SKETCH_SCHEMA)
+    tx.execute(text("DROP TABLE run_key_count, run_sketch"))
     return found
 
 

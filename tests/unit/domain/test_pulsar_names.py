@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from controller.bundles.domain.ring.topic_name import (
+from controller.domain.errors import InvalidInput
+from controller.domain.pulsar_names import (
     canonical_topic_name,
     checked_namespace,
     namespace_of,
     partitioned_topic_of,
 )
-from controller.domain.errors import InvalidInput
 
 
 @pytest.mark.parametrize(

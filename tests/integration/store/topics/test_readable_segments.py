@@ -1,7 +1,8 @@
 """What a subscription has to read, against the whole layout: the leader is given little of it, and nothing may be missing.
 
 Random histories of reshapes, marks, marks taken back, prunes and subscriptions that come and go; after each act the
-answer is compared with the one that all segments and all marks would give.
+answers of `to_read`, `front` and the view `inspect.assignments` are compared with the one that the rule
+`domain.assignment.candidates` gives for all segments and all marks.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from functools import partial
 
 import pytest
 
-from controller.domain.assignment import SegmentBucket, candidates
+from controller.domain.assignment import SegmentBucket
 from controller.domain.bucket_ownership import OwnerChanges
+from controller.domain.drain_barrier import candidates
 from controller.domain.hash_range import FULL_RANGE
 from controller.domain.reshape import plan_merge, plan_rebucket
 from controller.store.journal import topic_intents
 from controller.store.topics import bucket_owners, drains, subscriptions
 from controller.store.topics.bucket_owners import SubscriptionKey
+from controller.store.topics.readable_segments import front, to_read
 from controller.store.topics.subscriptions import SubscriptionKind
-from controller.store.topics.to_read import front, to_read
 from tests.support.drawn import cases
 from tests.support.store_driver import StoreDriver, request
 
@@ -130,6 +132,16 @@ def test_a_subscription_is_shown_all_that_it_has_to_read(driver: StoreDriver, se
             unread = {i for i, one in whole.segments.items() if not one.is_active} - drained
             assert sorted(now.found.layout.segments) == sorted(set(expected) - history.heirs_of(unread))
             assert not now.waiting
+            assert sorted(shown_readable(driver, history.topic_id, name)) == sorted(expected)
+
+
+def shown_readable(driver: StoreDriver, topic_id: int, subscription: str) -> list[int]:
+    """What people see of the drain barrier."""
+    statement = """SELECT segment_id FROM inspect.assignments
+                    WHERE topic_id = :topic_id AND subscription = :subscription AND barrier = 'readable'"""
+    return [
+        segment_id for (segment_id,) in driver.sql(statement, topic_id=topic_id, subscription=subscription)
+    ]
 
 
 def test_what_everybody_has_read_is_shown_to_nobody(driver: StoreDriver) -> None:

@@ -71,7 +71,7 @@ _FRONT = f"""
 @dataclass(frozen=True, slots=True)
 class ToRead:
     """`drained` names those of the layout's segments that the subscription has finished. A segment that is not there is read to
-    its end or pruned. `parents_block` and `drain_consumers` are the subscription's, see `domain.assignment`.
+    its end or pruned. `parents_block` and `drain_consumers` are the subscription's, see `domain.drain_barrier` and `domain.assignment`.
     """
 
     layout: SegmentLayout

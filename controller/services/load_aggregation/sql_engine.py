@@ -1,6 +1,4 @@
-"""The aggregation as SQL in PostgreSQL (`store/load/twin.py`): used where Spark cannot run, and each run logs a
-warning.
-"""
+"""Computes the rates of a run in PostgreSQL (`store/load/sql_rates.py`), where Spark cannot run. Each run logs a warning."""
 
 from __future__ import annotations
 
@@ -9,14 +7,13 @@ from controller.domain.load_window import LoadWindow
 from controller.landing.history import Scratch
 from controller.landing.schemas import RATE_SCHEMA
 from controller.services.load_aggregation.landed import Landed
-from controller.store.load import twin as load_twin
-from controller.store.load.records import RECORD_SCHEMA, SOURCE_SCHEMA, THRESHOLD_SCHEMA, Baseline
+from controller.store.load import sql_rates
 from controller.store.postgres.engine import Store
 
 log = telemetry.get_logger(__name__)
 
 
-class SqlTwinEngine:
+class SqlEngine:
     """Computes a run in temporary tables of the loader's session. The memory of this process stays bounded; the
     database does the work.
     """
@@ -32,19 +29,12 @@ class SqlTwinEngine:
         log.warning(
             "aggregating in PostgreSQL instead of Spark; install Java and set SPARK_MASTER for large fleets"
         )
-        baseline = Baseline(
-            None,
-            scratch.read("records", RECORD_SCHEMA),
-            scratch.read("sources", SOURCE_SCHEMA),
-            scratch.read("thresholds", THRESHOLD_SCHEMA),
-        )
-        samples = landed.area.batches(landed.files, load_twin.COLUMNS)
+        samples = landed.area.batches(landed.files, sql_rates.COLUMNS)
         with self._store.transaction() as tx:
-            rates, changes, heard = load_twin.aggregate(tx, samples, window, baseline, RATE_SCHEMA)
+            rates, heard = sql_rates.aggregate(tx, samples, window, RATE_SCHEMA)
             if (counted := landed.counted) is not None:
-                counts = counted.area.batches(counted.files, load_twin.KEY_COUNT_COLUMNS)
-                sketches = load_twin.add_up(tx, counts, counted.since_ms, counted.until_ms)
+                counts = counted.area.batches(counted.files, sql_rates.KEY_COUNT_COLUMNS)
+                sketches = sql_rates.add_up(tx, counts, counted.since_ms, counted.until_ms)
                 scratch.write("sketches", sketches)
         scratch.write("rates", rates.cast(RATE_SCHEMA))
-        scratch.write("changes", changes)
         scratch.write("heard", heard)

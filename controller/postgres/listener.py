@@ -1,7 +1,7 @@
-"""Listener: blocks until PostgreSQL notifies, an instant passes, or somebody interrupts.
+"""Listener: blocks until PostgreSQL notifies, a time passes, or a thread interrupts.
 
-A notification is a doorbell, never the truth: those sent while nobody listened are lost. So every new connection,
-the first one included, begins with a synthetic `resync`, upon which the caller looks at everything. One thread
+A notification only says that the tables should be read. Notifications sent while no connection listens are lost. So every new connection,
+the first one included, begins with a synthetic `resync`, upon which the caller reads everything. One thread
 waits; `interrupt` may be called from any thread and from signal handlers. A server that is frozen or that vanished
 sends nothing, so a listener that heard nothing for `SILENT_SECONDS` asks the server for an answer.
 
@@ -47,8 +47,6 @@ from controller.forks import Renewed
 from controller.postgres.address import DatabaseAddress
 from controller.postgres.connection import ANSWER_SECONDS, SILENT_SECONDS, WatchedConnection, connect
 from controller.postgres.notification import RESYNC, Notification
-
-__all__ = ["Listener", "Notification"]
 
 log = telemetry.get_logger(__name__)
 
@@ -104,13 +102,19 @@ class Listener(Renewed):
             try:
                 arrived = self._poll(self._connection, deadline)
             except psycopg2.Error:
-                self._disconnect()
+                self.disconnect()
                 self._connect()
                 return [Notification(RESYNC, "")]
             if arrived is not None:
                 return arrived
             if time.monotonic() >= deadline:
                 return []
+
+    def disconnect(self) -> None:
+        """End the connection. The next `wait` connects again and begins with the resync. For the waiting thread."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def interrupt(self) -> None:
         """Make the present or the next `wait` return at once; after `close` nothing happens."""
@@ -128,7 +132,7 @@ class Listener(Renewed):
             if self._closed:
                 return
             self._closed = True
-            self._disconnect()
+            self.disconnect()
             os.close(self._wake_read)
             os.close(self._wake_write)
 
@@ -172,11 +176,6 @@ class Listener(Renewed):
         except psycopg2.Error as error:  # a standby refuses LISTEN
             raise StoreUnavailable(f"PostgreSQL is away: {error}", RECONNECT_SECONDS) from error
         self._connection, self._heard_at = live, time.monotonic()
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
 
 def _ignore(illegible: Sequence[Notification]) -> None:

@@ -26,14 +26,12 @@ class SparkEngine:
         self._master, self._conf = master, conf
 
     def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
-        """See `Engine.compute`. The executors write the rates; what changed comes back as Arrow."""
+        """See `Engine.compute`. The executors write the rates."""
         from spark_jobs.run_load_aggregation import add_up, compute
         from spark_jobs.session import with_session
 
         def run(spark: SparkSession) -> None:
-            changes, heard = compute(spark, landed.area.urls(landed.files), scratch.url, window)
-            scratch.write("changes", changes.toArrow())
-            scratch.write("heard", heard)
+            scratch.write("heard", compute(spark, landed.area.urls(landed.files), scratch.url, window))
             if (counted := landed.counted) is not None:
                 urls = counted.area.urls(counted.files)
                 scratch.write("sketches", add_up(spark, urls, counted.since_ms, counted.until_ms))
