@@ -16,6 +16,16 @@ SegmentId = Annotated[int, Field(ge=0, le=MOST, description="Id of the segment."
 class ListLayoutChanges(TopicQuestion):
     """List a topic's layouts: what happened in each epoch, who wanted it and why, newest first."""
 
+    epoch: list[Annotated[int, Field(ge=0, le=MOST)]] | None = Field(
+        None, max_length=1000, description="Only these epochs."
+    )
+
+
+class ListSegments(TopicQuestion):
+    """List every segment that a topic ever had, pruned segments included, with its parents and children."""
+
+    segment_id: list[SegmentId] | None = Field(None, max_length=10_000, description="Only these segments.")
+
 
 class ShowLineage(TopicQuestion):
     """List everything that a segment came from and everything that came from it, ancestors first, pruned segments included."""
@@ -25,6 +35,8 @@ class ShowLineage(TopicQuestion):
 
 class ListLoad(TopicQuestion):
     """List the latest load of each ACTIVE segment beside the thresholds in force."""
+
+    segment_id: SegmentId | None = Field(None, description="Only this segment.", examples=[0])
 
 
 class ListLoadHistory(TopicQuestion):
@@ -45,9 +57,18 @@ LIST_LAYOUT_CHANGES = Question(
     "inspect.layout_changes",
     ListLayoutChanges,
     {"epoch": int},
-    {"topic": "topic_id = :topic_id"},
+    {"topic": "topic_id = :topic_id", "epoch": "epoch = ANY (CAST(:epoch AS bigint[]))"},
     descending=True,
     table=("epoch", "committed_at", "kind", "sealed", "created", "pruned", "origin", "actor", "reason"),
+)
+LIST_SEGMENTS = Question(
+    "history segments",
+    "/topics/{topic}/segments",
+    "inspect.segments",
+    ListSegments,
+    {"segment_id": int},
+    {"topic": "topic_id = :topic_id", "segment_id": "segment_id = ANY (CAST(:segment_id AS bigint[]))"},
+    table=("segment_id", "hash_range", "state", "parents", "children", "created_at", "sealed_at"),
 )
 SHOW_LINEAGE = Question(
     "history lineage",
@@ -65,7 +86,7 @@ LIST_LOAD = Question(
     "inspect.load_now",
     ListLoad,
     {"segment_id": int},
-    {"topic": "topic_id = :topic_id"},
+    {"topic": "topic_id = :topic_id", "segment_id": "segment_id = :segment_id"},
     table=(
         "segment_id",
         "hash_range",
@@ -101,4 +122,11 @@ LIST_HOT_KEYS = Question(
     default_limit=10_000,
     is_command=False,
 )
-QUESTIONS = (LIST_LAYOUT_CHANGES, SHOW_LINEAGE, LIST_LOAD, LIST_LOAD_HISTORY, LIST_HOT_KEYS)
+QUESTIONS = (
+    LIST_LAYOUT_CHANGES,
+    LIST_SEGMENTS,
+    SHOW_LINEAGE,
+    LIST_LOAD,
+    LIST_LOAD_HISTORY,
+    LIST_HOT_KEYS,
+)
