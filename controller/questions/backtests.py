@@ -168,10 +168,8 @@ class ShowBacktest(QuestionRequest):
     run_id: RunId
 
 
-class ListBacktestResults(QuestionRequest):
+class ListBacktestResults(ShowBacktest):
     """List the cost of each policy on each load."""
-
-    run_id: RunId
 
 
 class BacktestDocument(Document):

@@ -12,9 +12,8 @@ from controller.actions.context import Context
 from controller.actions.fields import SubscriptionName
 from controller.actions.responses import Answer, Row
 from controller.actions.rights import Right
-from controller.questions.question import Question, TopicQuestion
+from controller.questions.question import Question, TopicQuestion, read_statement
 from controller.services import subscription_lag
-from controller.store.postgres import inspection
 from controller.store.topics.inspected import InspectedTopic
 
 _READERS = """
@@ -92,7 +91,7 @@ def show_lag(context: Context, request: ShowLag) -> LagAnswer:
 
 def readers_of(tx: Connection, topic: InspectedTopic, limit: int) -> Sequence[Row]:
     """Return the consumers of a topic, with the entry buckets that each holds; a consumer may hold buckets and be registered no longer."""
-    return inspection.rows(tx, _READERS, topic_id=topic.topic_id, limit=limit)
+    return read_statement(tx, _READERS, topic_id=topic.topic_id, limit=limit)
 
 
 LIST_CONSUMERS = Question(

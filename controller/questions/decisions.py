@@ -72,10 +72,8 @@ class ShowDecision(QuestionRequest):
     decision_id: DecisionId
 
 
-class ShowInputs(QuestionRequest):
+class ShowInputs(ShowDecision):
     """Show the inputs of a decision and its answer, word for word, so that it can be made again elsewhere."""
-
-    decision_id: DecisionId
 
 
 class ListInputs(TopicQuestion):

@@ -11,12 +11,16 @@ from sqlalchemy import Connection
 from controller.actions.action import report
 from controller.actions.context import Context
 from controller.actions.responses import Document, InstantRow
-from controller.domain.whole_numbers import plain_number
 from controller.questions.decisions import LIST_REFUSALS_OF_TOPIC
 from controller.questions.operations import LIST_OPERATIONS
-from controller.questions.question import QuestionRequest, TopicQuestion, read_answers, read_view
+from controller.questions.question import (
+    QuestionRequest,
+    TopicQuestion,
+    read_answers,
+    read_statement,
+    read_view,
+)
 from controller.questions.subscriptions import LIST_SUBSCRIPTIONS
-from controller.store.postgres import inspection
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.snapshots import snapshot
 from controller.store.topics import inspected
@@ -111,7 +115,7 @@ def fleet_topics(
     tx: Connection, request: ShowFleet, *, sums: bool = False
 ) -> tuple[dict[str, Any], list[InstantRow]]:
     """Return sums over the fleet (over the topics that are found, without `sums`), and at most `limit` topics."""
-    rows = [_plain(row) for row in inspection.rows(tx, _FLEET, **request.model_dump(), sums=sums)]
+    rows = read_statement(tx, _FLEET, **request.model_dump(), sums=sums)
     of_all = [row.pop("sums") for row in rows]
     return of_all[0], [row for row in rows if row["topic"] is not None]
 
@@ -151,11 +155,7 @@ def fleet_topic(tx: Connection, topic: inspected.InspectedTopic) -> InstantRow:
 
 def active_segments(tx: Connection, topic: inspected.InspectedTopic) -> list[InstantRow]:
     """Return the ACTIVE segments with their load and hottest part, in the order of their ranges."""
-    return [_plain(row) for row in inspection.rows(tx, _SEGMENTS, topic_id=topic.topic_id)]
-
-
-def _plain(row: InstantRow) -> InstantRow:
-    return {name: plain_number(value) for name, value in row.items()}
+    return read_statement(tx, _SEGMENTS, topic_id=topic.topic_id)
 
 
 SHOW_FLEET = report("topics fleet", "/fleet", ShowFleet, FleetAnswer, show_fleet, is_command=False)

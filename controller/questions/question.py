@@ -318,7 +318,12 @@ def read_view(
     where = " AND ".join(f"({condition})" for condition in conditions) or "true"
     ordered = f" ORDER BY {order}" if order else ""
     statement = f"SELECT {columns} FROM {view} AS answer WHERE {where}{ordered} LIMIT :limit"  # noqa: S608
-    rows = inspection.rows(tx, statement, **values, limit=limit)
+    return read_statement(tx, statement, **values, limit=limit)
+
+
+def read_statement(tx: Connection, statement: str, **values: object) -> list[Row]:
+    """Return the rows of a statement that joins or aggregates views, with numbers as JSON has them."""
+    rows = inspection.rows(tx, statement, **values)
     return [{name: plain_number(value) for name, value in row.items()} for row in rows]
 
 

@@ -27,9 +27,9 @@ from controller.entrypoints.commands.options import AsJson
 from controller.entrypoints.output import emit, rows_table
 from controller.questions import health
 from controller.questions.question import Row, read_view
-from controller.store.postgres import migrations, server_checks
-from controller.store.postgres.engine import Store, is_pooled
-from controller.store.postgres.server_checks import Login
+from controller.store.postgres import migrations, public_rights
+from controller.store.postgres.engine import Store, is_pooled, server_version
+from controller.store.postgres.public_rights import Login
 from controller.system_java import NO_SPARK, system_java_home
 from controller.system_java import OLDEST as OLDEST_JAVA
 
@@ -104,7 +104,7 @@ def database(cleave: Application) -> str:
     """Return the server's version and whether a pooler is in between. Raises Terminal for a version that is too old."""
     with cleave.store.transaction() as tx:
         between = ", through a pooler that keeps sessions" if is_pooled(tx) else ""
-        number, version = server_checks.version(tx)
+        number, version = server_version(tx)
     if number < OLDEST_POSTGRES:
         raise Terminal(
             f"PostgreSQL {version} at {cleave.settings.database_label}: Cleave needs 15 or newer; upgrade the server"
@@ -126,7 +126,7 @@ def schema(cleave: Application) -> str:
 def role(cleave: Application) -> str:
     """What the login may do. Raises Note where that is less or more than the controller's work takes."""
     with cleave.store.transaction() as tx:
-        login = server_checks.login(tx)
+        login = public_rights.login(tx)
     if "cleave_inspector" in login.roles and "cleave_controller" not in login.roles:
         raise Note(
             f"user {login.user} is in role cleave_inspector: enough for commands that only read; the worker, the "
@@ -149,7 +149,7 @@ def _loader_role(cleave: Application) -> str:
     )
     try:
         with loader.transaction() as tx:
-            login = server_checks.login(tx)
+            login = public_rights.login(tx)
     finally:
         loader.dispose()
     return _demand_role(login, "cleave_spark_loader", "loader_url")
@@ -208,9 +208,8 @@ def _stuck_operations(cleave: Application) -> str:
 def _writes(cleave: Application) -> str:
     """Whether the database takes writes: its disk has room, and its server is no standby."""
     with cleave.store.transaction() as tx:
-        if not server_checks.may_write_temporary(tx):
+        if not public_rights.write_temporary(tx):
             raise Note("not checked: this login may create no temporary table")
-        server_checks.write_temporary(tx)
     return "a megabyte was written and removed"
 
 

@@ -15,7 +15,6 @@ from controller.entrypoints.tasks.actions import form_of, perform_form
 from controller.entrypoints.tasks.backtest import loads_of
 from controller.entrypoints.tasks.forms import BacktestForm
 from controller.questions import backtest_requests
-from controller.questions.load_figures import recorded_load
 from controller.questions.policies import LIST_CANDIDATES
 from controller.questions.question import read_answers
 from controller.store.decisions.candidates import CandidateState
@@ -57,7 +56,7 @@ def _backtest(cleave: Application, conf: Conf) -> dict[str, Any]:
     asked = backtest_requests.question(form.policies, weights=form.weights, seeds=form.seeds)
     loads = loads_of(form, datetime.now(UTC))
     with snapshot(cleave.store) as tx:
-        past = recorded_load(tx, loads)
+        past = backtest_requests.recorded_load(tx, loads)
     if not past["records"]:
         nothing = "PostgreSQL has no record of load of that; the run looks at what the landing area keeps, and may find nothing either"
         return {"records": 0, "sentence": nothing}

@@ -12,7 +12,7 @@ from controller.entrypoints.pages import approvals, figures, journal
 from controller.entrypoints.pages.desk import MOST_ROWS
 from controller.questions.consumers import LIST_BUCKETS, readers_of
 from controller.questions.decisions import LIST_DECISIONS, LIST_REFUSALS_OF_TOPIC
-from controller.questions.load_figures import load_records, segments_over_time
+from controller.questions.history import load_records, segments_over_time
 from controller.questions.operations import LIST_OPERATIONS
 from controller.questions.overviews import active_segments, fleet_topic
 from controller.questions.policies import LIST_CANDIDATES

@@ -11,7 +11,6 @@ from fastapi import APIRouter, Body, Path, Query
 from fastapi import Request as HttpRequest
 from fastapi.responses import Response
 from pydantic import Field
-from sqlalchemy import Connection
 
 from controller.dataplane.registry import configured
 from controller.domain.errors import Conflict
@@ -30,13 +29,12 @@ from controller.entrypoints.web.pulsar.documents import (
 from controller.entrypoints.web.pulsar.switch import SWITCHED_ON
 from controller.entrypoints.web.refusals import REFUSALS
 from controller.questions.history import LIST_LOAD
-from controller.questions.question import Row, read_answers
+from controller.questions.question import read_answers
 from controller.questions.subscriptions import LIST_SUBSCRIPTIONS
 from controller.services import segment_admin, topic_admin, topic_adoption
 from controller.services.segment_admin import Planner
 from controller.services.watches.topic_feed import TopicFilter
 from controller.store.topics import inspected, subscriptions, topics
-from controller.store.topics.inspected import InspectedTopic
 from controller.store.topics.published import published_segments
 from controller.store.topics.subscriptions import SubscriptionKind
 
@@ -117,7 +115,7 @@ def delete_scalable_topic(
 
 def _demand_unused(acting: Acting, topic: str) -> None:
     with acting.app.store.transaction() as tx:
-        found = _live_subscriptions(tx, inspected.find_topic(tx, topic))
+        found = read_answers(tx, LIST_SUBSCRIPTIONS, live=True, **inspected.find_topic(tx, topic).key)
     used = [one for one in found if one["consumers"]]
     if used:
         raise Conflict(
@@ -138,13 +136,9 @@ def get_scalable_topic_stats(acting: AtDesk, topic: Topic) -> dict[str, Any]:
             found.layout,
             found.backing_topics,
             read_answers(tx, LIST_LOAD, **named.key),
-            _live_subscriptions(tx, named),
+            read_answers(tx, LIST_SUBSCRIPTIONS, live=True, **named.key),
             inspected.effective_policy(tx, named),
         )
-
-
-def _live_subscriptions(tx: Connection, topic: InspectedTopic) -> list[Row]:
-    return [one for one in read_answers(tx, LIST_SUBSCRIPTIONS, **topic.key) if one["state"] == "live"]
 
 
 @router.get(_TOPIC + "/segments/{segment_id}/stats", dependencies=[READ], response_model=OneSegmentStats)
