@@ -19,10 +19,9 @@ from controller.questions.question import (
     Question,
     QuestionRequest,
     Row,
-    Since,
+    SpanFilter,
     TopicFilter,
     TopicQuestion,
-    Until,
 )
 
 DecisionId = Annotated[int, Field(ge=0, le=MOST, description="Id of the decision.", examples=[42])]
@@ -40,7 +39,7 @@ _REFUSAL_KEYS = {
 _REFUSAL_TABLE = ("topic", "lane", "segment_id", "other_id", "reason", "how_far", "not_before")
 
 
-class ListDecisions(TopicFilter):
+class ListDecisions(TopicFilter, SpanFilter):
     """List decisions of the ledger with their refusals, newest first."""
 
     find: Find = None
@@ -57,8 +56,6 @@ class ListDecisions(TopicFilter):
         description="Only decisions with this in `decided_by`.",
         examples=["worker"],
     )
-    since: Since = None
-    until: Until = None
     run: DagRun = None
 
 
@@ -76,11 +73,8 @@ class ShowInputs(ShowDecision):
     """Show the inputs of a decision and its answer, word for word, so that it can be made again elsewhere."""
 
 
-class ListInputs(TopicQuestion):
+class ListInputs(TopicQuestion, SpanFilter):
     """List the inputs of a topic's decisions and their answers, in the order of the decisions."""
-
-    since: Since = None
-    until: Until = None
 
 
 class ListRefusals(TopicFilter):

@@ -10,7 +10,7 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from controller.domain.whole_numbers import MOST
-from controller.questions.question import Question, Row, Since, TopicQuestion, Until, read_statement
+from controller.questions.question import Question, Row, SpanFilter, TopicQuestion, read_statement
 
 SegmentId = Annotated[int, Field(ge=0, le=MOST, description="Id of the segment.", examples=[0])]
 
@@ -79,12 +79,10 @@ class ListLoad(TopicQuestion):
     segment_id: SegmentId | None = Field(None, description="Only this segment.", examples=[0])
 
 
-class ListLoadHistory(TopicQuestion):
+class ListLoadHistory(TopicQuestion, SpanFilter):
     """List load records as they were written, newest first."""
 
     segment_id: SegmentId | None = Field(None, description="Only this segment.", examples=[0])
-    since: Since = None
-    until: Until = None
 
 
 class ListHotKeys(TopicQuestion):

@@ -56,10 +56,6 @@ class ListSteps(ShowOperation):
     """List the steps that runners made for an operation, in their order."""
 
 
-class ListSealedLoad(ShowOperation):
-    """List the load of each segment that an operation seals, as it was known when the operation was requested."""
-
-
 LIST_OPERATIONS = Question(
     "operations",
     "/operations",
@@ -111,14 +107,4 @@ LIST_STEPS = Question(
     {"sequence": int},
     {"operation_id": "operation_id = :operation_id"},
 )
-LIST_SEALED_LOAD = Question(
-    "operations loads",
-    "/operations/{operation_id}/loads",
-    "inspect.operation_loads",
-    ListSealedLoad,
-    {"segment_id": int},
-    {"operation_id": "operation_id = :operation_id"},
-    default_limit=10_000,
-    is_command=False,
-)
-QUESTIONS = (LIST_OPERATIONS, SHOW_OPERATION, LIST_STEPS, LIST_SEALED_LOAD)
+QUESTIONS = (LIST_OPERATIONS, SHOW_OPERATION, LIST_STEPS)

@@ -15,6 +15,7 @@ from controller.questions.decisions import LIST_REFUSALS_OF_TOPIC
 from controller.questions.operations import LIST_OPERATIONS
 from controller.questions.question import (
     QuestionRequest,
+    Row,
     TopicQuestion,
     read_answers,
     read_statement,
@@ -145,6 +146,16 @@ def read_overview(tx: Connection, request: ShowOverview) -> OverviewAnswer:
         refusals=read_answers(tx, LIST_REFUSALS_OF_TOPIC, _REFUSALS, **found.key),
         subscriptions=read_answers(tx, LIST_SUBSCRIPTIONS, _SUBSCRIPTIONS, **found.key),
     )
+
+
+def live_workers(tx: Connection) -> list[Row]:
+    """Return the leases of the workers that are up, by name."""
+    return read_view(tx, "inspect.leases", "starts_with(name, 'worker/')", "live", order="name")
+
+
+def last_load_run(tx: Connection) -> Row | None:
+    """Return the newest run of the aggregation of load; None before the first."""
+    return next(iter(read_view(tx, "inspect.load_runs", order="window_end DESC", limit=1)), None)
 
 
 def fleet_topic(tx: Connection, topic: inspected.InspectedTopic) -> InstantRow:

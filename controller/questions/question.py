@@ -169,6 +169,13 @@ class TopicFilter(QuestionRequest):
     )
 
 
+class SpanFilter(QuestionRequest):
+    """A question about a span of time."""
+
+    since: Since = None
+    until: Until = None
+
+
 class TopicQuestion(QuestionRequest):
     """A question about one topic."""
 
@@ -254,8 +261,9 @@ def read_page(
     """Return one page of answers. Raises TopicNotFound, InvalidInput for a page that is none, NotFound for a row that is none."""
     values = request.model_dump(exclude_none=True)
     bound = values | _topic_values(tx, question, values.get("topic"))
-    conditions, after = _conditions(question, values), _after(question, page)
-    keys = [*question.keys]
+    conditions, keys = _conditions(question, values), [*question.keys]
+    last = [] if page is None else read_keys(page, [*question.keys.values()])
+    after = {f"after_{place}": key for place, key in enumerate(last)}
     if after:
         places = ", ".join(f":{name}" for name in after)
         conditions.append(f"({', '.join(keys)}) {'<' if question.descending else '>'} ({places})")
@@ -342,17 +350,10 @@ def read_rows(
         left = None if left is None else left - size
 
 
-def _demand_span(values: Mapping[str, Any]) -> None:
-    since, until = values.get("since"), values.get("until")
-    if since is not None and until is not None:
-        demand_span(since, until)
-
-
 def _demand_rows(question: Question, values: Mapping[str, Any]) -> None:
     """Raise NotFound where no row is an error: the fields that the error names are given."""
-    if question.missing is None:
-        return
-    if all(values.get(name) is not None for name in re.findall(r"{(\w+)}", question.missing)):
+    named = re.findall(r"{(\w+)}", question.missing or "")
+    if question.missing and all(values.get(name) is not None for name in named):
         raise NotFound(question.missing.format_map(values))
 
 
@@ -366,7 +367,9 @@ def _topic_values(tx: Connection, question: Question, topic: str | None) -> dict
 
 def _conditions(question: Question, values: Mapping[str, Any]) -> list[str]:
     """Return the SQL that holds for an answer. Raises InvalidInput where nothing lies between `since` and `until`."""
-    _demand_span(values)
+    since, until = values.get("since"), values.get("until")
+    if since is not None and until is not None:
+        demand_span(since, until)
     given = [sql for name, sql in question.conditions.items() if values.get(name) not in (None, False)]
     return [question.always, *given]
 
@@ -377,8 +380,3 @@ def _presented(tx: Connection, question: Question, rows: Sequence[Row]) -> list[
         return answers
     now = database_now(tx)
     return [question.present(answer, now) for answer in answers]
-
-
-def _after(question: Question, page: str | None) -> dict[str, Any]:
-    keys = [] if page is None else read_keys(page, [*question.keys.values()])
-    return {f"after_{place}": key for place, key in enumerate(keys)}

@@ -25,7 +25,7 @@ from controller.entrypoints.commands.checks_in_time import findings_by
 from controller.entrypoints.commands.findings import Finding, Note
 from controller.entrypoints.commands.options import AsJson
 from controller.entrypoints.output import emit, rows_table
-from controller.questions import health
+from controller.questions.overviews import last_load_run, live_workers
 from controller.questions.question import Row, read_view
 from controller.store.postgres import migrations, public_rights
 from controller.store.postgres.engine import Store, is_pooled, server_version
@@ -168,7 +168,7 @@ def _demand_role(login: Login, role: str, setting: str) -> str:
 
 def _workers(cleave: Application) -> str:
     with cleave.store.transaction() as tx:
-        alive = health.live_workers(tx)
+        alive = live_workers(tx)
     if not alive:
         raise Note(
             "no worker is up: Airflow's passes run operations themselves, consumer events wait; start `cleave worker`"
@@ -181,7 +181,7 @@ def _workers(cleave: Application) -> str:
 def _worker_schemas(cleave: Application) -> str:
     """Whether every running worker knows the newest migration. Raises Note where one does not."""
     with cleave.store.transaction() as tx:
-        alive = health.live_workers(tx)
+        alive = live_workers(tx)
         [known] = read_view(
             tx, "inspect.migrations", "name <> 'views'", columns='max(name COLLATE "C") AS newest'
         )
@@ -301,7 +301,7 @@ def _landing(cleave: Application) -> str:
 
 def _load_runs(cleave: Application) -> str:
     with cleave.store.transaction() as tx:
-        newest = health.last_load_run(tx)
+        newest = last_load_run(tx)
     if newest is None:
         raise Note("the load was never aggregated; unpause the DAG cleave_load_aggregation")
     age_seconds, engine = float(newest["age_seconds"]), newest["engine"]

@@ -9,8 +9,7 @@ from sqlalchemy import Connection
 from controller.actions.fields import fill_in
 from controller.entrypoints.pages import approvals
 from controller.entrypoints.pages.desk import MOST_ROWS
-from controller.questions import health
-from controller.questions.overviews import ShowFleet, fleet_topics
+from controller.questions.overviews import ShowFleet, fleet_topics, last_load_run, live_workers
 
 SHOWN = get_args(get_args(ShowFleet.model_fields["show"].annotation)[0])
 """The ways to narrow the list."""
@@ -27,7 +26,7 @@ def page(tx: Connection, find: str, show: str, after: int) -> dict[str, Any]:
         "topics": topics[:MOST_ROWS],
         "next": after + MOST_ROWS if len(topics) > MOST_ROWS else None,
         "sums": sums,
-        "workers": health.live_workers(tx),
-        "last_load": health.last_load_run(tx),
+        "workers": live_workers(tx),
+        "last_load": last_load_run(tx),
         "approvals": approvals.waiting(tx),
     }

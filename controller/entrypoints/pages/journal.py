@@ -17,15 +17,12 @@ from controller.questions.backtests import LIST_BACKTESTS
 from controller.questions.decisions import LIST_DECISIONS, SHOW_DECISION, ShowDecision
 from controller.questions.operations import (
     LIST_OPERATIONS,
-    LIST_SEALED_LOAD,
     LIST_STEPS,
     SHOW_OPERATION,
     ShowOperation,
 )
 from controller.questions.policies import LIST_CANDIDATES
 from controller.questions.question import Question, Row, read_answers, read_page, read_view
-
-STATES = ("live", *OperationState)
 
 
 def decisions(tx: Connection, wanted: Mapping[str, str]) -> dict[str, Any]:
@@ -55,7 +52,7 @@ def operations(tx: Connection, wanted: Mapping[str, str]) -> dict[str, Any]:
         tx, LIST_OPERATIONS, {**wanted, "state": "", "live": "yes"} if is_live else wanted
     )
     return {
-        "states": STATES,
+        "states": ("live", *OperationState),
         "kinds": tuple(OperationKind),
         "origins": tuple(Origin),
         "operations": found,
@@ -79,7 +76,9 @@ def operation(tx: Connection, operation_id: int) -> dict[str, Any]:
         "operation": found,
         "dag_run": dag_run(found["request_key"]) or _decided_in(tx, found["decision_id"]),
         "steps": read_answers(tx, LIST_STEPS, MOST_ROWS, operation_id=operation_id),
-        "loads": read_answers(tx, LIST_SEALED_LOAD, operation_id=operation_id),
+        "loads": read_view(
+            tx, "inspect.operation_loads", "operation_id = :id", order="segment_id", id=operation_id
+        ),
     }
 
 
