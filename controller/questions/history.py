@@ -57,14 +57,16 @@ class ListLayoutChanges(TopicQuestion):
     """List a topic's layouts: what happened in each epoch, who wanted it and why, newest first."""
 
     epoch: list[Annotated[int, Field(ge=0, le=MOST)]] | None = Field(
-        None, max_length=1000, description="Only these epochs."
+        None, max_length=1000, description="Only these epochs.", examples=[[7]]
     )
 
 
 class ListSegments(TopicQuestion):
     """List every segment that a topic ever had, pruned segments included, with its parents and children."""
 
-    segment_id: list[SegmentId] | None = Field(None, max_length=10_000, description="Only these segments.")
+    segment_id: list[SegmentId] | None = Field(
+        None, max_length=10_000, description="Only these segments.", examples=[[0]]
+    )
 
 
 class ShowLineage(TopicQuestion):

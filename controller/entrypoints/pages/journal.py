@@ -38,11 +38,8 @@ def decisions(tx: Connection, wanted: Mapping[str, str]) -> dict[str, Any]:
 
 def decision(tx: Connection, decision_id: int) -> dict[str, Any]:
     """One decision with the situation it was made on. Raises NotFound."""
-    return {
-        "decision": shown(read_page(tx, SHOW_DECISION, ShowDecision(decision_id=decision_id), limit=1).rows)[
-            0
-        ]
-    }
+    found = read_page(tx, SHOW_DECISION, ShowDecision(decision_id=decision_id), limit=1)
+    return {"decision": shown(found.rows)[0]}
 
 
 def operations(tx: Connection, wanted: Mapping[str, str]) -> dict[str, Any]:
