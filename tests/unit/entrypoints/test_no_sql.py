@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 ENTRYPOINTS = Path(__file__).parents[3] / "controller" / "entrypoints"
-_STATEMENT = re.compile(
-    r"\s*(SELECT|WITH|INSERT|UPDATE|DELETE|CREATE)\s[^.]*\b(FROM|INTO|SET|AS|SELECT)\s", re.DOTALL
-)
+_STATEMENT = re.compile(r"\s*(SELECT|WITH|INSERT INTO|UPDATE|DELETE FROM|CREATE)\s")
 _LEFT = {"pages/approvals.py"}
 """Modules whose statements are still to move."""
 
@@ -35,7 +33,7 @@ def test_entrypoints_have_no_statements() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["SELECT * FROM inspect.topics", "\n    WITH a AS (SELECT 1) SELECT * FROM a", "SELECT {x} FROM y "],
+    ["SELECT * FROM inspect.topics", "\n    WITH a AS (SELECT 1) SELECT * FROM a", "SELECT a.b FROM a"],
 )
 def test_a_statement_is_found_wherever_it_stands(text: str) -> None:
     assert [*statements(f"A = {text!r}\nB = f({text!r}, 1)\n")] == [text, text]
