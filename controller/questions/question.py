@@ -56,7 +56,7 @@ Since = Annotated[
     Instant | None,
     Field(
         alias="from",
-        description="From this instant on, or so long ago.",
+        description="From this instant on, or from this age on, such as 12h.",
         examples=["12h", "2026-11-21T03:00:00Z"],
     ),
 ]
@@ -64,7 +64,7 @@ Until = Annotated[
     Instant | None,
     Field(
         alias="to",
-        description="Until before this instant, or so long ago.",
+        description="Until before this instant, or before this age, such as 1h.",
         examples=["1h", "2026-11-21T04:00:00Z"],
     ),
 ]
@@ -152,7 +152,7 @@ DagRun = Annotated[
     str | None,
     Field(
         max_length=1000,
-        description="Only what this run of a DAG asked for or decided: dag_id/run_id.",
+        description="Only what this run of a DAG requested or decided: dag_id/run_id.",
         examples=["cleave_split_pass/scheduled__2026-11-21T03:00:00+00:00"],
     ),
 ]
