@@ -11,13 +11,15 @@ from controller.actions.candidates import PromoteCandidate
 from controller.actions.fields import fill_in
 from controller.bootstrap import Application
 from controller.domain.errors import InvalidInput, NotFound
-from controller.domain.shown import shown
 from controller.entrypoints.tasks.actions import form_of, perform_form
 from controller.entrypoints.tasks.backtest import loads_of
 from controller.entrypoints.tasks.forms import BacktestForm
 from controller.questions import backtest_requests
-from controller.store.postgres import inspection
+from controller.questions.policies import LIST_CANDIDATES
+from controller.questions.question import read_answers
+from controller.store.decisions.candidates import CandidateState
 from controller.store.postgres.snapshots import snapshot
+from controller.store.topics import inspected
 
 Conf = Mapping[str, Any]
 _ACTIONS: Mapping[str, str] = {
@@ -29,16 +31,6 @@ _ACTIONS: Mapping[str, str] = {
     "policy_propose": "policy propose",
 }
 """DAGs whose form is that of an action."""
-_RECORDED = """
-    SELECT count(DISTINCT h.topic_id) AS topics, count(DISTINCT (h.topic_id, h.segment_id)) AS segments, count(*) AS records,
-           min(h.recorded_at) AS since, max(h.recorded_at) AS until
-      FROM inspect.load_history h
-     WHERE h.recorded_at BETWEEN :since AND :until AND (CAST(:topics AS text[]) IS NULL OR h.topic = ANY (:topics))
-       AND (CAST(:namespace AS text) IS NULL OR starts_with(h.topic, 'topic://' || :namespace || '/'))
-"""
-_CANDIDATE = """
-    SELECT candidate_id, override, reason FROM inspect.policy_candidates WHERE topic = :topic AND state = 'shadow'
-"""
 
 
 def dry_run(cleave: Application, dag_id: str, conf: Conf) -> dict[str, Any]:
@@ -64,14 +56,7 @@ def _backtest(cleave: Application, conf: Conf) -> dict[str, Any]:
     asked = backtest_requests.question(form.policies, weights=form.weights, seeds=form.seeds)
     loads = loads_of(form, datetime.now(UTC))
     with snapshot(cleave.store) as tx:
-        [past] = inspection.rows(
-            tx,
-            _RECORDED,
-            since=loads.since,
-            until=loads.until,
-            topics=list(loads.topics) if loads.topics else None,
-            namespace=loads.namespace,
-        )
+        past = backtest_requests.recorded_load(tx, loads)
     if not past["records"]:
         nothing = "PostgreSQL has no record of load of that; the run looks at what the landing area keeps, and may find nothing either"
         return {"records": 0, "sentence": nothing}
@@ -89,13 +74,13 @@ def _backtest(cleave: Application, conf: Conf) -> dict[str, Any]:
 def _promotion(cleave: Application, conf: Conf) -> dict[str, Any]:
     form = fill_in(PromoteCandidate, conf)
     with snapshot(cleave.store) as tx:
-        found = inspection.rows(tx, _CANDIDATE, topic=form.topic)
+        topic = inspected.find_topic(tx, form.topic)
+        found = read_answers(tx, LIST_CANDIDATES, state=CandidateState.SHADOW, **topic.key)
     if not found:
         raise NotFound(f"topic {form.topic} has no candidate in shadow; `cleave policy propose` makes one")
     [one] = found
-    knobs = ", ".join(f"{knob}={shown(value)}" for knob, value in one["override"].items())
     told = (
-        f"would weigh candidate {one['candidate_id']} ({knobs}) against the policy in force on {form.days} days of load, refuse it if it "
+        f"would weigh candidate {one['candidate_id']} ({one['knobs']}) against the policy in force on {form.days} days of load, refuse it if it "
         "would have cost more, and else wait for somebody's approval before it is in force"
     )
     return {"candidate_id": one["candidate_id"], "sentence": told}

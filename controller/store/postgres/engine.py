@@ -52,6 +52,12 @@ def is_pooled(tx: Connection) -> bool:
     return bool(driver.is_pooled)
 
 
+def server_version(tx: Connection) -> tuple[int, str]:
+    """Return the version of the server as a number, such as 150004, and as text."""
+    driver: Any = tx.connection.dbapi_connection
+    return int(driver.server_version), str(driver.get_parameter_status("server_version"))
+
+
 class Store(Renewed):
     """A pool of connections to one database. Cheap to make: the first transaction connects. A forked process has a pool of its own."""
 
