@@ -34,7 +34,7 @@ FRESH_LOAD = Asset(name="cleave_load", uri="cleave://load")
 """A doorbell: there is load that no split pass has looked at. What to look at is in the table `evaluation`."""
 
 WAITING_ACTS = Asset(name="cleave_waiting_acts", uri="cleave://approvals")
-"""Another: acts wait for a person whom nobody has asked. Which ones is in `inspect.approvals`."""
+"""Another: something waits for a person whom nobody has asked. What waits is in `inspect.approvals`."""
 
 TAGS = ["cleave"]
 POOL = os.environ.get("CLEAVE_POOL", "default_pool")
@@ -94,6 +94,24 @@ def action_dag(dag_id: str, title: str, action: str, doc: str | None) -> DAG:
         perform()
 
     made: DAG = action_form()
+    return made
+
+
+def answer_dag(dag_id: str, title: str, doc: str | None, **fixed: str) -> DAG:
+    """Return the DAG that is the form of an answer to approvals: one task, which approves or rejects. `fixed`: fields that the form has not."""
+    fields = {name: param for name, param in action_params("approvals approve").items() if name != "level"}
+    choice = Param(type="string", enum=["approve", "reject"], title="Answer", description="The same for all.")
+
+    @dag(dag_id=dag_id, dag_display_name=title, **form(doc, answer=choice, **fields))
+    def answer_form() -> None:
+        @cleave_task(priority=10)
+        def answer(params: dict[str, Any]) -> dict[str, Any]:
+            values = {**params, **fixed}
+            return tasks.perform(f"approvals {values.pop('answer')}", **access(), **request(), params=values)
+
+        answer()
+
+    made: DAG = answer_form()
     return made
 
 

@@ -1,4 +1,4 @@
-"""Acts that wait for a person, or waited."""
+"""What waits for a person, or waited, whatever it is about."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from controller.domain.approvals import Subject
 from controller.domain.whole_numbers import MOST
 from controller.questions.question import Question, QuestionRequest, TopicFilter
 
 
 class ListApprovals(TopicFilter):
-    """List acts that wait for a person, newest first. Without an answer, `default_answer` holds at `expires_at`."""
+    """List what waits for a person, newest first. Without an answer, `default_answer` holds at `expires_at`."""
 
+    subject: Subject | None = Field(None, description="Only approvals about such a subject.")
     state: Literal["pending", "approved", "rejected", "expired", "done", "any"] = Field(
-        "pending", description="Only acts in this state; any: all acts."
+        "pending", description="Only approvals in this state; any: all approvals."
     )
 
 
 class ShowApproval(QuestionRequest):
-    """Show an act that waits for a person, or waited."""
+    """Show what waits for a person, or waited."""
 
     approval_id: Annotated[int, Field(ge=0, le=MOST, description="Id of the approval.", examples=[17])]
 
@@ -30,12 +32,16 @@ LIST_APPROVALS = Question(
     "inspect.approvals",
     ListApprovals,
     {"approval_id": int},
-    {"topic": "topic_id = :topic_id", "state": "state = :state OR :state = 'any'"},
+    {
+        "topic": "topic_id = :topic_id",
+        "subject": "subject = :subject",
+        "state": "state = :state OR :state = 'any'",
+    },
     descending=True,
     table=(
         "approval_id",
-        "topic",
-        "act",
+        "level",
+        "action",
         "reason",
         "state",
         "proposed_at",

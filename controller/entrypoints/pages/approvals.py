@@ -1,4 +1,4 @@
-"""Acts that wait for a person, for the pages that show them: those whose time is over first stand first."""
+"""What waits for a person, for the pages that show them: those whose time is over first stand first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from controller.entrypoints.tasks.dag_runs import asking_run
 from controller.store.postgres import inspection
 
 _WAITING = """
-    SELECT approval_id, topic, act, reason, proposed_at, proposed_by, expires_at, default_answer, decision_id, asked_in,
+    SELECT approval_id, subject, subject_id, level, topic, action, reason, proposed_at, proposed_by, expires_at, default_answer, decision_id, asked_in,
            (SELECT count(*) FROM inspect.approvals o WHERE o.asked_in = a.asked_in AND o.approval_id < a.approval_id) AS question
       FROM inspect.approvals a
      WHERE state = 'pending' AND is_answerable AND (CAST(:topic_id AS bigint) IS NULL OR topic_id = :topic_id)

@@ -24,6 +24,7 @@ _ACTIONS: Mapping[str, str] = {
     "cleave_manual_split": "segments split",
     "cleave_manual_merge": "segments merge",
     "cleave_manual_rebucket": "segments rebucket",
+    "cleave_approve": "approvals approve",
     "bundle_approve": "bundles approve",
     "cleave_policy": "policy set",
     "policy_propose": "policy propose",

@@ -7,11 +7,7 @@ one's operation. Nothing here imports Airflow.
 
 from controller.entrypoints.tasks.access import database_url, url_with_options
 from controller.entrypoints.tasks.actions import form_fields, perform
-from controller.entrypoints.tasks.approvals import (
-    answer_approvals,
-    answer_question,
-    approval_questions,
-)
+from controller.entrypoints.tasks.approvals import answer_question, approval_questions
 from controller.entrypoints.tasks.backtest import policy_backtest
 from controller.entrypoints.tasks.bundles import (
     aggregate_bundles,
@@ -48,7 +44,6 @@ __all__ = [
     "SparkConnection",
     "aggregate_bundles",
     "aggregate_load",
-    "answer_approvals",
     "answer_question",
     "apply_bundles",
     "approval_questions",

@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from controller import telemetry
 from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import naming
-from controller.domain.approvals import kind_of
+from controller.domain.approvals import Subject, action_text, kind_of
 from controller.domain.decision import Decision, Evaluation, Lane, lane_of, sealed_by
 from controller.domain.errors import CleaveError, LostRace, SegmentBusy, TopicNotFound
 from controller.domain.evaluator import code_version, decide
@@ -23,7 +23,7 @@ from controller.services.autoscaler.shadows import Shadow
 from controller.services.autoscaler.verdicts import digest
 from controller.store import set_aside
 from controller.store.decisions import approvals, evaluations, ledger, reconnections, situations
-from controller.store.decisions.approvals import DoneAct, ProposedAct
+from controller.store.decisions.approvals import DoneAct, NewApproval
 from controller.store.decisions.evaluations import FinishedEvaluation, PendingEvaluation
 from controller.store.decisions.ledger import LedgerRow
 from controller.store.decisions.reconnections import Spending
@@ -315,17 +315,20 @@ class Batch:
         refused = self._digests.get(pending.topic_id)
         return FinishedEvaluation(pending.topic_id, pending.input_version, verdict.valid_until, refused)
 
-    def _proposals(self, topic_id: int) -> list[ProposedAct]:
+    def _proposals(self, topic_id: int) -> list[NewApproval]:
         """What a person is asked now."""
         situation, verdict = self.situations[topic_id], self.verdicts.get(topic_id, Evaluation())
         policy = situation.policy
         return [
-            ProposedAct(
-                topic_id=topic_id,
+            NewApproval(
+                Subject.OPERATION,
+                self._decision_ids[topic_id],
+                topic_id,
+                action_text(act),
+                act.reason,
+                self._decided_by,
                 act=act,
                 epoch=situation.layout.epoch,
-                decision_id=self._decision_ids[topic_id],
-                proposed_by=self._decided_by,
                 wait_seconds=policy.approval_wait_seconds,
                 default_answer=policy.approval_default,
             )

@@ -1,8 +1,8 @@
-"""Approvals in the database: acts that the autoscaler proposed, and the answers.
+"""Approvals in the database: what waits for a person, and the answers.
 
-The autoscaler writes proposals and marks what was approved as done; it never touches a row that is pending, so whoever
-answers never waits for a decision while a decision waits for the answer. An answer raises the topic's `evaluation` by a
-trigger, after its own row is locked. What an answer means is `domain.approvals`'.
+Proposers add approvals, and end those whose subject is gone or carried out. The autoscaler never touches a row that is pending, so a person
+who answers never waits for a decision while a decision waits for the answer. An answer about an operation raises the topic's `evaluation`
+by a trigger, after its own row is locked. What an answer means is `domain.approvals`'.
 """
 
 from __future__ import annotations
@@ -10,28 +10,44 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, text
 
-from controller.domain.approvals import VALID_MS, Approval, ApprovalState, kind_of, parts_of, size_of
+from controller.domain.approvals import (
+    ANSWERS,
+    VALID_MS,
+    Approval,
+    ApprovalState,
+    Subject,
+    demand_move,
+    kind_of,
+    parts_of,
+    size_of,
+    states_before,
+)
 from controller.domain.decision import Decision, sealed_by
 from controller.store.postgres.prepared import Prepared
 
 
 @dataclass(frozen=True, slots=True)
-class ProposedAct:
-    """An act to ask a person about, for so many seconds, after which `default_answer` holds."""
+class NewApproval:
+    """An approval to ask a person for. After `wait_seconds`, `default_answer` holds. `action` says in a few words what waits;
+    `topic_id` is None for a subject of the cluster, `act` and `epoch` for a subject that is no operation.
+    """
 
-    topic_id: int
-    act: Decision
-    epoch: int
-    decision_id: int
+    subject: Subject
+    subject_id: int
+    topic_id: int | None
+    action: str
+    reason: str
     proposed_by: str
-    wait_seconds: int
-    default_answer: str
+    wait_seconds: float
+    default_answer: str = "reject"
+    act: Decision | None = None
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +61,19 @@ class DoneAct:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRow:
-    """A proposal as people see it. `act`: what is to be done to
-    what, in a few words; `segments`: how many it seals or makes; `asked_in`: the run of Airflow, as `dag/run`, in which
-    somebody is asked; `has_segments`: they are still there; `is_answerable`: it waits, is in time, and has its segments.
+    """An approval as in `inspect.approvals`: `subject_id` is the decision that wants the operation, the bundle proposal or the candidate;
+    `level` the topic, or cluster; `asked_in` the run of Airflow, as dag/run, in which a person is asked. `has_subject`: the topic is live and
+    the segments are there. `is_answerable`: the action waits, is in time, and has its subject. The last fields are those of an operation.
     """
 
     approval_id: int
-    topic: str
-    topic_id: int
+    subject: Subject
+    subject_id: int
+    level: str
+    topic: str | None
+    topic_id: int | None
     state: ApprovalState
-    kind: str
-    act: str
-    segment_ids: tuple[int, ...]
-    parts: int
-    segments: int
+    action: str
     reason: str
     proposed_at: datetime
     proposed_by: str
@@ -68,11 +83,16 @@ class ApprovalRow:
     answered_by: str | None
     outcome: str | None
     ended_at: datetime | None
-    operation_id: int | None
-    decision_id: int
     asked_in: str | None
-    has_segments: bool
+    has_subject: bool
     is_answerable: bool
+    kind: str | None
+    segment_ids: tuple[int, ...] | None
+    parts: int | None
+    segments: int | None
+    decision_id: int | None
+    epoch: int | None
+    operation_id: int | None
 
 
 # The newest of those that still say something about an act on segments that are there.
@@ -83,7 +103,7 @@ _LAST_WORDS = Prepared(
            a.topic_id, a.kind, a.segment_ids, a.parts, a.state,
            floor(extract(epoch FROM a.answered_at) * 1000)::bigint AS answered_at
       FROM cleave.approval a
-     WHERE a.topic_id = ANY (:topic_ids) AND a.state IN ('pending', 'approved', 'rejected')
+     WHERE a.topic_id = ANY (:topic_ids) AND a.state IN ('pending', 'approved', 'rejected') AND a.subject = 'operation'
        AND NOT EXISTS (
            SELECT FROM unnest(a.segment_ids) AS sealed(segment_id)
              LEFT JOIN cleave.segment s
@@ -94,14 +114,14 @@ _LAST_WORDS = Prepared(
     {"topic_ids": "bigint[]"},
 )
 _PROPOSE = text("""
-    INSERT INTO cleave.approval (topic_id, expires_at, decision_id, epoch, parts, segments, kind, reason, proposed_by,
+    INSERT INTO cleave.approval (subject, subject_id, topic_id, expires_at, epoch, parts, segments, kind, action, reason, proposed_by,
                                  default_answer, segment_ids)
-    SELECT topic_id, clock_timestamp() + make_interval(secs => wait_seconds), decision_id, epoch, parts, segments, kind,
-           reason, proposed_by, default_answer, segment_ids
+    SELECT subject, subject_id, topic_id, clock_timestamp() + make_interval(secs => wait_seconds), epoch, parts, segments, kind,
+           action, reason, proposed_by, default_answer, segment_ids
       FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS given (
-           topic_id bigint, wait_seconds float8, decision_id bigint, epoch bigint, parts integer, segments integer,
-           kind text, reason text, proposed_by text, default_answer text, segment_ids bigint[])
-        ON CONFLICT (topic_id, kind, segment_ids) WHERE state = 'pending' DO NOTHING
+           subject text, subject_id bigint, topic_id bigint, wait_seconds float8, epoch bigint, parts integer, segments integer,
+           kind text, action text, reason text, proposed_by text, default_answer text, segment_ids bigint[])
+        ON CONFLICT DO NOTHING
 """)
 _DONE = text("""
     UPDATE cleave.approval a
@@ -111,14 +131,19 @@ _DONE = text("""
      WHERE a.topic_id = given.topic_id AND a.kind = given.kind AND a.segment_ids = given.segment_ids
        AND a.state = 'approved'
 """)
-_COLUMNS = (
-    "approval_id, topic, topic_id, state, kind, act, segment_ids, parts, segments, reason, proposed_at, proposed_by, expires_at,"
-    " default_answer, answered_at, answered_by, outcome, ended_at, operation_id, decision_id, asked_in, has_segments, is_answerable"
-)
-_ANSWER = text("""
+_COLUMNS = ", ".join(field.name for field in fields(ApprovalRow))
+_MOVE = text("""
     UPDATE cleave.approval
-       SET state = :state, answered_at = clock_timestamp(), answered_by = :answered_by, outcome = :outcome
-     WHERE approval_id = :approval_id AND state = 'pending' AND expires_at > clock_timestamp()
+       SET state = :state, outcome = :outcome,
+           answered_at = CASE WHEN :answers THEN clock_timestamp() ELSE answered_at END,
+           answered_by = CASE WHEN :answers THEN :answered_by ELSE answered_by END,
+           ended_at = CASE WHEN NOT :answers THEN clock_timestamp() END
+     WHERE approval_id = :approval_id AND state = :seen AND (NOT :in_time OR expires_at > clock_timestamp())
+""")
+_END = text("""
+    UPDATE cleave.approval
+       SET state = :state, outcome = concat_ws('; ', outcome, :outcome), ended_at = clock_timestamp()
+     WHERE subject = :subject AND subject_id = ANY (:subject_ids) AND state = ANY (:before)
 """)
 # What somebody is just answering needs no question.
 _ASK = text("""
@@ -135,35 +160,12 @@ _ONE = text(f"SELECT {_COLUMNS} FROM inspect.approvals WHERE approval_id = :appr
 _ASKED = text(f"""
     SELECT {_COLUMNS} FROM inspect.approvals WHERE asked_in = :run AND state = 'pending' ORDER BY approval_id
 """)  # noqa: S608
-_LIST = text(f"""
+_OVERDUE = text(f"""
     SELECT {_COLUMNS} FROM inspect.approvals
-     WHERE (CAST(:topic_id AS bigint) IS NULL OR topic_id = :topic_id)
-       AND (NOT :pending_only OR state = 'pending') AND approval_id < :before
-     ORDER BY approval_id DESC LIMIT :limit
+     WHERE (state = 'pending' AND (NOT has_subject OR expires_at <= clock_timestamp()))
+        OR (state = 'approved' AND subject = 'operation' AND answered_at <= clock_timestamp() - make_interval(secs => :valid_seconds))
+     ORDER BY topic_id, approval_id LIMIT :limit
 """)  # noqa: S608
-# By topic, so that two of them never raise evaluations crosswise; what somebody is just answering is left to them.
-_OVERDUE = text("""
-    WITH due AS (
-        SELECT a.approval_id,
-               CASE WHEN a.state = 'approved' THEN 'expired'
-                    WHEN NOT v.has_segments THEN 'expired'
-                    WHEN a.default_answer = 'approve' THEN 'approved' ELSE 'rejected' END AS state,
-               CASE WHEN a.state = 'approved' THEN a.outcome || '; not wanted within an hour of that'
-                    WHEN NOT v.has_segments THEN 'the layout moved on: the segments are no longer as they were proposed'
-                    ELSE 'nobody answered in time' END AS outcome
-          FROM cleave.approval a
-          JOIN inspect.approvals v USING (approval_id)
-         WHERE (a.state = 'pending' AND (NOT v.has_segments OR a.expires_at <= clock_timestamp()))
-            OR (a.state = 'approved' AND a.answered_at <= clock_timestamp() - make_interval(secs => :valid_seconds))
-         ORDER BY a.topic_id, a.approval_id LIMIT :limit FOR UPDATE OF a SKIP LOCKED)
-    UPDATE cleave.approval a
-       SET state = due.state, outcome = due.outcome,
-           answered_at = CASE WHEN due.state = 'expired' THEN a.answered_at ELSE clock_timestamp() END,
-           answered_by = CASE WHEN due.state = 'expired' THEN a.answered_by ELSE :answered_by END,
-           ended_at = CASE WHEN due.state = 'expired' THEN clock_timestamp() END
-      FROM due WHERE due.approval_id = a.approval_id
-    RETURNING a.approval_id, a.state
-""")
 _FORGET = text("""
     DELETE FROM cleave.approval
      WHERE state IN ('rejected', 'expired', 'done') AND greatest(proposed_at, answered_at, ended_at) < :older_than
@@ -180,29 +182,63 @@ def last_words(tx: Connection, topic_ids: Collection[int]) -> dict[int, tuple[Ap
     return {topic_id: tuple(words) for topic_id, words in found.items()}
 
 
-def propose(tx: Connection, proposals: Sequence[ProposedAct]) -> None:
-    """Writes the proposals down. One that waits already is left as it is."""
-    if proposals:
-        tx.execute(_PROPOSE, {"rows": json.dumps([_document(one) for one in proposals])})
+def propose(tx: Connection, approvals: Sequence[NewApproval]) -> None:
+    """Add the approvals. An action that waits already is left as it is."""
+    if approvals:
+        tx.execute(_PROPOSE, {"rows": json.dumps([_document(approval) for approval in approvals])})
 
 
 def done(tx: Connection, acts: Sequence[DoneAct]) -> None:
-    """Where these acts were approved, that is used up."""
+    """Mark the approvals of these acts as done, so that each is used once."""
     if acts:
-        tx.execute(
-            _DONE, {"rows": json.dumps([_key(one) | {"operation_id": one.operation_id} for one in acts])}
-        )
+        rows = [
+            {"topic_id": done.topic_id, "operation_id": done.operation_id, **_key(done.act)} for done in acts
+        ]
+        tx.execute(_DONE, {"rows": json.dumps(rows)})
 
 
-def answer(tx: Connection, approval_id: int, state: ApprovalState, *, answered_by: str, outcome: str) -> bool:
-    """Approve or reject what is pending and in time; False where it is not (any more)."""
-    asked = {
-        "approval_id": approval_id,
+def move(
+    tx: Connection,
+    row: ApprovalRow,
+    state: ApprovalState,
+    *,
+    outcome: str,
+    answered_by: str | None = None,
+    in_time: bool = False,
+) -> bool:
+    """Move the approval to the state. Return False if it is no longer in the state of the row, or, with `in_time`, if its time is over.
+
+    Raises InvariantViolated for a transition that is none.
+    """
+    demand_move(row.state, state)
+    values = {
+        "approval_id": row.approval_id,
+        "seen": row.state.value,
         "state": state.value,
+        "outcome": outcome,
+        "answers": state in ANSWERS,
         "answered_by": answered_by,
+        "in_time": in_time,
+    }
+    return bool(tx.execute(_MOVE, values).rowcount)
+
+
+def end(
+    tx: Connection,
+    subject: Subject,
+    subject_ids: Collection[int],
+    state: ApprovalState,
+    *,
+    outcome: str | None,
+) -> None:
+    """End the approvals of these subjects, which are carried out (done) or gone (expired). An approval that has ended stays as it is."""
+    values = {
+        "subject": subject.value,
+        "subject_ids": [*subject_ids],
+        "state": state.value,
         "outcome": outcome,
     }
-    return bool(tx.execute(_ANSWER, asked).rowcount)
+    tx.execute(_END, values | {"before": states_before(state)})
 
 
 def ask(tx: Connection, run: str, limit: int) -> list[ApprovalRow]:
@@ -219,23 +255,14 @@ def some_unasked(tx: Connection) -> bool:
 
 
 def find(tx: Connection, approval_id: int) -> ApprovalRow | None:
-    """The proposal; None where there is none of that id."""
+    """Return the approval; None if there is none of that id."""
     row = tx.execute(_ONE, {"approval_id": approval_id}).one_or_none()
     return None if row is None else _row(row)
 
 
-def list_approvals(
-    tx: Connection, *, topic_id: int | None, pending_only: bool, before: int, limit: int
-) -> list[ApprovalRow]:
-    """Newest first; for the next page give the last row's id as `before`."""
-    asked = {"topic_id": topic_id, "pending_only": pending_only, "before": before, "limit": limit}
-    return [_row(row) for row in tx.execute(_LIST, asked)]
-
-
-def settle(tx: Connection, *, answered_by: str, limit: int) -> dict[int, ApprovalState]:
-    """What has waited long enough gets its default, and what can no longer go has expired; by id, how it stands now."""
-    asked = {"answered_by": answered_by, "limit": limit, "valid_seconds": VALID_MS / 1000}
-    return {row.approval_id: ApprovalState(row.state) for row in tx.execute(_OVERDUE, asked)}
+def overdue(tx: Connection, limit: int) -> list[ApprovalRow]:
+    """Return the approvals whose time is over, and those whose subject is gone, by topic."""
+    return [_row(row) for row in tx.execute(_OVERDUE, {"limit": limit, "valid_seconds": VALID_MS / 1000})]
 
 
 def forget_before(tx: Connection, older_than: datetime) -> int:
@@ -243,23 +270,19 @@ def forget_before(tx: Connection, older_than: datetime) -> int:
     return tx.execute(_FORGET, {"older_than": older_than}).rowcount
 
 
-def _key(one: ProposedAct | DoneAct) -> dict[str, Any]:
-    return {"topic_id": one.topic_id, "kind": kind_of(one.act), "segment_ids": list(sealed_by(one.act))}
+def _key(act: Decision) -> dict[str, Any]:
+    return {"kind": kind_of(act), "segment_ids": list(sealed_by(act))}
 
 
-def _document(one: ProposedAct) -> dict[str, Any]:
-    return _key(one) | {
-        "wait_seconds": one.wait_seconds,
-        "decision_id": one.decision_id,
-        "epoch": one.epoch,
-        "parts": parts_of(one.act),
-        "segments": size_of(one.act),
-        "reason": one.act.reason,
-        "proposed_by": one.proposed_by,
-        "default_answer": one.default_answer,
-    }
+def _document(approval: NewApproval) -> dict[str, Any]:
+    document = {field.name: getattr(approval, field.name) for field in fields(NewApproval)}
+    act = document.pop("act")
+    if act is None:
+        return document
+    return document | _key(act) | {"parts": parts_of(act), "segments": size_of(act)}
 
 
 def _row(row: Any) -> ApprovalRow:
-    held = {**row._mapping, "state": ApprovalState(row.state), "segment_ids": tuple(row.segment_ids)}
-    return ApprovalRow(**held)
+    segment_ids = None if row.segment_ids is None else tuple(row.segment_ids)
+    enums = {"state": ApprovalState(row.state), "subject": Subject(row.subject)}
+    return ApprovalRow(**{**row._mapping, **enums, "segment_ids": segment_ids})
