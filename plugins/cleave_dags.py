@@ -205,16 +205,20 @@ def approver(task_id: str) -> str:
 
 
 def shares_left(result: dict[str, Any], doorbell: Any) -> list[dict[str, int]]:
-    """What a pass leaves to mapped tasks; the rest of its answer becomes the XCom `summary`. Where acts wait for a person whom nobody
-    has asked, the bell of `WAITING_ACTS` rings: `doorbell` is the events of an outlet of the task's.
+    """Return what a pass leaves to mapped tasks; the rest of its answer becomes the XCom `summary`. See `ring` for `doorbell`.
 
     Airflow maps over a task's `return_value` only.
     """
     shares: list[dict[str, int]] = result.pop("shares")
-    if result["unasked"]:
-        doorbell.add(WAITING_ACTS)
+    ring(result, doorbell)
     get_current_context()["ti"].xcom_push("summary", result)
     return shares
+
+
+def ring(result: dict[str, Any], doorbell: Any) -> None:
+    """Ring the bell of `WAITING_ACTS` if something waits for a person whom nobody has asked: `doorbell` is the events of an outlet."""
+    if result["unasked"]:
+        doorbell.add(WAITING_ACTS)
 
 
 def asking_run() -> str:

@@ -17,7 +17,7 @@ from controller.domain.errors import NotFound
 from controller.domain.names import CLUSTER
 from controller.domain.whole_numbers import MOST
 from controller.services import approvals
-from controller.store.decisions.approvals import ApprovalRow
+from controller.store.approvals import ApprovalRow
 
 
 class AnswerRequest(ActionRequest):

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from types import MappingProxyType
 
@@ -18,11 +17,11 @@ from sqlalchemy import Connection
 
 from controller import telemetry
 from controller.domain import approvals as rules
-from controller.domain.approvals import ApprovalState
+from controller.domain.approvals import ApprovalState, Subject
 from controller.domain.errors import Conflict, NotFound
 from controller.repeating import repeat_every
-from controller.store.decisions import approvals
-from controller.store.decisions.approvals import ApprovalRow
+from controller.store import approvals
+from controller.store.approvals import ApprovalRow
 from controller.store.postgres.engine import Store
 
 log = telemetry.get_logger(__name__)
@@ -35,19 +34,12 @@ ASKED_AT_ONCE = 100
 """Approvals that one run of Airflow asks about; the next run takes the rest."""
 
 
-@dataclass(frozen=True, slots=True)
-class SubjectRules:
-    """What an answer means for a subject. Both functions are called in the transaction of the answer."""
-
-    lock: Callable[[Connection, ApprovalRow], object]
-    """Locks the subject. Whoever changes a subject and its approval locks the subject first."""
-    answered: Callable[[Connection, ApprovalRow], object]
-    """Does what the answer means; an error takes the answer back."""
-
-
-SUBJECTS: Mapping[str, str] = MappingProxyType({})
-"""Modules with the `SUBJECT_RULES` of a subject. A module is loaded by the first answer. An answer about an operation is read by the next
-evaluation, and means nothing more.
+SUBJECTS: Mapping[str, str] = MappingProxyType(
+    {Subject.BUNDLE_PROPOSAL: "controller.bundles.services.approvals"}
+)
+"""Modules that know what an answer means for a subject, loaded by the first answer. Each has two functions, called in the transaction of the
+answer: `lock` locks the subject, and `carry_out` does what the answer means; its error takes the answer back. Whoever changes a subject and
+its approval locks the subject first. An answer about an operation is read by the next evaluation, and means nothing more.
 """
 
 
@@ -135,15 +127,13 @@ def _move(
     tx: Connection, row: ApprovalRow, state: ApprovalState, by: str, outcome: str, *, in_time: bool = False
 ) -> bool:
     """Move the approval, and do what an answer means for its subject. Return False if another caller was first."""
-    subject: SubjectRules | None = None
-    if row.subject in SUBJECTS:
-        subject = importlib.import_module(SUBJECTS[row.subject]).SUBJECT_RULES
+    subject = importlib.import_module(SUBJECTS[row.subject]) if row.subject in SUBJECTS else None
     if subject is not None:
         subject.lock(tx, row)
     if not approvals.move(tx, row, state, outcome=outcome, answered_by=by, in_time=in_time):
         return False
     if subject is not None and state in rules.ANSWERS:
-        subject.answered(tx, _found(tx, row.approval_id))
+        subject.carry_out(tx, _found(tx, row.approval_id))
     return True
 
 

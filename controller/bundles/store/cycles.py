@@ -135,6 +135,7 @@ def record(tx: Connection, cycle: NewCycle, *, next_state: str, seen_state_versi
     bundle_proposals.add(tx, cycle_id, cycle.cluster, cycle.proposals, actor=cycle.decided_by)
     bundle_proposals.supersede(tx, cycle.cluster, cycle_id)
     bundle_proposals.expire_approved(tx, cycle.cluster)
+    bundle_proposals.ask(tx, cycle.cluster)
     return cycle_id
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
+from controller.domain.approvals import Subject
 from controller.domain.shown import in_markdown
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.services import approvals
-from controller.store.decisions.approvals import ApprovalRow
+from controller.store.approvals import ApprovalRow
 
 
 def approval_questions(*, dsn: str, extras: Extras, run: str) -> list[dict[str, Any]]:
@@ -42,12 +43,15 @@ def answer_question(
 
 
 def _question(row: ApprovalRow) -> dict[str, Any]:
-    until = f"{row.expires_at:%Y-%m-%d %H:%M} UTC"
+    about, note = f"{row.subject} {row.subject_id}", ""
+    if row.subject is Subject.OPERATION:
+        about = f"decision {row.decision_id}"
+        note = "What is approved goes with the next pass, if that still wants it within the hour. "
     return {
         "approval_id": row.approval_id,
         "subject": f"{row.topic or 'Bundles'}: {row.action}?",
-        "body": f"Because: {in_markdown(row.reason)}. Proposed by {in_markdown(row.proposed_by)} ({row.subject} {row.subject_id}, approval "
-        f"{row.approval_id}).\n\nWithout an answer until {until} it is: **{row.default_answer.capitalize()}**.",
+        "body": f"Because: {in_markdown(row.reason)}. Proposed by {in_markdown(row.proposed_by)} ({about}, approval {row.approval_id}).\n\n"
+        f"{note}Without an answer until {row.expires_at:%Y-%m-%d %H:%M} UTC it is: **{row.default_answer.capitalize()}**.",
         "default": row.default_answer,
         "expires_at": row.expires_at.isoformat(),
     }

@@ -21,9 +21,9 @@ from controller.domain.situation import Capabilities, Situation
 from controller.services.autoscaler import shadows as shadow
 from controller.services.autoscaler.shadows import Shadow
 from controller.services.autoscaler.verdicts import digest
-from controller.store import set_aside
-from controller.store.decisions import approvals, evaluations, ledger, reconnections, situations
-from controller.store.decisions.approvals import DoneAct, NewApproval
+from controller.store import approvals, set_aside
+from controller.store.approvals import DoneAct, NewApproval
+from controller.store.decisions import evaluations, ledger, reconnections, situations
 from controller.store.decisions.evaluations import FinishedEvaluation, PendingEvaluation
 from controller.store.decisions.ledger import LedgerRow
 from controller.store.decisions.reconnections import Spending

@@ -28,8 +28,8 @@ from controller.domain.policy import PolicyOverride
 from controller.domain.replay import replay
 from controller.services import approvals, segment_admin
 from controller.services.approvals import ApprovalClock
-from controller.store.decisions import approvals as approval_rows
-from controller.store.decisions.approvals import ApprovalRow
+from controller.store import approvals as approval_rows
+from controller.store.approvals import ApprovalRow
 from controller.store.topics import policies
 from tests.support.approvals import pending
 from tests.support.bench import Bench

@@ -212,7 +212,6 @@ function filledIn(form, button) {
     else if (field.dataset.type === "integer") conf[field.name] = Number(field.value);
     else if (field.dataset.type === "words") conf[field.name] = field.value.split(/[\s,]+/).filter(Boolean);
     else if (field.dataset.type === "knobs") conf[field.name] = Object.fromEntries(field.value.split(/\s+/).filter(Boolean).map(knobOf));
-    else if (field.dataset.type === "integers") conf[field.name] = field.value.split(/[\s,]+/).map(Number);
     else conf[field.name] = field.value;
   }
   return conf;
@@ -308,10 +307,7 @@ document.addEventListener("submit", (event) => {
   if (!form.matches("form.act")) return;
   event.preventDefault();
   if (form.dataset.asks) return;
-  const { needs, without } = event.submitter?.dataset ?? {};
-  if (needs && !form.elements[needs].value.trim()) { say(form, "say why", "bad"); form.elements[needs].focus(); return; }
   const conf = filledIn(form, event.submitter);
-  delete conf[without];
   if (event.submitter?.value === "preview") preview(form, conf); else run(form, conf);
 });
 

@@ -14,7 +14,7 @@ from controller.devstack.airflow import AirflowStandalone
 from controller.domain.approvals import ApprovalState
 from controller.domain.policy import PolicyOverride
 from controller.services import approvals, segment_admin
-from controller.store.decisions.approvals import ApprovalRow
+from controller.store.approvals import ApprovalRow
 from controller.store.topics import policies
 from tests.support.airflow_home import ASKS_IN_THE_LIST, KEEPS_ITS_COOKIE
 from tests.support.approvals import pending
