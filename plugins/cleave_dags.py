@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -82,14 +82,26 @@ def action_params(action: str) -> dict[str, Param]:
     }
 
 
-def action_dag(dag_id: str, title: str, action: str, doc: str | None) -> DAG:
-    """Return the DAG that is the form of an action: one task, which performs the action with the values of the form."""
+def action_dag(
+    dag_id: str,
+    title: str,
+    action: str,
+    doc: str | None,
+    *,
+    loader: bool = False,
+    outlets: Sequence[Asset] = (),
+    **fixed: Any,
+) -> DAG:
+    """Return the DAG that is the form of an action: one task, which performs the action with the values of the form. `loader`: see `access`;
+    `fixed`: fields of the action that the form has not.
+    """
+    fields = {name: param for name, param in action_params(action).items() if name not in fixed}
 
-    @dag(dag_id=dag_id, dag_display_name=title, **form(doc, **action_params(action)))
+    @dag(dag_id=dag_id, dag_display_name=title, **form(doc, **fields))
     def action_form() -> None:
-        @cleave_task(priority=10, task_id=action.rsplit(maxsplit=1)[-1])
+        @cleave_task(priority=10, task_id=action.rsplit(maxsplit=1)[-1], outlets=[*outlets])
         def perform(params: dict[str, Any]) -> dict[str, Any]:
-            return tasks.perform(action, **access(), **request(), params=dict(params))
+            return tasks.perform(action, **access(loader=loader), **request(), params={**params, **fixed})
 
         perform()
 
@@ -195,13 +207,6 @@ def reachable() -> dict[str, Any]:
 def request() -> dict[str, Any]:
     """Who asks, and a key that every attempt of this task shares: a retry gets the first one's operation."""
     return request_of(get_current_context())
-
-
-def approver(task_id: str) -> str:
-    """Who answered that task's question; who asked for the run where nobody was asked."""
-    answer = get_current_context()["ti"].xcom_pull(task_ids=task_id)
-    user = (answer or {}).get("responded_by_user") or {}
-    return str(user.get("name") or user.get("id") or request()["actor"])
 
 
 def shares_left(result: dict[str, Any], doorbell: Any) -> list[dict[str, int]]:

@@ -63,7 +63,7 @@ class WithdrawCandidate(ActionRequest):
 class PromoteCandidate(ActionRequest):
     """Weigh a topic's candidate on its own past, and put it in force if it would have cost less; else it is refused."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"days": 14}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"days": 14, "ask": True}]})
 
     topic: TopicName
     days: int = Field(
@@ -71,6 +71,10 @@ class PromoteCandidate(ActionRequest):
         ge=policy_candidates.DAYS_NEEDED,
         le=400,
         description=f"Days of the topic's own past that both policies are weighed on. Default: {policy_candidates.DAYS}.",
+    )
+    ask: bool = Field(
+        False,
+        description="Have a candidate that would have cost less wait for an approval, a week at most, instead of putting it in force.",
     )
 
 
@@ -133,6 +137,7 @@ class WeighedCandidate(CandidateResponse):
         description="Both regrets.",
         examples=["regret 1.120 against 1.310 of the policy in force, on 14.0 recorded days (backtest 7)"],
     )
+    waits: bool = Field(description="The candidate waits for an approval.")
     had_ended: bool = Field(
         description="The candidate had ended before the request, so nothing was weighed or changed."
     )
@@ -145,6 +150,8 @@ class WeighedCandidate(CandidateResponse):
         """See `Response`."""
         verb = "would be" if self.dry_run else "was" if self.had_ended else "is"
         end = ("promoted" if self.is_better else "refused") if self.dry_run else self.state
+        if self.waits:
+            end = "in shadow, and waits for an approval"
         return f"{self.name} {verb} {end}: {self.evidence}"
 
     def title(self) -> str:
@@ -207,8 +214,12 @@ def promote(context: Context, request: PromoteCandidate) -> WeighedCandidate:
     }
     if context.dry_run:
         weighed = policy_candidates.weigh(context.store, trials, request.topic, **arguments)
-        return _weighed(context, policy_candidates.Promotion(request.topic, weighed.candidate, weighed))
-    return _weighed(context, policy_candidates.promote(context.store, trials, request.topic, **arguments))
+        waits = request.ask and weighed.is_better
+        return _weighed(
+            context, policy_candidates.Promotion(request.topic, weighed.candidate, weighed, waits)
+        )
+    promotion = policy_candidates.promote(context.store, trials, request.topic, **arguments, ask=request.ask)
+    return _weighed(context, promotion)
 
 
 def _weighed(context: Context, promotion: policy_candidates.Promotion) -> WeighedCandidate:
@@ -216,6 +227,7 @@ def _weighed(context: Context, promotion: policy_candidates.Promotion) -> Weighe
     return WeighedCandidate(
         **_fields(context, promotion.topic, candidate),
         is_better=promotion.is_promoted if weighed is None else weighed.is_better,
+        waits=promotion.waits,
         evidence=candidate.outcome or "" if weighed is None else weighed.sentence,
         had_ended=weighed is None,
         results=[] if weighed is None else backtest_rows.result_rows((weighed.live, weighed.proposed)),

@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from controller import telemetry
 from controller.domain import approvals as rules
 from controller.domain.approvals import ApprovalState, Subject
-from controller.domain.errors import Conflict, NotFound
+from controller.domain.errors import Conflict, NotFound, Terminal
 from controller.repeating import repeat_every
 from controller.store import approvals
 from controller.store.approvals import ApprovalRow
@@ -35,7 +35,10 @@ ASKED_AT_ONCE = 100
 
 
 SUBJECTS: Mapping[str, str] = MappingProxyType(
-    {Subject.BUNDLE_PROPOSAL: "controller.bundles.services.approvals"}
+    {
+        Subject.BUNDLE_PROPOSAL: "controller.bundles.services.approvals",
+        Subject.PROMOTION: "controller.services.policy_candidates.promotion",
+    }
 )
 """Modules that know what an answer means for a subject, loaded by the first answer. Each has two functions, called in the transaction of the
 answer: `lock` locks the subject, and `carry_out` does what the answer means; its error takes the answer back. Whoever changes a subject and
@@ -97,9 +100,12 @@ def settle(store: Store) -> Mapping[int, ApprovalState]:
     changed = {}
     for row in overdue:
         state, outcome = rules.end_of_wait(row.state, row.default_answer, has_subject=row.has_subject)
-        with store.transaction() as tx:
-            if _move(tx, row, state, NOBODY, f"{row.outcome}; {outcome}" if row.outcome else outcome):
-                changed[row.approval_id] = state
+        try:
+            with store.transaction() as tx:
+                if _move(tx, row, state, NOBODY, f"{row.outcome}; {outcome}" if row.outcome else outcome):
+                    changed[row.approval_id] = state
+        except Terminal as error:  # of its subject; the others are settled
+            log.warning("approval not settled", approval_id=row.approval_id, why=str(error))
     for approval_id, state in changed.items():
         log.info("approval settled", approval_id=approval_id, state=state.value)
     return changed
@@ -127,12 +133,14 @@ def _move(
     tx: Connection, row: ApprovalRow, state: ApprovalState, by: str, outcome: str, *, in_time: bool = False
 ) -> bool:
     """Move the approval, and do what an answer means for its subject. Return False if another caller was first."""
-    subject = importlib.import_module(SUBJECTS[row.subject]) if row.subject in SUBJECTS else None
+    subject = None
+    if state in rules.ANSWERS and row.subject in SUBJECTS:
+        subject = importlib.import_module(SUBJECTS[row.subject])
     if subject is not None:
         subject.lock(tx, row)
     if not approvals.move(tx, row, state, outcome=outcome, answered_by=by, in_time=in_time):
         return False
-    if subject is not None and state in rules.ANSWERS:
+    if subject is not None:
         subject.carry_out(tx, _found(tx, row.approval_id))
     return True
 

@@ -8,6 +8,8 @@ from sqlalchemy import Connection
 
 from controller.entrypoints.pages.desk import MOST_ROWS
 from controller.entrypoints.tasks.dag_runs import asking_run
+from controller.questions.approvals import LIST_APPROVALS, ListApprovals
+from controller.questions.question import read_page
 from controller.store.postgres import inspection
 
 _WAITING = """
@@ -17,6 +19,12 @@ _WAITING = """
      WHERE state = 'pending' AND is_answerable AND (CAST(:topic_id AS bigint) IS NULL OR topic_id = :topic_id)
      ORDER BY expires_at, approval_id LIMIT :limit
 """
+
+
+def page(tx: Connection) -> dict[str, Any]:
+    """Return what waits, and the newest approvals that were answered or have expired."""
+    newest = read_page(tx, LIST_APPROVALS, ListApprovals(state="any"), limit=MOST_ROWS).rows
+    return {"approvals": waiting(tx), "ended": [row for row in newest if row["state"] != "pending"]}
 
 
 def waiting(tx: Connection, topic_id: int | None = None) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ _RESULTS = """
 """
 _CANDIDATES = """
     SELECT candidate_id, topic, state, override, proposed_by, proposed_at, reason, regret, live_regret, run_id, shadow_decisions,
-           ended_at, ended_by, outcome
+           approval_id, ended_at, ended_by, outcome
       FROM inspect.policy_candidates ORDER BY state = 'shadow' DESC, candidate_id DESC LIMIT :limit
 """
 

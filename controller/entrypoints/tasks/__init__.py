@@ -30,11 +30,7 @@ from controller.entrypoints.tasks.maintenance import (
     sweep_tombstones,
 )
 from controller.entrypoints.tasks.passes import merge_pass, split_pass
-from controller.entrypoints.tasks.policy_candidates import (
-    promote_policy,
-    tune_policies,
-    weigh_policy,
-)
+from controller.entrypoints.tasks.policy_candidates import tune_policies
 from controller.entrypoints.tasks.pulsar_connection import PulsarConnection
 from controller.entrypoints.tasks.spark_connection import SparkConnection
 
@@ -62,7 +58,6 @@ __all__ = [
     "merge_pass",
     "perform",
     "policy_backtest",
-    "promote_policy",
     "propose_bundles",
     "reconcile_share",
     "split_pass",
@@ -71,5 +66,4 @@ __all__ = [
     "tune_policies",
     "url_with_options",
     "verify_bundles",
-    "weigh_policy",
 ]
