@@ -6,6 +6,13 @@ waits. *Dry run* shows what would become of the proposals, and changes nothing. 
 
 from __future__ import annotations
 
-from cleave_dags import answer_dag
+from cleave_dags import action_dag
 
-dag = answer_dag("bundle_approve", "Cleave: answer bundle proposals", __doc__, level="cluster")
+dag = action_dag(
+    "bundle_approve",
+    "Cleave: answer bundle proposals",
+    "approvals",
+    __doc__,
+    answers=("approve", "reject"),
+    level="cluster",
+)

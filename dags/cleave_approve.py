@@ -6,6 +6,13 @@ them. An approved operation goes with the next pass. *Dry run* says what would b
 
 from __future__ import annotations
 
-from cleave_dags import answer_dag
+from cleave_dags import action_dag
 
-dag = answer_dag("cleave_approve", "Cleave: answer what waits", __doc__)
+dag = action_dag(
+    "cleave_approve",
+    "Cleave: answer what waits",
+    "approvals",
+    __doc__,
+    answers=("approve", "reject"),
+    level=None,
+)

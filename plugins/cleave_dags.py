@@ -88,42 +88,33 @@ def action_dag(
     action: str,
     doc: str | None,
     *,
+    answers: Sequence[str] = (),
     loader: bool = False,
     outlets: Sequence[Asset] = (),
     **fixed: Any,
 ) -> DAG:
-    """Return the DAG that is the form of an action: one task, which performs the action with the values of the form. `loader`: see `access`;
-    `fixed`: fields of the action that the form has not.
-    """
-    fields = {name: param for name, param in action_params(action).items() if name not in fixed}
+    """Return the DAG that is the form of an action: one task, which performs the action with the values of the form.
 
-    @dag(dag_id=dag_id, dag_display_name=title, **form(doc, **fields))
+    `answers`: last words of actions with one form, of which the form has a choice. `loader`: see `access`. `fixed`: fields of the action that
+    the form has not.
+    """
+    choice = {"answer": Param(type="string", enum=[*answers], title="Answer")} if answers else {}
+    fields = choice | action_params(" ".join([action, *answers[:1]]))
+    left = {name: param for name, param in fields.items() if name not in fixed}
+
+    @dag(dag_id=dag_id, dag_display_name=title, **form(doc, **left))
     def action_form() -> None:
-        @cleave_task(priority=10, task_id=action.rsplit(maxsplit=1)[-1], outlets=[*outlets])
+        @cleave_task(
+            priority=10, task_id="answer" if answers else action.rsplit(maxsplit=1)[-1], outlets=[*outlets]
+        )
         def perform(params: dict[str, Any]) -> dict[str, Any]:
-            return tasks.perform(action, **access(loader=loader), **request(), params={**params, **fixed})
+            values = {**params, **fixed}
+            name = f"{action} {values.pop('answer')}" if answers else action
+            return tasks.perform(name, **access(loader=loader), **request(), params=values)
 
         perform()
 
     made: DAG = action_form()
-    return made
-
-
-def answer_dag(dag_id: str, title: str, doc: str | None, **fixed: str) -> DAG:
-    """Return the DAG that is the form of an answer to approvals: one task, which approves or rejects. `fixed`: fields that the form has not."""
-    fields = {name: param for name, param in action_params("approvals approve").items() if name != "level"}
-    choice = Param(type="string", enum=["approve", "reject"], title="Answer", description="The same for all.")
-
-    @dag(dag_id=dag_id, dag_display_name=title, **form(doc, answer=choice, **fields))
-    def answer_form() -> None:
-        @cleave_task(priority=10)
-        def answer(params: dict[str, Any]) -> dict[str, Any]:
-            values = {**params, **fixed}
-            return tasks.perform(f"approvals {values.pop('answer')}", **access(), **request(), params=values)
-
-        answer()
-
-    made: DAG = answer_form()
     return made
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
@@ -11,7 +10,7 @@ from pydantic import BeforeValidator, ConfigDict, FailFast, Field
 from controller.actions.action import Action
 from controller.actions.context import Context
 from controller.actions.fields import REASON, ActionRequest, PolicyLevel, Reason, split_words
-from controller.actions.responses import Response, Row
+from controller.actions.responses import Response
 from controller.actions.rights import Right
 from controller.domain.errors import NotFound
 from controller.domain.names import CLUSTER
@@ -67,10 +66,6 @@ class AnsweredApprovals(Response):
             f"{row.level}: to {row.action} {verb} {row.state} (approval {row.approval_id})"
             for row in self.approvals
         )
-
-    def rows(self) -> Sequence[Row]:
-        """Return no row: the sentence says all of it."""
-        return []
 
 
 def _answer(context: Context, request: AnswerRequest, *, approve: bool) -> AnsweredApprovals:

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from controller.actions import backtest_rows
 from controller.actions.action import Action
@@ -78,8 +78,8 @@ class PromoteCandidate(ActionRequest):
     )
 
 
-class CandidateDocument(BaseModel):
-    """A policy that was proposed for a topic, and its state."""
+class CandidateResponse(Response):
+    """A policy that was proposed for a topic, after the action; in a dry run as the candidate would be."""
 
     topic: str = Field(examples=["topic://acme/shop/orders"])
     candidate_id: int | None = Field(description="Null in a dry run of a proposal.", examples=[3])
@@ -97,10 +97,6 @@ class CandidateDocument(BaseModel):
     ended_by: str | None
     outcome: str | None = Field(description="Why the candidate ended.")
 
-
-class CandidateResponse(CandidateDocument, Response):
-    """A candidate after the action; in a dry run as the candidate would be."""
-
     def sentence(self) -> str:
         """See `Response`."""
         return f"{self.name} {'would be' if self.dry_run else 'is'} {self.state}"
@@ -109,10 +105,6 @@ class CandidateResponse(CandidateDocument, Response):
     def name(self) -> str:
         """Topic, id and knobs."""
         return f"{self.topic}: candidate {self.candidate_id} ({knobs_text(self.override)})"
-
-    def rows(self) -> Sequence[Row]:
-        """Return no row: the sentence says all of it."""
-        return []
 
 
 class ProposedCandidate(CandidateResponse):

@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from controller import telemetry
 from controller.domain import approvals as rules
 from controller.domain.approvals import ApprovalState, Subject
-from controller.domain.errors import Conflict, NotFound, Terminal
+from controller.domain.errors import Conflict, Terminal
 from controller.repeating import repeat_every
 from controller.store import approvals
 from controller.store.approvals import ApprovalRow
@@ -49,7 +49,7 @@ its approval locks the subject first. An answer about an operation is read by th
 def find(store: Store, approval_id: int) -> ApprovalRow:
     """Return the approval. Raises NotFound."""
     with store.transaction() as tx:
-        return _found(tx, approval_id)
+        return approvals.get_approval(tx, approval_id)
 
 
 def ask(store: Store, run: str) -> list[ApprovalRow]:
@@ -78,12 +78,12 @@ def answer(
     rows, first = [], set[int]()
     with store.transaction() as tx:
         for approval_id in sorted({*approval_ids}):
-            row = _found(tx, approval_id)
+            row = approvals.get_approval(tx, approval_id)
             if row.state is ApprovalState.PENDING:
                 _demand_answerable(row)
                 if _move(tx, row, state, actor, reason, in_time=True):
                     first.add(approval_id)
-                row = _found(tx, approval_id)
+                row = approvals.get_approval(tx, approval_id)
             _demand_answered(row, approve=approve)
             rows.append(row)
     for row in rows:
@@ -102,12 +102,13 @@ def settle(store: Store) -> Mapping[int, ApprovalState]:
         state, outcome = rules.end_of_wait(row.state, row.default_answer, has_subject=row.has_subject)
         try:
             with store.transaction() as tx:
-                if _move(tx, row, state, NOBODY, f"{row.outcome}; {outcome}" if row.outcome else outcome):
-                    changed[row.approval_id] = state
+                if not _move(tx, row, state, NOBODY, f"{row.outcome}; {outcome}" if row.outcome else outcome):
+                    continue
         except Terminal as error:  # of its subject; the others are settled
             log.warning("approval not settled", approval_id=row.approval_id, why=str(error))
-    for approval_id, state in changed.items():
-        log.info("approval settled", approval_id=approval_id, state=state.value)
+            continue
+        changed[row.approval_id] = state
+        log.info("approval settled", approval_id=row.approval_id, state=state.value)
     return changed
 
 
@@ -141,17 +142,8 @@ def _move(
     if not approvals.move(tx, row, state, outcome=outcome, answered_by=by, in_time=in_time):
         return False
     if subject is not None:
-        subject.carry_out(tx, _found(tx, row.approval_id))
+        subject.carry_out(tx, approvals.get_approval(tx, row.approval_id))
     return True
-
-
-def _found(tx: Connection, approval_id: int) -> ApprovalRow:
-    row = approvals.find(tx, approval_id)
-    if row is None:
-        raise NotFound(
-            f"approval {approval_id} does not exist; `cleave approvals list --state any` lists them"
-        )
-    return row
 
 
 def _demand_answerable(row: ApprovalRow) -> None:

@@ -29,6 +29,7 @@ from controller.domain.approvals import (
     states_before,
 )
 from controller.domain.decision import Decision, sealed_by
+from controller.domain.errors import NotFound
 from controller.store.postgres.prepared import Prepared
 
 
@@ -254,10 +255,14 @@ def some_unasked(tx: Connection) -> bool:
     return bool(tx.execute(_UNASKED).scalar_one())
 
 
-def find(tx: Connection, approval_id: int) -> ApprovalRow | None:
-    """Return the approval; None if there is none of that id."""
+def get_approval(tx: Connection, approval_id: int) -> ApprovalRow:
+    """Return the approval. Raises NotFound."""
     row = tx.execute(_ONE, {"approval_id": approval_id}).one_or_none()
-    return None if row is None else _row(row)
+    if row is None:
+        raise NotFound(
+            f"approval {approval_id} does not exist; `cleave approvals list --state any` lists them"
+        )
+    return _row(row)
 
 
 def overdue(tx: Connection, limit: int) -> list[ApprovalRow]:

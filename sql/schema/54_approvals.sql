@@ -57,32 +57,18 @@ COMMENT ON TABLE cleave.approval IS
 COMMENT ON COLUMN cleave.approval.subject_id IS
     'Id of the subject: the decision that wants the operation, the bundle proposal, or the candidate to promote.';
 COMMENT ON COLUMN cleave.approval.topic_id IS 'Topic of the subject; NULL for a subject of the cluster.';
-COMMENT ON COLUMN cleave.approval.expires_at IS 'Time from which the default answer holds, if no person has answered.';
 COMMENT ON COLUMN cleave.approval.action IS 'The action that waits, in a few words.';
-COMMENT ON COLUMN cleave.approval.parts IS 'Segments that the operation makes; of a rebucket the entry buckets. NULL for another subject.';
-COMMENT ON COLUMN cleave.approval.segments IS
-    'Segments that the operation seals or makes, whichever are more. NULL for another subject.';
-COMMENT ON COLUMN cleave.approval.segment_ids IS
-    'Segments that the operation seals, in the order of the ranges. NULL for another subject.';
-COMMENT ON COLUMN cleave.approval.reason IS 'Why the action was proposed.';
-COMMENT ON COLUMN cleave.approval.asked_in IS
-    'Run of Airflow, as dag/run, in which a person is asked under Required Actions; NULL while no run asks.';
-COMMENT ON COLUMN cleave.approval.outcome IS 'Reason of the answer, or why the approval ended.';
 COMMENT ON CONSTRAINT approval_of_topic ON cleave.approval IS 'What is proposed is proposed for a topic that there is.';
-COMMENT ON CONSTRAINT approval_of_operation ON cleave.approval IS
-    'What was approved is carried out by an operation of the journal.';
-COMMENT ON CONSTRAINT approval_subject_known ON cleave.approval IS
-    'An approval is about an operation, a bundle proposal or a promotion.';
+COMMENT ON CONSTRAINT approval_of_operation ON cleave.approval IS 'What was approved is carried out by an operation of the journal.';
+COMMENT ON CONSTRAINT approval_subject_known ON cleave.approval IS 'An approval is about an operation, a bundle proposal or a promotion.';
 COMMENT ON CONSTRAINT approval_operation_whole ON cleave.approval IS
     'An approval has the plan of its operation and the topic, or is about another subject.';
 COMMENT ON CONSTRAINT approval_kind_known ON cleave.approval IS 'What is proposed is a split, merge, rebucket or recut.';
 COMMENT ON CONSTRAINT approval_seals_something ON cleave.approval IS 'An act seals at least one segment and makes at least one.';
 COMMENT ON CONSTRAINT approval_default_known ON cleave.approval IS 'Without an answer an action is approved or rejected.';
 COMMENT ON CONSTRAINT approval_state_known ON cleave.approval IS 'An approval is pending, approved, rejected, expired or done.';
-COMMENT ON CONSTRAINT approval_answered ON cleave.approval IS
-    'An answer is given at an instant by somebody, and what is pending has none.';
-COMMENT ON CONSTRAINT approval_ended ON cleave.approval IS
-    'What is expired or done ended at an instant, and what is not pending says why.';
+COMMENT ON CONSTRAINT approval_answered ON cleave.approval IS 'An answer is given at an instant by somebody, and what is pending has none.';
+COMMENT ON CONSTRAINT approval_ended ON cleave.approval IS 'What is expired or done ended at an instant, and what is not pending says why.';
 COMMENT ON CONSTRAINT approval_done_by_operation ON cleave.approval IS
     'An approved operation is done when an operation of the journal carries it out.';
 COMMENT ON INDEX cleave.approval_one_pending IS 'An act of a topic is proposed once at a time: answer that proposal.';
@@ -90,17 +76,14 @@ COMMENT ON INDEX cleave.approval_one_of_subject IS 'A subject waits for one answ
 
 -- `controller/domain/approvals.py` has the transitions; a test compares them with these.
 CREATE FUNCTION cleave.approval_before_update() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE changing CONSTANT text[] := '{state, answered_at, answered_by, outcome, ended_at, asked_in, operation_id}';
 BEGIN
     IF (OLD.state, NEW.state) NOT IN (('pending', 'approved'), ('pending', 'rejected'), ('pending', 'expired'),
                                       ('approved', 'done'), ('approved', 'expired'))
        AND NOT (OLD.state = 'pending' AND NEW.state = 'pending' AND OLD.asked_in IS NULL AND NEW.asked_in IS NOT NULL)
        OR (OLD.asked_in IS NOT NULL AND NEW.asked_in IS DISTINCT FROM OLD.asked_in)
        OR (OLD.answered_at IS NOT NULL AND (NEW.answered_at, NEW.answered_by) IS DISTINCT FROM (OLD.answered_at, OLD.answered_by))
-       OR (NEW.approval_id, NEW.subject, NEW.subject_id, NEW.topic_id, NEW.proposed_at, NEW.expires_at, NEW.epoch, NEW.parts,
-           NEW.segments, NEW.kind, NEW.action, NEW.reason, NEW.proposed_by, NEW.default_answer, NEW.segment_ids)
-          IS DISTINCT FROM
-          (OLD.approval_id, OLD.subject, OLD.subject_id, OLD.topic_id, OLD.proposed_at, OLD.expires_at, OLD.epoch, OLD.parts,
-           OLD.segments, OLD.kind, OLD.action, OLD.reason, OLD.proposed_by, OLD.default_answer, OLD.segment_ids) THEN
+       OR to_jsonb(NEW) - changing IS DISTINCT FROM to_jsonb(OLD) - changing THEN
         RAISE EXCEPTION 'Rows of approval are history: an approval is answered once, and only what was approved is done.'
             USING ERRCODE = 'restrict_violation', CONSTRAINT = 'approval_is_history';
     END IF;

@@ -67,7 +67,6 @@ class ProposalRow:
 
     proposal_id: int
     cycle_id: int
-    ordinal: int
     cluster: str
     namespace: str
     lower_bound: int
@@ -81,8 +80,6 @@ class ProposalRow:
     state: ProposalState
     actor: str
     outcome: str | None
-    claimed_by: str | None
-    claimed_until: datetime | None
     attempts: int
     row_version: int
     proposed_at: datetime
@@ -115,8 +112,8 @@ STALE = f"""coalesce(
 One that somebody is carrying out is not stale, nor one whose next attempt has its time set.
 """
 COLUMNS = (
-    "proposal_id, cycle_id, ordinal, cluster, namespace, lower_bound, upper_bound, kind, broker, destination,"
-    " cut_points, reason, detail, state, actor, outcome, claimed_by, claimed_until, attempts, row_version,"
+    "proposal_id, cycle_id, cluster, namespace, lower_bound, upper_bound, kind, broker, destination,"
+    " cut_points, reason, detail, state, actor, outcome, attempts, row_version,"
     f" proposed_at, applied_at, changed_at, {STALE} AS is_stale"
 )
 _GET = text(f"SELECT {COLUMNS} FROM cleave.bundle_proposal WHERE proposal_id = :proposal_id")  # noqa: S608  # ours
@@ -218,14 +215,20 @@ def supersede(tx: Connection, cluster: str, cycle_id: int) -> int:
     In a namespace that needs approval a proposal stays for PATIENCE_SECONDS, or until there is another for its bundle.
     """
     ids = tx.execute(_SUPERSEDE, {"cluster": cluster, "cycle_id": cycle_id}).scalars().all()
-    _end_approvals(tx, ids, ApprovalState.EXPIRED, f"cycle {cycle_id} decided anew")
+    approvals.end(tx, Subject.BUNDLE_PROPOSAL, ids, ApprovalState.EXPIRED, f"cycle {cycle_id} decided anew")
     return len(ids)
 
 
 def expire_approved(tx: Connection, cluster: str) -> int:
     """Refuses what was approved and not done within PATIENCE_SECONDS, tried or not; returns how many."""
     ids = tx.execute(_EXPIRE, {"cluster": cluster}).scalars().all()
-    _end_approvals(tx, ids, ApprovalState.EXPIRED, "not done in time: the load has changed since")
+    approvals.end(
+        tx,
+        Subject.BUNDLE_PROPOSAL,
+        ids,
+        ApprovalState.EXPIRED,
+        "not done in time: the load has changed since",
+    )
     return len(ids)
 
 
@@ -254,7 +257,7 @@ def stop_asking(tx: Connection, cluster: str, namespace: str, why: str) -> None:
     """End the approvals that wait for a person, of the proposals of a namespace; the proposals stay."""
     proposed = list_proposals(tx, cluster, states=[ProposalState.PROPOSED])
     ids = [row.proposal_id for row in proposed if row.namespace == namespace]
-    _end_approvals(tx, ids, ApprovalState.EXPIRED, why)
+    approvals.end(tx, Subject.BUNDLE_PROPOSAL, ids, ApprovalState.EXPIRED, why)
 
 
 def under_way(tx: Connection, cluster: str) -> list[ProposalRow]:
@@ -325,7 +328,7 @@ def move(
             what="bundle-proposal",
         )
     if state in _ENDS_OF_APPROVALS:
-        _end_approvals(tx, [proposal_id], _ENDS_OF_APPROVALS[state], outcome)
+        approvals.end(tx, Subject.BUNDLE_PROPOSAL, [proposal_id], _ENDS_OF_APPROVALS[state], outcome)
     return read_proposal(row._mapping)
 
 
@@ -335,11 +338,6 @@ _ENDS_OF_APPROVALS = {
     ProposalState.REFUSED: ApprovalState.EXPIRED,
 }
 """The state of an approval, unless it has ended, once its proposal is in a state."""
-
-
-def _end_approvals(tx: Connection, ids: Sequence[int], state: ApprovalState, why: str | None) -> None:
-    if ids:
-        approvals.end(tx, Subject.BUNDLE_PROPOSAL, ids, state, outcome=why)
 
 
 def read_proposal(row: Mapping[Any, Any]) -> ProposalRow:

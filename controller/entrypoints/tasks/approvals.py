@@ -38,8 +38,7 @@ def answer_question(
             [row] = approvals.answer(
                 app.store, [approval_id], approve=given["approve"], actor=given["actor"], reason=reason
             )
-    document: dict[str, Any] = to_jsonable_python(asdict(row))
-    return document
+    return dict(to_jsonable_python(asdict(row)))
 
 
 def _question(row: ApprovalRow) -> dict[str, Any]:

@@ -96,9 +96,7 @@ def promote(
         return Promotion(topic, _ended(found, topic))
     weighed = weigh(store, trials, topic, days=days, actor=actor, request_key=request_key)
     with store.transaction() as tx:
-        if ask and weighed.is_better:
-            return _ask(tx, weighed, actor)
-        promotion = promote_on(tx, topic, weighed.run_id, actor=actor)
+        promotion = promote_on(tx, topic, weighed.run_id, actor=actor, ask=ask)
     if promotion.is_promoted and promotion.weighed is not None and not store.rolls_back:
         log.info("policy set", level=topic, actor=actor, candidate_id=promotion.candidate.candidate_id)
     return promotion
@@ -114,25 +112,6 @@ def carry_out(tx: Connection, row: ApprovalRow) -> None:
     candidate = candidates.newest(tx, row.topic_id or 0)
     if row.state is ApprovalState.APPROVED and candidate is not None:
         promote_on(tx, row.topic or "", candidate.run_id or 0, actor=row.answered_by or "")
-
-
-def _ask(tx: Connection, weighed: Weighed, actor: str) -> Promotion:
-    """Ask for the approval of a candidate that would have cost less. Raises as `promote_on`."""
-    topic_id = topics.lock_live_topic(tx, topics.find_topic(tx, weighed.topic).topic_id).topic_id
-    found = demand_candidate(candidates.newest(tx, topic_id), weighed.topic)
-    if found.state is not CandidateState.SHADOW:
-        return Promotion(weighed.topic, _ended(found, weighed.topic))
-    _evidence(tx, weighed.topic, found, weighed.run_id)
-    approval = NewApproval(
-        Subject.PROMOTION,
-        found.candidate_id,
-        topic_id,
-        f"promote candidate {found.candidate_id} ({found.knobs})",
-        f"{weighed.sentence}; {found.proposed_by} proposed it: {found.reason}",
-        actor,
-        WAIT_SECONDS,
-    )
-    return Promotion(weighed.topic, candidates.ask(tx, found, weighed.run_id, approval), weighed, waits=True)
 
 
 def weigh(store: Store, trials: Trials, topic: str, *, days: int, actor: str, request_key: str) -> Weighed:
@@ -167,8 +146,9 @@ def weigh(store: Store, trials: Trials, topic: str, *, days: int, actor: str, re
     return weighed
 
 
-def promote_on(tx: Connection, topic: str, run_id: int, *, actor: str) -> Promotion:
-    """Promote or refuse the topic's candidate on the evidence of a backtest that was run. What has ended stays as it is.
+def promote_on(tx: Connection, topic: str, run_id: int, *, actor: str, ask: bool = False) -> Promotion:
+    """Promote or refuse the topic's candidate on the evidence of a backtest that was run, or ask for the approval to promote it. What has
+    ended stays as it is.
 
     Raises Conflict for a run that is not about this candidate, and LostRace where the policy in force is not the one that
     was weighed: weigh again.
@@ -178,6 +158,9 @@ def promote_on(tx: Connection, topic: str, run_id: int, *, actor: str) -> Promot
     if found.state is not CandidateState.SHADOW:
         return Promotion(topic, _ended(found, topic))
     weighed = _evidence(tx, topic, found, run_id)
+    if ask and weighed.is_better:
+        asked = candidates.ask(tx, found, run_id, _approval(weighed, actor))
+        return Promotion(topic, asked, weighed, waits=True)
     if weighed.is_better:
         override = promoted(tx, row.topic_id, PolicyOverride.from_document(found.override))
         policies.set_topic(tx, row.topic_id, override, actor=actor)
@@ -190,6 +173,19 @@ def promote_on(tx: Connection, topic: str, run_id: int, *, actor: str) -> Promot
         run_id=run_id,
     )
     return Promotion(topic, ended, weighed)
+
+
+def _approval(weighed: Weighed, actor: str) -> NewApproval:
+    found = weighed.candidate
+    return NewApproval(
+        Subject.PROMOTION,
+        found.candidate_id,
+        found.topic_id,
+        f"promote candidate {found.candidate_id} ({found.knobs})",
+        f"{weighed.sentence}; {found.proposed_by} proposed it: {found.reason}",
+        actor,
+        WAIT_SECONDS,
+    )
 
 
 def _newest(store: Store, topic: str) -> CandidateRow:

@@ -152,9 +152,9 @@ def end(
     }
     ended = _candidate(tx.execute(_END, asked).one())
     if state is CandidateState.PROMOTED:
-        approvals.end(tx, Subject.PROMOTION, [candidate_id], ApprovalState.DONE, outcome=None)
+        approvals.end(tx, Subject.PROMOTION, [candidate_id], ApprovalState.DONE, None)
     why = f"candidate {candidate_id} was {state}"
-    approvals.end(tx, Subject.PROMOTION, [candidate_id], ApprovalState.EXPIRED, outcome=why)
+    approvals.end(tx, Subject.PROMOTION, [candidate_id], ApprovalState.EXPIRED, why)
     return ended
 
 
@@ -162,7 +162,7 @@ def ask(tx: Connection, candidate: CandidateRow, run_id: int, approval: NewAppro
     """Make the backtest the evidence for the candidate, and ask for the approval. An approval on other evidence ends."""
     if candidate.run_id != run_id:
         why = f"candidate {candidate.candidate_id} was weighed again, in backtest {run_id}"
-        approvals.end(tx, Subject.PROMOTION, [candidate.candidate_id], ApprovalState.EXPIRED, outcome=why)
+        approvals.end(tx, Subject.PROMOTION, [candidate.candidate_id], ApprovalState.EXPIRED, why)
     approvals.propose(tx, [approval])
     return _candidate(tx.execute(_EVIDENCE, {"candidate_id": candidate.candidate_id, "run_id": run_id}).one())
 
