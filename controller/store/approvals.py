@@ -229,7 +229,6 @@ def end(
     subject: Subject,
     subject_ids: Collection[int],
     state: ApprovalState,
-    *,
     outcome: str | None,
 ) -> None:
     """End the approvals of these subjects, which are carried out (done) or gone (expired). An approval that has ended stays as it is."""
