@@ -98,7 +98,11 @@ def action_dag(
     `answers`: last words of actions with one form, of which the form has a choice. `loader`: see `access`. `fixed`: fields of the action that
     the form has not.
     """
-    choice = {"answer": Param(type="string", enum=[*answers], title="Answer")} if answers else {}
+    choice = {}
+    if answers:
+        choice["answer"] = Param(
+            type="string", enum=[*answers], title="Answer", description="The same for all."
+        )
     fields = choice | action_params(" ".join([action, *answers[:1]]))
     left = {name: param for name, param in fields.items() if name not in fixed}
 

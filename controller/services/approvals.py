@@ -88,8 +88,14 @@ def answer(
             rows.append(row)
     for row in rows:
         if row.approval_id in first and not store.rolls_back:
-            about = {"approval_id": row.approval_id, "level": row.level, "action": row.action}
-            log.info("approval answered", **about, state=state.value, actor=actor)
+            log.info(
+                "approval answered",
+                approval_id=row.approval_id,
+                level=row.level,
+                action=row.action,
+                state=state.value,
+                actor=actor,
+            )
     return rows
 
 

@@ -177,9 +177,9 @@ def last_words(tx: Connection, topic_ids: Collection[int]) -> dict[int, tuple[Ap
     """The last word on each act of these topics that somebody was asked about, as far as it can still matter."""
     found: dict[int, list[Approval]] = defaultdict(list)
     for row in _LAST_WORDS.execute(tx, {"topic_ids": list(topic_ids)}):
-        state = ApprovalState(row.state)
-        one = Approval(row.kind, tuple(row.segment_ids), row.parts, state, row.answered_at)
-        found[row.topic_id].append(one)
+        found[row.topic_id].append(
+            Approval(row.kind, tuple(row.segment_ids), row.parts, ApprovalState(row.state), row.answered_at)
+        )
     return {topic_id: tuple(words) for topic_id, words in found.items()}
 
 

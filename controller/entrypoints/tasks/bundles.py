@@ -50,9 +50,12 @@ def propose_bundles(*, dsn: str, extras: Extras, request_key: str, decided_by: s
         cycle = bundles.propose(request_key, decided_by)
         with bundles.store.transaction() as tx:
             proposals, why_not = bundle_views.cycle_rows(tx, bundles.cluster, cycle.cycle_id)
-        unasked = approvals.some_unasked(bundles.store)
-    shown = {"proposals": _plain(proposals), "why_not": _plain(why_not)}
-    return {**asdict(cycle), **shown, "unasked": unasked}
+        return {
+            **asdict(cycle),
+            "proposals": _plain(proposals),
+            "why_not": _plain(why_not),
+            "unasked": approvals.some_unasked(bundles.store),
+        }
 
 
 def apply_bundles(
