@@ -388,8 +388,13 @@ def _without_age(document: Any) -> Any:
     return [_without(one, "age_seconds") for one in document] if isinstance(document, list) else document
 
 
-def _without(document: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: value for name, value in document.items() if name not in names}
+def _without(document: Any, *names: str) -> Any:
+    """Without the fields, of the document and of those in it."""
+    if isinstance(document, list):
+        return [_without(one, *names) for one in document]
+    if not isinstance(document, dict):
+        return document
+    return {name: _without(value, *names) for name, value in document.items() if name not in names}
 
 
 def _keys(text: str) -> list[str]:
