@@ -57,9 +57,9 @@ class Answer(Document, ABC):
     def sentence(self) -> str:
         """Return one sentence for people: a note, a preview, the title of a table."""
 
-    @abstractmethod
     def rows(self) -> Sequence[Row]:
-        """Return the rows of the table that people read."""
+        """Return the rows of the table that people read; none where the sentence says all of it."""
+        return []
 
     def title(self) -> str | None:
         """Return the line above the rows; None where the rows need no title."""

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from controller.domain.errors import CleaveError, InvalidInput, NotFound, Retryable
 from controller.domain.names import topic_name
 from controller.entrypoints.pages import (
+    approvals,
     backtests,
     bundles,
     dry_runs,
@@ -193,6 +194,12 @@ def one_backtest(request: Request, tx: Reading, run_id: Id) -> HTMLResponse:
 def all_bundles(request: Request, tx: Reading, cluster: Text = "", namespace: Text = "") -> HTMLResponse:
     """Brokers, proposals, and the bundles of one namespace."""
     return render(request, "bundles.html", **bundles.page(tx, cluster, namespace))
+
+
+@router.get("/approvals")
+def all_approvals(request: Request, tx: Reading) -> HTMLResponse:
+    """What waits for a person, and what was answered."""
+    return render(request, "approvals.html", **approvals.page(tx))
 
 
 @router.get("/policy")

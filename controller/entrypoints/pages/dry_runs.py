@@ -11,6 +11,7 @@ from controller.actions.candidates import PromoteCandidate
 from controller.actions.fields import fill_in
 from controller.bootstrap import Application
 from controller.domain.errors import InvalidInput, NotFound
+from controller.domain.names import CLUSTER
 from controller.entrypoints.tasks.actions import form_of, perform_form
 from controller.entrypoints.tasks.backtest import loads_of
 from controller.entrypoints.tasks.forms import BacktestForm
@@ -26,17 +27,20 @@ _ACTIONS: Mapping[str, str] = {
     "cleave_manual_split": "segments split",
     "cleave_manual_merge": "segments merge",
     "cleave_manual_rebucket": "segments rebucket",
-    "bundle_approve": "bundles approve",
+    "cleave_approve": "approvals approve",
+    "bundle_approve": "approvals approve",
     "cleave_policy": "policy set",
     "policy_propose": "policy propose",
 }
 """DAGs whose form is that of an action."""
+_FIXED: Mapping[str, Conf] = {"bundle_approve": {"level": CLUSTER}}
+"""Fields of the action that the form of a DAG has not."""
 
 
 def dry_run(cleave: Application, dag_id: str, conf: Conf) -> dict[str, Any]:
     """Return what the run would do, with a `sentence` for people. Raises what the run itself would raise."""
     if dag_id in _ACTIONS:
-        return _action(cleave, find_action(_ACTIONS[dag_id]), conf)
+        return _action(cleave, find_action(_ACTIONS[dag_id]), {**conf, **_FIXED.get(dag_id, {})})
     if dag_id not in _OTHERS:
         raise InvalidInput(
             f"{dag_id!r} has no preview; those with one are {', '.join((*_ACTIONS, *_OTHERS))}"

@@ -20,8 +20,8 @@ from controller.entrypoints.tasks.operations_here import run_where_no_worker_is
 from controller.questions.question import read_view
 from controller.questions.topics import LIST_TOPICS
 from controller.services import garbage_collector, log_trimmer, reconciler, tombstone_sweeper
-from controller.store import audit, backtests
-from controller.store.decisions import approvals, ledger, shadow_decisions
+from controller.store import approvals, audit, backtests
+from controller.store.decisions import ledger, shadow_decisions
 from controller.store.journal import tombstones
 from controller.store.load import history
 from controller.store.postgres.clock import database_now

@@ -19,8 +19,8 @@ from controller.domain.situation import Capabilities
 from controller.services.autoscaler import shadows as shadow
 from controller.services.autoscaler.batch_topic import BatchTopic, Course
 from controller.services.autoscaler.shadows import Shadow
-from controller.store import set_aside
-from controller.store.decisions import approvals, evaluations, ledger, reconnections, situations
+from controller.store import approvals, set_aside
+from controller.store.decisions import evaluations, ledger, reconnections, situations
 from controller.store.decisions.evaluations import PendingEvaluation
 from controller.store.decisions.ledger import LedgerRow
 from controller.store.journal import reshape_intents
@@ -95,7 +95,7 @@ class Batch:
         self._record_decisions()
         topics = list(self.topics.values())
         approvals.propose(
-            self._tx, [act for topic in topics if topic.proposals for act in topic.proposed_acts()]
+            self._tx, [act for topic in topics if topic.proposals for act in topic.new_approvals()]
         )
         approvals.done(self._tx, [act for topic in topics for act in topic.done_acts()])
         self._record_shadows(shadows)

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from controller import telemetry
-from controller.domain.approvals import kind_of
+from controller.domain.approvals import Subject, action_text, kind_of
 from controller.domain.decision import Decision, Evaluation, Lane, lane_of, sealed_by
 from controller.domain.errors import InvariantViolated
 from controller.domain.evaluator import code_version
 from controller.domain.operation import Origin
 from controller.domain.situation import Situation
 from controller.services.autoscaler.verdicts import digest
-from controller.store.decisions.approvals import DoneAct, ProposedAct
+from controller.store.approvals import DoneAct, NewApproval
 from controller.store.decisions.evaluations import FinishedEvaluation, PendingEvaluation
 from controller.store.decisions.ledger import LedgerRow
 from controller.store.decisions.reconnections import Spending
@@ -139,16 +139,19 @@ class BatchTopic:
             situation=situation.to_json(),
         )
 
-    def proposed_acts(self) -> list[ProposedAct]:
+    def new_approvals(self) -> list[NewApproval]:
         """The acts for which approval is requested."""
         policy = self.situation.policy
         return [
-            ProposedAct(
-                topic_id=self.topic_id,
+            NewApproval(
+                Subject.OPERATION,
+                self._reserved_id(),
+                self.topic_id,
+                action_text(act),
+                act.reason,
+                self.decided_by,
                 act=act,
                 epoch=self.situation.layout.epoch,
-                decision_id=self._reserved_id(),
-                proposed_by=self.decided_by,
                 wait_seconds=policy.approval_wait_seconds,
                 default_answer=policy.approval_default,
             )
