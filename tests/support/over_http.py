@@ -59,11 +59,13 @@ def serving(database: str, directory: Path, **settings: object) -> Iterator[str]
 
 
 def _settings(**given: object) -> Settings:
-    """Those of a server: none of the command's, which are in the environment."""
+    """Those of a server: read from the environment, as its process does, where the command's own are left out."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("CLEAVE_")]:
             patch.delenv(name)
-        return Settings(api_secret=SECRET, **{name: str(value) for name, value in given.items()})  # type: ignore[arg-type]
+        for name, value in {"api_secret": SECRET, **given}.items():
+            patch.setenv(f"CLEAVE_{name.upper()}", str(value))
+        return Settings()
 
 
 @contextmanager
