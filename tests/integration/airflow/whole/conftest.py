@@ -6,7 +6,7 @@ import json
 import secrets
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,8 +32,6 @@ OTHER_DAGS = "tests/support/other_dags"
 EXAMPLES = "cleave_provider/example_dags"
 PEOPLE = ("ann", "bob")
 """Who may log in where a login is asked for; each is an admin."""
-FRONT_PATH = "/data/flow"
-"""Of the API server that asks for logins; the other one has no path."""
 PATIENCE_SECONDS = 60.0
 """How long a page may take to show what a test looks for."""
 
@@ -126,7 +124,7 @@ def page(context: BrowserContext) -> Iterator[Page]:
 
 @pytest.fixture(scope="package")
 def front_door(airflow: AirflowStandalone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a second API server of the shared Airflow: this one knows people by their logins, and is below a path."""
+    """Address of a second API server of the shared Airflow: this one knows people by their logins."""
     room = tmp_path_factory.mktemp("front-door")
     passwords = room / "passwords.json"
     passwords.write_text(json.dumps({name: f"word of {name}" for name in PEOPLE}))
@@ -135,8 +133,22 @@ def front_door(airflow: AirflowStandalone, tmp_path_factory: pytest.TempPathFact
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:admin" for name in PEOPLE),
     }
+    with _api_server(airflow, room, "", asks) as url:
+        yield url
+
+
+@pytest.fixture
+def below_a_path(airflow: AirflowStandalone, tmp_path: Path) -> Iterator[str]:
+    """Address of an API server of the shared Airflow whose base_url has a path."""
+    with _api_server(airflow, tmp_path, "/data/flow", {}) as url:
+        yield url
+
+
+@contextmanager
+def _api_server(airflow: AirflowStandalone, room: Path, path: str, asks: dict[str, str]) -> Iterator[str]:
+    """One more of that Airflow, with settings of its own."""
     port = free_port()
-    url = f"http://{LOOPBACK}:{port}{FRONT_PATH}"
+    url = f"http://{LOOPBACK}:{port}{path}"
     own = {"AIRFLOW__API__BASE_URL": url, "AIRFLOW__API__PORT": str(port), **asks}
     command: list[str | Path] = [Path(sys.executable).with_name("airflow"), "api-server"]
     server = ChildProcess(

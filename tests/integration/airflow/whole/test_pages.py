@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from controller.devstack.airflow import AirflowStandalone
-from tests.integration.airflow.whole.conftest import FRONT_PATH
 from tests.support.bench import TOPIC, Bench
 from tests.support.browser import PAGES, pages_of
 from tests.support.reports import report_load
@@ -112,13 +110,12 @@ def test_a_policy_is_changed_in_its_form(airflow: AirflowStandalone, bench: Benc
 
 
 def test_an_airflow_below_a_path_shows_the_pages(
-    front_door: str, logged_in: Callable[[str], Page], bench: Bench
+    airflow: AirflowStandalone, below_a_path: str, bench: Bench, page: Page
 ) -> None:
     loaded(bench, 1.0)
-    page = logged_in("ann")
-    page.goto(front_door)
+    page.goto(below_a_path)
     page.get_by_role("link", name="Cleave").first.click()
     pages = pages_of(page)
     pages.get_by_role("link", name=TOPIC).click()
     expect(pages.get_by_role("heading", name=TOPIC)).to_be_visible()
-    expect(pages.locator("html")).to_have_attribute("data-airflow", FRONT_PATH)
+    expect(pages.locator("html")).to_have_attribute("data-airflow", "/data/flow")
