@@ -33,7 +33,7 @@ demo: $(READY) ## The whole stack on this machine with live traffic (KEEP=1, TRA
 
 .PHONY: test
 test: $(READY) ## All tests but chaos, on real servers (WORKERS=3, ARGS=...)
-	@$(PYTEST) --reruns 1 --rerun-show-tracebacks -raR tests $(ARGS)
+	@$(PYTEST) tests $(ARGS)
 
 .PHONY: test-fast
 test-fast: $(READY) ## Tests that start nothing: seconds

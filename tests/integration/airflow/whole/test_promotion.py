@@ -20,6 +20,7 @@ from tests.support.bench import TOPIC, Bench
 from tests.support.browser import PAGES, pages_of
 from tests.support.recorded import keep_series
 from tests.support.reports import milliseconds
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -107,7 +108,7 @@ def test_a_candidate_is_weighed_approved_by_somebody_else_and_in_force(
     expect(waits).to_contain_text(re.compile(FIGURES))
     assert in_force(proposed) == IN_FORCE
     waits.get_by_role("button", name="Approve", exact=True).click()
-    proposed.wait_until(lambda: in_force(proposed) != IN_FORCE, message="it is in force")
+    wait_until(lambda: in_force(proposed) != IN_FORCE, timeout_seconds=120, message="it is in force")
 
     asks.goto(f"{front_door}{PAGES}backtests")
     pages = pages_of(asks)

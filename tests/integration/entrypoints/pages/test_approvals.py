@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-
 from controller.domain.policy import PolicyOverride
 from controller.entrypoints.dag_runs import DagRun
 from controller.entrypoints.pages.approvals import page, waiting
