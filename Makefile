@@ -72,6 +72,15 @@ soak: $(READY) ## Rounds of producers and consumers on a broker beside a busy ma
 bench: $(READY) ## Benchmarks and benchmarks/RESULTS.md from them (ONLY="decide operations")
 	@$(PY) -m benchmarks $(ONLY) $(ARGS)
 
+.PHONY: bench-compare
+bench-compare: $(READY) ## Key benchmarks on this tree and on a commit in turns, as ratios (BASE=commit ONLY="decide" ARGS="--rounds 5")
+	@test -n "$(BASE)" || { echo "give the commit to compare with: make bench-compare BASE=main" >&2; exit 2; }
+	@$(PY) -m benchmarks.compare "$(BASE)" $(ONLY) $(ARGS)
+
+.PHONY: release-check
+release-check: $(READY) ## What a release needs beyond the tests: no published figure of code that has changed since
+	@$(PY) -m benchmarks.staleness
+
 .PHONY: lint
 lint: $(READY) ## Ruff: rules and format
 	@$(PY) -m ruff check .

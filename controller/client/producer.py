@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain, islice
 from types import TracebackType
 from typing import Self
 
@@ -59,6 +60,8 @@ LOOK_SECONDS = 1.0
 """While a fence is waited out, the layout is read this often even if no notification came."""
 MOST_ROUTES = 65_536
 """Keys whose lane is remembered; beyond it they are reckoned anew."""
+MOST_OPENED_AHEAD = 1_000
+"""Messages in doubt that are looked at for what to open ahead."""
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.05, 2.0
 _new = tuple.__new__  # a third of what a NamedTuple's own costs
 _Waiting = tuple[bytes, bytes | None, int | None]
@@ -150,6 +153,11 @@ class _Lane:
     @property
     def empty(self) -> bool:
         return not self.waiting and self.in_doubt is None
+
+
+def _new_lane(snapshot: TopicSnapshot, segment: Segment, bucket: int, producer: str) -> _Lane:
+    bounds = bucket_ranges(segment.bucket_splits)[bucket] if segment.bucket_splits else None
+    return _Lane(segment.segment_id, snapshot.backing_topics[segment.segment_id], bounds, producer)
 
 
 class _DelayedSends:
@@ -250,6 +258,7 @@ class Producer(OneProcess):
         self._watch = LayoutWatch(source, topic, on_change=self._changed)
         self._snapshot: TopicSnapshot = self._watch.snapshot
         """What is routed by: the newest one, once nothing of the segments that are gone is in doubt any more."""
+        self._opened_ahead = self._snapshot
         for thread in (self._delayed, self._key_counts):
             if thread is not None:
                 thread.start()
@@ -504,6 +513,7 @@ class Producer(OneProcess):
         gone = [place for place in self._lanes if place[0] not in active]
         in_doubt = [self._lanes[place] for place in gone if self._lanes[place].in_doubt is not None]
         if in_doubt:  # its log still knows whether it is stored
+            self._open_ahead(in_doubt)
             self._start_lanes(in_doubt)
             return False
         homeless = [message for place in gone for message in self._lanes.pop(place).waiting]
@@ -512,6 +522,26 @@ class Producer(OneProcess):
         self._routes.clear()
         self._snapshot = self._watch.snapshot
         return True
+
+    def _open_ahead(self, lanes: Sequence[_Lane]) -> None:
+        """Begin to open, once for each layout, what the messages in doubt go to if they are not stored: the answer to that takes
+        as long.
+        """
+        snapshot = self._watch.snapshot
+        if self._eager is None or self._opened_ahead is snapshot:
+            return
+        self._opened_ahead = snapshot
+        batches = [lane.in_doubt[1] for lane in lanes if lane.in_doubt is not None]
+        keys = {
+            message.key for message in islice(chain(*batches), MOST_OPENED_AHEAD) if message.key is not None
+        }
+        places = {}
+        for hashes in map(key_hash, keys):
+            segment = snapshot.layout.segment_for(hashes.segment_hash)
+            places[segment.segment_id, bucket_of(segment.bucket_splits, hashes.bucket_hash)] = segment
+        for (_, bucket), segment in places.items():
+            lane = _new_lane(snapshot, segment, bucket, self.producer_id)
+            self._eager.open_ahead(lane.backing_topic, producer=lane.producer, bucket=lane.bucket)
 
     def _put(self, payload: bytes, key: str | bytes | None) -> _Lane:
         """Into its lane."""
@@ -554,9 +584,7 @@ class Producer(OneProcess):
         bucket = bucket_of(segment.bucket_splits, bucket_hash)
         lane = self._lanes.get((segment.segment_id, bucket))
         if lane is None:
-            bounds = bucket_ranges(segment.bucket_splits)[bucket] if segment.bucket_splits else None
-            backing_topic = self._snapshot.backing_topics[segment.segment_id]
-            lane = _Lane(segment.segment_id, backing_topic, bounds, self.producer_id)
+            lane = _new_lane(self._snapshot, segment, bucket, self.producer_id)
             self._lanes[segment.segment_id, bucket] = lane
         return lane
 
@@ -650,7 +678,8 @@ class Producer(OneProcess):
             # For all its buckets: a fenced log is not asked again.
             self._fenced.add(lane.segment_id, is_missing=False)
             lane.put_back(batch[stored:])
-            self._look_again()
+            if self._is_active(lane.segment_id):  # else the layout with its successors is known
+                self._look_again()
         else:
             self._fenced.note_stored(lane.segment_id)
         if stored:

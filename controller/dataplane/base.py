@@ -484,3 +484,6 @@ class EagerLogClient(LogClient, Protocol):
 
         None where that cannot be done at once (nothing is open yet, an answer is missing): call `append`. Raises InvalidInput.
         """
+
+    def open_ahead(self, backing_topic: str, *, producer: str, bucket: HashRange | None = None) -> None:
+        """Begin to open what the first append needs. Does not wait; an error is left for that append to meet."""

@@ -61,9 +61,8 @@ class LayoutFeed:
         """The topic's id, and where its leader answers if anybody leads it: what every request of a consumer begins with. Raises
         TopicNotFound.
         """
-        with self._store.transaction() as tx:
-            topic_id = topics.find_topic(tx, topic).topic_id
-            return topic_id, leases.address_of_holder(tx, self._shard_of(topic_id))
+        with self._store.single_statement() as tx:
+            return leases.find_leader(tx, topic, self._shard_count)
 
     def why(self, topic: str, subscription: str) -> list[dict[str, Any]]:
         """Of each bucket that the subscription has to read who has it, or why nobody reads it. Raises TopicNotFound."""

@@ -230,6 +230,41 @@ def test_a_batch_in_doubt_is_settled_before_anything_is_routed_anew(
     producer.close()
 
 
+class OpensAhead(FaultyLogs):
+    """Logs that note what is opened ahead."""
+
+    def __init__(self, inner: LogClient) -> None:
+        super().__init__(inner)
+        self.opened: list[str] = []
+
+    def begin_append(self, *_given: object, **_named: object) -> None:
+        """Each batch is sent aside."""
+
+    def open_ahead(self, backing_topic: str, *, producer: str, bucket: HashRange | None = None) -> None:
+        del producer, bucket
+        self.opened.append(backing_topic)
+
+
+def test_what_a_batch_in_doubt_may_go_to_is_opened_while_the_log_is_asked_for_it(
+    bench: Bench, source: PostgresSource
+) -> None:
+    bench.topic_with(segments=1)
+    logs = OpensAhead(bench.logs)
+    producer = Producer(source, logs, TOPIC, send_timeout_seconds=0.0)
+    logs.refuse = 1
+    send_numbered(producer, range(1))
+    with pytest.raises(DataPlaneUnavailable):
+        producer.flush()
+    bench.reshape(splitting(0))
+    wait_until(lambda: producer._watch.changed, message="the new layout is told of")
+
+    producer.flush()
+
+    assert sorted(logs.opened) == sorted(producer._snapshot.backing_topics.values())
+    assert flows(bench, 0, 1, 2) == in_order(1)
+    producer.close()
+
+
 def test_a_batch_that_a_fence_refused_goes_before_what_was_sent_after_it(
     bench: Bench, source: PostgresSource, logs: FaultyLogs
 ) -> None:
