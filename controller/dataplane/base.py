@@ -283,8 +283,8 @@ class LogMessage(NamedTuple):
     """A message as read. `published_at_ms` is the data plane's time and never falls within a log. Where producers stamp
     messages (`pulsar`) it is the time of their clocks, and may fall.
 
-    `deliveries` says how often a queue has given it out, this time included. A broker counts from its last start on, and counts
-    what was given back alone.
+    `deliveries` says how often a queue has given it out, this time included. On a broker only what was given back counts: a reader
+    counts its messages of a batch, for as long as it lives, and the broker counts others from the broker's last start on.
     """
 
     position: Position
