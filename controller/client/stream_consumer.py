@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from controller.client.attachments import SOMETHING_TO_READ, Attachment, Attachments, settle_each
+from controller.client.arguments import checks_arguments
+from controller.client.attachments import Attachment, Attachments, settle_each
 from controller.client.closing import ClosedByWith, CloseTime, close_and_say_goodbye
 from controller.client.lag import BucketLag, lag_of
 from controller.client.patience import patiently
 from controller.client.position_table import Claim, PositionTable
-from controller.client.rounds import LOOK_SECONDS, Rounds
+from controller.client.rounds import LOOK_SECONDS, WAITS_FOR_RECEIVE, Rounds
 from controller.client.servers import Servers
 from controller.client.session import Session, Standing
 from controller.client.stand_in import StandIn
@@ -90,6 +91,7 @@ class BucketStatus:
     """Messages that are unread in them, where they can be counted."""
 
 
+@checks_arguments
 class StreamConsumer(OneProcess, ClosedByWith):
     """One consumer of one subscription; for one thread, which goes on calling `receive`."""
 
@@ -359,7 +361,7 @@ class StreamConsumer(OneProcess, ClosedByWith):
         for one in self._attachments.all:
             reason = self._reason(one)
             since = one.since(reason)
-            if reason != SOMETHING_TO_READ and now - since >= STANDING_SECONDS:
+            if reason != WAITS_FOR_RECEIVE and now - since >= STANDING_SECONDS:
                 found.append(Standing(one.owned, _one_line(reason), since))
         return found
 

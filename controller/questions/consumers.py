@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import Connection
 
 from controller.actions.action import report
 from controller.actions.context import Context
 from controller.actions.fields import SubscriptionName
 from controller.actions.responses import Answer, Row
 from controller.actions.rights import Right
+from controller.domain.errors import Conflict
 from controller.questions.question import Question, TopicQuestion
 from controller.services import subscription_lag
+from controller.store.topics import subscriptions
+from controller.store.topics.subscriptions import SubscriptionKind
 
 
 class ListConsumers(TopicQuestion):
@@ -73,6 +78,24 @@ def show_lag(context: Context, request: ShowLag) -> LagAnswer:
     return LagAnswer(topic=request.topic, subscription=request.subscription, buckets=buckets)
 
 
+def _explain_no_buckets(tx: Connection, filters: Mapping[str, Any]) -> None:
+    """Raise SubscriptionNotFound; Conflict for a subscription whose buckets no leader hands out."""
+    name = filters.get("subscription")
+    if name is None:
+        return
+    kind = subscriptions.get_subscription(tx, filters["topic_id"], name).kind
+    if kind is SubscriptionKind.QUEUE:
+        raise Conflict(
+            f"subscription {name} is a queue: each of its consumers takes messages of every segment, and none owns a bucket; "
+            "`consumers lag` counts what is left, and `QueueConsumer.why` of a consumer says why nothing comes to it"
+        )
+    if kind is SubscriptionKind.CHECKPOINT:
+        raise Conflict(
+            f"subscription {name} keeps messages for consumers that keep their own place: no consumer of a group is registered, "
+            "so none owns a bucket; `CheckpointConsumer.why` of a consumer says why nothing comes to it"
+        )
+
+
 LIST_CONSUMERS = Question(
     "consumers list",
     "/topics/{topic}/assignments",
@@ -101,6 +124,7 @@ LIST_BUCKETS = Question(
         "waits_for",
         "held_by",
     ),
+    on_nothing=_explain_no_buckets,
     default_limit=100_000,
 )
 QUESTIONS = (LIST_CONSUMERS, LIST_BUCKETS)

@@ -72,6 +72,10 @@ class PulsarDataPlane(OneProcess):
         """`persistent://tenant/namespace/name-segment-0000-7fff-12`."""
         return segment_topic(topic, descriptor)
 
+    def demand_namespace(self, topic: str) -> None:
+        """See `NamespacedDataPlane`."""
+        self._admin.ask(asks.namespace_of_topic(topic), self._admin.deadline())
+
     def create_segment(
         self, backing_topic: str, subscriptions: Sequence[str], origin: LogOrigin | None = None
     ) -> None:

@@ -246,7 +246,7 @@ class Batch:
         """The act as a plan on the layout of the moment. Raises LostRace when that is not what was decided on."""
         situation = self.situations[topic.topic_id]
         if view is None:
-            raise TopicNotFound(f"topic {topic.topic_id} is gone; nothing is left to do")
+            raise TopicNotFound(f"topic {topic.topic} is gone; nothing is left to do")
         input_version = self.pending[topic.topic_id].input_version  # asked here and compared again by `write`
         view.demand_current(epoch=situation.layout.epoch, input_version=input_version)
         act = self.verdicts[topic.topic_id].decisions[ordinal]

@@ -44,6 +44,7 @@ from controller.domain.operation import (
     Step,
     can_give_up,
     next_step,
+    why_aborted,
 )
 from controller.services.operation_runner import backoff
 from controller.services.operation_runner.context import Outcome, RunnerContext
@@ -219,7 +220,7 @@ class OperationSet:
     def _act(self, step: Step, members: Sequence[_Member]) -> Acted:
         if step is Step.ABORT:
             return Acted(
-                {one.operation_id: _reason(one.giving_up or one.seen().abort_reason) for one in members}
+                {one.operation_id: {"reason": one.giving_up or why_aborted(one.seen())} for one in members}
             )
         if any(one.operation.is_mirrored and not one.left_undone for one in members):
             [one] = members
@@ -552,10 +553,6 @@ def _may_finish_without(member: _Member) -> bool:
 
 def _left_undone(member: _Member) -> dict[str, object]:
     return {"left undone": member.left_undone} if member.left_undone else {}
-
-
-def _reason(giving_up: str) -> dict[str, object]:
-    return {"reason": giving_up} if giving_up else {}
 
 
 def _urgency(move: Move) -> tuple[int, str]:
