@@ -67,6 +67,17 @@ def test_who_is_not_heard_is_disconnected_and_then_expires() -> None:
     assert known.expired(now=10.1) == [("a", "1")], "the grace period counts from when it was last heard"
 
 
+def test_whose_stream_ends_has_the_grace_period_to_come_back() -> None:
+    known, stream = SubscriptionSessions(ConsumerTiming(10.0)), Heard()
+    known.begin("a", "1", now=0.0)
+    known.attach("a", "1", stream, now=0.0)
+
+    known.detach("a", stream, now=4.0)
+
+    assert known.expired(now=13.9) == []
+    assert known.expired(now=14.0) == [("a", "1")]
+
+
 def test_a_leader_that_was_busy_for_long_leaves_who_was_silent_time_to_come_back() -> None:
     known = SubscriptionSessions(ConsumerTiming(10.0))
     known.begin("a", "1", now=0.0)
