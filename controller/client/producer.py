@@ -24,7 +24,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from controller import telemetry
+from controller import client_metrics
 from controller.client.arguments import checks_arguments
 from controller.client.fenced_segments import FencedSegments
 from controller.client.key_counts import KeyCounts
@@ -705,8 +705,8 @@ class Producer(OneProcess):
         else:
             self._fenced.note_stored(lane.segment_id)
         if stored:
-            telemetry.PRODUCER_BATCHES.inc()
-            telemetry.PRODUCER_MESSAGES.inc(stored)
+            client_metrics.PRODUCER_BATCHES.inc()
+            client_metrics.PRODUCER_MESSAGES.inc(stored)
             try:
                 self._on_stored(batch[:stored])
             except Exception as error:  # noqa: BLE001 - the application's own, and the next call raises it

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
+from controller import client_metrics
 from controller.client.arguments import checks_arguments
 from controller.client.aside import AsideCalls
 from controller.client.closing import ClosedByWith, CloseTime, close_and_say_goodbye
@@ -93,6 +94,7 @@ class _Share:
                 return None
             message = self._waiting.popleft()
             self._in_hand.add(message.position)
+            client_metrics.CONSUMER_MESSAGES.labels("queue").inc()
             return message
 
     def acknowledge(self, positions: Sequence[Position], patience_seconds: float) -> bool:
@@ -104,6 +106,7 @@ class _Share:
                 self.is_lost = True
                 return False
             self._in_hand.difference_update(positions)
+            client_metrics.CONSUMER_ACKNOWLEDGED.labels("queue").inc(len(positions) - len(refused))
             return not refused
 
     def give_back(self, position: Position, delay_seconds: float, patience_seconds: float) -> None:

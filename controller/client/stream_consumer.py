@@ -13,11 +13,13 @@ import logging
 import math
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from controller import client_metrics
 from controller.client.arguments import checks_arguments
 from controller.client.attachments import Attachment, Attachments, settle_each
 from controller.client.closing import ClosedByWith, CloseTime, close_and_say_goodbye
@@ -337,6 +339,9 @@ class StreamConsumer(OneProcess, ClosedByWith):
         except (LostRace, NotFound, FencedOut) as error:
             self._lose(held, error)
             return False
+        client_metrics.CONSUMER_ACKNOWLEDGED.labels("stream").inc(
+            _settled(batch, held.acknowledged, position)
+        )
         held.acknowledged = position if held.acknowledged is None else max(held.acknowledged, position)
         self._attachments.succeed(held)
         held.rung.set()  # it may be drained now
@@ -425,6 +430,7 @@ class StreamConsumer(OneProcess, ClosedByWith):
             batch = self._read(held, reader)
             if batch is not None:
                 if self._is_ours(held):
+                    client_metrics.CONSUMER_MESSAGES.labels("stream").inc(len(batch.messages))
                     return batch
                 self._lose(held)  # the read took too long: somebody else may own it by now
         return None
@@ -555,6 +561,21 @@ def _elsewhere(row: Mapping[str, Any]) -> BucketStatus:
 def _one_line(reason: str) -> str:
     """As a leader takes it."""
     return " ".join(reason.split())[:MOST_OF_A_REASON]
+
+
+def _settled(batch: Batch, before: Position | None, upto: Position) -> int:
+    """How many messages of the batch an acknowledgement up to `upto` settles, after one up to `before`."""
+    if upto < batch.messages[-1].position:
+        found = bisect_right(batch.messages, upto, key=_position)
+    else:
+        found = len(batch.messages)
+    if before is None or before < batch.messages[0].position:
+        return found
+    return max(0, found - bisect_right(batch.messages, before, key=_position))
+
+
+def _position(message: LogMessage) -> Position:
+    return message.position
 
 
 def _beyond(stored: Position | None, found: Sequence[LogMessage]) -> Sequence[LogMessage]:

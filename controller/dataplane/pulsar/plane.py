@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from controller import telemetry
 from controller.dataplane.adoptable import FoundTopic
 from controller.dataplane.base import Born, Counters, LogReport, LogState, Successor
+from controller.dataplane.load_settings import LoadSettings
 from controller.dataplane.observation import KeySample
 from controller.dataplane.pulsar import asks, set_wise
 from controller.dataplane.pulsar.access import PulsarAccess
@@ -24,7 +25,7 @@ from controller.dataplane.pulsar.names import (
     subscription_path,
     topic_path,
 )
-from controller.dataplane.pulsar_load import LoadSettings, PulsarLoad
+from controller.dataplane.pulsar_load.load import PulsarLoad
 from controller.domain.errors import (
     CleaveError,
     NotFound,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
-from controller import telemetry
+from controller import metrics, telemetry
 from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import naming
 from controller.domain.approvals import kind_of
@@ -259,7 +259,7 @@ class Batch:
     def _refused(self, topic_id: int, error: CleaveError | IntegrityError) -> None:
         """The intent was refused. The topic is decided again soon where another process was faster, else later."""
         if isinstance(error, LostRace | SegmentBusy):
-            telemetry.LOST_RACES.labels("intent").inc()
+            metrics.LOST_RACES.labels("intent").inc()
             log.info(
                 "a topic moved while it was decided; left for the next pass",
                 topic_id=topic_id,

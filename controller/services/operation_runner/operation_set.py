@@ -22,7 +22,7 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
-from controller import telemetry
+from controller import metrics, telemetry
 from controller.dataplane.base import DataPlane, SetWiseDataPlane
 from controller.domain.errors import (
     CleaveError,
@@ -112,7 +112,7 @@ class OperationSet:
         self._members = [_Member(one.operation, one.observed) for one in claimed]
         for one in claimed:
             if one.operation.state is OperationState.INTENDED and one.operation.claim_term == 1:
-                telemetry.NOTIFICATION_LAG.observe(one.observed.age_ms / 1000)
+                metrics.NOTIFICATION_LAG.observe(one.observed.age_ms / 1000)
         self._claimed_until = claimed_until
         self._calling: Sequence[int] = ()
         """Operations that the calls under way are made for."""
@@ -351,9 +351,9 @@ class OperationSet:
         member.lost_races, member.ready_at = 0, 0.0
         if not operation.state.is_live:
             self._put_down(member, Outcome.FINISHED)
-            telemetry.OPERATIONS.labels(operation.kind, operation.origin, operation.state).inc()
+            metrics.OPERATIONS.labels(operation.kind, operation.origin, operation.state).inc()
             if operation.state is OperationState.DONE:
-                telemetry.OPERATION_SECONDS.labels(operation.kind).observe(age_ms / 1000)
+                metrics.OPERATION_SECONDS.labels(operation.kind).observe(age_ms / 1000)
             log.info(
                 "operation ended",
                 **self._ids(operation),
