@@ -14,7 +14,7 @@ PRODUCER_BATCHES = Counter(
 PRODUCER_MESSAGES = Counter("cleave_producer_messages_total", "Messages in those batches.")
 CONSUMER_MESSAGES = Counter(
     "cleave_consumer_messages_total",
-    "Messages that consumers of this process handed out, by kind of consumer: stream, queue, checkpoint. Deliveries that were repeated"
+    "Messages that consumers of this process received, by kind of consumer: stream, queue, checkpoint. Repeated deliveries"
     " count again.",
     ["kind"],
 )

@@ -217,7 +217,7 @@ class PulsarQueueReader(OneProcess):
         delay_seconds: float = 0.0,
         unseen: bool = False,  # noqa: ARG002 - it is counted all the same
     ) -> None:
-        """Have these handed out again, no sooner than after 100 ms; a message of a batch by this reader. Each counts as a delivery, seen or
+        """Have these delivered again, no sooner than after 100 ms; a message of a batch by this reader. Each counts as a delivery, seen or
         not.
         """
         self._demand_connected()
