@@ -273,7 +273,7 @@ class Producer(OneProcess):
         self._takes_nothing = False
         """`close` was called."""
         self._is_closing = False
-        """Nothing is begun any more."""
+        """No batch is begun."""
         self._has_failed = False  # some lane has an error that the application is to be told of
         self._is_outdated = True
         """There may be a layout that is newer than what is routed by."""
@@ -364,7 +364,7 @@ class Producer(OneProcess):
             raise self._closed(failure) from failure
 
     def _ends_if_stored(self) -> bool:
-        """Begin nothing any more once nothing is pending. The lock is held, so a `send` in another thread comes before, and is stored, or
+        """End once nothing is pending. The lock is held, so a `send` in another thread comes before, and is stored, or
         after, and is refused.
         """
         self._is_closing = self._pending == 0

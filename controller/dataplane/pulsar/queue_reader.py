@@ -1,8 +1,8 @@
 """Reading one topic as one of several who share its messages: a Shared consumer that acknowledges each message by itself.
 
-The broker gives out whole entries. A message of a batch that is given back is therefore kept here and handed out again by this
-reader: if the broker were asked for it, the broker would give the whole batch to any reader, with the messages that are in hand here
-and those whose acknowledgement is on its way. A message that is alone in its entry is asked for again, and may come to another reader.
+The broker delivers whole entries. This reader therefore keeps a message of a batch that is given back, and delivers the message again
+itself: the broker would deliver the whole batch to any reader, with the messages that are unsettled here and those whose
+acknowledgement is on its way. The broker delivers a message that is alone in its entry, to this reader or another one.
 
 As for a reader in order, a connection that breaks ends the reader: after a move of the cursor, what is in hand must neither be
 acknowledged nor kept from coming again.
@@ -35,7 +35,7 @@ log = telemetry.get_logger(__name__)
 QUEUE_PREFETCH_MESSAGES = 500
 """The most messages of a queue's reader in this process, beside as many in the library's queue."""
 AGAIN_MS = 100
-"""The least time after which a message that was given back is handed out again."""
+"""Least time before a message that was given back is delivered again."""
 MOST_REMEMBERED = 10_000
 """Settled messages that are known again when their batch comes once more."""
 
@@ -127,7 +127,7 @@ class PulsarQueueReader(OneProcess):
             log.exception("the callback for arrivals failed", backing_topic=self._backing_topic)
 
     def look(self) -> None:
-        """Notice a broken connection. Hand out again, or ask the broker for, each message that was given back and is due."""
+        """Notice a broken connection. Deliver each message that was given back and is due, or have the broker deliver it."""
         opened = self._opened
         if opened is None:
             return
