@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import URL
 
+from controller.client.arguments import checks_arguments
 from controller.client.layout_source import TopicSnapshot
 from controller.clock import to_ms
 from controller.dataplane.postgres_calls import PostgresCalls
@@ -37,6 +38,7 @@ SELECT t.topic_id, t.state, t.data_plane, t.epoch, t.next_segment_id, {_SEGMENT_
 """  # noqa: S608 - constants only
 
 
+@checks_arguments
 class PostgresSource(Renewed):
     """A `LayoutSource` on Cleave's database; connects at the first call, listens from the first watch on. A forked process has watches
     and connections of its own.

@@ -107,7 +107,9 @@ class Settings(BaseSettings):
     scalable_topics_enabled: bool = True
     """False answers Pulsar's admin calls of scalable topics with 503, as a broker on which they are off."""
     consumer_grace_seconds: float = Field(60.0, ge=2.0, le=3600.0)
-    """A consumer that lost its connection may come back for so long and finds what it read as it was."""
+    """A consumer that lost its connection, or hangs, may come back within this time and finds its entry buckets as they were. The time of a
+    consumer that hangs counts from when it was last heard.
+    """
 
     consumer_release_seconds: float = Field(0.0, ge=0.0, le=86_400.0)
     """A consumer that does not let go of a bucket for so long loses it, and what it has in hand is delivered again; 0: it is

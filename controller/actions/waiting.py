@@ -33,7 +33,7 @@ def see_through(app: Application, intent: Intent, timeout_seconds: float = 60.0)
 def demand_done(operation: Operation) -> Operation:
     """The operation, which has ended. Raises Terminal if it was aborted."""
     if operation.state is OperationState.ABORTED:
-        raise aborted(operation.operation_id, operation.kind, operation.topic_name)
+        raise aborted(operation.operation_id, operation.kind, operation.topic_name, operation.last_error)
     return operation
 
 

@@ -26,7 +26,8 @@ from itertools import chain, islice
 from types import TracebackType
 from typing import Self
 
-from controller import telemetry
+from controller import client_metrics
+from controller.client.arguments import checks_arguments
 from controller.client.fenced_segments import FencedSegments
 from controller.client.key_counts import KeyCounts
 from controller.client.layout_source import LayoutSource, TakesSuspects, TopicSnapshot
@@ -47,6 +48,7 @@ from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_bytes, key_hash
 from controller.domain.names import demand_name
 from controller.domain.segment import Segment
+from controller.domain.whole_numbers import whole
 from controller.forks import OneProcess
 
 _log = logging.getLogger(__name__)
@@ -64,6 +66,8 @@ MOST_OPENED_AHEAD = 1_000
 """Messages in doubt that are looked at for what to open ahead."""
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.05, 2.0
 _new = tuple.__new__  # a third of what a NamedTuple's own costs
+_KEYS = (str, bytes, type(None))
+"""What a key may be."""
 _Waiting = tuple[bytes, bytes | None, int | None]
 """An `OutgoingMessage` until it is sent. Thousands wait at a time, and the garbage collector goes through each that is of a class of
 its own again and again, which was a tenth of what sending costs; plain tuples it leaves alone.
@@ -160,6 +164,21 @@ def _new_lane(snapshot: TopicSnapshot, segment: Segment, bucket: int, producer: 
     return _Lane(segment.segment_id, snapshot.backing_topics[segment.segment_id], bounds, producer)
 
 
+def _refusal(payload: object, key: object) -> InvalidInput:
+    """Why this is not sent."""
+    if not isinstance(payload, bytes):
+        return InvalidInput(
+            f"Producer.send: payload must be bytes, not a value of type {type(payload).__name__}"
+        )
+    if not isinstance(key, _KEYS):
+        return InvalidInput(
+            f"Producer.send: key must be str, bytes or None, not a value of type {type(key).__name__}"
+        )
+    return InvalidInput(
+        f"a message of {len(payload)} bytes; send at most {MAX_MESSAGE_BYTES}, or a reference to where the rest is"
+    )
+
+
 class _DelayedSends:
     """A thread, from `start` to `close`, that sends what has waited for the delay."""
 
@@ -196,10 +215,13 @@ class _DelayedSends:
                 due = self._send_due()
 
 
+@checks_arguments
 class Producer(OneProcess):
-    """One producer of one topic. Leaving the `with` block flushes. For one thread; it has others of its own that send."""
+    """One producer of one topic. `close`, and so the end of a `with` block, stores what is pending; a block that ends with an error drops
+    it. For one thread; it has others of its own that send.
+    """
 
-    _guards_itself = frozenset({"send"})  # by `_is_closing`, which each message is asked for anyway
+    _guards_itself = frozenset({"send"})  # by `_takes_nothing`, which each message is asked for anyway
 
     def __init__(
         self,
@@ -225,6 +247,12 @@ class Producer(OneProcess):
         what the data plane has acknowledged: in threads of the producer's, one call after the other. It must not wait for this
         producer.
         """
+        for bound, name in (
+            (batch_messages, "batch_messages"),
+            (batch_bytes, "batch_bytes"),
+            (max_pending_messages, "max_pending_messages"),
+        ):
+            whole(bound, name, least=1)
         self._logs = logs
         self._eager = logs if isinstance(logs, EagerLogClient) else None
         # Batches are numbered from 1 in each process, so each needs a name that nobody used before.
@@ -235,6 +263,8 @@ class Producer(OneProcess):
         self._lock = threading.RLock()
         self._busy_threads: set[int] = set()
         """Threads in a call of the producer that may hold its lock or wait for its other threads."""
+        self._storing_threads: set[int] = set()
+        """Threads in a `send` or `flush` that waits until messages are stored."""
         self._delayed = (
             None if batch_delay_seconds is None else _DelayedSends(batch_delay_seconds, self._send_due)
         )
@@ -251,7 +281,10 @@ class Producer(OneProcess):
         self._fenced = FencedSegments(source.suspects(topic) if isinstance(source, TakesSuspects) else None)
         self._pending = 0
         self._progress = threading.Event()
+        self._takes_nothing = False
+        """`close` was called."""
         self._is_closing = False
+        """No batch is begun."""
         self._has_failed = False  # some lane has an error that the application is to be told of
         self._is_outdated = True
         """There may be a layout that is newer than what is routed by."""
@@ -269,11 +302,7 @@ class Producer(OneProcess):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            if kind is None:
-                self.flush()
-        finally:
-            self.close()
+        self.close(flush=kind is None)
 
     @property
     def pending(self) -> int:
@@ -284,17 +313,14 @@ class Producer(OneProcess):
         """Queue a message, and begin to send what makes a full batch. It waits only for room.
 
         Without a key the active segments take turns. It raises what stood in the way of earlier messages for longer than the timeout,
-        as `flush` does. An error leaves everything queued, this message included; only InvalidInput, for a key that
-        has no UTF-8 form or a message that is too long, leaves this message out. Raises Terminal once the producer is closed.
+        as `flush` does. An error leaves everything queued, this message included; only InvalidInput, for a payload or key of another type,
+        a key that has no UTF-8 form, or a message that is too long, leaves this message out. Raises Terminal once the producer is closed.
         """
-        if self._is_closing:
-            self._demand_maker()
-            self._end_unless_interrupted()
-            raise self._closed()
-        if len(payload) > MAX_MESSAGE_BYTES:
-            raise InvalidInput(
-                f"a message of {len(payload)} bytes; send at most {MAX_MESSAGE_BYTES}, or a reference to where the rest is"
-            )
+        is_bytes = isinstance(payload, bytes)
+        if not is_bytes or len(payload) > MAX_MESSAGE_BYTES or not isinstance(key, _KEYS):
+            raise _refusal(payload, key)
+        if self._takes_nothing:
+            self._refuse_to_send()
         thread, busy_threads = threading.get_ident(), self._busy_threads
         is_nested = thread in busy_threads  # as in `_busy`, which would cost each message a third more
         busy_threads.add(thread)
@@ -330,34 +356,63 @@ class Producer(OneProcess):
         segment was published, or a missing log was not created again, DataPlaneUnavailable, StoreUnavailable. Call it again to go on where it stopped.
         Raises Terminal when the producer was or is being closed with something pending, and says how much.
         """
+        self._store_until(lambda: self._pending == 0)
+
+    def close(self, *, flush: bool = True) -> None:
+        """Store what is pending, as `flush` does, and end. Waits for the answers to what is under way, each for as long as a call may take.
+        For any thread, and safe to repeat. With `flush=False` what is pending is dropped.
+
+        Raises Terminal where something could not be stored: it says how much was dropped, and why. A `send` or `flush` that another
+        thread is in ends instead, and that call says how much was dropped. A signal's handler may call this: where it interrupts
+        one of those, that call closes the producer, since what is under way may wait for it.
+        """
+        stores = (
+            flush and not self._takes_nothing and not self._storing_threads and not self._is_interrupted()
+        )
+        self._takes_nothing = True
+        failure: CleaveError | None = None
+        try:
+            if stores and self._pending:
+                self._store_until(self._ends_if_stored)
+        except CleaveError as error:
+            if self._is_closing:  # by another thread
+                raise
+            failure = error
+        finally:
+            self._is_closing = True
+            self._end_unless_interrupted()
+        if failure is not None:
+            raise self._closed(failure) from failure
+
+    def _ends_if_stored(self) -> bool:
+        """End once nothing is pending. The lock is held, so a `send` in another thread comes before, and is stored, or
+        after, and is refused.
+        """
+        self._is_closing = self._pending == 0
+        return self._is_closing
+
+    def _store_until(self, is_done: Callable[[], bool]) -> None:
         with self._busy(), self._lock:
             for lane in self._lanes.values():
                 if lane.error is None or isinstance(lane.error, DataPlaneUnavailable | StoreUnavailable):
                     lane.forget_failures()
-        self._work_until(lambda: self._pending == 0, sends_all=True)
-
-    def close(self) -> None:
-        """Stop following the layout; what is pending is dropped. Waits for the answers to what is under way, each for as long as a
-        call may take. For any thread, and safe to repeat.
-
-        A `send` or `flush` that is under way ends, and says how much was dropped. A signal's handler may call this: where it
-        interrupts one of those, that call closes the producer, since what is under way may wait for it.
-        """
-        self._is_closing = True
-        self._end_unless_interrupted()
+        self._work_until(is_done, sends_all=True)
 
     def _begin_in_child(self) -> None:
         super()._begin_in_child()
-        self._is_closing = True
+        self._takes_nothing = self._is_closing = True
 
     def _described(self) -> str:
         return f"Producer of {self._watch.snapshot.name}"
 
     def _end_unless_interrupted(self) -> None:
         """End the producer's threads, unless this is a signal's handler that interrupts a call: then that call ends them."""
-        if threading.get_ident() not in self._busy_threads:
+        if not self._is_interrupted():
             self._progress.set()
             self._end()
+
+    def _is_interrupted(self) -> bool:
+        return threading.get_ident() in self._busy_threads
 
     @contextmanager
     def _busy(self) -> Iterator[None]:
@@ -382,9 +437,19 @@ class Producer(OneProcess):
             self._fenced.close()
             self._watch.close()
 
-    def _closed(self) -> Terminal:
+    def _refuse_to_send(self) -> None:
+        """Raise why nothing is taken; what is under way has ended then."""
+        self._demand_maker()
+        if self._is_closing:
+            self._end_unless_interrupted()
+        raise self._closed()
+
+    def _closed(self, why: CleaveError | None = None) -> Terminal:
+        what = f"the producer of {self._snapshot.name}"
+        if not self._is_closing:
+            return Terminal(f"{what} is being closed; make a new one")
         dropped = f" with {self._pending} message(s) that are not known to be stored" if self._pending else ""
-        return Terminal(f"the producer of {self._snapshot.name} was closed{dropped}; make a new one")
+        return Terminal(f"{what} was closed{dropped}{f' ({why})' if why else ''}; make a new one")
 
     def _demand_stored(self) -> None:
         """Raise if the closed producer has dropped something."""
@@ -393,10 +458,13 @@ class Producer(OneProcess):
 
     def _work_until(self, is_done: Callable[[], bool], *, sends_all: bool) -> None:
         """Route and send until it is done. With `sends_all` batches that are not full go out too; without, when nothing else does."""
+        thread = threading.get_ident()
+        self._storing_threads.add(thread)
         try:
             with self._busy():
                 self._go_on_until(is_done, sends_all=sends_all)
         finally:
+            self._storing_threads.discard(thread)
             if self._is_closing:
                 self._end()
         if self._is_closing:
@@ -683,8 +751,8 @@ class Producer(OneProcess):
         else:
             self._fenced.note_stored(lane.segment_id)
         if stored:
-            telemetry.PRODUCER_BATCHES.inc()
-            telemetry.PRODUCER_MESSAGES.inc(stored)
+            client_metrics.PRODUCER_BATCHES.inc()
+            client_metrics.PRODUCER_MESSAGES.inc(stored)
             try:
                 self._on_stored(batch[:stored])
             except Exception as error:  # noqa: BLE001 - the application's own, and the next call raises it

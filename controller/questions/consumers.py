@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
@@ -12,9 +13,12 @@ from controller.actions.context import Context
 from controller.actions.fields import SubscriptionName
 from controller.actions.responses import Answer, Row
 from controller.actions.rights import Right
+from controller.domain.errors import Conflict
 from controller.questions.question import Question, TopicQuestion, read_statement
 from controller.services import subscription_lag
+from controller.store.topics import subscriptions
 from controller.store.topics.inspected import InspectedTopic
+from controller.store.topics.subscriptions import SubscriptionKind
 
 _READERS = """
     WITH bucket AS MATERIALIZED (SELECT * FROM inspect.buckets WHERE topic_id = :topic_id AND owner IS NOT NULL),
@@ -94,6 +98,24 @@ def readers_of(tx: Connection, topic: InspectedTopic, limit: int) -> Sequence[Ro
     return read_statement(tx, _READERS, topic_id=topic.topic_id, limit=limit)
 
 
+def _explain_no_buckets(tx: Connection, filters: Mapping[str, Any]) -> None:
+    """Raise SubscriptionNotFound; Conflict for a subscription whose buckets no leader hands out."""
+    name = filters.get("subscription")
+    if name is None:
+        return
+    kind = subscriptions.get_subscription(tx, filters["topic_id"], name).kind
+    if kind is SubscriptionKind.QUEUE:
+        raise Conflict(
+            f"subscription {name} is a queue: each of its consumers takes messages of every segment, and none owns a bucket; "
+            "`consumers lag` counts what is left, and `QueueConsumer.why` of a consumer says why nothing comes to it"
+        )
+    if kind is SubscriptionKind.CHECKPOINT:
+        raise Conflict(
+            f"subscription {name} keeps messages for consumers that keep their own place: no consumer of a group is registered, "
+            "so none owns a bucket; `CheckpointConsumer.why` of a consumer says why nothing comes to it"
+        )
+
+
 LIST_CONSUMERS = Question(
     "consumers list",
     "/topics/{topic}/assignments",
@@ -122,6 +144,7 @@ LIST_BUCKETS = Question(
         "waits_for",
         "held_by",
     ),
+    on_nothing=_explain_no_buckets,
     default_limit=100_000,
 )
 QUESTIONS = (LIST_CONSUMERS, LIST_BUCKETS)

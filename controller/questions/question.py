@@ -211,6 +211,8 @@ class Question:
     """Whether the answer is one row, as for a question that names an id."""
     missing: str | None = None
     """The error where there is no row at all and the fields in its braces are given; None: no row is no error."""
+    on_nothing: Callable[[Connection, Row], None] | None = None
+    """Called where there is no row at all, with the filters and `topic_id`: raises the error that says why, where that is one."""
     is_command: bool = True
     """Whether the question is a command as well."""
     present: Callable[[Row, datetime], Row] | None = None
@@ -281,6 +283,8 @@ def read_page(
     )
     if not rows and page is None:
         _demand_rows(question, values)
+        if question.on_nothing is not None:
+            question.on_nothing(tx, bound)
     answers, is_last = rows[:limit], len(rows) <= limit
     following = None if is_last else write_keys([answers[-1][f"key_{place}"] for place in range(len(keys))])
     return Page(_presented(tx, question, answers), following)

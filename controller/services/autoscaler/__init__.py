@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from controller import telemetry
+from controller import metrics
 from controller.dataplane.base import DataPlane
 from controller.domain.decision import Lane, lane_of
 from controller.services.autoscaler.batch import ACTING_TOPICS, Batch
@@ -104,8 +104,6 @@ def _count(outcomes: Sequence[TopicOutcome]) -> None:
         if outcome.decision_id is None:
             continue
         for act in outcome.evaluation.decisions:
-            telemetry.DECISIONS.labels(lane_of(act).value, type(act).__name__.lower()).inc()
+            metrics.DECISIONS.labels(lane_of(act).value, type(act).__name__.lower()).inc()
         for refusal in outcome.evaluation.refusals:
-            telemetry.REFUSALS.labels(
-                refusal.lane.value if refusal.lane else "all", refusal.reason.value
-            ).inc()
+            metrics.REFUSALS.labels(refusal.lane.value if refusal.lane else "all", refusal.reason.value).inc()

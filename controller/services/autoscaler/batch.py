@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
-from controller import telemetry
+from controller import metrics, telemetry
 from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import naming
 from controller.domain.decision import Lane
@@ -214,7 +214,9 @@ class Batch:
         """The act as a plan on the layout of the moment. Raises LostRace when that is not what was decided on."""
         situation = topic.situation
         if view is None or topic.locked is None:
-            raise TopicNotFound(f"topic {topic.topic_id} is gone; nothing is left to do")
+            raise TopicNotFound(
+                f"topic {topic.locked.topic if topic.locked else topic.topic_id} is gone; nothing is left to do"
+            )
         input_version = topic.pending.input_version  # asked here and compared again by `write`
         view.demand_current(epoch=situation.layout.epoch, input_version=input_version)
         planned = plan(
@@ -228,7 +230,7 @@ class Batch:
     def _refused(self, topic: BatchTopic, error: CleaveError | IntegrityError) -> None:
         """The intent was refused. The topic is decided again soon where another process was faster, else later."""
         if isinstance(error, LostRace | SegmentBusy):
-            telemetry.LOST_RACES.labels("intent").inc()
+            metrics.LOST_RACES.labels("intent").inc()
             log.info(
                 "a topic moved while it was decided; left for the next pass",
                 topic_id=topic.topic_id,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller import telemetry
+from controller import client_metrics, telemetry
 from controller.domain.errors import CleaveError, NotFound
 from controller.postgres.notification import Notification
 from controller.services.watches.feeds import Watcher
@@ -119,7 +119,7 @@ class LayoutFeed:
             except (
                 Exception
             ):  # The next sweep reads this topic again; the watchers of other topics are notified.
-                telemetry.LOOP_ERRORS.labels("watchers not notified").inc()
+                client_metrics.LOOP_ERRORS.labels("watchers not notified").inc()
                 log.exception("watchers not notified", topic_id=topic_id)
             else:
                 self._push(topic_id, found)

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, text
 
 from controller.domain.errors import LostRace
 from controller.store.shards import Shards
+from controller.store.topics import topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,9 @@ def remember_policy(tx: Connection, topic_id: int, policy: Mapping[str, Any] | N
     tx.execute(text(_REMEMBER), {"topic_id": topic_id, "policy": document})
     mirror = get_mirror(tx, topic_id)
     if mirror is None:
-        raise LostRace(f"topic {topic_id} is being attached no more; look again", 0.0, what="mirror")
+        raise LostRace(
+            f"topic {topics.name_of(tx, topic_id)} is being attached no more; look again", 0.0, what="mirror"
+        )
     return mirror
 
 
@@ -77,7 +80,9 @@ def record_look(tx: Connection, mirror: Mirror, paused_reason: str | None) -> No
     seen = {"topic_id": mirror.topic_id, "row_version": mirror.row_version, "paused_reason": paused_reason}
     if tx.execute(text(_SEEN), seen).rowcount != 1:
         raise LostRace(
-            f"mirror of topic {mirror.topic_id} changed since it was read; look again", 0.0, what="mirror"
+            f"mirror of topic {topics.name_of(tx, mirror.topic_id)} changed since it was read; look again",
+            0.0,
+            what="mirror",
         )
 
 

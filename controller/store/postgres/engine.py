@@ -18,7 +18,7 @@ from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine,
 from sqlalchemy.exc import DBAPIError, InvalidatePoolError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from controller import telemetry
+from controller import metrics
 from controller.descriptors import readable
 from controller.domain.errors import CleaveError, HeldUp, InvalidInput, LostRace, StoreUnavailable
 from controller.forks import Renewed
@@ -173,7 +173,7 @@ def count_race(error: CleaveError) -> None:
     Who answers with it instead counts it, too. Being held up loses nothing.
     """
     if isinstance(error, LostRace) and not isinstance(error, HeldUp):
-        telemetry.LOST_RACES.labels(error.what).inc()
+        metrics.LOST_RACES.labels(error.what).inc()
 
 
 def _leave_servers_that_are_away(engine: Engine) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from controller.domain.errors import SubscriptionNotFound
 from controller.domain.layout import SegmentLayout
+from controller.store.topics import subscriptions
 from controller.store.topics.layouts import layout_of
 
 # What was sealed before the subscription existed never had a cursor for it, so there is nothing to read. What descends
@@ -114,7 +114,7 @@ def to_read(tx: Connection, topic_id: int, subscription: str) -> ToRead:
 def _rows(tx: Connection, statement: str, topic_id: int, subscription: str) -> Sequence[Row[Any]]:
     rows = tx.execute(text(statement), {"topic_id": topic_id, "subscription": subscription}).all()
     if not rows:
-        raise SubscriptionNotFound(f"topic {topic_id} has no subscription {subscription!r}; create it first")
+        raise subscriptions.missing(tx, topic_id, subscription)
     return rows
 
 

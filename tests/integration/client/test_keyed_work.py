@@ -171,6 +171,24 @@ def test_what_fails_is_tried_again_with_its_key_held_while_the_others_go_on(
     assert desk.numbers(first) == [0, 1, 2]
 
 
+def test_a_message_says_which_attempt_this_is(
+    bench: Bench, producer: Producer, desk: Desk, work: Work
+) -> None:
+    seen: list[int] = []
+
+    def fail_twice(message: LogMessage) -> None:
+        seen.append(message.deliveries)
+        if len(seen) < 3:
+            raise ValueError("the till is closed")
+
+    desk.acts[KEYS[0], 0] = fail_twice
+    send(producer, 0, keys=KEYS[:1])
+    doing = work()
+    turn_until(lambda: bench.unread("billing") == 0, doing)
+
+    assert seen == [1, 2, 3]
+
+
 def test_why_tells_of_the_key_that_is_held_and_of_the_bucket_that_is_paused(
     bench: Bench, servers: Servers, producer: Producer, desk: Desk
 ) -> None:

@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ def producer(bench: Bench, source: PostgresSource, logs: FaultyLogs) -> Iterator
     bench.topic_with(segments=2)
     producer = Producer(source, logs, TOPIC, batch_messages=10)
     yield producer
-    producer.close()
+    producer.close(flush=False)
 
 
 def send_numbered(producer: Producer, numbers: range) -> None:
@@ -485,7 +486,7 @@ def prompt(bench: Bench, source: PostgresSource, logs: FaultyLogs, producer: Pro
     """One that sends by itself what has waited."""
     prompt = Producer(source, logs, TOPIC, batch_delay_seconds=0.02, send_timeout_seconds=0.3)
     yield prompt
-    prompt.close()
+    prompt.close(flush=False)
 
 
 def test_what_has_waited_for_the_delay_is_sent_without_a_flush(bench: Bench, prompt: Producer) -> None:
@@ -524,7 +525,7 @@ def test_what_could_not_be_sent_is_tried_again_and_told_by_the_next_call(
 def test_a_delay_that_means_nothing_is_refused(
     bench: Bench, source: PostgresSource, producer: Producer, delay_seconds: float
 ) -> None:
-    with pytest.raises(InvalidInput, match="batch delay"):
+    with pytest.raises(InvalidInput, match=r"batch.delay"):
         Producer(source, bench.logs, TOPIC, batch_delay_seconds=delay_seconds)
 
 
@@ -532,13 +533,91 @@ def test_a_closed_producer_takes_nothing_more_and_says_what_it_dropped(
     bench: Bench, producer: Producer
 ) -> None:
     producer.send(b"0", "key-1")
-    producer.close()
+    producer.close(flush=False)
 
     for act in (producer.flush, lambda: producer.send(b"1", "key-1")):
         with pytest.raises(Terminal, match=r"was closed with 1 message\(s\) that are not known to be stored"):
             act()
     assert producer.pending == 1
     assert flows(bench, 0, 1) == {}
+
+
+def test_a_close_stores_what_was_sent(bench: Bench, producer: Producer) -> None:
+    for number in range(7):
+        producer.send(b"%d" % number, "key-1")
+    producer.close()
+
+    assert producer.pending == 0
+    assert flows(bench, 0, 1) == {b"key-1": [*range(7)]}
+
+
+def test_a_close_that_cannot_store_what_was_sent_says_how_much_is_dropped_and_why(
+    bench: Bench, source: PostgresSource, logs: FaultyLogs
+) -> None:
+    bench.topic_with(segments=1)
+    logs.refuse = 1_000_000
+    producer = Producer(source, logs, TOPIC, send_timeout_seconds=0.2)
+    producer.send(b"0", "key-1")
+
+    with pytest.raises(
+        Terminal, match=r"was closed with 1 message\(s\) that are not known to be stored \(.+\); make"
+    ) as refusal:
+        producer.close()
+    producer.close()
+
+    assert isinstance(refusal.value.__cause__, DataPlaneUnavailable)
+
+
+def test_a_block_that_ends_with_an_error_drops_what_is_pending(
+    bench: Bench, source: PostgresSource, producer: Producer
+) -> None:
+    def send() -> None:
+        with Producer(source, bench.logs, TOPIC) as dropping:
+            dropping.send(b"0", "key-1")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        send()
+
+    assert flows(bench, 0, 1) == {}
+
+
+@pytest.mark.parametrize("is_outdated", [False, True], ids=["routed at once", "to be routed"])
+@pytest.mark.parametrize(
+    ("payload", "key"),
+    [
+        ({}, "k"),
+        ("text", "k"),
+        (None, "k"),
+        (bytearray(b"x"), "k"),
+        (b"x", 7),
+        (b"x", []),
+        (b"x", 1.5),
+        (b"x", True),
+    ],
+)
+def test_what_is_of_a_wrong_type_is_refused_and_keeps_no_other_waiting(
+    bench: Bench, producer: Producer, payload: Any, key: Any, is_outdated: bool
+) -> None:
+    producer.send(b"0", "key-1")
+    if is_outdated:
+        producer._changed()
+    with pytest.raises(InvalidInput, match=r"Producer\.send: (payload|key) must be .+, not a value of type"):
+        producer.send(payload, key=key)
+    assert producer.pending == 1
+
+    producer.send(b"1", "key-1")
+    producer.flush()
+
+    assert flows(bench, 0, 1) == {b"key-1": [0, 1]}
+
+
+@pytest.mark.parametrize("bound", ["batch_messages", "batch_bytes", "max_pending_messages"])
+def test_a_bound_below_one_is_refused(
+    bench: Bench, source: PostgresSource, producer: Producer, bound: str
+) -> None:
+    with pytest.raises(InvalidInput, match=f"{bound} = 0; give a whole number from 1"):
+        Producer(source, bench.logs, TOPIC, **{bound: 0})  # type: ignore[arg-type]
 
 
 def test_a_producer_closed_with_nothing_pending_has_flushed(producer: Producer) -> None:
@@ -560,7 +639,7 @@ def test_a_send_while_another_thread_closes_says_what_is_dropped_and_not_what_is
     producer = Producer(source, logs, TOPIC, batch_messages=1)
     producer.send(b"0", "key-1")
     with ThreadPoolExecutor(2) as threads:
-        closing = threads.submit(producer.close)
+        closing = threads.submit(producer.close, flush=False)
         wait_until(lambda: producer._busy_threads, message="it closes")
         late = threads.submit(producer.send, b"1", "key-1")
         wait_until(lambda: late.done() or len(producer._busy_threads) == 2, message="it waits for that")

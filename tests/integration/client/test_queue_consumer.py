@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from controller import client_metrics
 from controller.client.history import read_history
 from controller.client.history_check import Kind, check
 from controller.client.producer import Producer
@@ -513,3 +514,19 @@ def test_killed_consumers_lose_nothing_through_splits_and_merges(
     assert verdict.sent > 2000
     assert verdict.counts[Kind.LOST] == 0, verdict
     assert verdict.redelivered > 0
+
+
+def test_what_is_received_and_acknowledged_is_counted(producer: Producer, join: Join) -> None:
+    received = client_metrics.CONSUMER_MESSAGES.labels("queue")
+    acknowledged = client_metrics.CONSUMER_ACKNOWLEDGED.labels("queue")
+    before = received._value.get(), acknowledged._value.get()
+    send(producer, 0)
+    a = join("a")
+
+    one, *others = receive(a, len(KEYS))
+    a.nack(one, 0.0)
+    assert a.acknowledge(*others)
+    assert a.acknowledge(*receive(a, 1))
+
+    assert received._value.get() - before[0] == len(KEYS) + 1
+    assert acknowledged._value.get() - before[1] == len(KEYS)
