@@ -39,3 +39,8 @@ LOOP_ERRORS = Counter(
     "Rounds of a loop that ended with an unexpected error; the log has its traceback, and the loop goes on.",
     ["loop"],
 )
+IGNORED_NOTIFICATIONS = Counter(
+    "cleave_ignored_notifications_total",
+    "Notifications of PostgreSQL that Cleave does not send: their payload is no id. Any login may send them.",
+    ["channel"],
+)

@@ -75,8 +75,3 @@ KEY_SAMPLES = Counter(
     "cleave_key_samples_total", "Logs looked into for where their load lies, by outcome.", ["outcome"]
 )
 WAKEUPS = Counter("cleave_worker_wakeups_total", "What woke the worker.", ["sensor"])
-IGNORED_NOTIFICATIONS = Counter(
-    "cleave_ignored_notifications_total",
-    "Notifications of PostgreSQL that Cleave does not send: their payload is no id. Any login may send them.",
-    ["channel"],
-)

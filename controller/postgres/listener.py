@@ -40,7 +40,7 @@ import psycopg2
 from psycopg2 import sql
 from sqlalchemy import URL
 
-from controller import metrics, telemetry
+from controller import client_metrics, telemetry
 from controller.descriptors import readable
 from controller.domain.errors import StoreUnavailable
 from controller.forks import Renewed
@@ -181,5 +181,5 @@ class Listener(Renewed):
 def _ignore(illegible: Sequence[Notification]) -> None:
     """Count them. The payload is outside text and may be long, so the log has its beginning."""
     for one in illegible:
-        metrics.IGNORED_NOTIFICATIONS.labels(one.channel).inc()
+        client_metrics.IGNORED_NOTIFICATIONS.labels(one.channel).inc()
         log.debug("notification ignored", channel=one.channel, payload=one.payload[:100], sender=one.sender)

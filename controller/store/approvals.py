@@ -60,6 +60,37 @@ class DoneAct:
     operation_id: int
 
 
+_EXAMPLE = {
+    "approval_id": 17,
+    "subject": "operation",
+    "subject_id": 4711,
+    "level": "topic://acme/shop/orders",
+    "topic": "topic://acme/shop/orders",
+    "topic_id": 5,
+    "state": "approved",
+    "action": "split segment 3 into 2",
+    "reason": "msgRateIn",
+    "proposed_at": "2026-11-26T08:00:00Z",
+    "proposed_by": "split-pass",
+    "expires_at": "2026-11-26T09:00:00Z",
+    "default_answer": "reject",
+    "answered_at": "2026-11-26T08:05:00Z",
+    "answered_by": "ada",
+    "outcome": None,
+    "ended_at": None,
+    "asked_in": None,
+    "has_subject": True,
+    "is_answerable": False,
+    "kind": "split",
+    "segment_ids": [3],
+    "parts": 2,
+    "segments": None,
+    "decision_id": 4711,
+    "operation_id": None,
+}
+"""Shown in the description of the REST API."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApprovalRow:
     """An approval as in `inspect.approvals`: `subject_id` is the decision that wants the operation, the bundle proposal or the candidate;
@@ -92,6 +123,8 @@ class ApprovalRow:
     parts: int | None
     segments: int | None
     decision_id: int | None
+
+    __pydantic_config__ = {"json_schema_extra": {"examples": [_EXAMPLE]}}  # read by Pydantic, never changed
     epoch: int | None
     operation_id: int | None
 

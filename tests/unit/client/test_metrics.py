@@ -33,4 +33,5 @@ def test_an_application_has_the_series_of_clients_alone() -> None:
         "cleave_misplaced_messages",
         "cleave_shortened_logs",
         "cleave_loop_errors",
+        "cleave_ignored_notifications",
     }
