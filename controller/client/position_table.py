@@ -63,7 +63,7 @@ class PositionTable:
         """`connect` gives a new connection to the application's database; `name` may have a schema before it. Raises InvalidInput."""
         if not _NAME.fullmatch(name):
             raise InvalidInput(f"{name!r} is no plain table name; use lower-case letters, digits and _")
-        self._connect, self.name = connect, name
+        self.connect, self.name = connect, name
 
     @property
     def ddl(self) -> str:
@@ -78,7 +78,7 @@ class PositionTable:
 
     def create(self) -> None:
         """Make the table unless it is there."""
-        with closing(self._connect()) as connection:
+        with closing(self.connect()) as connection:
             _execute(connection, self.ddl, ())
             connection.commit()
 
@@ -89,7 +89,7 @@ class PositionTable:
         transaction goes on.
         """
         try:
-            with closing(self._connect()) as connection:
+            with closing(self.connect()) as connection:
                 _execute(connection, f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}", ())
                 row = _execute(connection, self._claim_sql, (*claim.place, claim.origin, claim.generation))
                 connection.commit()
