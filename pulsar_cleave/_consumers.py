@@ -53,7 +53,8 @@ class Consumer(ClosedByWith, Generic[InnerConsumer]):
             self._waiting.extend(self._read(most, slice_seconds))
             if timeout_seconds is not None:
                 break
-        return tuple(self._waiting.popleft() for _ in range(min(most, len(self._waiting))))
+        count = min(most, len(self._waiting)) if self._has_waiting() else 0
+        return tuple(self._waiting.popleft() for _ in range(count))
 
     def __iter__(self) -> Iterator[Message]:
         """Iterate over messages without end."""

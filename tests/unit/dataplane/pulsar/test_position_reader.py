@@ -20,6 +20,7 @@ def message(entry: int) -> Any:
         encryption_context=lambda: None,
         publish_timestamp=lambda: 0,
         partition_key=lambda: "",
+        event_timestamp=lambda: 0,
         data=lambda: b"%d" % entry,
     )
 
