@@ -21,6 +21,7 @@ def message(entry: int) -> Any:
         publish_timestamp=lambda: 0,
         partition_key=lambda: "",
         event_timestamp=lambda: 0,
+        properties=dict,
         data=lambda: b"%d" % entry,
     )
 
