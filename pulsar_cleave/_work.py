@@ -139,8 +139,10 @@ class DeadLetters:
 
     @checked
     def receive_many(self, most: int = 100, timeout_seconds: float = 0.0) -> tuple[DeadLetter, ...]:
-        """Return up to `most` dead letters, the earliest that is not acknowledged first. Waits for `timeout_seconds` for them."""
-        found = self._reader.read(most, timeout_seconds=timeout_seconds)
+        """Return up to `most` dead letters, the earliest that is not acknowledged first. Waits for the first one for `timeout_seconds`."""
+        found = self._reader.read(1, timeout_seconds=timeout_seconds)
+        if found and most > 1:
+            found += self._reader.read(most - 1, timeout_seconds=0.0)
         return tuple(DeadLetter(one, self._topic, self._schema) for one in found)
 
     @checked

@@ -500,5 +500,5 @@ def test_metadata_that_is_none_does_no_reader_harm(tenants: Tenants) -> None:
         odd=odd,
     )
 
-    (message,) = tenants.honest.read(tenants.honest.reader(tenants.log, "s"), 1)
+    *_, message = tenants.honest.read(tenants.honest.reader(tenants.log, "s"), 2)
     assert message.metadata == Metadata((("b", "kept"),), None, False)
