@@ -35,6 +35,7 @@ STARTS = {
     "server": [
         "controller.entrypoints.cli",
         *COMMANDS,
+        "controller.dataplane.pulsar.plane",
         "controller.entrypoints.tasks",
         "controller.bundles.bootstrap",
         "cleave_provider.get_provider_info",
