@@ -5,8 +5,11 @@ where the logs of the topic are. Names follow Pulsar's client API for scalable t
 """
 
 from controller.client.checkpoint import Checkpoint, merged
-from controller.client.checkpoint_consumer import Start
+from controller.client.checkpoint_consumer import SegmentStatus, Start
+from controller.client.lag import BucketLag
 from controller.client.position_table import PositionTable
+from controller.client.queue_consumer import QueueStatus
+from controller.client.stream_consumer import BucketStatus
 from controller.client.topic_watch import TopicWatch
 from controller.dataplane.pulsar.access import PulsarAuth
 from controller.domain.errors import (
@@ -49,6 +52,8 @@ __all__ = [
     "AsyncProducer",
     "AsyncQueueConsumer",
     "AsyncStreamConsumer",
+    "BucketLag",
+    "BucketStatus",
     "Checkpoint",
     "CheckpointConsumer",
     "CleaveError",
@@ -69,8 +74,10 @@ __all__ = [
     "Producer",
     "PulsarAuth",
     "QueueConsumer",
+    "QueueStatus",
     "Retryable",
     "Schema",
+    "SegmentStatus",
     "Start",
     "StoreUnavailable",
     "StreamConsumer",

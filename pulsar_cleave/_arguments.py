@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -43,31 +44,25 @@ def demand(name: str, value: object, hint: Any) -> None:
 
 
 def _is(value: Any, hint: Any) -> bool:
-    """Whether the value is of the annotated type. Type variables and protocols take anything."""
+    """Whether the value is of the annotated type. A protocol takes anything."""
     origin, parts = get_origin(hint), get_args(hint)
-    if hint is None or hint is type(None):
-        return value is None
+    if hint is Any or getattr(hint, "_is_protocol", False):
+        return True
     if origin in (Union, types.UnionType):
         return any(_is(value, part) for part in parts)
     if hint in (int, float):  # True is an int, and no number
         return isinstance(value, int | hint) and not isinstance(value, bool)
-    if origin is Callable or hint is Callable or str(origin) == "<class 'collections.abc.Callable'>":
+    if origin is Callable:
         return callable(value)
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return isinstance(value, Mapping) and all(
-            _is(k, parts[0]) and _is(v, parts[1]) for k, v in value.items()
-        )
-    if isinstance(origin, type) and parts and not isinstance(value, str | bytes):
-        return isinstance(value, origin) and all(_is(one, parts[0]) for one in value)
-    if isinstance(origin, type):
+    if origin is None:
+        return isinstance(value, hint)
+    if not isinstance(value, origin) or isinstance(value, str | bytes):
         return False
-    return (
-        isinstance(value, hint)
-        if isinstance(hint, type) and not getattr(hint, "_is_protocol", False)
-        else True
-    )
+    if issubclass(origin, Mapping):
+        return all(_is(name, parts[0]) and _is(one, parts[1]) for name, one in value.items())
+    return all(_is(one, parts[0]) for one in value)
 
 
 def _described(hint: Any) -> str:
     text = hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
-    return text.replace("collections.abc.", "").replace("pulsar_cleave.", "").replace("NoneType", "None")
+    return re.sub(r"[\w.]+\.(\w+)", r"\1", text)

@@ -49,8 +49,8 @@ class Client:
     What the client makes belongs to the process that makes it. Close it before the client. A topic is named as
     `topic://tenant/namespace/name`, `persistent://tenant/namespace/name`, `tenant/namespace/name`, or `name` in `public/default`.
 
-    Every method that makes something raises InvalidInput for a wrong argument, TopicNotFound, AccessDenied if the token does not name the
-    topic, StoreUnavailable if no worker answers, and Unsupported if this client has no credentials for the data plane of the topic.
+    Every method that makes something raises InvalidInput for a wrong argument, TopicNotFound, AccessForbidden if the token does not name
+    the topic, AccessDenied if the workers refuse the token, StoreUnavailable if no worker answers, and Unsupported if this client has no credentials for the data plane of the topic.
     """
 
     @checked

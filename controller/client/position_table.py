@@ -57,17 +57,23 @@ class Claim:
 
 
 class PositionTable:
-    """Safe to share between consumers and threads."""
+    """A table in the application's PostgreSQL that holds the position of each bucket beside the results.
+
+    Safe to share between consumers and threads.
+    """
 
     def __init__(self, connect: Callable[[], Any], *, name: str = "cleave_position") -> None:
-        """`connect` gives a new connection to the application's database; `name` may have a schema before it. Raises InvalidInput."""
+        """`connect` returns a new connection of psycopg 2 or 3. `name` is the name of the table, with or without a schema.
+
+        Raises InvalidInput for a name that is not of lower-case letters, digits and `_`.
+        """
         if not _NAME.fullmatch(name):
             raise InvalidInput(f"{name!r} is no plain table name; use lower-case letters, digits and _")
         self.connect, self.name = connect, name
 
     @property
     def ddl(self) -> str:
-        """What makes the table, for those who keep their schema in migrations; it may be run again."""
+        """The statement that creates the table unless it exists, for a migration of the application."""
         return f"""
             CREATE TABLE IF NOT EXISTS {self.name} (
                 topic_id bigint NOT NULL, subscription text NOT NULL, segment_id bigint NOT NULL, bucket_start integer NOT NULL,
@@ -77,7 +83,7 @@ class PositionTable:
             )"""
 
     def create(self) -> None:
-        """Make the table unless it is there."""
+        """Create the table unless it exists."""
         with closing(self.connect()) as connection:
             _execute(connection, self.ddl, ())
             connection.commit()

@@ -10,5 +10,7 @@ def main() -> None:
     try:
         from controller.entrypoints.cli import main as run
     except ModuleNotFoundError as error:
-        sys.exit(f"the command needs more than an application ({error}); run pip install 'pulsar-cleave[server]'")
+        sys.exit(
+            f"the command needs more than an application ({error}); run pip install 'pulsar-cleave[server]'"
+        )
     run()
