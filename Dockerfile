@@ -29,6 +29,7 @@ RUN python3.11 -m venv .venv \
 COPY --chown=airflow:root pyproject.toml README.md LICENSE ./
 COPY --chown=airflow:root controller controller
 COPY --chown=airflow:root cleave_provider cleave_provider
+COPY --chown=airflow:root pulsar_cleave pulsar_cleave
 COPY --chown=airflow:root spark_jobs spark_jobs
 COPY --chown=airflow:root sql sql
 RUN .venv/bin/python -m pip install --no-deps .

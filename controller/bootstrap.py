@@ -26,6 +26,7 @@ from controller.domain.bearer import bearer_token
 from controller.domain.decision import Lane
 from controller.domain.errors import InvalidInput, Unsupported
 from controller.domain.names import demand_name
+from controller.postgres.address import DatabaseAddress
 from controller.settings import SHORTEST_STATEMENT_SECONDS, Settings, load_settings
 from controller.store.postgres.engine import STATEMENT_SECONDS, Store
 from controller.store.shards import Shards
@@ -146,6 +147,13 @@ def pulsar_access(settings: Settings) -> PulsarAccess | None:
         encryption_public_key_file=settings.pulsar_encryption_public_key_file,
         encryption_private_key_file=settings.pulsar_encryption_private_key_file,
     )
+
+
+def addresses_of(settings: Settings, data_plane: str) -> dict[str, str | None]:
+    """Addresses at which an application reaches the logs of a data plane, without credentials. Raises InvalidInput."""
+    if data_plane == "embedded":
+        return {"database_url": DatabaseAddress.of(settings.embedded_dsn).without_login.uri}
+    return {"admin_url": settings.pulsar_admin_url, "service_url": settings.pulsar_service_url}
 
 
 def process_name() -> str:

@@ -30,19 +30,19 @@ MOST_DONE = 2**22
 @checks_arguments
 @dataclass(frozen=True)
 class Checkpoint:
-    """Immutable; equal where the places are."""
+    """A position in every segment of a topic. Immutable, safe to share between threads."""
 
     topic_id: int
     topic: str
     epoch: int
     positions: Mapping[int, Position | None]
-    """Of each segment that is not read to its end."""
+    """Position of each segment that is not read to its end; None: its beginning."""
     done: frozenset[int]
     generations: Mapping[int, int] = field(default_factory=dict)
-    """Of the segments of a group's member when it got each; of two values that name one the later owner's is right."""
+    """Generation at which a member of a group got each of its segments. Of two checkpoints of one segment the later owner's counts."""
 
     def to_bytes(self) -> bytes:
-        """To keep; what is in it is this library's affair."""
+        """Return the checkpoint as bytes, to be stored. Their form is private to this library."""
         document: dict[str, object] = {
             "cleave_checkpoint": OF_A_MEMBER if self.generations else VERSION,
             "topic_id": self.topic_id,
@@ -57,7 +57,7 @@ class Checkpoint:
 
     @classmethod
     def from_bytes(cls, kept: bytes) -> Self:
-        """What `to_bytes` gave. Raises InvalidInput for anything else, and for what a newer version wrote."""
+        """Return the checkpoint of bytes that `to_bytes` returned. Raises InvalidInput for others, and for those of a newer version."""
         try:
             document = json.loads(kept, object_pairs_hook=_without_repeats)
             version = whole(document["cleave_checkpoint"], "version")
@@ -91,10 +91,10 @@ class Checkpoint:
 
 @checked
 def merged(kept: Iterable[Checkpoint]) -> Checkpoint:
-    """Where a group is whose members have kept these, one or more; one without generations is from before all of them.
+    """Return the position of a group whose members have stored these checkpoints, one or more.
 
-    What anybody has read to its end is done. Any other segment is where its latest owner left it. Raises InvalidInput for values of
-    different topics.
+    A segment that any member has read to its end is done. Any other segment is where its latest owner left it. A checkpoint without
+    generations counts as earlier than the others. Raises InvalidInput for checkpoints of different topics.
     """
     values = list(kept)
     newest = max(values, key=lambda one: one.epoch)

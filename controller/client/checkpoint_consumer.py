@@ -45,12 +45,12 @@ MOST_LOOKS = 5
 
 
 class Start(StrEnum):
-    """Where a consumer without a checkpoint begins."""
+    """Position at which a consumer without a checkpoint begins."""
 
     EARLIEST = "earliest"
-    """With all that is there."""
+    """The first message that the topic still has."""
     LATEST = "latest"
-    """With what comes from now on."""
+    """The first message that is published from now on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,6 +180,10 @@ class CheckpointGroupConsumer(OneProcess, ClosedByWith):
         held = self._held.get(batch.segment_id)
         return held is not None and held is batch.origin and self._is_ours(held)
 
+    def has(self, batch: CheckpointBatch) -> bool:
+        """Return True if the ownership that the batch came from goes on, as far as this member has followed its leader."""
+        return self._held.get(batch.segment_id) is batch.origin
+
     def why(self) -> tuple[SegmentStatus, ...]:
         """Of each segment that the group has to read why nothing of it comes here. Raises StoreUnavailable while no worker answers."""
         found: dict[int, SegmentStatus] = {}

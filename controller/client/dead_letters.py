@@ -86,7 +86,8 @@ class DeadLetterLog:
 
     def put(self, origin: Origin, message: LogMessage) -> None:
         """Append it; when this returns it is stored. Raises what stood in the way: it may be stored nevertheless."""
-        outgoing = OutgoingMessage(origin.written(message.payload), message.key)
+        payload = origin.written(message.payload)
+        outgoing = OutgoingMessage(payload, message.key, metadata=message.metadata)
         with self._lock:  # the numbers of a producer go up
             if self._backing_topic is None:
                 self._backing_topic = str(self._ask("dead-letters", {})["backing_topic"])

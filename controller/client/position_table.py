@@ -59,17 +59,23 @@ class Claim:
 
 @checks_arguments
 class PositionTable:
-    """Safe to share between consumers and threads."""
+    """A table in the application's PostgreSQL that holds the position of each bucket beside the results.
+
+    Safe to share between consumers and threads.
+    """
 
     def __init__(self, connect: Callable[[], Any], *, name: str = "cleave_position") -> None:
-        """`connect` gives a new connection to the application's database; `name` may have a schema before it. Raises InvalidInput."""
+        """`connect` returns a new connection of psycopg 2 or 3. `name` is the name of the table, with or without a schema.
+
+        Raises InvalidInput for a name that is not of lower-case letters, digits and `_`.
+        """
         if not _NAME.fullmatch(name):
             raise InvalidInput(f"{name!r} is no plain table name; use lower-case letters, digits and _")
-        self._connect, self.name = connect, name
+        self.connect, self.name = connect, name
 
     @property
     def ddl(self) -> str:
-        """What makes the table, for those who keep their schema in migrations; it may be run again."""
+        """The statement that creates the table unless it exists, for a migration of the application."""
         return f"""
             CREATE TABLE IF NOT EXISTS {self.name} (
                 topic_id bigint NOT NULL, subscription text NOT NULL, segment_id bigint NOT NULL, bucket_start integer NOT NULL,
@@ -79,8 +85,8 @@ class PositionTable:
             )"""
 
     def create(self) -> None:
-        """Make the table unless it is there."""
-        with closing(self._connect()) as connection:
+        """Create the table unless it exists."""
+        with closing(self.connect()) as connection:
             _execute(connection, self.ddl, ())
             connection.commit()
 
@@ -91,7 +97,7 @@ class PositionTable:
         transaction goes on.
         """
         try:
-            with closing(self._connect()) as connection:
+            with closing(self.connect()) as connection:
                 _execute(connection, f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}", ())
                 row = _execute(connection, self._claim_sql, (*claim.place, claim.origin, claim.generation))
                 connection.commit()

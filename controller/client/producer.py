@@ -33,7 +33,7 @@ from controller.client.key_counts import KeyCounts
 from controller.client.layout_source import LayoutSource, TakesSuspects, TopicSnapshot
 from controller.client.layout_watch import LayoutWatch
 from controller.client.patience import Backoff, patiently
-from controller.dataplane.base import EagerLogClient, LogClient, OutgoingMessage
+from controller.dataplane.base import EagerLogClient, LogClient, Metadata, OutgoingMessage
 from controller.domain.entry_buckets import bucket_of, bucket_ranges
 from controller.domain.errors import (
     CleaveError,
@@ -68,7 +68,7 @@ _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.05, 2.0
 _new = tuple.__new__  # a third of what a NamedTuple's own costs
 _KEYS = (str, bytes, type(None))
 """What a key may be."""
-_Waiting = tuple[bytes, bytes | None, int | None]
+_Waiting = tuple[bytes, bytes | None, int | None, Metadata | None]
 """An `OutgoingMessage` until it is sent. Thousands wait at a time, and the garbage collector goes through each that is of a class of
 its own again and again, which was a tenth of what sending costs; plain tuples it leaves alone.
 """
@@ -113,17 +113,17 @@ class _Lane:
         self._failing_since: float | None = None
         self._backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
 
-    def put(self, payload: bytes, key: bytes | None, bucket_hash: int) -> None:
+    def put(self, payload: bytes, key: bytes | None, bucket_hash: int, metadata: Metadata | None) -> None:
         """A message behind all others."""
         if not self.waiting:
             self.since = time.monotonic()
-        self.waiting.append((payload, key, bucket_hash))
-        self.waiting_bytes += len(payload)
+        self.waiting.append((payload, key, bucket_hash, metadata))
+        self.waiting_bytes += _size(payload, metadata)
 
     def put_back(self, messages: Sequence[OutgoingMessage]) -> None:
         """Before all others."""
         self.waiting.extendleft(reversed(messages))
-        self.waiting_bytes += sum(len(message.payload) for message in messages)
+        self.waiting_bytes += sum(_size(message.payload, message.metadata) for message in messages)
 
     def take(self, most_messages: int, most_bytes: int) -> list[OutgoingMessage]:
         """The next batch."""
@@ -134,7 +134,7 @@ class _Lane:
             taken, size = deque(), 0
             while self.waiting and len(taken) < most_messages and size < most_bytes:
                 taken.append(self.waiting.popleft())
-                size += len(taken[-1][0])
+                size += _size(taken[-1][0], taken[-1][3])
         self.waiting_bytes -= size
         return [_new(OutgoingMessage, message) for message in taken]
 
@@ -309,7 +309,7 @@ class Producer(OneProcess):
         """Messages sent by the application and not known to be stored."""
         return self._pending
 
-    def send(self, payload: bytes, key: str | bytes | None = None) -> None:
+    def send(self, payload: bytes, key: str | bytes | None = None, metadata: Metadata | None = None) -> None:
         """Queue a message, and begin to send what makes a full batch. It waits only for room.
 
         Without a key the active segments take turns. It raises what stood in the way of earlier messages for longer than the timeout,
@@ -327,12 +327,12 @@ class Producer(OneProcess):
         try:
             with self._lock:
                 if self._unrouted or self._is_outdated:
-                    self._unrouted.append((payload, None if key is None else key_bytes(key), None))
+                    self._unrouted.append((payload, None if key is None else key_bytes(key), None, metadata))
                     self._pending += 1
                     self._route_all()
                     self._start_lanes(self._lanes.values(), whole_batches=True)
                 else:
-                    lane = self._put(payload, key)
+                    lane = self._put(payload, key, metadata)
                     self._pending += 1
                     if self._is_full(lane):
                         self._start(lane)
@@ -546,8 +546,8 @@ class Producer(OneProcess):
         if not self._follow_layout():
             return False
         while self._unrouted:
-            payload, key, _ = self._unrouted[0]
-            self._put(payload, key)
+            payload, key, _, metadata = self._unrouted[0]
+            self._put(payload, key, metadata)
             self._unrouted.popleft()
         return True
 
@@ -611,12 +611,12 @@ class Producer(OneProcess):
             lane = _new_lane(snapshot, segment, bucket, self.producer_id)
             self._eager.open_ahead(lane.backing_topic, producer=lane.producer, bucket=lane.bucket)
 
-    def _put(self, payload: bytes, key: str | bytes | None) -> _Lane:
+    def _put(self, payload: bytes, key: str | bytes | None, metadata: Metadata | None) -> _Lane:
         """Into its lane."""
         if key is None:
             segment, bucket_hash = self._next_place()
             lane = self._lane(segment, bucket_hash)
-            lane.put(payload, None, bucket_hash)
+            lane.put(payload, None, bucket_hash, metadata)
             if self._key_counts is not None:
                 self._key_counts.count(None)
             return lane
@@ -624,7 +624,7 @@ class Producer(OneProcess):
         if route is None:
             route = self._route(key)
         lane, coded, bucket_hash, segment_hash = route
-        lane.put(payload, coded, bucket_hash)
+        lane.put(payload, coded, bucket_hash, metadata)
         if self._key_counts is not None:
             self._key_counts.count(segment_hash)
         return lane
@@ -757,3 +757,8 @@ class Producer(OneProcess):
                 self._on_stored(batch[:stored])
             except Exception as error:  # noqa: BLE001 - the application's own, and the next call raises it
                 lane.error = error
+
+
+def _size(payload: bytes, metadata: Metadata | None) -> int:
+    """Bytes that a message counts in a batch."""
+    return len(payload) if metadata is None else len(payload) + metadata.size

@@ -31,7 +31,10 @@ _TOLD = msgspec.json.Decoder(_Told)
 
 @checks_arguments
 class TopicWatch(OneProcess):
-    """From construction to `close`. `topics` is what is known now; a worker that is away leaves it as it was."""
+    """Follows the topics of a namespace from construction to `close`. While no worker answers, `topics` stays as it was.
+
+    Safe to share between threads.
+    """
 
     def __init__(
         self,
@@ -66,7 +69,7 @@ class TopicWatch(OneProcess):
             return self._topics
 
     def close(self) -> None:
-        """Follow no more; safe to repeat."""
+        """Stop following. Safe to repeat."""
         self._watch.close()
 
     def _hear(self, _event: str, data: str) -> None:

@@ -271,6 +271,20 @@ class BucketCountingDataPlane(DataPlane, Protocol):
         """
 
 
+class Metadata(NamedTuple):
+    """What an application sends beside key and payload. A message without any has None in place of this."""
+
+    properties: tuple[tuple[str, str], ...] = ()
+    event_time_ms: int | None = None
+    is_binary_key: bool = False
+    """True if the application gave the key as bytes. A key that it gave as text is stored in UTF-8."""
+
+    @property
+    def size(self) -> int:
+        """Characters of the properties, about their bytes."""
+        return sum(len(name) + len(value) for name, value in self.properties)
+
+
 class OutgoingMessage(NamedTuple):
     """A message to store. Without a key it may go to any segment.
 
@@ -281,6 +295,7 @@ class OutgoingMessage(NamedTuple):
     payload: bytes
     key: bytes | None = None
     bucket_hash: int | None = None
+    metadata: Metadata | None = None
 
 
 Position = tuple[int, ...]
@@ -300,6 +315,7 @@ class LogMessage(NamedTuple):
     key: bytes | None
     payload: bytes
     deliveries: int = 1
+    metadata: Metadata | None = None
 
 
 class Ownership(NamedTuple):

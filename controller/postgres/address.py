@@ -28,6 +28,8 @@ _SCHEMES = ("postgresql", "postgres")
 _UNKNOWN_PARAMETER = re.compile(r'invalid URI query parameter: "([a-z_]+)"')
 _PARAMETER_NAMES = re.compile(r"[?&]([^=&]*)=")
 _IN_AUTHORITY = ("user", "password", "host", "port", "dbname")
+_PUBLIC = ("host", "port", "dbname", "sslmode", "target_session_attrs")
+"""Parameters that hold neither a login nor a file of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,11 @@ class DatabaseAddress:
     def label(self) -> str:
         """The address without password and options, for messages."""
         return self._uri("***" if "password" in self.parameters else None)
+
+    @property
+    def without_login(self) -> DatabaseAddress:
+        """The address for another program, which has a login of its own: servers, database and how to connect."""
+        return replace(self, parameters={k: v for k, v in self.parameters.items() if k in _PUBLIC})
 
     def with_options(self, options: Mapping[str, str]) -> DatabaseAddress:
         """Return the address with more connection parameters. Raises InvalidInput for one that libpq does not know."""

@@ -86,6 +86,7 @@ _EXAMPLE = {
     "parts": 2,
     "segments": None,
     "decision_id": 4711,
+    "epoch": 12,
     "operation_id": None,
 }
 """Shown in the description of the REST API."""
@@ -123,10 +124,10 @@ class ApprovalRow:
     parts: int | None
     segments: int | None
     decision_id: int | None
-
-    __pydantic_config__ = {"json_schema_extra": {"examples": [_EXAMPLE]}}  # read by Pydantic, never changed
     epoch: int | None
     operation_id: int | None
+
+    __pydantic_config__ = {"json_schema_extra": {"examples": [_EXAMPLE]}}  # read by Pydantic, never changed
 
 
 # The newest of those that still say something about an act on segments that are there.

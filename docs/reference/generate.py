@@ -12,11 +12,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from docs.reference.pages import model, program, reasons, views
+from docs.reference.pages import client, model, program, reasons, views
 
 HERE = Path(__file__).resolve().parent
 NOTICE = "<!-- Written by docs/reference/generate.py from the code. Do not edit. -->\n"
 PAGES: Mapping[str, Callable[[], str]] = {
+    "client.md": client.client_page,
     "commands.md": program.commands,
     "settings.md": program.settings_page,
     "metrics.md": program.metrics,

@@ -87,9 +87,14 @@ CREATE TABLE embedded.message (
     key          bytea,
     payload      bytea       NOT NULL,
     bucket_hash  integer     NOT NULL,
+    metadata     jsonb,
     PRIMARY KEY (log_id, log_offset),
-    CONSTRAINT message_bucket_hash_on_ring CHECK (bucket_hash BETWEEN 0 AND 65535)
+    CONSTRAINT message_bucket_hash_on_ring CHECK (bucket_hash BETWEEN 0 AND 65535),
+    CONSTRAINT message_metadata_is_object CHECK (jsonb_typeof(metadata) = 'object')
 );
+COMMENT ON COLUMN embedded.message.metadata IS
+    'Properties, event_time_ms and is_binary_key that the application sent; NULL: none of these.';
+COMMENT ON CONSTRAINT message_metadata_is_object ON embedded.message IS 'The metadata of a message is a JSON object.';
 COMMENT ON TABLE embedded.message IS 'Offsets of a log run from first_offset without a gap; published_at never falls along them.';
 COMMENT ON CONSTRAINT message_bucket_hash_on_ring ON embedded.message IS
     'A bucket hash is 0 to 65535; no reader would find another.';
@@ -145,7 +150,7 @@ CREATE TABLE embedded.dropped_log (
 -- that producer's next batches taken for repeats. A bucket hash is demanded, since readers would compute it.
 CREATE FUNCTION embedded.append(
     log_name text, producer_name text, batch_sequence bigint, batch_bytes bigint, keys bytea[], payloads bytea[],
-    bucket_hashes integer[],
+    bucket_hashes integer[], metadata jsonb[] DEFAULT NULL,
     OUT outcome text, OUT log_id bigint
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
@@ -171,6 +176,11 @@ BEGIN
         RAISE EXCEPTION 'batch_bytes is %, and keys and payloads have % bytes; give their sum, at most 16777216', batch_bytes, size
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    IF metadata IS NOT NULL AND (cardinality(metadata) = cardinality(payloads) AND array_ndims(metadata) = 1
+                                 AND octet_length(array_send(metadata)) <= 16777216) IS NOT TRUE THEN
+        RAISE EXCEPTION 'metadata of % messages for % payloads; give one of each, at most 16777216 bytes', cardinality(metadata),
+            cardinality(payloads) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     SELECT * INTO target FROM embedded.log WHERE name = log_name FOR NO KEY UPDATE;
     log_id := target.log_id;
     IF NOT FOUND THEN
@@ -192,9 +202,9 @@ BEGIN
     UPDATE embedded.log
        SET next_offset = next_offset + cardinality(payloads), byte_in = byte_in + size, last_published_at = moment
      WHERE log_id = target.log_id;
-    INSERT INTO embedded.message (log_id, log_offset, published_at, key, payload, bucket_hash)
-    SELECT target.log_id, target.next_offset + ordinal - 1, moment, key, payload, bucket_hash
-      FROM unnest(keys, payloads, bucket_hashes) WITH ORDINALITY AS batch (key, payload, bucket_hash, ordinal);
+    INSERT INTO embedded.message (log_id, log_offset, published_at, key, payload, bucket_hash, metadata)
+    SELECT target.log_id, target.next_offset + ordinal - 1, moment, key, payload, bucket_hash, beside
+      FROM unnest(keys, payloads, bucket_hashes, metadata) WITH ORDINALITY AS batch (key, payload, bucket_hash, beside, ordinal);
     INSERT INTO embedded.producer AS p (log_id, name, last_sequence, login, used_at)
     VALUES (target.log_id, producer_name, batch_sequence, session_user, moment)
     ON CONFLICT ON CONSTRAINT producer_pkey

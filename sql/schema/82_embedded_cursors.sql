@@ -266,11 +266,11 @@ END $$;
 --
 -- At most `most_scanned` offsets are scanned, in steps that grow: offsets are dense, so a range of them works as a limit, and the
 -- planner cannot misjudge it. A reader that finds nothing then moves its parts, if they are more than `lag` behind the scanned
--- offset. Keys count as bytes: a read gives at most 10,000 messages and some 16 MiB, whatever is stored and requested.
+-- offset. Keys and metadata count as bytes: a read gives at most 10,000 messages and some 16 MiB, whatever is stored and requested.
 CREATE FUNCTION embedded.read(
     of_log_id bigint, of_subscription text, of_generation bigint, from_offset bigint, most integer, most_bytes bigint,
     most_scanned bigint, lag bigint, of_timeline bigint DEFAULT NULL
-) RETURNS TABLE (log_offset bigint, published_at timestamptz, key bytea, payload bytea, timelines bigint[])
+) RETURNS TABLE (log_offset bigint, published_at timestamptz, key bytea, payload bytea, metadata jsonb, timelines bigint[])
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
@@ -308,8 +308,8 @@ BEGIN
     <<steps>>
     WHILE scanned < stop AND given < most LOOP
         upto := least(stop, scanned + step);
-        FOR log_offset, published_at, key, payload IN
-            SELECT m.log_offset, m.published_at, m.key, m.payload FROM embedded.message m
+        FOR log_offset, published_at, key, payload, metadata IN
+            SELECT m.log_offset, m.published_at, m.key, m.payload, m.metadata FROM embedded.message m
              WHERE m.log_id = of_log_id AND m.log_offset >= scanned AND m.log_offset < upto
                AND (held.low = 0 AND held.high = 65535
                     OR m.bucket_hash BETWEEN held.low AND held.high)
@@ -321,7 +321,8 @@ BEGIN
                         ORDER BY c.first_hash DESC LIMIT 1))
              ORDER BY m.log_offset LIMIT most - given
         LOOP
-            bytes := bytes + octet_length(read.payload) + coalesce(octet_length(read.key), 0);
+            bytes := bytes + octet_length(read.payload) + coalesce(octet_length(read.key), 0)
+                     + coalesce(pg_column_size(read.metadata), 0);
             EXIT steps WHEN given > 0 AND bytes > most_bytes;
             given := given + 1;
             scanned := read.log_offset + 1;
@@ -338,6 +339,7 @@ BEGIN
     published_at := NULL;
     key := NULL;
     payload := NULL;
+    metadata := NULL;
     IF scanned > from_offset THEN
         SELECT array_agg(ARRAY[t.first_offset, t.timeline] ORDER BY t.first_offset) INTO timelines FROM embedded.timeline t
          WHERE t.log_id = of_log_id AND t.first_offset >= coalesce(before.first_offset, 0) AND t.first_offset < scanned;

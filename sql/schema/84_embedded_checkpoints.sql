@@ -27,7 +27,7 @@ CREATE FUNCTION embedded.read_at(
     of_log_id bigint, from_offset bigint, most integer, most_bytes bigint, of_timeline bigint DEFAULT NULL,
     log_name text DEFAULT NULL
 ) RETURNS TABLE (
-    log_offset bigint, published_at timestamptz, key bytea, payload bytea, first_offset bigint, is_at_end boolean,
+    log_offset bigint, published_at timestamptz, key bytea, payload bytea, metadata jsonb, first_offset bigint, is_at_end boolean,
     timelines bigint[]
 ) LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
@@ -54,12 +54,13 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
-    FOR log_offset, published_at, key, payload IN
-        SELECT m.log_offset, m.published_at, m.key, m.payload FROM embedded.message m
+    FOR log_offset, published_at, key, payload, metadata IN
+        SELECT m.log_offset, m.published_at, m.key, m.payload, m.metadata FROM embedded.message m
          WHERE m.log_id = of_log_id AND m.log_offset >= from_offset AND m.log_offset < from_offset + most
          ORDER BY m.log_offset
     LOOP
-        bytes := bytes + octet_length(read_at.payload) + coalesce(octet_length(read_at.key), 0);
+        bytes := bytes + octet_length(read_at.payload) + coalesce(octet_length(read_at.key), 0)
+                 + coalesce(pg_column_size(read_at.metadata), 0);
         EXIT WHEN given > 0 AND bytes > most_bytes;
         given := given + 1;
         upto := read_at.log_offset + 1;
@@ -69,6 +70,7 @@ BEGIN
     published_at := NULL;
     key := NULL;
     payload := NULL;
+    metadata := NULL;
     first_offset := target.first_offset;
     is_at_end := target.terminated_at IS NOT NULL AND upto >= target.next_offset;
     IF upto > from_offset THEN

@@ -133,7 +133,7 @@ $$;
 CREATE FUNCTION embedded.queue_take(
     of_log_id bigint, of_subscription text, of_mark text, of_batch bigint, most integer, most_bytes bigint, most_unsettled integer,
     life_seconds double precision, last_offset bigint DEFAULT NULL, last_timeline bigint DEFAULT NULL
-) RETURNS TABLE (log_offset bigint, published_at timestamptz, key bytea, payload bytea, deliveries integer, timelines bigint[])
+) RETURNS TABLE (log_offset bigint, published_at timestamptz, key bytea, payload bytea, metadata jsonb, deliveries integer, timelines bigint[])
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
@@ -171,13 +171,14 @@ BEGIN
     IF of_batch > batches THEN
         PERFORM embedded.queue_reap(of_log_id, of_subscription);
         SELECT array_agg(chosen.log_offset), sum(chosen.size) INTO again, bytes FROM (
-            SELECT u.log_offset, octet_length(m.payload) + coalesce(octet_length(m.key), 0) AS size, row_number() OVER w AS place,
-                   sum(octet_length(m.payload) + coalesce(octet_length(m.key), 0)) OVER w AS total
+            SELECT u.log_offset, s.size, row_number() OVER w AS place, sum(s.size) OVER w AS total
               FROM (SELECT x.log_offset, x.visible_at FROM embedded.unsettled x
                      WHERE x.log_id = of_log_id AND x.subscription = of_subscription AND x.mark IS NULL
                        AND x.visible_at <= clock_timestamp()
                      ORDER BY x.visible_at, x.log_offset LIMIT most) u
               JOIN embedded.message m ON m.log_id = of_log_id AND m.log_offset = u.log_offset
+             CROSS JOIN LATERAL (SELECT octet_length(m.payload) + coalesce(octet_length(m.key), 0)
+                                        + coalesce(pg_column_size(m.metadata), 0) AS size) s
             WINDOW w AS (ORDER BY u.visible_at, u.log_offset)) chosen
          WHERE chosen.place = 1 OR chosen.total <= most_bytes;
         UPDATE embedded.unsettled u SET mark = of_mark, batch = of_batch, visible_at = NULL, deliveries = u.deliveries + 1
@@ -188,7 +189,8 @@ BEGIN
                                WHERE u.log_id = of_log_id AND u.subscription = of_subscription),
             ended - start);
         SELECT max(chosen.log_offset) + 1 INTO upto FROM (
-            SELECT m.log_offset, row_number() OVER w AS place, sum(octet_length(m.payload) + coalesce(octet_length(m.key), 0)) OVER w AS total
+            SELECT m.log_offset, row_number() OVER w AS place,
+                   sum(octet_length(m.payload) + coalesce(octet_length(m.key), 0) + coalesce(pg_column_size(m.metadata), 0)) OVER w AS total
               FROM embedded.message m
              WHERE m.log_id = of_log_id AND m.log_offset >= start AND m.log_offset < upto
             WINDOW w AS (ORDER BY m.log_offset)) chosen
@@ -200,8 +202,8 @@ BEGIN
         bytes := 0;
     END IF;
     IF of_batch >= batches THEN
-        FOR log_offset, published_at, key, payload, deliveries IN
-            SELECT u.log_offset, m.published_at, m.key, m.payload, u.deliveries
+        FOR log_offset, published_at, key, payload, metadata, deliveries IN
+            SELECT u.log_offset, m.published_at, m.key, m.payload, m.metadata, u.deliveries
               FROM embedded.unsettled u JOIN embedded.message m USING (log_id, log_offset)
              WHERE u.mark = of_mark AND u.batch = of_batch
              ORDER BY u.log_offset
@@ -226,6 +228,7 @@ BEGIN
     published_at := NULL;
     key := NULL;
     payload := NULL;
+    metadata := NULL;
     deliveries := NULL;
     RETURN NEXT;
 END $$;

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from controller.clock import SystemClock
-from controller.dataplane.base import LogState, OutgoingMessage
+from controller.dataplane.base import LogState, Metadata, OutgoingMessage
 from controller.domain.errors import (
     DataPlaneTimeout,
     SegmentNotFound,
@@ -40,6 +40,22 @@ class TestAppending:
         assert all(a.published_at_ms <= b.published_at_ms for a, b in pairwise(found))
         assert before_ms <= found[0].published_at_ms
         assert found[-1].published_at_ms <= SystemClock().now_ms()
+
+    def test_metadata_comes_out_as_it_went_in(self, planes: Planes) -> None:
+        log = planes.log("s")
+        sent = [
+            OutgoingMessage(
+                b"1", b"k", metadata=Metadata((("a", "\u00e4"), ("b", "")), 1_795_230_000_000, True)
+            ),
+            OutgoingMessage(b"2", b"k"),
+            OutgoingMessage(b"3", b"\xff", metadata=Metadata(is_binary_key=True)),
+            OutgoingMessage(b"4", metadata=Metadata((("a", "1"),))),
+        ]
+
+        planes.logs.append(log, sent, producer="p", sequence=1)
+
+        found = planes.read(planes.reader(log, "s"), 4)
+        assert [(m.key, m.metadata) for m in found] == [(m.key, m.metadata) for m in sent]
 
     def test_an_empty_batch_is_nothing(self, planes: Planes) -> None:
         log = planes.log("s")

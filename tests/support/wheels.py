@@ -9,7 +9,16 @@ import tempfile
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[2]
-PARTS = ("cleave_provider", "controller", "spark_jobs", "sql", "pyproject.toml", "README.md", "LICENSE")
+PARTS = (
+    "cleave_provider",
+    "controller",
+    "pulsar_cleave",
+    "spark_jobs",
+    "sql",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+)
 """What a wheel is built from."""
 _UV = Path(sys.executable).with_name("uv")
 _WITHOUT_SPARK_CLIENT = "pyspark-client ; sys_platform == 'never'\n"

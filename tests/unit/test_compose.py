@@ -261,7 +261,8 @@ def test_the_image_leaves_out_nothing_that_runs() -> None:
 
     assert len(skipped) > 5
     assert (
-        skipped & needed_by("pulsar-cleave", frozenset({"airflow", "pictures", "pulsar", "spark"}), set())
+        skipped
+        & needed_by("pulsar-cleave", frozenset({"airflow", "pictures", "pulsar", "server", "spark"}), set())
         == set()
     )
     assert f"apache/airflow:{metadata.version('apache-airflow')}-python3.11" in DOCKERFILE

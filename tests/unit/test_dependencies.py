@@ -26,11 +26,17 @@ COMMANDS = [
     for path in sorted((ROOT / "controller" / "entrypoints" / "commands").glob("[a-z]*.py"))
 ]
 STARTS = {
-    "": [
+    "": ["pulsar_cleave", "controller.dataplane.embedded.log_client", "controller.entrypoints.program"],
+    "client": [
+        "pulsar_cleave",
+        "controller.dataplane.embedded.log_client",
+        "controller.dataplane.pulsar.log_client",
+    ],
+    "server": [
         "controller.entrypoints.cli",
         *COMMANDS,
+        "controller.dataplane.pulsar.plane",
         "controller.entrypoints.tasks",
-        "controller.client",
         "controller.bundles.bootstrap",
         "cleave_provider.get_provider_info",
     ],
@@ -41,7 +47,7 @@ STARTS = {
         "cleave_provider.sensors.cleave",
         "cleave_provider.triggers.cleave",
     ],
-    "pulsar": ["controller.dataplane.pulsar.plane", "controller.dataplane.pulsar.log_client"],
+    "pulsar": ["controller.dataplane.pulsar.log_client"],
     "spark": ["spark_jobs.run_load_aggregation", "spark_jobs.run_bundle_load"],
     "backtest": [
         "controller.backtest.simulation",
@@ -58,13 +64,7 @@ STARTS = {
         "controller.devstack.spark_connect",
     ],
 }
-OF_APPLICATIONS = [
-    "controller.client.http_source",
-    "controller.client.producer",
-    "controller.client.stream_consumer",
-    "controller.dataplane.embedded.log_client",
-]
-OF_SERVERS = ["fastapi", "jwt", "pyarrow", "pydantic", "requests", "starlette", "typer", "uvicorn"]
+OF_SERVERS = ["fastapi", "jwt", "pyarrow", "pydantic", "rich", "starlette", "typer", "uvicorn"]
 _IMPORT = """
 import importlib, json, sys
 
@@ -100,9 +100,19 @@ def installed_with(wanted: Iterable[str]) -> set[str]:
     return found
 
 
+def with_extra(extra: str) -> list[str]:
+    """Requirements of an extra, and of those of this package's extras that it names."""
+    found: list[str] = []
+    for one in PROJECT["optional-dependencies"].get(extra, []):
+        requirement = Requirement(one)
+        is_own = requirement.name == PROJECT["name"]
+        found += [each for name in requirement.extras for each in with_extra(name)] if is_own else [one]
+    return found
+
+
 def forbidden_modules(extra: str) -> list[str]:
     """Top-level modules of all that is installed here and not with the package and that extra."""
-    allowed = installed_with([*PROJECT["dependencies"], *PROJECT["optional-dependencies"].get(extra, [])])
+    allowed = installed_with([*PROJECT["dependencies"], *with_extra(extra)])
     owners: dict[str, set[str]] = defaultdict(set)
     for module, distributions in metadata.packages_distributions().items():
         owners[module] = {canonicalize_name(one) for one in distributions}
@@ -122,12 +132,12 @@ def test_each_part_starts_with_what_is_installed_for_it(extra: str) -> None:
 
 
 def test_a_library_that_is_not_asked_for_is_missed() -> None:
-    done = start(COMMANDS, [*forbidden_modules(""), "sqlalchemy"])
+    done = start(COMMANDS, [*forbidden_modules("server"), "sqlalchemy"])
 
     assert "No module named 'sqlalchemy'" in done.stderr
 
 
 def test_an_application_imports_nothing_that_only_servers_and_commands_need() -> None:
-    done = start(OF_APPLICATIONS, OF_SERVERS)
+    done = start(STARTS["client"], OF_SERVERS)
 
     assert done.returncode == 0, done.stderr.splitlines()[-1]

@@ -29,7 +29,16 @@ ALLOWED = {
     ),
     "spark_jobs": ("controller.domain", "controller.backtest", "controller.bundles.domain", "spark_jobs"),
 }
-OURS = ("cleave_provider", "controller", "dags", "plugins", "spark_jobs", "tests", "benchmarks")
+OURS = (
+    "cleave_provider",
+    "controller",
+    "dags",
+    "plugins",
+    "pulsar_cleave",
+    "spark_jobs",
+    "tests",
+    "benchmarks",
+)
 FILES = [path.relative_to(ROOT) for folder in ALLOWED for path in sorted((ROOT / folder).rglob("*.py"))]
 
 

@@ -20,6 +20,7 @@ from sqlalchemy import URL
 
 from controller.clock import boot_seconds
 from controller.dataplane.base import OutgoingMessage, Ownership, Position
+from controller.dataplane.embedded.metadata import written
 from controller.dataplane.embedded.names import ARRIVALS, checked, no_cursor, no_log
 from controller.dataplane.embedded.position_reader import EmbeddedPositionReader, gone, unknown
 from controller.dataplane.embedded.queue_reader import LIFE_SECONDS, EmbeddedQueueReader, QueueKeeper
@@ -37,7 +38,7 @@ MAX_BATCH_BYTES = 16 * 1024 * 1024
 """Keys and payloads of one append; the statement that carries them is twice as long."""
 
 _APPEND = """
-SELECT outcome, log_id FROM embedded.append(%s, %s, %s, %s, %s::bytea[], %s::bytea[], %s::integer[])
+SELECT outcome, log_id FROM embedded.append(%s, %s, %s, %s, %s::bytea[], %s::bytea[], %s::integer[], %s::jsonb[])
 """
 _TAKE = """
 SELECT outcome, log_id, generation, start, holder, timeline FROM embedded.take(%s, %s, %s, %s::text[], %s, %s, %s, %s)
@@ -95,8 +96,10 @@ class EmbeddedLogClient(OneProcess):
             )
         hashes = _bucket_hashes(messages, FULL_RANGE if bucket is None else bucket)
         keys, payloads = _array(m.key for m in messages), _array(m.payload for m in messages)
+        metadata = [written(m.metadata) for m in messages]
+        beside = metadata if any(metadata) else None
         with self._calls.statement(f"append to {backing_topic}") as cursor:
-            cursor.execute(_APPEND, (backing_topic, producer, sequence, size, keys, payloads, hashes))
+            cursor.execute(_APPEND, (backing_topic, producer, sequence, size, keys, payloads, hashes, beside))
             ((outcome, log_id),) = cursor.fetchall()
         if outcome == "missing":
             raise no_log(backing_topic)

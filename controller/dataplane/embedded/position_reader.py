@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from controller.dataplane.base import LogMessage
-from controller.dataplane.embedded.reader import MAX_READ_BYTES, milliseconds
+from controller.dataplane.embedded.reader import MAX_READ_BYTES, message
 from controller.dataplane.embedded.timelines import Place, Timelines
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.domain.errors import DataGone, DataPlaneUnavailable, InvalidInput
 from controller.forks import OneProcess
 
 _READ_AT = """
-SELECT log_offset, published_at, key, payload, first_offset, is_at_end, timelines
+SELECT log_offset, published_at, key, payload, metadata, first_offset, is_at_end, timelines
   FROM embedded.read_at(%s, %s, %s, %s, %s, %s)
 """
 
@@ -69,7 +69,7 @@ class EmbeddedPositionReader(OneProcess):
             raise DataGone(
                 f"{self._backing_topic} was deleted before it was read to its end; begin anew where messages are left"
             )
-        *found, (scanned, _, _, _, first_offset, is_at_end, timelines) = rows
+        *found, (scanned, *_, first_offset, is_at_end, timelines) = rows
         if scanned is None:
             raise DataPlaneUnavailable(
                 f"{self._backing_topic}: the log became shorter; open a new reader", delay_seconds=0.0
@@ -77,10 +77,7 @@ class EmbeddedPositionReader(OneProcess):
         if first_offset > self._place.offset:
             raise gone(self._backing_topic, self._place.offset, first_offset)
         position = Timelines(timelines).position
-        messages = [
-            LogMessage(position(at), milliseconds(when), None if key is None else bytes(key), bytes(payload))
-            for at, when, key, payload, *_ in found
-        ]
+        messages = [message(position(at), *row) for at, *row, _, _, _ in found]
         return messages, bool(is_at_end)
 
 

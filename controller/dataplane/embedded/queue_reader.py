@@ -16,7 +16,7 @@ from controller import telemetry
 from controller.clock import boot_seconds
 from controller.dataplane.base import LogMessage, Position
 from controller.dataplane.embedded.names import no_cursor
-from controller.dataplane.embedded.reader import MAX_READ_BYTES, milliseconds
+from controller.dataplane.embedded.reader import MAX_READ_BYTES, message
 from controller.dataplane.embedded.timelines import Place, Timelines, demand_there
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.domain.errors import CleaveError, InvalidInput, LostRace
@@ -32,7 +32,7 @@ MAX_UNSETTLED = 10_000
 time.
 """
 _TAKE = """
-SELECT log_offset, published_at, key, payload, deliveries, timelines
+SELECT log_offset, published_at, key, payload, metadata, deliveries, timelines
   FROM embedded.queue_take(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 """
 _ACKNOWLEDGE = "SELECT embedded.queue_acknowledge(%s, %s, %s, %s::bigint[], %s::bigint[])"
@@ -102,18 +102,9 @@ class EmbeddedQueueReader(OneProcess):
             demand_there(self._calls, self._backing_topic, *self._queue, Place(offset + 1, timeline))
             self._demand_known()
         self.heard(began)
-        *found, (_, _, _, _, _, timelines) = rows
+        *found, (*_, timelines) = rows
         position = Timelines(timelines).position
-        messages = [
-            LogMessage(
-                position(at),
-                milliseconds(when),
-                None if key is None else bytes(key),
-                bytes(payload),
-                deliveries,
-            )
-            for at, when, key, payload, deliveries, _ in found
-        ]
+        messages = [message(position(at), *row) for at, *row, _ in found]
         self._batches |= {one.position: self._number for one in messages}
         self._highest = max([self._highest, *(one.position for one in messages[-1:])])
         self._number = next(self._numbers)

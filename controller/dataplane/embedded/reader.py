@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from controller.dataplane.base import LogMessage, Position
+from controller.dataplane.embedded.metadata import read as metadata_of
 from controller.dataplane.embedded.names import no_cursor
 from controller.dataplane.embedded.timelines import Place, Timelines, demand_there
 from controller.dataplane.postgres_calls import PostgresCalls
@@ -33,7 +35,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 _READ = """
-SELECT log_offset, published_at, key, payload, timelines FROM embedded.read(%s, %s, %s, %s, %s, %s, %s, %s, %s)
+SELECT log_offset, published_at, key, payload, metadata, timelines FROM embedded.read(%s, %s, %s, %s, %s, %s, %s, %s, %s)
 """
 _ACKNOWLEDGE = "SELECT embedded.acknowledge(%s, %s, %s, %s, %s, %s, %s)"
 _LOOK = "SELECT is_terminated, all_settled FROM embedded.look(%s, %s, %s)"
@@ -168,14 +170,11 @@ class EmbeddedReader(OneProcess):
         if not rows:
             self._demand_there(self._place)
             raise self._lost()
-        *found, (scanned, _, _, _, timelines) = rows
+        *found, (scanned, *_, timelines) = rows
         position = Timelines(timelines).position
         if scanned > self._place.offset:
             self._place = Place(scanned, position(scanned - 1)[0])
-        return [
-            LogMessage(position(at), milliseconds(when), None if key is None else bytes(key), bytes(payload))
-            for at, when, key, payload, _ in found
-        ]
+        return [message(position(at), *row) for at, *row, _ in found]
 
     def _look(self) -> tuple[bool, bool]:
         """Whether the log is terminated, and whether all parts are acknowledged to its end."""
@@ -210,6 +209,16 @@ class EmbeddedReader(OneProcess):
             "open a new reader",
             delay_seconds=0.0,
         )
+
+
+def message(
+    position: Position, when: datetime, key: Any, payload: Any, metadata: object, deliveries: int = 1
+) -> LogMessage:
+    """Return a message from the columns of its row."""
+    read_key = None if key is None else bytes(key)
+    return LogMessage(
+        position, milliseconds(when), read_key, bytes(payload), deliveries, metadata_of(metadata)
+    )
 
 
 def milliseconds(when: datetime) -> int:

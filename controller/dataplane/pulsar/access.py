@@ -26,21 +26,24 @@ _FILES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PulsarAccess:
-    """Settings of one cluster. `admin_url` may name several brokers: `http://one:8080,two:8080`."""
+class PulsarAuth:
+    """Credentials for a Pulsar cluster, and the keys of encrypted messages. Immutable, safe to share between threads.
 
-    admin_url: str
-    service_url: str | None = None
-    """`pulsar://` or `pulsar+ssl://`; only producing and consuming need it."""
+    Raises InvalidInput if two settings that belong together are not given together, or if a file does not exist.
+    """
+
     token: str | None = field(default=None, repr=False)
+    """JSON web token of a role that may produce and consume."""
     token_file: str | None = None
-    """Read for each call; wins over `token`."""
+    """File that holds the token. The client reads it for each connection, so a renewed token needs no restart. Wins over `token`."""
     ca_file: str | None = None
     """PEM bundle the brokers' certificates are checked against; the system's where None."""
     cert_file: str | None = None
+    """Client certificate, PEM. Needs `key_file`."""
     key_file: str | None = None
-    """Client certificate and its key, PEM."""
+    """Key of the client certificate, PEM."""
     verify_hostname: bool = True
+    """False accepts a certificate of another host name."""
     encryption_key: str | None = None
     """What producers call the key they encrypt with; readers find it by that name in each message. None: in the clear."""
     encryption_public_key_file: str | None = None
@@ -49,11 +52,8 @@ class PulsarAccess:
     """The key to decrypt with, PEM; a producer needs none."""
 
     def __post_init__(self) -> None:
-        _check_url("CLEAVE_PULSAR_ADMIN_URL", self.admin_url, _ADMIN_SCHEMES)
         if self.token is not None:
             object.__setattr__(self, "token", bearer_token(self.token, "CLEAVE_PULSAR_TOKEN"))
-        if self.service_url is not None:
-            _check_url("CLEAVE_PULSAR_SERVICE_URL", self.service_url, _SERVICE_SCHEMES)
         if (self.cert_file is None) != (self.key_file is None):
             raise InvalidInput(
                 "a client certificate needs its key: set CLEAVE_PULSAR_CERT_FILE and CLEAVE_PULSAR_KEY_FILE together"
@@ -67,6 +67,21 @@ class PulsarAccess:
             value = getattr(self, name)
             if value is not None and not Path(value).is_file():
                 raise InvalidInput(f"CLEAVE_PULSAR_{name.upper()}={value}: there is no such file")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PulsarAccess(PulsarAuth):
+    """Settings of one cluster. `admin_url` may name several brokers: `http://one:8080,two:8080`."""
+
+    admin_url: str
+    service_url: str | None = None
+    """`pulsar://` or `pulsar+ssl://`; only producing and consuming need it."""
+
+    def __post_init__(self) -> None:
+        _check_url("CLEAVE_PULSAR_ADMIN_URL", self.admin_url, _ADMIN_SCHEMES)
+        if self.service_url is not None:
+            _check_url("CLEAVE_PULSAR_SERVICE_URL", self.service_url, _SERVICE_SCHEMES)
+        PulsarAuth.__post_init__(self)
 
     @property
     def admin_urls(self) -> tuple[str, ...]:

@@ -283,7 +283,8 @@ def _ignore(_result: pulsar.Result) -> None:
 
 def _is_one_entry(messages: Sequence[OutgoingMessage]) -> bool:
     """Whether the library makes one entry of them for sure, all of which is stored or nothing."""
-    return sum([len(message.payload) for message in messages]) <= ENTRY_BYTES // 2
+    payloads = sum([len(message.payload) for message in messages])
+    return payloads + sum([one.size for *_, one in messages if one is not None]) <= ENTRY_BYTES // 2
 
 
 class _Results:

@@ -67,7 +67,7 @@ def _bucket_hashes(messages: Sequence[OutgoingMessage]) -> list[int]:
     """See `OutgoingMessage`."""
     return [
         (key_hash(key).bucket_hash if key else 0) if bucket_hash is None else bucket_hash
-        for _, key, bucket_hash in messages
+        for _, key, bucket_hash, _ in messages
     ]
 
 

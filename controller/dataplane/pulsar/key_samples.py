@@ -124,7 +124,7 @@ def _read(reader: pulsar.Reader, stretch: _Stretch, deadline: Deadline) -> KeySa
             place = position_of(message_id)[:2]
             if place > stretch.last:
                 break
-            keys.append(key_of(message))
+            keys.append(key_of(message, message.properties()))
             if place == stretch.last and (message_id.batch_index() < 0 or ends_its_entry(message_id)):
                 break
             patience_seconds = IDLE_SECONDS

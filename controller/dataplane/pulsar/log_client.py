@@ -304,7 +304,12 @@ class PulsarLogClient(OneProcess):
         """Whose batch it is. Raises InvalidInput for a batch that no broker takes."""
         if not producer:
             raise InvalidInput("producer name '': give one that no other process uses")
-        longest = max([len(payload) + len(key or b"") for payload, key, _ in messages])
+        longest = max(
+            [
+                len(payload) + len(key or b"") + (0 if metadata is None else metadata.size)
+                for payload, key, _, metadata in messages
+            ]
+        )
         if len(messages) > MAX_BATCH_MESSAGES or longest > MAX_MESSAGE_BYTES:
             raise InvalidInput(
                 f"a batch of {len(messages)} messages, the longest of {longest} bytes, for {backing_topic}: append at "

@@ -1,7 +1,7 @@
 """Cleave's messages and positions as Pulsar's, and back.
 
 A Pulsar key is text. A key that is UTF-8 travels as it is, so that any client sees it and Key_Shared and compaction
-work on it; other bytes travel in base64, with a property that says so.
+work on it; other bytes travel in base64. A property says so, and also if the application gave a UTF-8 key as bytes.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import _pulsar
 import pulsar
 
-from controller.dataplane.base import LogMessage, OutgoingMessage, Position
+from controller.dataplane.base import LogMessage, Metadata, OutgoingMessage, Position
 
-_KEY_CODING = "cleave.key"
-_BASE64 = "base64"
+RESERVED = "cleave."
+"""Properties whose names begin so are Cleave's own."""
+_KEY_CODING = RESERVED + "key"
+_BASE64, _UTF8 = "base64", "utf-8"
 _BATCH_SIZE_FIELD = 6
 _VARINT, _BYTES = 0, 2
 """Wire types of protobuf."""
@@ -39,18 +41,23 @@ def outgoing(message: OutgoingMessage, sequence_id: int, marks: EntryMarks | Non
 
     It is built below the library's Python classes, whose checks of each argument take longer than all the rest.
     """
-    payload, key, _ = message
+    payload, key, _, metadata = message
     built = _with_sequence_id(_with_content(_Builder(), payload), sequence_id)
     if marks is not None:
         built.ordering_key(marks.ordering_key)
         for name, value in marks.properties.items():
             built.property(name, value)
+    if metadata is not None:
+        for name, value in metadata.properties:
+            built.property(name, value)
+        if metadata.event_time_ms is not None:
+            built.event_timestamp(metadata.event_time_ms)
     if key:
-        _with_key(built, key)
+        _with_key(built, key, is_binary=metadata is not None and metadata.is_binary_key)
     return _build(built)
 
 
-def _with_key(built: Any, key: bytes) -> None:
+def _with_key(built: Any, key: bytes, *, is_binary: bool) -> None:
     """As text that every client bears."""
     try:
         text = key.decode()
@@ -59,6 +66,8 @@ def _with_key(built: Any, key: bytes) -> None:
     if text is None or "\0" in text:
         text = base64.b64encode(key).decode()
         built.property(_KEY_CODING, _BASE64)
+    elif is_binary:
+        built.property(_KEY_CODING, _UTF8)
     _with_partition_key(built, text)
 
 
@@ -66,18 +75,31 @@ def incoming(message: pulsar.Message, position: Position, published_at_ms: int |
     """As read. `published_at_ms` is the producer's clock, the same for all messages of an entry; None: it is asked for."""
     if published_at_ms is None:
         published_at_ms = message.publish_timestamp()
-    return _new(LogMessage, (position, published_at_ms, key_of(message), message.data(), 1))
+    properties = message.properties()
+    key, metadata = key_of(message, properties), _metadata_of(message, properties)
+    return _new(LogMessage, (position, published_at_ms, key, message.data(), 1, metadata))
 
 
-def key_of(message: pulsar.Message) -> bytes | None:
-    """The key as the application gave it."""
+def key_of(message: pulsar.Message, properties: Mapping[str, str]) -> bytes | None:
+    """The bytes of the key that the application gave, of a message with these properties."""
     text = message.partition_key()
     if not text:
         return None
-    if len(text) % 4 == 0 and message.properties().get(_KEY_CODING) == _BASE64:  # in fours, as base64 is
+    if properties.get(_KEY_CODING) == _BASE64:
         return base64.b64decode(text)
     key: bytes = text.encode()
     return key
+
+
+def _metadata_of(message: pulsar.Message, properties: Mapping[str, str]) -> Metadata | None:
+    """What the application sent beside key and payload."""
+    event_time_ms = message.event_timestamp()
+    if not properties and not event_time_ms:
+        return None
+    own = tuple((name, value) for name, value in properties.items() if not name.startswith(RESERVED))
+    if not own and not event_time_ms and _KEY_CODING not in properties:
+        return None
+    return Metadata(own, event_time_ms or None, _KEY_CODING in properties)
 
 
 def position_of(message_id: pulsar.MessageId) -> Position:

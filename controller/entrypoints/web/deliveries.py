@@ -17,7 +17,7 @@ from controller.bootstrap import ConsumerServices
 from controller.domain.deliveries import DeliveryEvent
 from controller.entrypoints.web.asked import Topic
 from controller.entrypoints.web.demands import CONSUME, DemandingRoute, Holder
-from controller.entrypoints.web.paths import CONSUMER_PATH, ConsumerName, Name
+from controller.entrypoints.web.paths import CONSUMER_PATH, TOPIC_PATH, ConsumerName, Name
 from controller.entrypoints.web.refusals import LED, REFUSALS
 from controller.entrypoints.web.sessions import AtLeader, Life
 from controller.store.topics.bucket_owners import SubscriptionKey
@@ -167,6 +167,14 @@ async def delivered(asker: Asker, said: Delivered) -> None:
         said.deliveries,
         None if said.error is None else said.error.replace("\0", " "),
     )
+
+
+@router.get(TOPIC_PATH + "/subscriptions/{subscription}/dead-letter-log")
+async def dead_letter_log(request: HttpRequest, topic: Topic, subscription: Name) -> Logged:
+    """The subscription's dead-letter log, if anything was ever put into it."""
+    served: ConsumerServices = request.app.state.served
+    log = await run_in_threadpool(served.dead_letters.find, topic, subscription)
+    return Logged(data_plane=log.data_plane, backing_topic=log.backing_topic)
 
 
 @router.post(CONSUMER_PATH + "/dead-letters")

@@ -17,7 +17,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 from starlette.concurrency import run_in_threadpool
 
-from controller.bootstrap import ConsumerServices
+from controller.bootstrap import ConsumerServices, addresses_of
 from controller.entrypoints.web.asked import Topic, WithProperties, served_by
 from controller.entrypoints.web.demands import CONSUME, LOOK_UP, DemandingRoute, Holder
 from controller.entrypoints.web.paths import (
@@ -72,6 +72,16 @@ class LayoutShown(BaseModel):
     next_segment_id: int
     leader: str | None = Field(examples=["http://10.0.0.7:8470"])
     segments: list[SegmentShown]
+
+
+class DataPlaneShown(BaseModel):
+    """The data plane of a topic and its addresses, without credentials; null: not configured on this worker, or of another plane."""
+
+    topic: str = Field(examples=["topic://acme/shop/orders"])
+    data_plane: str = Field(examples=["pulsar"])
+    admin_url: str | None = Field(None, examples=["http://broker-1:8080"])
+    service_url: str | None = Field(None, examples=["pulsar://broker-1:6650"])
+    database_url: str | None = None
 
 
 class TopicsShown(BaseModel):
@@ -141,6 +151,15 @@ def _layout_then(served: ConsumerServices, topic: str, at: int | datetime) -> di
     return layout_document(
         FedLayout(PublishedLayout(row.topic_id, row.name, row.data_plane, found, names), None)
     )
+
+
+@router.get(TOPIC_PATH + "/data-plane", dependencies=[LOOK_UP], response_model=DataPlaneShown)
+async def data_plane(request: HttpRequest, topic: Topic) -> Response:
+    """The data plane that the topic is on, and the addresses at which an application reaches its logs."""
+    served = served_by(request)
+    found = (await run_in_threadpool(served.layouts.look, topic)).published
+    addresses = addresses_of(served.api.settings, found.data_plane)
+    return json_answer({"topic": found.name, "data_plane": found.data_plane, **addresses})
 
 
 @router.get(

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg2
 import pytest
 
-from controller.dataplane.base import OutgoingMessage, Ownership
+from controller.dataplane.base import Metadata, OutgoingMessage, Ownership
 from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient
 from controller.devstack.postgres import PostgresServer
 from controller.domain.errors import FencedOut, InvalidInput, Terminal
@@ -133,6 +133,16 @@ HOSTILE: list[tuple[str, str, str]] = [
     (APPEND.format("'p'", 1, 3, NONE, ONE, "'{65536}'"), "23514", "message_bucket_hash_on_ring"),
     (APPEND.format("'p'", 1, 3, NONE, ONE, "'{-1}'"), "23514", "message_bucket_hash_on_ring"),
     (APPEND.format("'p'", 1, 0, NONE, NONE, HASH), "23502", "null value in column"),
+    # of append the metadata
+    (APPEND.format("'p'", 1, 3, NONE, ONE, f"{HASH}, '{{}}'"), BAD_VALUE, "metadata of 0 messages"),
+    (APPEND.format("'p'", 1, 3, NONE, ONE, f"{HASH}, '{{NULL,NULL}}'"), BAD_VALUE, "metadata of 2 messages"),
+    (APPEND.format("'p'", 1, 3, NONE, ONE, f"{HASH}, '{{{{NULL}}}}'"), BAD_VALUE, "metadata of 1 messages"),
+    (APPEND.format("'p'", 1, 3, NONE, ONE, f"{HASH}, '{{1}}'"), "23514", "message_metadata_is_object"),
+    (
+        APPEND.format("'p'", 1, 3, NONE, ONE, f"{HASH}, ARRAY[to_jsonb(repeat('x', 16777217))]"),
+        BAD_VALUE,
+        "at most 16777216 bytes",
+    ),
     (
         APPEND.format(
             "'p'",
@@ -481,3 +491,14 @@ def test_sessions_of_cleave_and_short_transactions_are_left_alone(
         query(tenants.database, "SELECT embedded.end_long_transactions(0)")
         assert (_has_ended(ours), _has_ended(short)) == (False, True)
     query(tenants.database, f"DROP ROLE {user}")
+
+
+def test_metadata_that_is_none_does_no_reader_harm(tenants: Tenants) -> None:
+    odd = """{"properties": {"a": 1, "b": "kept"}, "event_time_ms": "noon", "is_binary_key": 1}"""
+    tenants.call(
+        "SELECT embedded.append(%(log)s, 'p', 1, 3, '{NULL}', '{abc}', '{0}', ARRAY[%(odd)s]::jsonb[])",
+        odd=odd,
+    )
+
+    *_, message = tenants.honest.read(tenants.honest.reader(tenants.log, "s"), 2)
+    assert message.metadata == Metadata((("b", "kept"),), None, False)

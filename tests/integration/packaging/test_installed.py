@@ -20,13 +20,15 @@ import pytest
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.devstack.ports import LOOPBACK, free_port, release_port
 from controller.devstack.process import ChildProcess
+from tests.integration.dataplane.test_embedded import query
 from tests.support.brokers import SharedBroker
 from tests.support.pulsar_namespaces import make_namespace
 from tests.support.wheels import PROJECT, build_wheel, install
-from tests.unit.test_dependencies import STARTS
+from tests.unit.test_dependencies import OF_SERVERS, STARTS
 
 METADATA = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
-EXTRAS = sorted(set(METADATA["optional-dependencies"]) - {"dev"})
+EXTRAS = sorted(set(METADATA["optional-dependencies"]) - {"client", "dev", "pulsar", "server"})
+"""Those that bring the extra `server`."""
 
 _HELP_OF_EACH_COMMAND = """
 import contextlib, io, json, typer
@@ -59,31 +61,44 @@ print(json.dumps(told))
 """
 _SEND_AND_RECEIVE = """
 import sys
-from controller.client.http_source import HttpSource
-from controller.client.patience import patiently
-from controller.client.producer import Producer
-from controller.client.servers import Servers
-from controller.client.stream_consumer import StreamConsumer
-from controller.bootstrap import plane_settings
-from controller.dataplane.registry import build_log_client
-from controller.settings import load_settings
+import pulsar_cleave as cleave
 
-topic, plane, address, token = sys.argv[1:]
-servers = Servers([address], token)
-logs = build_log_client(plane, plane_settings(load_settings()))
-with patiently(lambda: Producer(HttpSource(servers), logs, topic, name="checkout"), seconds=60) as producer:
+topic, address, token, user, password = sys.argv[1:]
+login = cleave.EmbeddedAuth(user=user, password=password) if user else None
+client = cleave.Client(address, token=token, embedded=login, call_timeout_seconds=25)
+with client.producer(topic, name="checkout") as producer:
     for number in range(20):
-        producer.send(str(number).encode(), key=f"customer-{number % 4}")
+        producer.send(b"%d" % number, key=f"customer-{number % 4}")
 received = []
-with patiently(lambda: StreamConsumer(servers, logs, topic, "billing", "reader"), seconds=60) as consumer:
-    while len(received) < 20:
-        batch = consumer.receive(timeout_seconds=60)
-        assert batch is not None, received
-        received += [int(message.payload) for message in batch.messages]
-        consumer.acknowledge(batch)
+with client.stream_consumer(topic, "billing", name="reader", patience_seconds=60) as consumer:
+    for message in consumer:
+        received.append(int(message.value))
+        consumer.acknowledge(message)
+        if len(received) == 20:
+            break
 assert sorted(received) == list(range(20)), received
-logs.close()
-servers.close()
+client.close()
+"""
+_IMPORT_SECONDS = """
+import subprocess, sys
+program = "import time; began = time.process_time(); import pulsar_cleave; print(time.process_time() - began)"
+print(min(float(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout) for _ in range(5)))
+"""
+_MEGABYTES = """
+import sys
+from importlib.metadata import distributions
+from pathlib import Path
+
+room = Path(sys.prefix) / "lib"
+total = sum(path.stat().st_size for path in room.rglob("*") if path.is_file() and path.suffix != ".pyc")
+before = sum(
+    Path(file.locate()).stat().st_size
+    for one in distributions()
+    if one.metadata["Name"] in ("pulsar-client", "certifi")
+    for file in one.files or ()
+    if file.locate().is_file() and file.suffix != ".pyc"
+)
+print((total - before) / 1e6)
 """
 
 
@@ -132,8 +147,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(
     scope="module",
-    params=["", *(pytest.param(extra, marks=pytest.mark.matrix) for extra in EXTRAS)],
-    ids=lambda extra: extra or "base",
+    params=["server", *(pytest.param(extra, marks=pytest.mark.matrix) for extra in EXTRAS)],
 )
 def installed(
     request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory
@@ -145,7 +159,7 @@ def installed(
 
 def test_applications_are_checked_against_its_types(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as files:
-        assert {"controller/py.typed", "cleave_provider/py.typed"} <= set(files.namelist())
+        assert {"pulsar_cleave/py.typed", "cleave_provider/py.typed"} <= set(files.namelist())
 
 
 def test_it_is_named_and_versioned_as_documented(installed: Installed) -> None:
@@ -175,18 +189,49 @@ def test_what_is_installed_for_it_can_be_imported(
     installed: Installed, request: pytest.FixtureRequest
 ) -> None:
     extra = request.node.callspec.params["installed"]
-    modules = [*STARTS[""], *STARTS.get(extra, [])]
+    modules = [*STARTS["server"], *STARTS.get(extra, [])]
 
     installed("python", "-c", "; ".join(f"import {module}" for module in modules))
     installed("python", "-c", "from controller.telemetry import get_logger; get_logger('x').info('a line')")
 
 
-def send_and_receive(installed: Installed, topic: str, plane: str, database: str, **of_plane: str) -> None:
-    """From an empty database to messages that were read by an application, which knows a worker and the logs only."""
+@pytest.fixture(scope="module")
+def application(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """What `pip install pulsar-cleave[client]` gives."""
+    room = tmp_path_factory.mktemp("application")
+    (room / "nowhere").mkdir()
+    return Installed(install(wheel, "client", room / "home"), room / "nowhere")
+
+
+def test_the_client_is_imported_quickly_and_is_small(application: Installed) -> None:
+    assert float(application("python", "-c", _IMPORT_SECONDS)) <= 0.3
+    assert float(application("python", "-c", _MEGABYTES)) <= 40
+
+
+def test_an_application_gets_nothing_of_a_server(application: Installed) -> None:
+    for module in OF_SERVERS:
+        found = f"import importlib.util; print(importlib.util.find_spec({module!r}))"
+        assert application("python", "-c", found).strip() == "None"
+    with pytest.raises(AssertionError, match=r"pip install 'pulsar-cleave\[server\]'"):
+        application("cleave", "--help")
+
+
+def send_and_receive(
+    installed: Installed,
+    application: Installed,
+    topic: str,
+    plane: str,
+    database: str,
+    login: tuple[str, str] = ("", ""),
+    **of_plane: str,
+) -> None:
+    """From an empty database to messages that were read by an application, which knows a worker and its own login only."""
     port, secret = free_port(), secrets.token_hex(32)
     of_cleave = {"CLEAVE_DATABASE_URL": database, **of_plane}
     serving = {"CLEAVE_API_SECRET": secret, "CLEAVE_SERVE_PORT": str(port)}
     installed("cleave", "migrate", **of_cleave)
+    if login[0]:
+        query(database, f"CREATE ROLE {login[0]} LOGIN PASSWORD '{login[1]}' IN ROLE cleave_client")
     try:
         with installed.worker(**of_cleave, **serving):
             installed(
@@ -194,29 +239,36 @@ def send_and_receive(installed: Installed, topic: str, plane: str, database: str
             )
             installed("cleave", "subscriptions", "create", topic, "billing", **of_cleave)
             token = installed("cleave", "token", topic, CLEAVE_API_SECRET=secret).strip()
-            address = f"http://{LOOPBACK}:{port}"
-            installed(
-                "python", "-c", _SEND_AND_RECEIVE, f"topic://{topic}", plane, address, token, **of_plane
-            )
+            application("python", "-c", _SEND_AND_RECEIVE, topic, f"http://{LOOPBACK}:{port}", token, *login)
     finally:
         release_port(port)
+        if login[0]:
+            query(database, f"DROP ROLE {login[0]}")
 
 
-def test_a_database_is_made_and_messages_come_back(installed: Installed, empty_database: str) -> None:
+def test_a_database_is_made_and_messages_come_back(
+    installed: Installed, application: Installed, empty_database: str
+) -> None:
     send_and_receive(
-        installed, "acme/shop/orders", "embedded", empty_database, CLEAVE_EMBEDDED_URL=empty_database
+        installed,
+        application,
+        "acme/shop/orders",
+        "embedded",
+        empty_database,
+        login=(f"shop_{secrets.token_hex(4)}", "pw"),
     )
 
 
 @pytest.mark.matrix
-def test_with_its_extra_messages_come_back_from_a_pulsar_broker(
-    wheel: Path, pulsar_broker: SharedBroker, empty_database: str, tmp_path: Path
+def test_messages_come_back_from_a_pulsar_broker(
+    wheel: Path, application: Installed, pulsar_broker: SharedBroker, empty_database: str, tmp_path: Path
 ) -> None:
     access = PulsarAccess(admin_url=pulsar_broker.admin_url, service_url=pulsar_broker.service_url)
     topic = f"{make_namespace(access, f'installed-{secrets.token_hex(4)}')}/orders"
 
     send_and_receive(
-        Installed(install(wheel, "pulsar", tmp_path / "home"), tmp_path),
+        Installed(install(wheel, "server,pulsar", tmp_path / "home"), tmp_path),
+        application,
         topic,
         "pulsar",
         empty_database,

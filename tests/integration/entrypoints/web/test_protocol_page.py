@@ -55,7 +55,7 @@ def http(database: str, tmp_path: Path) -> Iterator[httpx.Client]:
 
 def test_each_exchange_of_the_page_is_what_is_said(http: httpx.Client) -> None:
     shown = blocks()
-    assert len(shown) == 41
+    assert len(shown) == 45
     asked, answer = "", httpx.Response(500)
     for block in shown:
         head, _, body = block.partition("\n")

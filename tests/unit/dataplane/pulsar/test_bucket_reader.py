@@ -101,6 +101,7 @@ def _message(entry: int, index: int, properties: dict[str, str], batch_size: int
         SimpleNamespace(
             message_id=lambda: message_id,
             partition_key=lambda: "",
+            event_timestamp=lambda: 0,
             ordering_key=lambda: "",
             producer_name=lambda: "p",
             properties=lambda: properties,

@@ -20,6 +20,8 @@ def message(entry: int) -> Any:
         encryption_context=lambda: None,
         publish_timestamp=lambda: 0,
         partition_key=lambda: "",
+        event_timestamp=lambda: 0,
+        properties=dict,
         data=lambda: b"%d" % entry,
     )
 

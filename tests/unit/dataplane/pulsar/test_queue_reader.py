@@ -72,6 +72,7 @@ def message(index: int, copy: int = 1) -> pulsar.Message:
         SimpleNamespace(
             message_id=lambda: message_id,
             partition_key=lambda: "k",
+            event_timestamp=lambda: 0,
             properties=dict,
             publish_timestamp=lambda: 0,
             data=lambda: b"%d" % index,

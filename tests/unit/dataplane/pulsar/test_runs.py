@@ -39,6 +39,7 @@ def _message(place: Place, asked: _Asked | None = None) -> Any:
     return SimpleNamespace(
         message_id=message_id,
         partition_key=lambda: f"{index}",
+        event_timestamp=lambda: 0,
         properties=dict,
         publish_timestamp=lambda: ledger,
         data=lambda: b"%d" % entry,

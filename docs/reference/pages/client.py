@@ -1,0 +1,115 @@
+"""The page about the client: what `pulsar_cleave` exports, from its docstrings."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from enum import Enum
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import pulsar_cleave
+from controller.domain.errors import CleaveError
+from docs.reference.pages.markdown import code, page, table
+
+_FIRST = ("Client", "EmbeddedAuth", "PulsarAuth")
+_MADE_BY_THE_APPLICATION = {"Client", "EmbeddedAuth", "PulsarAuth", "PositionTable"}
+
+
+def client_page() -> str:
+    """Every exported name: classes with arguments, attributes and methods, functions, errors."""
+    names = [*_FIRST, *(name for name in pulsar_cleave.__all__ if name not in _FIRST)]
+    exported = {name: getattr(pulsar_cleave, name) for name in names}
+    errors = {name: one for name, one in exported.items() if _is_error(one)}
+    parts = [_section(name, one) for name, one in exported.items() if name not in errors]
+    rows = [(code(name), inspect.getdoc(one) or "") for name, one in sorted(errors.items())]
+    return page(
+        "The client",
+        "`import pulsar_cleave`; installed with `pulsar-cleave[client]`. How to use it: "
+        "[consume from an application](../how-to/consume-from-an-application.md), "
+        "[coming from the Pulsar client](../how-to/coming-from-the-pulsar-client.md).",
+        *parts,
+        "## Errors",
+        "A `Retryable` error may be gone at the next call; a `Terminal` error comes again. [All errors](errors.md).",
+        table(("error", "meaning"), rows),
+    )
+
+
+def _is_error(one: Any) -> bool:
+    return isinstance(one, type) and issubclass(one, CleaveError)
+
+
+def _section(name: str, one: Any) -> str:
+    parts = [f"## {name}"]
+    if name in _MADE_BY_THE_APPLICATION or not isinstance(one, type):
+        parts.append(f"```python\n{_signature(name, one)}\n```")
+    parts.append(_text(one))
+    if not isinstance(one, type):
+        return "\n\n".join(parts)
+    construction = vars(one).get("__init__")
+    if name in _MADE_BY_THE_APPLICATION and construction is not None and construction.__doc__:
+        parts.append(_text(construction))
+    attributes = list(_attributes(one))
+    if attributes:
+        parts.append(table(("attribute", "meaning"), attributes).rstrip())
+    parts += [f"### {name}.{method}\n\n{text}" for method, text in _methods(one)]
+    return "\n\n".join(parts)
+
+
+def _attributes(cls: type) -> Iterator[tuple[str, str]]:
+    """Attributes with a docstring, members of an enumeration, and properties."""
+    for base in reversed(cls.__mro__):
+        if base.__module__.startswith(("controller.", "pulsar_cleave.")):
+            for name, text in _documented(base):
+                yield code(name), text
+    for name, member in inspect.getmembers(cls, lambda one: isinstance(one, property | cached_property)):
+        if not name.startswith("_") and not issubclass(cls, Enum):
+            yield code(name), " ".join(_text(member).split())
+
+
+def _documented(cls: type) -> Iterator[tuple[str, str]]:
+    """Names in the body of a class that are followed by a docstring."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body  # type: ignore[attr-defined]
+    for field, text in pairwise(body):
+        target = field.target if isinstance(field, ast.AnnAssign) else getattr(field, "targets", [None])[0]
+        is_text = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+        if is_text and isinstance(target, ast.Name) and not target.id.startswith("_"):
+            yield target.id, " ".join(str(text.value.value).split())
+
+
+def _methods(cls: type) -> Iterator[tuple[str, str]]:
+    for name, member in inspect.getmembers(cls, callable):
+        function = inspect.unwrap(member)
+        if name.startswith("_") or not inspect.isroutine(function):
+            continue
+        if not str(getattr(function, "__module__", "")).startswith(("controller.", "pulsar_cleave.")):
+            continue
+        yield name, f"```python\n{_signature(name, member)}\n```\n\n{_text(member)}"
+
+
+def _signature(name: str, one: Any) -> str:
+    """A call as it is written, one argument a line if it is long."""
+    form = inspect.signature(one)
+    given = [str(each) for each in form.parameters.values() if each.name != "self"]
+    stars = [at for at, each in enumerate(form.parameters.values()) if each.kind is each.KEYWORD_ONLY]
+    if stars and not any(each.kind is each.VAR_POSITIONAL for each in form.parameters.values()):
+        given.insert(stars[0] - (len(form.parameters) - len(given)), "*")
+    returned = form.return_annotation
+    end = "" if returned is form.empty or isinstance(one, type) else f" -> {_named(returned)}"
+    prefix = "async def " if inspect.iscoroutinefunction(inspect.unwrap(one)) else ""
+    call = f"{prefix}{name}({', '.join(given)}){end}"
+    if len(call) > 100:
+        lines = "".join(f"    {argument},\n" for argument in given)
+        call = f"{prefix}{name}(\n{lines}){end}"
+    return call.replace("'", "")
+
+
+def _named(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+def _text(one: Any) -> str:
+    return inspect.getdoc(one) or ""

@@ -1,0 +1,90 @@
+"""The client of Cleave: `Client`, and what its methods take, return and raise.
+
+A `Client` knows addresses of workers and the application's own credentials. It learns from a worker which data plane a topic is on and
+where the logs of the topic are. Names follow Pulsar's client API for scalable topics (PIP-466).
+"""
+
+from controller.client.checkpoint import Checkpoint, merged
+from controller.client.checkpoint_consumer import SegmentStatus, Start
+from controller.client.lag import BucketLag
+from controller.client.position_table import PositionTable
+from controller.client.queue_consumer import QueueStatus
+from controller.client.stream_consumer import BucketStatus
+from controller.client.topic_watch import TopicWatch
+from controller.dataplane.pulsar.access import PulsarAuth
+from controller.domain.errors import (
+    AccessDenied,
+    AccessForbidden,
+    CleaveError,
+    Conflict,
+    DataGone,
+    DataPlaneUnavailable,
+    FencedOut,
+    InvalidInput,
+    NotFound,
+    Retryable,
+    StoreUnavailable,
+    SubscriptionNotFound,
+    Terminal,
+    TopicNotFound,
+    Unsupported,
+)
+from pulsar_cleave._asynchronous import (
+    AsyncCheckpointConsumer,
+    AsyncProducer,
+    AsyncQueueConsumer,
+    AsyncStreamConsumer,
+)
+from pulsar_cleave._checkpoints import CheckpointConsumer
+from pulsar_cleave._client import Client
+from pulsar_cleave._logs import EmbeddedAuth
+from pulsar_cleave._messages import Message, MessageId
+from pulsar_cleave._producer import Producer
+from pulsar_cleave._queues import QueueConsumer
+from pulsar_cleave._schemas import Schema
+from pulsar_cleave._streams import StreamConsumer
+from pulsar_cleave._work import DeadLetter, DeadLetters, KeyedWork
+
+__all__ = [
+    "AccessDenied",
+    "AccessForbidden",
+    "AsyncCheckpointConsumer",
+    "AsyncProducer",
+    "AsyncQueueConsumer",
+    "AsyncStreamConsumer",
+    "BucketLag",
+    "BucketStatus",
+    "Checkpoint",
+    "CheckpointConsumer",
+    "CleaveError",
+    "Client",
+    "Conflict",
+    "DataGone",
+    "DataPlaneUnavailable",
+    "DeadLetter",
+    "DeadLetters",
+    "EmbeddedAuth",
+    "FencedOut",
+    "InvalidInput",
+    "KeyedWork",
+    "Message",
+    "MessageId",
+    "NotFound",
+    "PositionTable",
+    "Producer",
+    "PulsarAuth",
+    "QueueConsumer",
+    "QueueStatus",
+    "Retryable",
+    "Schema",
+    "SegmentStatus",
+    "Start",
+    "StoreUnavailable",
+    "StreamConsumer",
+    "SubscriptionNotFound",
+    "Terminal",
+    "TopicNotFound",
+    "TopicWatch",
+    "Unsupported",
+    "merged",
+]

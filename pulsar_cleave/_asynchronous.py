@@ -1,0 +1,114 @@
+"""The producer and the consumers for asyncio: each lives in a thread of its own, and its calls are awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from types import TracebackType
+from typing import Any, TypeVar
+
+from controller.client.asynchronous import AsyncClient, AsyncConsumer
+from controller.client.checkpoint import Checkpoint
+from pulsar_cleave._checkpoints import CheckpointConsumer
+from pulsar_cleave._consumers import Consumer
+from pulsar_cleave._messages import Message
+from pulsar_cleave._producer import Producer
+from pulsar_cleave._queues import QueueConsumer
+from pulsar_cleave._streams import StreamConsumer
+
+AnyConsumer = TypeVar("AnyConsumer", bound=Consumer[Any])
+
+
+class AsyncProducer(AsyncClient[Producer]):
+    """Asynchronous version of `Producer`, for use in `async with`. Several tasks may share it."""
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def send(
+        self,
+        value: Any,
+        key: str | bytes | None = None,
+        *,
+        properties: Mapping[str, str] | None = None,
+        event_time: datetime | None = None,
+    ) -> None:
+        """Asynchronous version of `Producer.send`. Messages of several tasks are sent in the order of the calls."""
+        await self.call(
+            lambda producer: producer.send(value, key, properties=properties, event_time=event_time)
+        )
+
+    async def flush(self) -> None:
+        """Asynchronous version of `Producer.flush`."""
+        await self.call(lambda producer: producer.flush())
+
+
+class _AsyncConsumer(AsyncConsumer[AnyConsumer, Message]):
+    """What the asynchronous consumers share."""
+
+    def _receive(self, consumer: AnyConsumer, seconds: float) -> Message | None:
+        return consumer.receive(seconds)
+
+    def _is_own(self, consumer: AnyConsumer, item: Message) -> bool:
+        return consumer._holds(item)
+
+
+class AsyncStreamConsumer(_AsyncConsumer[StreamConsumer]):
+    """Asynchronous version of `StreamConsumer`, for use in `async with`. Several tasks may share it; one has to go on receiving."""
+
+    async def acknowledge(self, messages: Message | Sequence[Message]) -> bool:
+        """Asynchronous version of `StreamConsumer.acknowledge`."""
+        return await self.call(lambda consumer: consumer.acknowledge(messages))
+
+    async def negative_acknowledge(self, messages: Message | Sequence[Message]) -> None:
+        """Asynchronous version of `StreamConsumer.negative_acknowledge`."""
+        await self.call(lambda consumer: consumer.negative_acknowledge(messages))
+
+
+class AsyncQueueConsumer(_AsyncConsumer[QueueConsumer]):
+    """Asynchronous version of `QueueConsumer`, for use in `async with`. Several tasks may share it."""
+
+    async def acknowledge(self, messages: Message | Sequence[Message]) -> bool:
+        """Asynchronous version of `QueueConsumer.acknowledge`."""
+        return await self.call(lambda consumer: consumer.acknowledge(messages))
+
+    async def negative_acknowledge(
+        self, messages: Message | Sequence[Message], delay_seconds: float = 1.0
+    ) -> None:
+        """Asynchronous version of `QueueConsumer.negative_acknowledge`."""
+        await self.call(partial(_negatively, messages, delay_seconds))
+
+
+class AsyncCheckpointConsumer(_AsyncConsumer[CheckpointConsumer]):
+    """Asynchronous version of `CheckpointConsumer`, for use in `async with`. For one task."""
+
+    _before: Checkpoint
+    """Where the consumer was before the message that is received and not given out."""
+
+    async def checkpoint(self) -> Checkpoint:
+        """Asynchronous version of `CheckpointConsumer.checkpoint`. A message that a cancelled `receive` has taken lies behind it."""
+        return await self.call(lambda consumer: self._before if self._taken else consumer.checkpoint())
+
+    async def seek(self, checkpoint: Checkpoint | bytes) -> None:
+        """Asynchronous version of `CheckpointConsumer.seek`."""
+
+        def seek(consumer: CheckpointConsumer) -> None:
+            consumer.seek(checkpoint)
+            self._taken.clear()
+
+        await self.call(seek)
+
+    async def kept(self, checkpoint: Checkpoint) -> None:
+        """Asynchronous version of `CheckpointConsumer.kept`."""
+        await self.call(lambda consumer: consumer.kept(checkpoint))
+
+    def _receive(self, consumer: CheckpointConsumer, seconds: float) -> Message | None:
+        self._before = consumer.checkpoint()
+        return consumer.receive(seconds)
+
+
+def _negatively(messages: Message | Sequence[Message], delay_seconds: float, consumer: QueueConsumer) -> None:
+    consumer.negative_acknowledge(messages, delay_seconds)

@@ -1,0 +1,87 @@
+"""Consumers that keep their position themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from controller.client.checkpoint import Checkpoint
+from controller.client.checkpoint_consumer import CheckpointConsumer as AloneConsumer
+from controller.client.checkpoint_consumer import SegmentStatus
+from controller.client.checkpoint_group import CheckpointGroupConsumer as GroupConsumer
+from controller.domain.errors import InvalidInput
+from pulsar_cleave._arguments import checked
+from pulsar_cleave._consumers import Consumer
+from pulsar_cleave._messages import Message
+from pulsar_cleave._schemas import Schema
+
+Value = TypeVar("Value")
+
+
+class CheckpointConsumer(Consumer[AloneConsumer | GroupConsumer]):
+    """Reads a topic in the order of each key, and acknowledges nothing; `Client.checkpoint_consumer` makes it. For one thread."""
+
+    def __init__(self, inner: AloneConsumer | GroupConsumer, topic: str, schema: Schema | None) -> None:
+        """For `Client`."""
+        super().__init__(inner, topic, schema)
+        self._before: Checkpoint = inner.checkpoint()
+        """Where the inner consumer was before it read the waiting messages."""
+
+    def checkpoint(self) -> Checkpoint:
+        """Return the position behind every message that was given out. Take it when the application has processed these messages."""
+        point = self._inner.checkpoint()
+        if not self._waiting or not self._holds(self._waiting[0]):
+            return point
+        first = self._waiting[0]
+        segment_id, origin = first.message_id.segment_id, first._origin.origin
+        positions, generations = dict(point.positions), dict(point.generations)
+        positions.pop(segment_id, None)
+        generations.pop(segment_id, None)
+        if first._after is not None:
+            positions[segment_id] = first._after
+            generations |= {} if origin is None else {segment_id: origin.generation}
+        else:  # nothing of the batch is given out: as before it was read
+            positions |= _only(segment_id, self._before.positions)
+            generations |= _only(segment_id, self._before.generations)
+        done = point.done - {segment_id}
+        return replace(point, positions=positions, generations=generations, done=done)
+
+    @checked
+    def seek(self, checkpoint: Checkpoint | bytes) -> None:
+        """Go on at the checkpoint, as a consumer that starts there. Raises InvalidInput for a member of a group."""
+        if isinstance(self._inner, GroupConsumer):
+            raise InvalidInput(
+                "a member of a group cannot seek; put older values in the place of all kept values"
+            )
+        self._inner.restore(checkpoint)
+        self._waiting.clear()
+
+    @checked
+    def kept(self, checkpoint: Checkpoint) -> None:
+        """Tell a group that this member's checkpoint is stored. Until then the member hands over no segment that it covers."""
+        if isinstance(self._inner, AloneConsumer):
+            raise InvalidInput("this consumer is no member of a group; make it with group= and kept_values=")
+        self._inner.kept(checkpoint)
+
+    def why(self) -> tuple[SegmentStatus, ...]:
+        """Return for each segment that is not read to its end why no message of it comes."""
+        return self._inner.why()
+
+    def _read(self, most: int, timeout_seconds: float) -> list[Message]:  # noqa: ARG002 - a batch of its own size
+        self._before = self._inner.checkpoint()
+        batch = self._inner.receive(timeout_seconds)
+        if batch is None:
+            return []
+        before = (None, *(one.position for one in batch.messages))
+        return [
+            Message(self.topic, batch.segment_id, one, self._schema, batch, after)
+            for one, after in zip(batch.messages, before, strict=False)
+        ]
+
+    def _holds(self, message: Message) -> bool:
+        return isinstance(self._inner, AloneConsumer) or self._inner.has(message._origin)
+
+
+def _only(segment_id: int, values: Mapping[int, Value]) -> dict[int, Value]:
+    return {segment_id: values[segment_id]} if segment_id in values else {}

@@ -1,0 +1,347 @@
+"""The client of an application: what it produces and consumes with is made here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+from controller.client.checkpoint import Checkpoint
+from controller.client.checkpoint_consumer import CheckpointConsumer as InnerCheckpointConsumer
+from controller.client.checkpoint_consumer import Start
+from controller.client.checkpoint_group import CheckpointGroupConsumer, KeptValues
+from controller.client.dead_letters import reading_dead_letters
+from controller.client.http_source import HttpSource
+from controller.client.keyed_work import KeyedWork as InnerKeyedWork
+from controller.client.position_table import PositionTable
+from controller.client.producer import Producer as InnerProducer
+from controller.client.queue_consumer import QueueConsumer as InnerQueueConsumer
+from controller.client.servers import Servers, path_part, topic_path
+from controller.client.stream_consumer import StreamConsumer as InnerStreamConsumer
+from controller.client.topic_watch import Change, TopicWatch
+from controller.dataplane.pulsar.access import PulsarAuth
+from controller.domain.errors import InvalidInput
+from controller.domain.names import demand_topic, topic_name
+from pulsar_cleave._arguments import checked
+from pulsar_cleave._asynchronous import (
+    AsyncCheckpointConsumer,
+    AsyncProducer,
+    AsyncQueueConsumer,
+    AsyncStreamConsumer,
+)
+from pulsar_cleave._checkpoints import CheckpointConsumer
+from pulsar_cleave._logs import EmbeddedAuth, Logs
+from pulsar_cleave._messages import Message
+from pulsar_cleave._producer import Producer
+from pulsar_cleave._queues import QueueConsumer
+from pulsar_cleave._schemas import Schema
+from pulsar_cleave._streams import StreamConsumer
+from pulsar_cleave._work import DeadLetters, Handler, KeyedWork
+
+BATCH_DELAY_SECONDS = 0.01
+
+
+class Client:
+    """Makes producers and consumers. Safe to share between threads, and with forked processes: each has connections of its own.
+
+    What the client makes belongs to the process that makes it. Close it before the client. A topic is named as
+    `topic://tenant/namespace/name`, `persistent://tenant/namespace/name`, `tenant/namespace/name`, or `name` in `public/default`.
+
+    Every method that makes something raises InvalidInput for a wrong argument, TopicNotFound, AccessForbidden if the token does not name
+    the topic, AccessDenied if the workers refuse the token, StoreUnavailable if no worker answers, and Unsupported if this client has no credentials for the data plane of the topic.
+    """
+
+    @checked
+    def __init__(
+        self,
+        workers: str | Sequence[str],
+        token: str | Callable[[], str],
+        *,
+        pulsar: PulsarAuth | None = None,
+        embedded: EmbeddedAuth | None = None,
+        proxy: str | None = None,
+        call_timeout_seconds: float = 5.0,
+    ) -> None:
+        """`workers` are addresses of workers, such as `http://w1:8470,http://w2:8470`: one that does not answer is passed over.
+
+        `token` is the token that `cleave token` prints, or a function that returns it, which is called for each call. `pulsar` and
+        `embedded` are the application's credentials for the data planes; a cluster without authentication needs none. Calls to
+        workers go through `proxy`, such as `http://proxy:3128`, and otherwise directly. A call to a worker or to a data plane takes
+        `call_timeout_seconds` at most. Connects at the first call.
+        """
+        urls = workers.split(",") if isinstance(workers, str) else workers
+        self._servers = Servers(
+            [url.strip() for url in urls if url.strip()],
+            token,
+            call_timeout_seconds=call_timeout_seconds,
+            proxy=proxy,
+        )
+        self._logs = Logs(self._servers, pulsar, embedded, call_timeout_seconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. Safe to repeat."""
+        self._logs.close()
+        self._servers.close()
+
+    @checked
+    def producer(
+        self,
+        topic: str,
+        *,
+        name: str = "producer",
+        schema: Schema | None = None,
+        batch_messages: int = 500,
+        batch_bytes: int = 512 * 1024,
+        batch_delay_seconds: float | None = BATCH_DELAY_SECONDS,
+        max_pending_messages: int = 20_000,
+        send_timeout_seconds: float = 30.0,
+        key_counts_seconds: float | None = None,
+    ) -> Producer:
+        """Return a producer of the topic.
+
+        `name` is the beginning of the producer's id; several producers may have one name. A batch is sent when it holds
+        `batch_messages` or `batch_bytes`, or when its first message has waited for `batch_delay_seconds`; None: when it is full, or at
+        `flush`. `Producer.send` blocks while `max_pending_messages` are not stored. `send_timeout_seconds` bounds how long a batch is
+        sent again before an error is raised. With `key_counts_seconds` the producer counts where on the hash ring its keys are, and
+        reports the counts so often, so that segments are split where the load is.
+        """
+        topic = _full(topic)
+        inner = InnerProducer(
+            HttpSource(self._servers),
+            self._logs.of(topic),
+            topic,
+            name=name,
+            batch_messages=batch_messages,
+            batch_bytes=batch_bytes,
+            batch_delay_seconds=batch_delay_seconds,
+            max_pending_messages=max_pending_messages,
+            send_timeout_seconds=send_timeout_seconds,
+            key_counts_seconds=key_counts_seconds,
+        )
+        return Producer(inner, schema)
+
+    @checked
+    def stream_consumer(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        name: str,
+        schema: Schema | None = None,
+        positions: PositionTable | None = None,
+        batch_messages: int = 500,
+        patience_seconds: float = 30.0,
+    ) -> StreamConsumer:
+        """Return a consumer that reads in the order of each key. The subscription exists already, of kind stream.
+
+        `name` belongs to this consumer alone: a second consumer of one name takes the place of the first, whose calls raise FencedOut.
+        With `positions`, `StreamConsumer.transaction` stores results and positions together. `batch_messages` are read at a time.
+        `patience_seconds` bounds how long a call goes on while the data plane does not answer, and this call while no worker leads the
+        topic. Raises SubscriptionNotFound; Conflict if the subscription is of another kind.
+        """
+        topic = _full(topic)
+        inner = InnerStreamConsumer(
+            self._servers,
+            self._logs.of(topic),
+            topic,
+            subscription,
+            name,
+            batch_messages=batch_messages,
+            patience_seconds=patience_seconds,
+            positions=positions,
+        )
+        return StreamConsumer(inner, topic, schema, None if positions is None else positions.connect)
+
+    @checked
+    def queue_consumer(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        name: str,
+        schema: Schema | None = None,
+        queue_messages: int = 100,
+        patience_seconds: float = 30.0,
+    ) -> QueueConsumer:
+        """Return a consumer that shares messages in no order. The subscription exists already, of kind queue.
+
+        `name` is shown to operators; several consumers may have one name. `queue_messages` is the most that waits in the consumer, of
+        each segment. `patience_seconds` bounds how long a call goes on while the data plane does not answer. Raises
+        SubscriptionNotFound; Conflict if the subscription is of another kind.
+        """
+        topic = _full(topic)
+        inner = InnerQueueConsumer(
+            self._servers,
+            self._logs.of(topic),
+            topic,
+            subscription,
+            name,
+            queue_messages=queue_messages,
+            patience_seconds=patience_seconds,
+        )
+        return QueueConsumer(inner, topic, schema)
+
+    @checked
+    def checkpoint_consumer(
+        self,
+        topic: str,
+        start: Checkpoint | bytes | Start | datetime | None = None,
+        *,
+        group: str | None = None,
+        name: str | None = None,
+        kept_values: KeptValues | None = None,
+        on_wanted: Callable[[], None] | None = None,
+        schema: Schema | None = None,
+        batch_messages: int = 500,
+        patience_seconds: float = 30.0,
+    ) -> CheckpointConsumer:
+        """Return a consumer that keeps its position itself, alone or as a member of a group.
+
+        `start` is a checkpoint, `Start.EARLIEST` (the default), `Start.LATEST`, or a time with its time zone. A member of a group also
+        gives `group`, which is a subscription of kind checkpoint; a `name` of its own; and `kept_values`, a function that returns the
+        newest stored checkpoint of each member, those that are gone included. `start` of a group is a time or None. `on_wanted` is
+        called, in the thread that calls `receive`, when other members wait for a segment of which not everything is kept.
+        `patience_seconds` bounds how long a call goes on while a segment cannot be read. Raises DataGone if messages were deleted
+        that come next; Conflict if the subscription is of another kind.
+        """
+        topic = _full(topic)
+        options: dict[str, Any] = {"batch_messages": batch_messages, "patience_seconds": patience_seconds}
+        if group is None and name is None and kept_values is None and on_wanted is None:
+            first = Start.EARLIEST if start is None else start
+            inner = InnerCheckpointConsumer(self._servers, self._logs.of(topic), topic, first, **options)
+            return CheckpointConsumer(inner, topic, schema)
+        if group is None or name is None or kept_values is None:
+            raise InvalidInput(
+                "a member of a group needs group, name and kept_values; give all three, or none"
+            )
+        if start is not None and not isinstance(start, datetime):
+            raise InvalidInput("a member of a group starts at its kept values; give a time as start, or None")
+        member = CheckpointGroupConsumer(
+            self._servers,
+            self._logs.of(topic),
+            topic,
+            group,
+            name,
+            kept_values,
+            start=start,
+            on_wanted=on_wanted or (lambda: None),
+            **options,
+        )
+        return CheckpointConsumer(member, topic, schema)
+
+    @checked
+    def keyed_work(
+        self,
+        topic: str,
+        subscription: str,
+        handle: Callable[[Message], Any],
+        *,
+        name: str,
+        schema: Schema | None = None,
+        threads: int = 8,
+        held_limit: int = 1000,
+        first_retry_seconds: float = 0.1,
+        longest_retry_seconds: float = 30.0,
+        max_deliveries: int = 10,
+        dead_letters: bool = False,
+        batch_messages: int = 500,
+        patience_seconds: float = 30.0,
+    ) -> KeyedWork:
+        """Return work that calls `handle` for each message, on `threads` threads, each key in order. The subscription is of kind stream.
+
+        A message whose handler raises is handled again after half to all of `first_retry_seconds`, which doubles up to
+        `longest_retry_seconds`. With `dead_letters` a message that failed `max_deliveries` times is put into the dead-letter log of the
+        subscription, and its key goes on; otherwise the message is handled again without a limit. At most `held_limit` messages of a
+        bucket are in hand; give it the same value in all consumers of the subscription. Other arguments and errors are those of
+        `stream_consumer`.
+        """
+        topic = _full(topic)
+        logs = self._logs.of(topic)
+        handler = Handler(handle, topic, schema)
+        consumer = InnerStreamConsumer(
+            self._servers,
+            logs,
+            topic,
+            subscription,
+            name,
+            batch_messages=batch_messages,
+            patience_seconds=patience_seconds,
+        )
+        try:
+            work = InnerKeyedWork(
+                consumer,
+                handler,
+                threads=threads,
+                held_limit=held_limit,
+                first_retry_seconds=first_retry_seconds,
+                longest_retry_seconds=longest_retry_seconds,
+                max_deliveries=max_deliveries,
+                dead_letters=logs if dead_letters else None,
+                observer=handler,
+            )
+        except BaseException:
+            consumer.close()
+            raise
+        return KeyedWork(consumer, work)
+
+    @checked
+    @contextmanager
+    def dead_letters(
+        self, topic: str, subscription: str, *, schema: Schema | None = None
+    ) -> Iterator[DeadLetters]:
+        """Read the dead letters of a subscription, in a `with` block. Another reader of them is cut off.
+
+        Raises NotFound if the subscription has no dead letters.
+        """
+        topic = _full(topic)
+        path = f"{topic_path(topic)}/subscriptions/{path_part(subscription)}/dead-letter-log"
+        log = self._servers.ask("GET", path)["backing_topic"]
+        with reading_dead_letters(self._logs.of(topic), log) as reader:
+            yield DeadLetters(reader, topic, schema)
+
+    @checked
+    def watch_topics(
+        self,
+        namespace: str,
+        *,
+        properties: Mapping[str, str] | None = None,
+        on_change: Change = lambda _removed, _added: None,
+    ) -> TopicWatch:
+        """Follow the topics of a namespace, `tenant/namespace`, that have all these properties and that the token names.
+
+        `on_change` is called, in a thread of the watch, with the topics that were removed and those that were added. It must not block.
+        The topics of the beginning are in `TopicWatch.topics` when this returns.
+        """
+        return TopicWatch(self._servers, namespace, properties=properties, on_change=on_change)
+
+    def async_producer(self, topic: str, **options: Any) -> AsyncProducer:
+        """Return a producer for asyncio, for use in `async with`. Arguments are those of `producer`."""
+        return AsyncProducer(lambda: self.producer(topic, **options))
+
+    def async_stream_consumer(self, topic: str, subscription: str, **options: Any) -> AsyncStreamConsumer:
+        """Return a stream consumer for asyncio, for use in `async with`. Arguments are those of `stream_consumer`."""
+        return AsyncStreamConsumer(lambda: self.stream_consumer(topic, subscription, **options))
+
+    def async_queue_consumer(self, topic: str, subscription: str, **options: Any) -> AsyncQueueConsumer:
+        """Return a queue consumer for asyncio, for use in `async with`. Arguments are those of `queue_consumer`."""
+        return AsyncQueueConsumer(lambda: self.queue_consumer(topic, subscription, **options))
+
+    def async_checkpoint_consumer(
+        self, topic: str, *arguments: Any, **options: Any
+    ) -> AsyncCheckpointConsumer:
+        """Return a checkpoint consumer for asyncio, for use in `async with`. Arguments are those of `checkpoint_consumer`."""
+        return AsyncCheckpointConsumer(lambda: self.checkpoint_consumer(topic, *arguments, **options))
+
+
+def _full(topic: str) -> str:
+    return demand_topic(topic_name(topic))

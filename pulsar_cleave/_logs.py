@@ -1,0 +1,101 @@
+"""The logs of topics: which data plane a topic is on, where that is, and one log client for each plane."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+
+from controller.client.servers import Servers, topic_path
+from controller.dataplane.base import LogClient
+from controller.dataplane.pulsar.access import PulsarAccess, PulsarAuth
+from controller.dataplane.registry import PlaneSettings, build_log_client
+from controller.domain.errors import Unsupported
+from controller.forks import Renewed
+from controller.postgres.address import DatabaseAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedAuth:
+    """Login for topics on embedded logs. Immutable, safe to share between threads."""
+
+    user: str
+    """Role of PostgreSQL that is a member of `cleave_client`."""
+    password: str | None = field(default=None, repr=False)
+    """Password of the role. None: as libpq finds it, for instance in a password file."""
+    ca_file: str | None = None
+    """PEM bundle that the server's certificate is checked against, with the host name. None: as the workers' address says."""
+
+
+class Logs(Renewed):
+    """Log clients by data plane, built when a topic needs one. Safe to share between threads and with forked processes."""
+
+    def __init__(
+        self,
+        servers: Servers,
+        pulsar: PulsarAuth | None,
+        embedded: EmbeddedAuth | None,
+        call_timeout_seconds: float,
+    ) -> None:
+        self._servers, self._pulsar, self._embedded = servers, pulsar, embedded
+        self._call_timeout_seconds = call_timeout_seconds
+        self._begin_in_child()
+
+    def _begin_in_child(self) -> None:
+        self._lock = threading.Lock()
+        self._clients: dict[tuple[str | None, ...], LogClient] = {}
+
+    def of(self, topic: str) -> LogClient:
+        """Return the client of the logs of the topic. Raises Unsupported if this client has no credentials for the data plane."""
+        found = self._servers.ask("GET", f"{topic_path(topic)}/data-plane")
+        plane = str(found["data_plane"])
+        settings = self._settings(topic, plane, found)
+        with self._lock:
+            key = (plane, *(found.get(name) for name in ("admin_url", "service_url", "database_url")))
+            if key not in self._clients:
+                self._clients[key] = build_log_client(plane, settings)
+            return self._clients[key]
+
+    def close(self) -> None:
+        """Close every log client."""
+        with self._lock:
+            clients, self._clients = list(self._clients.values()), {}
+        for client in clients:
+            client.close()
+
+    def _settings(self, topic: str, plane: str, found: Mapping[str, str | None]) -> PlaneSettings:
+        if plane not in _SETTINGS:
+            raise Unsupported(
+                f"{topic} is on data plane {plane}, which keeps the layout itself; use Pulsar's own client for scalable topics"
+            )
+        return _SETTINGS[plane](self, topic, found)
+
+    def _on_pulsar(self, topic: str, found: Mapping[str, str | None]) -> PlaneSettings:
+        auth = self._pulsar or PulsarAuth()
+        admin_url, service_url = found.get("admin_url"), found.get("service_url")
+        if admin_url is None or service_url is None:
+            raise Unsupported(
+                f"{topic} is on Pulsar, and the workers do not know the brokers' addresses; set CLEAVE_PULSAR_ADMIN_URL and "
+                "CLEAVE_PULSAR_SERVICE_URL of each worker"
+            )
+        credentials = {one.name: getattr(auth, one.name) for one in fields(auth)}
+        access = PulsarAccess(admin_url=admin_url, service_url=service_url, **credentials)
+        return PlaneSettings(pulsar=access, call_timeout_seconds=self._call_timeout_seconds)
+
+    def _on_embedded(self, topic: str, found: Mapping[str, str | None]) -> PlaneSettings:
+        auth, url = self._embedded, found.get("database_url")
+        if auth is None or url is None:
+            raise Unsupported(
+                f"{topic} is on embedded logs; make the client with embedded=EmbeddedAuth(user=..., password=...)"
+            )
+        login = {"user": auth.user, "password": auth.password}
+        if auth.ca_file is not None:
+            login |= {"sslmode": "verify-full", "sslrootcert": auth.ca_file}
+        address = DatabaseAddress.of(url).with_options({k: v for k, v in login.items() if v is not None})
+        return PlaneSettings(embedded_url=address.uri, call_timeout_seconds=self._call_timeout_seconds)
+
+
+_SETTINGS: Mapping[str, Callable[[Logs, str, Mapping[str, str | None]], PlaneSettings]] = {
+    "embedded": Logs._on_embedded,
+    "pulsar": Logs._on_pulsar,
+}

@@ -1,0 +1,108 @@
+"""Messages as an application receives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from controller.dataplane.base import LogMessage, Position
+from controller.domain.errors import InvalidInput
+from controller.domain.shown import shown
+from pulsar_cleave._schemas import Schema
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_END_MS = 253_402_300_800_000
+"""The end of the year 9999, beyond which Python has no datetime."""
+
+
+class MessageId(NamedTuple):
+    """Identifies a message of a topic. Of two ids with one `segment_id` the smaller one is that of the earlier message."""
+
+    segment_id: int
+    """Segment whose log holds the message."""
+    position: Position
+    """Position in the log: (ledger, entry, index in the batch) on Pulsar, (timeline, offset) on embedded logs."""
+
+
+class Message:
+    """A received message. Immutable, safe to share between threads."""
+
+    __slots__ = ("_after", "_origin", "_schema", "_stored", "message_id", "topic")
+
+    topic: str
+    """Full name of the topic, `topic://tenant/namespace/name`."""
+    message_id: MessageId
+    """Id of the message."""
+
+    def __init__(
+        self,
+        topic: str,
+        segment_id: int,
+        stored: LogMessage,
+        schema: Schema | None = None,
+        origin: Any = None,
+        after: Position | None = None,
+    ) -> None:
+        """For the consumers: `origin` is what they acknowledge by, `after` the position of the message given out before."""
+        self.topic, self.message_id = topic, MessageId(segment_id, stored.position)
+        self._stored, self._schema, self._origin, self._after = stored, schema, origin, after
+
+    @property
+    def value(self) -> Any:
+        """The value that was sent: decoded by the consumer's schema, or the bytes if the consumer has no schema."""
+        return self.data if self._schema is None else self._schema.decode(self.data)
+
+    @property
+    def data(self) -> bytes:
+        """The bytes of the value."""
+        return self._stored.payload
+
+    @property
+    def key(self) -> str | bytes | None:
+        """The key that was sent: text that was sent as `str`, bytes that were sent as `bytes`, None for a message without a key.
+
+        A key that another client of Pulsar sent is text.
+        """
+        key, metadata = self._stored.key, self._stored.metadata
+        if key is None or (metadata is not None and metadata.is_binary_key):
+            return key
+        try:
+            return key.decode()
+        except UnicodeDecodeError:
+            return key
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The properties that were sent."""
+        return {} if self._stored.metadata is None else dict(self._stored.metadata.properties)
+
+    @property
+    def event_time(self) -> datetime | None:
+        """The event time that was sent, in UTC to the millisecond; None if none was sent."""
+        at = None if self._stored.metadata is None else self._stored.metadata.event_time_ms
+        return None if at is None or not 0 <= at < _END_MS else _EPOCH + timedelta(milliseconds=at)
+
+    @property
+    def publish_time(self) -> datetime:
+        """Time of publication in UTC: by the clock of the producer on Pulsar, by that of the database on embedded logs."""
+        return _EPOCH + timedelta(milliseconds=self._stored.published_at_ms)
+
+    @property
+    def redelivery_count(self) -> int:
+        """Number of earlier deliveries that a queue or keyed work has counted; 0 for other consumers."""
+        return self._stored.deliveries - 1
+
+    def __repr__(self) -> str:
+        return f"Message({self.topic}, {self.message_id}, key={shown(self.key)})"
+
+
+def origins(messages: Message | Sequence[Message]) -> list[Any]:
+    """Return what the messages were received by. Raises InvalidInput for what no consumer gave out."""
+    found = [messages] if isinstance(messages, Message) else messages
+    for one in found:
+        if one._origin is None:
+            raise InvalidInput(
+                f"{shown(one)} was not received by this consumer; give messages that `receive` returned"
+            )
+    return [one._origin for one in found]

@@ -1,0 +1,115 @@
+"""The producer of an application."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+from controller.client.producer import Producer as InnerProducer
+from controller.clock import to_ms
+from controller.dataplane.base import Metadata
+from controller.domain.errors import InvalidInput
+from controller.domain.shown import shown
+from controller.domain.utf8 import utf8
+from pulsar_cleave._arguments import demand
+from pulsar_cleave._schemas import Schema, encoded
+
+MOST_PROPERTIES = 32 * 1024
+"""Characters of the names and values of one message's properties."""
+_RESERVED = "cleave."
+
+
+class Producer:
+    """A producer of one topic; `Client.producer` makes it. For one thread.
+
+    The end of a `with` block calls `close`.
+    """
+
+    def __init__(self, inner: InnerProducer, schema: Schema | None) -> None:
+        """For `Client`."""
+        self._inner, self._schema = inner, schema
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def pending(self) -> int:
+        """Number of messages that are sent and not known to be stored."""
+        return self._inner.pending
+
+    def send(
+        self,
+        value: Any,
+        key: str | bytes | None = None,
+        *,
+        properties: Mapping[str, str] | None = None,
+        event_time: datetime | None = None,
+    ) -> None:
+        """Send a message. Returns before the message is stored; `flush` waits for it.
+
+        Messages with one key are stored in the order in which they are sent. Messages without a key are distributed over the segments.
+        `event_time` needs a time zone and keeps milliseconds. Names of properties must not begin with `cleave.`.
+
+        Raises InvalidInput for a wrong argument; the message is not sent then. Raises what stood in the way of earlier messages for
+        longer than `send_timeout_seconds`, as `flush`; every message is kept then, this one included.
+        """
+        payload = encoded(self._schema, value)
+        if type(key) is not str:  # the most frequent kind
+            demand("key", key, bytes | None)
+        metadata = None
+        if properties is not None or event_time is not None or isinstance(key, bytes):
+            metadata = Metadata(_checked(properties), _milliseconds(event_time), isinstance(key, bytes))
+            if metadata.size > MOST_PROPERTIES:
+                raise InvalidInput(
+                    f"properties of {metadata.size} characters; send at most {MOST_PROPERTIES}, and the rest in the value"
+                )
+        self._inner.send(payload, key, metadata)
+
+    def flush(self) -> None:
+        """Return when every message is stored.
+
+        Raises DataPlaneUnavailable or StoreUnavailable after `send_timeout_seconds`, and Terminal for what the data plane refuses. The
+        messages are kept: call `flush` again to go on.
+        """
+        self._inner.flush()
+
+    def close(self) -> None:
+        """Flush, then close. Safe to repeat. Raises as `flush`; messages that are not stored then are dropped, and the error says so."""
+        try:
+            if self._inner.pending:
+                self._inner.flush()
+        finally:
+            self._inner.close()
+
+
+def _checked(properties: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    demand("properties", properties, Mapping[str, str] | None)
+    if properties is None:
+        return ()
+    for name, value in properties.items():
+        if not name or name.startswith(_RESERVED):
+            raise InvalidInput(
+                f"property {shown(name)} is empty or begins with {_RESERVED!r}; choose another name"
+            )
+        if b"\0" in utf8(name, "property") + utf8(value, "property"):
+            raise InvalidInput(f"property {shown(name)} holds a character NUL; leave it out")
+    return tuple(properties.items())
+
+
+def _milliseconds(event_time: datetime | None) -> int | None:
+    demand("event_time", event_time, datetime | None)
+    if event_time is None:
+        return None
+    if event_time.tzinfo is None:
+        raise InvalidInput(f"event_time is {shown(event_time)}; give a datetime with a time zone")
+    at = to_ms(event_time)
+    if at < 1:
+        raise InvalidInput(f"event_time is {event_time}; give a time after 1970-01-01T00:00:00Z")
+    return at

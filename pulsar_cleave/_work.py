@@ -1,0 +1,151 @@
+"""Keyed work with several threads, and the dead letters that it puts away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from controller.client.closing import ClosedByWith
+from controller.client.dead_letters import DeadLetter as InnerLetter
+from controller.client.dead_letters import DeadLetterReader
+from controller.client.keyed_work import KeyedWork as InnerWork
+from controller.client.lag import BucketLag
+from controller.client.stream_consumer import Batch, BucketStatus
+from controller.client.stream_consumer import StreamConsumer as InnerConsumer
+from controller.client.work_observer import WorkObserver
+from controller.dataplane.base import LogMessage
+from pulsar_cleave._arguments import checked
+from pulsar_cleave._messages import Message, MessageId
+from pulsar_cleave._schemas import Schema
+
+
+class Handler(WorkObserver):
+    """Calls the application's handler with messages of the client. For the threads of the work."""
+
+    def __init__(self, handle: Callable[[Message], Any], topic: str, schema: Schema | None) -> None:
+        self._handle, self._topic, self._schema = handle, topic, schema
+        self._begun = threading.local()
+
+    def begun(self, batch: Batch, message: LogMessage) -> None:  # noqa: ARG002
+        """Note the segment of the message that this thread handles next."""
+        self._begun.segment_id = batch.segment_id
+
+    def __call__(self, message: LogMessage) -> None:
+        self._handle(Message(self._topic, self._begun.segment_id, message, self._schema))
+
+
+class KeyedWork(ClosedByWith):
+    """Calls a handler for each message on several threads, the messages of each key one after the other; `Client.keyed_work` makes it.
+
+    For one thread, which goes on calling `run` or `turn`. A handler that raises has failed: its message is handled again later, and
+    the other messages of its key wait.
+    """
+
+    def __init__(self, consumer: InnerConsumer, work: InnerWork) -> None:
+        """For `Client`."""
+        self._consumer, self._work = consumer, work
+
+    @property
+    def running(self) -> int:
+        """Number of messages that are being handled."""
+        return self._work.running
+
+    @checked
+    def run(self, is_stopping: Callable[[], bool]) -> None:
+        """Receive and handle messages until `is_stopping` returns True; it is called at least once a second. Raises as `turn`."""
+        self._work.run(is_stopping)
+
+    @checked
+    def turn(self, timeout_seconds: float = 1.0) -> None:
+        """Receive, acknowledge what is handled, and begin what can begin; wait for `timeout_seconds` at most.
+
+        Raises FencedOut if another consumer took the name, NotFound if the topic or subscription is gone, DataPlaneUnavailable, and
+        what a handler raises that is no `Exception`.
+        """
+        self._work.turn(timeout_seconds)
+
+    def pause(self) -> None:
+        """Begin no message until `resume`; go on calling `turn`. May be called from any thread."""
+        self._consumer.pause()
+
+    def resume(self) -> None:
+        """Begin messages again. May be called from any thread."""
+        self._consumer.resume()
+
+    def why(self) -> tuple[BucketStatus, ...]:
+        """Return for each bucket of the subscription why no message of it comes, keys that wait for a failed message included."""
+        return self._consumer.why()
+
+    def lag(self) -> tuple[BucketLag, ...]:
+        """Return the number of messages that are not acknowledged. Raises StoreUnavailable."""
+        return self._consumer.lag()
+
+    @checked
+    def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
+        """Wait for the handlers that run, acknowledge what is handled, and close the consumer; each within `timeout_seconds` (30)."""
+        try:
+            self._work.close(timeout_seconds)
+        finally:
+            self._consumer.close(timeout_seconds, leave=leave)
+
+
+class DeadLetter:
+    """A message that keyed work has put into the dead-letter log of its subscription. Immutable."""
+
+    __slots__ = ("_inner", "message")
+
+    message: Message
+    """The message, with its own value, key, properties and id."""
+
+    def __init__(self, inner: InnerLetter, topic: str, schema: Schema | None) -> None:
+        """For `DeadLetters`."""
+        self._inner, origin = inner, inner.origin
+        segment_id, stored = -1, inner.message._replace(payload=inner.payload)
+        if origin is not None:
+            segment_id = origin.segment_id
+            stored = stored._replace(position=origin.position, published_at_ms=origin.published_at_ms)
+        self.message = Message(topic, segment_id, stored, schema)
+
+    @property
+    def error(self) -> str | None:
+        """The last error of the handler; None if the last delivery ended with its process."""
+        return None if self._inner.origin is None else self._inner.origin.error
+
+    @property
+    def deliveries(self) -> int | None:
+        """Number of deliveries that failed. None for a message that another program put into the log."""
+        return None if self._inner.origin is None else self._inner.origin.deliveries
+
+    @property
+    def parked_at(self) -> datetime | None:
+        """Time at which the message was put into the log."""
+        origin = self._inner.origin
+        return None if origin is None else datetime.fromtimestamp(origin.parked_at_ms / 1000, UTC)
+
+    @property
+    def message_id(self) -> MessageId:
+        """Id of the message in its topic."""
+        return self.message.message_id
+
+
+class DeadLetters:
+    """Reads the dead-letter log of a subscription; `Client.dead_letters` makes it. For one thread."""
+
+    def __init__(self, reader: DeadLetterReader, topic: str, schema: Schema | None) -> None:
+        """For `Client`."""
+        self._reader, self._topic, self._schema = reader, topic, schema
+
+    @checked
+    def receive_many(self, most: int = 100, timeout_seconds: float = 0.0) -> tuple[DeadLetter, ...]:
+        """Return up to `most` dead letters, the earliest that is not acknowledged first. Waits for the first one for `timeout_seconds`."""
+        found = self._reader.read(1, timeout_seconds=timeout_seconds)
+        if found and most > 1:
+            found += self._reader.read(most - 1, timeout_seconds=0.0)
+        return tuple(DeadLetter(one, self._topic, self._schema) for one in found)
+
+    @checked
+    def acknowledge(self, letter: DeadLetter) -> None:
+        """Acknowledge the dead letter and every earlier one, so that they are not read again and not put back into the topic."""
+        self._reader.acknowledge(letter._inner)

@@ -1,0 +1,240 @@
+"""Queues, checkpoints, keyed work, exactly-once results, namespaces and asyncio hang on the same client, on each data plane."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import ExitStack
+from typing import Any
+
+import psycopg2
+import pytest
+
+import pulsar_cleave as cleave
+from controller.services import topic_admin
+from controller.store.topics.subscriptions import SubscriptionKind
+from tests.integration.pulsar_cleave.conftest import Shop
+from tests.support.waiting import wait_until
+
+
+def with_kind(shop: Shop, name: str, kind: SubscriptionKind, segments: int = 2) -> None:
+    """The topic, with one subscription of that kind."""
+    shop.bench.topic_with(segments=segments, subscriptions=())
+    bench = shop.bench
+    bench.finish(topic_admin.create_subscription(bench.store, shop.topic, name, bench.request(), kind=kind))
+
+
+def send(shop: Shop, count: int) -> None:
+    with shop.client.producer(shop.topic) as producer:
+        for number in range(count):
+            producer.send(b"%d" % number, key=f"k{number % 3}")
+
+
+def test_a_queue_counts_redeliveries_and_is_settled_message_by_message(shop: Shop) -> None:
+    with_kind(shop, "jobs", SubscriptionKind.QUEUE)
+    send(shop, 6)
+
+    with shop.client.queue_consumer(shop.topic, "jobs", name="mailer") as consumer:
+        first = consumer.receive(60)
+        assert first is not None
+        assert (first.redelivery_count, first.key) == (0, f"k{int(first.value) % 3}")
+        consumer.negative_acknowledge(first, delay_seconds=0.1)
+        counts: dict[bytes, int] = {}
+        while len(counts) < 6:
+            some = consumer.receive_many(10, 60)
+            assert some
+            counts |= {one.data: one.redelivery_count for one in some}
+            assert consumer.acknowledge(some)
+
+    assert counts.pop(first.data) >= 1
+    assert set(counts.values()) == {0}
+
+
+def test_a_checkpoint_stands_behind_what_was_given_out(shop: Shop) -> None:
+    shop.bench.topic_with(segments=1)
+    send(shop, 10)
+
+    with shop.client.checkpoint_consumer(shop.topic) as consumer:
+        begin = consumer.checkpoint()
+        seen = [int(one.value) for one in (consumer.receive(60) for _ in range(4)) if one is not None]
+        point = consumer.checkpoint().to_bytes()
+        seen += [int(one.value) for one in consumer.receive_many(10, 60)]
+        consumer.seek(begin)
+        again = consumer.receive(60)
+    with shop.client.checkpoint_consumer(shop.topic, cleave.Checkpoint.from_bytes(point)) as consumer:
+        after = [int(one.value) for one in consumer.receive_many(10, 60)]
+
+    assert seen == list(range(10))
+    assert again is not None
+    assert (again.value, after) == (b"0", [4, 5, 6, 7, 8, 9])
+
+
+def test_a_member_of_a_group_keeps_what_it_was_given_out(shop: Shop) -> None:
+    with_kind(shop, "indexers", SubscriptionKind.CHECKPOINT, segments=1)
+    send(shop, 10)
+    kept: dict[str, bytes] = {}
+
+    def member() -> cleave.CheckpointConsumer:
+        return shop.client.checkpoint_consumer(
+            shop.topic, group="indexers", name="indexer-1", kept_values=lambda: list(kept.values())
+        )
+
+    with member() as consumer:
+        before = [int(one.value) for one in (consumer.receive(60) for _ in range(4)) if one is not None]
+        point = consumer.checkpoint()
+        kept["indexer-1"] = point.to_bytes()
+        consumer.kept(point)
+    with member() as consumer:
+        after = [int(one.value) for one in consumer.receive_many(10, 60)]
+
+    assert (before, after) == ([0, 1, 2, 3], [4, 5, 6, 7, 8, 9])
+    with pytest.raises(cleave.InvalidInput, match="give all three"):
+        shop.client.checkpoint_consumer(shop.topic, group="indexers")
+
+
+def test_what_fails_too_often_is_a_dead_letter_with_its_metadata(shop: Shop) -> None:
+    shop.bench.topic_with(segments=1)
+    with shop.client.producer(shop.topic) as producer:
+        producer.send(b"bad", key=b"k", properties={"trace": "1"})
+        producer.send(b"good", key=b"k")
+    done: list[cleave.Message] = []
+
+    def handle(message: cleave.Message) -> None:
+        if message.data == b"bad":
+            raise ValueError("no such account")
+        done.append(message)
+
+    with shop.client.keyed_work(
+        shop.topic,
+        "billing",
+        handle,
+        name="billing-1",
+        dead_letters=True,
+        max_deliveries=2,
+        first_retry_seconds=0.01,
+    ) as work:
+        work.run(lambda: bool(done) and not work.running)
+    with shop.client.dead_letters(shop.topic, "billing") as letters:
+        (letter,) = letters.receive_many(10, 30)
+        letters.acknowledge(letter)
+
+    assert [one.data for one in done] == [b"good"]
+    assert (letter.message.data, letter.message.key, letter.message.properties) == (
+        b"bad",
+        b"k",
+        {"trace": "1"},
+    )
+    assert letter.deliveries == 2
+    assert "no such account" in str(letter.error)
+    assert letter.message_id.segment_id == done[0].message_id.segment_id
+    with pytest.raises(cleave.SubscriptionNotFound), shop.client.dead_letters(shop.topic, "nobody"):
+        pass
+
+
+def connect(shop: Shop) -> Any:
+    return psycopg2.connect(shop.bench.url.replace("postgresql+psycopg2", "postgresql"))
+
+
+def test_each_message_is_in_the_results_once(shop: Shop, ends: ExitStack) -> None:
+    shop.bench.topic_with(segments=1)
+    send(shop, 9)
+    database = ends.enter_context(connect(shop))
+    with database.cursor() as cursor:
+        cursor.execute("CREATE TABLE result (value bytea)")
+    database.commit()
+    positions = cleave.PositionTable(lambda: connect(shop))
+    positions.create()
+
+    def write(cursor: Any, messages: tuple[cleave.Message, ...]) -> None:
+        cursor.executemany("INSERT INTO result VALUES (%s)", [(one.data,) for one in messages])
+
+    with shop.client.stream_consumer(
+        shop.topic, "billing", name="billing-1", positions=positions
+    ) as consumer:
+        batch = consumer.receive_many(4, 60)
+        with consumer.transaction(batch) as cursor:
+            write(cursor, batch)
+        failing = consumer.receive_many(5, 60)
+        with pytest.raises(psycopg2.DataError), consumer.transaction(failing) as cursor:
+            cursor.execute(
+                "INSERT INTO result SELECT 'one of them' FROM generate_series(1, 1) n WHERE 1 / (n - 1) > 0"
+            )
+        again = consumer.receive_many(5, 60)
+        with consumer.transaction(again[:1]) as cursor:
+            write(cursor, again[:1])
+        with consumer.transaction(again[:1]) as cursor:  # as if the answer to the first one was lost
+            write(cursor, again[:1])
+        with pytest.raises(cleave.Conflict), consumer.transaction(again[2:]) as cursor:
+            write(cursor, again[2:])
+        rest = consumer.receive_many(5, 60)
+        with consumer.transaction(rest) as cursor:
+            write(cursor, rest)
+    with database.cursor() as cursor:
+        cursor.execute("SELECT value FROM result")
+        found = sorted(int(bytes(value)) for (value,) in cursor.fetchall())
+
+    assert found == list(range(9))
+    with (
+        shop.client.stream_consumer(shop.topic, "billing", name="billing-1") as consumer,
+        pytest.raises(cleave.InvalidInput, match="PositionTable"),
+        consumer.transaction(rest),
+    ):
+        pass
+
+
+def test_topics_of_a_namespace_are_followed(shop: Shop) -> None:
+    shop.bench.topic_with(segments=1)
+    namespace = shop.topic.removeprefix("topic://").rpartition("/")[0]
+    went = threading.Event()
+
+    watch = shop.client.watch_topics(namespace, on_change=lambda removed, _added: removed and went.set())
+    try:
+        assert watch.topics == {shop.topic}
+    finally:
+        watch.close()
+
+
+def test_asyncio_versions_do_the_same(shop: Shop) -> None:
+    with_kind(shop, "jobs", SubscriptionKind.QUEUE, segments=1)
+    bench = shop.bench
+    bench.finish(topic_admin.create_subscription(bench.store, shop.topic, "billing", bench.request()))
+
+    async def all_of_it() -> list[bytes]:
+        found = []
+        async with shop.client.async_producer(shop.topic) as producer:
+            for number in range(3):
+                await producer.send(b"%d" % number, "k", properties={"n": str(number)})
+        async with shop.client.async_stream_consumer(shop.topic, "billing", name="b-1") as stream:
+            for _ in range(3):
+                message = await stream.receive(60)
+                assert message is not None
+                found.append(message.data)
+                assert await stream.acknowledge(message)
+        async with shop.client.async_queue_consumer(shop.topic, "jobs", name="m-1") as queue:
+            async for job in queue:
+                found.append(job.data)
+                assert await queue.acknowledge(job)
+                if len(found) == 6:
+                    break
+        async with shop.client.async_checkpoint_consumer(shop.topic, cleave.Start.EARLIEST) as checkpoints:
+            for _ in range(3):
+                message = await checkpoints.receive(60)
+                assert message is not None
+                found.append(message.data)
+            assert (await checkpoints.checkpoint()).positions
+        return found
+
+    assert asyncio.run(all_of_it()) == [b"0", b"1", b"2"] * 3
+
+
+def test_a_paused_consumer_gives_out_nothing(shop: Shop) -> None:
+    shop.bench.topic_with(segments=1)
+    send(shop, 3)
+
+    with shop.client.stream_consumer(shop.topic, "billing", name="billing-1") as consumer:
+        assert consumer.receive(60) is not None
+        consumer.pause()
+        assert consumer.receive(0.05) is None
+        wait_until(consumer.why, message="what the bucket waits for")
+        consumer.resume()
+        assert consumer.receive(60) is not None
