@@ -296,14 +296,15 @@ class Client:
         namespace: str,
         *,
         properties: Mapping[str, str] | None = None,
-        on_change: Change = lambda _removed, _added: None,
+        on_change: Change | None = None,
     ) -> TopicWatch:
         """Follow the topics of a namespace, `tenant/namespace`, that have all these properties and that the token names.
 
         `on_change` is called, in a thread of the watch, with the topics that were removed and those that were added. It must not block.
         The topics of the beginning are in `TopicWatch.topics` when this returns.
         """
-        return TopicWatch(self._servers, namespace, properties=properties, on_change=on_change)
+        tell = on_change or (lambda _removed, _added: None)
+        return TopicWatch(self._servers, namespace, properties=properties, on_change=tell)
 
     def async_producer(self, topic: str, **options: Any) -> AsyncProducer:
         """Return a producer for asyncio, for use in `async with`. Arguments are those of `producer`."""

@@ -16,7 +16,7 @@ NOON = datetime(2026, 11, 26, 12, 0, 0, 5000, tzinfo=UTC)
 
 
 def received(consumer: cleave.StreamConsumer, count: int) -> list[cleave.Message]:
-    found = []
+    found: list[cleave.Message] = []
     while len(found) < count:
         message = consumer.receive(60)
         assert message is not None, found
