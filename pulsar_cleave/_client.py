@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,6 +16,7 @@ from controller.client.checkpoint_group import CheckpointGroupConsumer, KeptValu
 from controller.client.dead_letters import reading_dead_letters
 from controller.client.http_source import HttpSource
 from controller.client.keyed_work import KeyedWork as InnerKeyedWork
+from controller.client.patience import patiently
 from controller.client.position_table import PositionTable
 from controller.client.producer import Producer as InnerProducer
 from controller.client.queue_consumer import QueueConsumer as InnerQueueConsumer
@@ -112,14 +114,12 @@ class Client:
         `name` is the beginning of the producer's id; several producers may have one name. A batch is sent when it holds
         `batch_messages` or `batch_bytes`, or when its first message has waited for `batch_delay_seconds`; None: when it is full, or at
         `flush`. `Producer.send` blocks while `max_pending_messages` are not stored. `send_timeout_seconds` bounds how long a batch is
-        sent again before an error is raised. With `key_counts_seconds` the producer counts where on the hash ring its keys are, and
+        sent again before an error is raised, and how long this call waits for a worker. With `key_counts_seconds` the producer counts where on the hash ring its keys are, and
         reports the counts so often, so that segments are split where the load is.
         """
         topic = _full(topic)
-        inner = InnerProducer(
-            HttpSource(self._servers),
-            self._logs.of(topic),
-            topic,
+        make = partial(
+            InnerProducer,
             name=name,
             batch_messages=batch_messages,
             batch_bytes=batch_bytes,
@@ -128,6 +128,8 @@ class Client:
             send_timeout_seconds=send_timeout_seconds,
             key_counts_seconds=key_counts_seconds,
         )
+        source = HttpSource(self._servers)
+        inner = patiently(lambda: make(source, self._logs.of(topic), topic), seconds=send_timeout_seconds)
         return Producer(inner, schema)
 
     @checked
@@ -150,16 +152,8 @@ class Client:
         topic. Raises SubscriptionNotFound; Conflict if the subscription is of another kind.
         """
         topic = _full(topic)
-        inner = InnerStreamConsumer(
-            self._servers,
-            self._logs.of(topic),
-            topic,
-            subscription,
-            name,
-            batch_messages=batch_messages,
-            patience_seconds=patience_seconds,
-            positions=positions,
-        )
+        options: dict[str, Any] = {"batch_messages": batch_messages, "patience_seconds": patience_seconds}
+        inner = self._stream(topic, subscription, name, positions=positions, **options)
         return StreamConsumer(inner, topic, schema, None if positions is None else positions.connect)
 
     @checked
@@ -180,14 +174,10 @@ class Client:
         SubscriptionNotFound; Conflict if the subscription is of another kind.
         """
         topic = _full(topic)
-        inner = InnerQueueConsumer(
-            self._servers,
-            self._logs.of(topic),
-            topic,
-            subscription,
-            name,
-            queue_messages=queue_messages,
-            patience_seconds=patience_seconds,
+        make = partial(InnerQueueConsumer, queue_messages=queue_messages, patience_seconds=patience_seconds)
+        inner = patiently(
+            lambda: make(self._servers, self._logs.of(topic), topic, subscription, name),
+            seconds=patience_seconds,
         )
         return QueueConsumer(inner, topic, schema)
 
@@ -218,24 +208,23 @@ class Client:
         options: dict[str, Any] = {"batch_messages": batch_messages, "patience_seconds": patience_seconds}
         if group is None and name is None and kept_values is None and on_wanted is None:
             first = Start.EARLIEST if start is None else start
-            inner = InnerCheckpointConsumer(self._servers, self._logs.of(topic), topic, first, **options)
-            return CheckpointConsumer(inner, topic, schema)
+            alone = patiently(
+                lambda: InnerCheckpointConsumer(self._servers, self._logs.of(topic), topic, first, **options),
+                seconds=patience_seconds,
+            )
+            return CheckpointConsumer(alone, topic, schema)
         if group is None or name is None or kept_values is None:
             raise InvalidInput(
                 "a member of a group needs group, name and kept_values; give all three, or none"
             )
         if start is not None and not isinstance(start, datetime):
             raise InvalidInput("a member of a group starts at its kept values; give a time as start, or None")
-        member = CheckpointGroupConsumer(
-            self._servers,
-            self._logs.of(topic),
-            topic,
-            group,
-            name,
-            kept_values,
-            start=start,
-            on_wanted=on_wanted or (lambda: None),
-            **options,
+        options |= {"start": start, "on_wanted": on_wanted or (lambda: None)}
+        member = patiently(
+            lambda: CheckpointGroupConsumer(
+                self._servers, self._logs.of(topic), topic, group, name, kept_values, **options
+            ),
+            seconds=patience_seconds,
         )
         return CheckpointConsumer(member, topic, schema)
 
@@ -266,17 +255,9 @@ class Client:
         `stream_consumer`.
         """
         topic = _full(topic)
-        logs = self._logs.of(topic)
         handler = Handler(handle, topic, schema)
-        consumer = InnerStreamConsumer(
-            self._servers,
-            logs,
-            topic,
-            subscription,
-            name,
-            batch_messages=batch_messages,
-            patience_seconds=patience_seconds,
-        )
+        options: dict[str, Any] = {"batch_messages": batch_messages, "patience_seconds": patience_seconds}
+        consumer = self._stream(topic, subscription, name, **options)
         try:
             work = InnerKeyedWork(
                 consumer,
@@ -286,7 +267,7 @@ class Client:
                 first_retry_seconds=first_retry_seconds,
                 longest_retry_seconds=longest_retry_seconds,
                 max_deliveries=max_deliveries,
-                dead_letters=logs if dead_letters else None,
+                dead_letters=self._logs.of(topic) if dead_letters else None,
                 observer=handler,
             )
         except BaseException:
@@ -315,14 +296,15 @@ class Client:
         namespace: str,
         *,
         properties: Mapping[str, str] | None = None,
-        on_change: Change = lambda _removed, _added: None,
+        on_change: Change | None = None,
     ) -> TopicWatch:
         """Follow the topics of a namespace, `tenant/namespace`, that have all these properties and that the token names.
 
         `on_change` is called, in a thread of the watch, with the topics that were removed and those that were added. It must not block.
         The topics of the beginning are in `TopicWatch.topics` when this returns.
         """
-        return TopicWatch(self._servers, namespace, properties=properties, on_change=on_change)
+        tell = on_change or (lambda _removed, _added: None)
+        return TopicWatch(self._servers, namespace, properties=properties, on_change=tell)
 
     def async_producer(self, topic: str, **options: Any) -> AsyncProducer:
         """Return a producer for asyncio, for use in `async with`. Arguments are those of `producer`."""
@@ -341,6 +323,17 @@ class Client:
     ) -> AsyncCheckpointConsumer:
         """Return a checkpoint consumer for asyncio, for use in `async with`. Arguments are those of `checkpoint_consumer`."""
         return AsyncCheckpointConsumer(lambda: self.checkpoint_consumer(topic, *arguments, **options))
+
+    def _stream(
+        self, topic: str, subscription: str, name: str, *, patience_seconds: float, **options: Any
+    ) -> InnerStreamConsumer:
+        def make() -> InnerStreamConsumer:
+            logs = self._logs.of(topic)
+            return InnerStreamConsumer(
+                self._servers, logs, topic, subscription, name, patience_seconds=patience_seconds, **options
+            )
+
+        return patiently(make, seconds=patience_seconds)
 
 
 def _full(topic: str) -> str:

@@ -13,6 +13,7 @@ from controller.dataplane.base import Metadata
 from controller.domain.errors import InvalidInput
 from controller.domain.shown import shown
 from controller.domain.utf8 import utf8
+from controller.forks import OneProcess
 from pulsar_cleave._arguments import demand
 from pulsar_cleave._schemas import Schema, encoded
 
@@ -21,11 +22,13 @@ MOST_PROPERTIES = 32 * 1024
 _RESERVED = "cleave."
 
 
-class Producer:
+class Producer(OneProcess):
     """A producer of one topic; `Client.producer` makes it. For one thread.
 
     The end of a `with` block calls `close`.
     """
+
+    _guards_itself = frozenset({"send"})  # the inner producer does
 
     def __init__(self, inner: InnerProducer, schema: Schema | None) -> None:
         """For `Client`."""

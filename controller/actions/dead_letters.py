@@ -99,7 +99,7 @@ def _put_back(app: Application, log: DeadLetterLog, count: int) -> int:
             if not letters:
                 break
             for letter in letters:
-                producer.send(letter.payload, letter.key)
+                producer.send(letter.payload, letter.key, letter.message.metadata)
             producer.flush()
             reader.acknowledge(letters[-1])
             done += len(letters)

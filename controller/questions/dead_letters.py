@@ -28,7 +28,7 @@ _SHOWN = ("parked_at", "key", "segment_id", "position", "deliveries", "bytes", "
 
 
 class ListDeadLetters(PageRequest, TopicQuestion):
-    """List a subscription's dead letters, oldest first; changes nothing. Another reader of the log loses its place."""
+    """List a subscription's dead letters, oldest first. Settles none of them. Cuts off another reader of the log."""
 
     subscription: SubscriptionName
 

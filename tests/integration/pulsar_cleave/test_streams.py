@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from pulsar.schema import AvroSchema, BytesSchema, Integer, JsonSchema, Record, String, StringSchema
 
 import pulsar_cleave as cleave
 from controller.devstack.serving import token_for
@@ -15,7 +16,7 @@ NOON = datetime(2026, 11, 26, 12, 0, 0, 5000, tzinfo=UTC)
 
 
 def received(consumer: cleave.StreamConsumer, count: int) -> list[cleave.Message]:
-    found = []
+    found: list[cleave.Message] = []
     while len(found) < count:
         message = consumer.receive(60)
         assert message is not None, found
@@ -78,6 +79,36 @@ def test_what_is_acknowledged_negatively_comes_again_in_order(shop: Shop) -> Non
         consumer.negative_acknowledge(second)
 
         assert [int(one.value) for one in received(consumer, 5)] == [1, 2, 3, 4, 5]
+
+
+class Order(Record):  # type: ignore[misc] # of a library without types
+    customer = String()
+    cups = Integer()
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "as_sent"),
+    [
+        (BytesSchema(), b"\x00\xff", b"\x00\xff"),
+        (StringSchema(), "ein Espresso, schön", "ein Espresso, schön".encode()),
+        (JsonSchema(Order), Order(customer="customer-7", cups=2), None),
+        (AvroSchema(Order), Order(customer="customer-7", cups=2), None),
+    ],
+    ids=["bytes", "string", "json", "avro"],
+)
+def test_values_of_a_schema_come_out_as_they_went_in(
+    shop: Shop, schema: cleave.Schema, value: object, as_sent: bytes | None
+) -> None:
+    shop.bench.topic_with(segments=1)
+    with shop.client.producer(shop.topic, schema=schema) as producer:
+        producer.send(value, key="customer-7")
+        with pytest.raises(cleave.InvalidInput, match="correct the value"):
+            producer.send(7)
+
+    with shop.client.stream_consumer(shop.topic, "billing", name="billing-1", schema=schema) as consumer:
+        (message,) = received(consumer, 1)
+    assert message.value == value
+    assert message.data == (schema.encode(value) if as_sent is None else as_sent)
 
 
 def test_every_form_of_a_topics_name_is_taken(shop: Shop) -> None:

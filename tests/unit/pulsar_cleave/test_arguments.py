@@ -29,7 +29,7 @@ class Wrong:
 
 def calls() -> list[tuple[type, str, str]]:
     """Each argument of each public method that takes any."""
-    found = []
+    found: list[tuple[type, str, str]] = []
     for cls in CLASSES:
         for name, member in inspect.getmembers(cls, inspect.isfunction):
             if name.startswith(("_", "async_")):
@@ -51,7 +51,7 @@ def test_a_wrong_type_is_invalid_input(cls: type, method: str, argument: str) ->
     good: dict[str, Any] = {"topic": "a/b/c", "subscription": "s", "name": "n", "namespace": "a/b"}
     good |= {"handle": print, "is_stopping": bool, "messages": (), "most": 1, "checkpoint": b""}
     given = {name: good[name] for name, one in form.items() if one.default is one.empty and name in good}
-    nobody = object.__new__(cls)  # nothing of it is touched
+    nobody: Any = object.__new__(cls)  # nothing of it is touched
 
     with pytest.raises(cleave.InvalidInput, match=rf"^{argument} is <"):
         getattr(nobody, method)(**{**given, argument: Wrong()})
