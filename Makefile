@@ -28,12 +28,12 @@ $(READY): pyproject.toml constraints.txt .ci/setup
 	@.ci/setup
 
 .PHONY: demo
-demo: $(READY) ## The whole stack on this machine with live traffic (KEEP=1, TRACE=file, PLANE=pulsar, DAY_SECONDS=240)
+demo: $(READY) ## The whole stack on this machine with live traffic (KEEP=1, TRACE=file, PLANE=pulsar, DAY_SECONDS=210)
 	@KEEP="$(KEEP)" TRACE="$(TRACE)" PLANE="$(PLANE)" DAY_SECONDS="$(DAY_SECONDS)" $(PY) -m controller.demo $(ARGS)
 
 .PHONY: test
 test: $(READY) ## All tests but chaos, on real servers (WORKERS=3, ARGS=...)
-	@$(PYTEST) --reruns 1 --rerun-show-tracebacks -raR tests $(ARGS)
+	@$(PYTEST) tests $(ARGS)
 
 .PHONY: test-fast
 test-fast: $(READY) ## Tests that start nothing: seconds
@@ -71,6 +71,15 @@ soak: $(READY) ## Rounds of producers and consumers on a broker beside a busy ma
 .PHONY: bench
 bench: $(READY) ## Benchmarks and benchmarks/RESULTS.md from them (ONLY="decide operations")
 	@$(PY) -m benchmarks $(ONLY) $(ARGS)
+
+.PHONY: bench-compare
+bench-compare: $(READY) ## Key benchmarks on this tree and on a commit in turns, as ratios (BASE=commit ONLY="decide" ARGS="--rounds 5")
+	@test -n "$(BASE)" || { echo "give the commit to compare with: make bench-compare BASE=main" >&2; exit 2; }
+	@$(PY) -m benchmarks.compare "$(BASE)" $(ONLY) $(ARGS)
+
+.PHONY: release-check
+release-check: $(READY) ## What a release needs beyond the tests: no published figure of code that has changed since
+	@$(PY) -m benchmarks.staleness
 
 .PHONY: lint
 lint: $(READY) ## Ruff: rules and format

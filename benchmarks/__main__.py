@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.kept import RESULTS, keep
+from benchmarks.staleness import staleness
 
 HERE = Path(__file__).parent
 
@@ -81,13 +82,15 @@ def report() -> str:
     ]
     for path in sorted(RESULTS.glob("*.json")):
         kept = json.loads(path.read_text())
+        behind = staleness(path.stem, kept)
         machine = kept.pop("machine", {})
-        kept.pop("benchmark", None)
+        for key in ("benchmark", "commit"):
+            kept.pop(key, None)
         day = kept.pop("measured_at")
         command = kept.pop("command", f".venv/bin/python -m benchmarks.bench_{path.stem}")
         parts += ["", f"## {path.stem}", "", f"`{command}`", ""]
         place = ", ".join(f"{key} {value}" for key, value in machine.items())
-        parts += [f"Measured {day} on: {place}.", *figures(kept)]
+        parts += [f"Measured {day} at {behind}. On: {place}.", *figures(kept)]
     return "\n".join(parts) + "\n"
 
 

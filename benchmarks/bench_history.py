@@ -28,11 +28,11 @@ from benchmarks.machine import machine
 from benchmarks.operation_costs import Meter
 from controller import telemetry
 from controller.bootstrap import Application
-from controller.client.postgres_source import PostgresSource
 from controller.devstack.postgres import DURABLE, EmbeddedPostgres
 from controller.domain.evaluator import ALL_LANES, decide
 from controller.domain.operation import Origin
 from controller.domain.segment import Segment
+from controller.postgres_source import PostgresSource
 from controller.services import garbage_collector, segment_admin, topic_admin
 from controller.services.operation_runner import RunnerContext, run_operation
 from controller.services.segment_admin import Planner
@@ -42,7 +42,7 @@ from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 from controller.store.postgres.migrations import migrate
 from controller.store.topics import drains
-from controller.store.topics.to_read import to_read
+from controller.store.topics.readable_segments import to_read
 
 FEWEST, MOST = 8, 24
 AGES = (1000, 4000, 10000)

@@ -1,32 +1,46 @@
-"""Consumers that join together until each has its first message, on the embedded logs with a real worker process.
+"""Consumers that join together until each has its first message, with a real worker process: on the embedded logs and on Pulsar 4.2.4.
 
 7, 50 and 200 consumers register within a second on a topic of one or four segments: as it was made, just after a segment was split
 for load, and just after two were merged. Messages of many keys come meanwhile. Each consumer's time begins with its registration;
-`plans` are the decisions that followed, and `acts` their reshapes. `one_split_a_minute` is the rule of PIP-483 on the same topic, for the few consumers that it can
-serve within the time of the benchmark. One line of JSON.
+`plans` are the decisions that followed, and `acts` their reshapes. The consumers are threads of `--processes` processes;
+`processor_seconds` is what these took together, and what the worker took, until the last consumer had its message.
+`one_split_a_minute` is the rule of PIP-483 on the same topic, for the few consumers that it can serve within the time of the benchmark.
+One line of JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import statistics
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from multiprocessing.sharedctypes import SynchronizedArray
+from multiprocessing.synchronize import Barrier, Event
+from pathlib import Path
 
+import psutil
+
+from benchmarks.bench_consumption_on_pulsar import Place, ground
 from benchmarks.bench_sessions import make_topic, wait_idle
-from benchmarks.bench_sharing import active_segments, one_worker, set_policy
+from benchmarks.bench_sharing import active_segments, set_policy, worker_at
 from benchmarks.machine import machine
 from controller.bootstrap import Application
 from controller.client.http_source import HttpSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
+from controller.dataplane.base import LogClient
 from controller.dataplane.embedded import EmbeddedLogClient
+from controller.demo.planes import NAMESPACE
+from controller.devstack.serving import token_for
 from controller.domain.operation import Origin
 from controller.services import segment_admin
 from controller.store.journal.operations import Request
@@ -34,7 +48,8 @@ from controller.store.postgres import inspection
 
 COUNTS = (7, 50, 200)
 SCENES = ("1, new", "1, after a merge", "4, new", "4, after a split", "4, after a merge")
-GOALS = {7: 2.0, 200: 5.0}
+GOALS = {"embedded": {7: 2.0, 200: 5.0}, "pulsar": {7: 3.0, 200: 10.0}}
+"""Seconds at worst, by data plane and number of consumers."""
 MESSAGES_PER_SECOND = 4_000
 JOIN_SECONDS = 1.0
 _ACTS = """
@@ -43,13 +58,53 @@ _ACTS = """
 """
 
 
+@dataclass(frozen=True)
+class EmbeddedPlace:
+    """Where everything is; goes to other processes."""
+
+    dsn: str
+    address: str
+    token: str
+
+    @contextmanager
+    def clients(self) -> Iterator[tuple[Servers, LogClient]]:
+        """What an application has."""
+        with (
+            closing(Servers([self.address], self.token, call_timeout_seconds=10.0)) as servers,
+            closing(EmbeddedLogClient(self.dsn)) as logs,
+        ):
+            yield servers, logs
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One data plane with a worker on it."""
+
+    app: Application
+    place: EmbeddedPlace | Place
+    data_plane: str
+    namespace: str
+
+
 @contextmanager
-def traffic(app: Application, servers: Servers, topic: str) -> Iterator[None]:
+def stage(data_plane: str) -> Iterator[Stage]:
+    """Servers of the stage's own."""
+    if data_plane == "pulsar":
+        with tempfile.TemporaryDirectory() as directory, ground(Path(directory)) as (place, app):
+            yield Stage(app, place, data_plane, NAMESPACE)
+    else:
+        with worker_at() as (app, address):
+            embedded = EmbeddedPlace(app.settings.embedded_dsn, address, token_for())
+            yield Stage(app, embedded, data_plane, "bench/joins")
+
+
+@contextmanager
+def traffic(place: EmbeddedPlace | Place, topic: str) -> Iterator[None]:
     """Messages of many keys meanwhile."""
     ending = threading.Event()
 
     def send() -> None:
-        with closing(EmbeddedLogClient(app.settings.embedded_dsn)) as logs:
+        with place.clients() as (servers, logs):
             producer = Producer(HttpSource(servers), logs, topic)
             number = 0
             while not ending.wait(0.05):
@@ -68,127 +123,160 @@ def traffic(app: Application, servers: Servers, topic: str) -> Iterator[None]:
         thread.join()
 
 
-class Joining:
-    """Consumers that register one after the other within a second; `waited` are their seconds to the first message."""
+@dataclass(frozen=True)
+class Group:
+    """What the processes of consumers share. `waited`: seconds of each to the first message, 0 before; `took`: processor seconds of each
+    process until the last message was there.
+    """
 
-    def __init__(self, app: Application, servers: Servers, topic: str, count: int) -> None:
-        self._logs = EmbeddedLogClient(app.settings.embedded_dsn)
-        self._servers, self._topic, self._ending = servers, topic, threading.Event()
-        self.waited: list[float | None] = [None] * count
-        self._threads = [
-            threading.Thread(target=self._read, args=(number, number * JOIN_SECONDS / count), daemon=True)
-            for number in range(count)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def _read(self, number: int, after_seconds: float) -> None:
-        self._ending.wait(after_seconds)
-        begun = time.perf_counter()
-        with StreamConsumer(self._servers, self._logs, self._topic, "s", f"c{number:03}") as consumer:
-            while not self._ending.is_set():
-                batch = consumer.receive(0.2)
-                if batch is not None:
-                    self.waited[number] = self.waited[number] or time.perf_counter() - begun
-                    consumer.acknowledge(batch)
-
-    def finish(self, within_seconds: float) -> None:
-        """Wait until each has had a message, then leave."""
-        ends = time.perf_counter() + within_seconds
-        while None in self.waited and time.perf_counter() < ends:
-            time.sleep(0.01)
-        self._ending.set()
-        for thread in self._threads:
-            thread.join()
-        self._logs.close()
+    waited: SynchronizedArray[float]
+    took: SynchronizedArray[float]
+    ready: Barrier
+    ended: Event
 
 
-def make_scene(app: Application, topic: str, scene: str) -> None:
+def consume(place: EmbeddedPlace | Place, topic: str, group: Group, process: int) -> None:
+    """A process of consumers, every n-th of n processes."""
+    count, processes = len(group.waited), len(group.took)
+    with place.clients() as (servers, logs):
+
+        def read(number: int) -> None:
+            time.sleep(number * JOIN_SECONDS / count)
+            begun = time.perf_counter()
+            with StreamConsumer(servers, logs, topic, "s", f"c{number:03}") as consumer:
+                while not group.ended.is_set():
+                    batch = consumer.receive(0.2)
+                    if batch is not None:
+                        group.waited[number] = group.waited[number] or time.perf_counter() - begun
+                        consumer.acknowledge(batch)
+
+        group.ready.wait()
+        before = time.process_time()
+        with ThreadPoolExecutor(count) as threads:
+            threads.map(read, range(process, count, processes))
+            group.ended.wait()
+            group.took[process] = time.process_time() - before
+
+
+def join_together(stage: Stage, topic: str, count: int, processes: int, within_seconds: float) -> Group:
+    """Have the consumers register one after the other within a second, and wait until each has had a message."""
+    spawn = multiprocessing.get_context("spawn")
+    processes = min(processes, count)
+    waited, took = spawn.Array("d", count), spawn.Array("d", processes)
+    group = Group(waited, took, spawn.Barrier(processes + 1), spawn.Event())
+    running = [
+        spawn.Process(target=consume, args=(stage.place, topic, group, number), daemon=True)
+        for number in range(processes)
+    ]
+    for process in running:
+        process.start()
+    group.ready.wait()
+    ends = time.perf_counter() + within_seconds
+    while not all(waited[:]) and time.perf_counter() < ends:
+        time.sleep(0.01)
+    group.ended.set()
+    for process in running:
+        process.join()
+    return group
+
+
+def worker_seconds() -> float:
+    """Processor seconds of the worker process so far."""
+    workers = [one for one in psutil.Process().children() if "worker" in one.cmdline()]
+    return sum(sum(one.cpu_times()[:2]) for one in workers)
+
+
+def make_scene(stage: Stage, topic: str, scene: str) -> None:
     """The topic of the scene, whose last act has just ended."""
     segments, _, history = scene.partition(", ")
     before = int(segments) + {"new": 0, "after a split": -1, "after a merge": 1}[history]
-    make_topic(app, topic, segments=before)
+    make_topic(stage.app, topic, stage.data_plane, segments=before)
     if history == "new":
         return
     act = segment_admin.splitting(0) if history == "after a split" else segment_admin.merging(0, 1)
     request = Request(f"act-{topic}", Origin.AUTO, "benchmark", "msgRateIn")
-    segment_admin.submit(app.store, app.planes, topic, act, request)
-    wait_idle(app)
+    segment_admin.submit(stage.app.store, stage.app.planes, topic, act, request)
+    wait_idle(stage.app)
 
 
 def join(
-    app: Application,
-    servers: Servers,
-    scene: str,
-    count: int,
-    *,
-    within_seconds: float,
-    name: str = "adaptive",
+    stage: Stage, scene: str, count: int, *, processes: int, within_seconds: float, name: str = "adaptive"
 ) -> dict[str, object]:
     """One scene."""
-    topic = f"topic://bench/joins/{name}-{scene.replace(', ', '-').replace(' ', '-')}-{count}"
-    make_scene(app, topic, scene)
-    with app.store.transaction() as tx:
+    topic = f"topic://{stage.namespace}/{name}-{scene.replace(', ', '-').replace(' ', '-')}-{count}"
+    make_scene(stage, topic, scene)
+    with stage.app.store.transaction() as tx:
         [last] = inspection.rows(
             tx, "SELECT coalesce(max(operation_id), 0) AS operation_id FROM inspect.operations"
         )
-    with traffic(app, servers, topic):
-        joining = Joining(app, servers, topic, count)
-        joining.finish(within_seconds)
-    with app.store.transaction() as tx:
+    with traffic(stage.place, topic):
+        before = worker_seconds()
+        group = join_together(stage, topic, count, processes, within_seconds)
+        worker = worker_seconds() - before
+    with stage.app.store.transaction() as tx:
         rows = inspection.rows(tx, _ACTS, topic=topic, after=last["operation_id"])
-    waited = [seconds for seconds in joining.waited if seconds is not None]
+    waited = [seconds for seconds in group.waited[:] if seconds]
     return {
         "median_seconds": round(statistics.median(waited), 2),
         "worst_seconds": round(max(waited), 2),
         "without_a_message": count - len(waited),
         "plans": len({row["decision_id"] for row in rows}),
         "acts": ", ".join(row["kind"] for row in rows),
-        "segments": len(active_segments(app, topic)),
+        "segments": len(active_segments(stage.app, topic)),
+        "processor_seconds": f"consumers {sum(group.took[:]):.1f}, worker {worker:.1f}",
     }
+
+
+def measure(
+    data_plane: str, counts: Sequence[int], scenes: Sequence[str], processes: int, rival_seconds: float
+) -> dict[str, object]:
+    """All scenes on one data plane."""
+    figures: dict[str, dict[str, object]] = {}
+    with stage(data_plane) as here:
+        for count in counts:
+            for scene in scenes:
+                found = join(here, scene, count, processes=processes, within_seconds=60.0)
+                figures[f"{count} consumers, {scene}"] = found
+                print(f"{data_plane}, {count} consumers, {scene}: {found}", file=sys.stderr, flush=True)
+        set_policy(
+            here.app,
+            lambda policy: replace(policy, profile="pip483", split_vs_rebucket_min_msg_rate_in=0.0),
+        )
+        rival = join(here, "4, new", 7, processes=processes, within_seconds=rival_seconds, name="pip483")
+    return {
+        **{
+            f"goal_of_{count}": _goal(figures, count, goal)
+            for count, goal in GOALS[data_plane].items()
+            if count in counts
+        },
+        "joins": figures,
+        "one_split_a_minute": {"7 consumers, 4, new": rival},
+    }
+
+
+def _goal(figures: Mapping[str, Mapping[str, object]], count: int, goal: float) -> str:
+    worst = max(
+        float(str(found["worst_seconds"])) for name, found in figures.items() if name.startswith(f"{count} ")
+    )
+    return f"{goal:g} s at worst: {'met' if worst <= goal else 'missed'}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure on a private server and print."""
+    """Measure on private servers and print."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--planes", nargs="*", default=[*GOALS], choices=[*GOALS])
     parser.add_argument("--counts", type=int, nargs="*", default=COUNTS)
+    parser.add_argument("--scenes", nargs="*", default=SCENES, choices=SCENES)
+    parser.add_argument(
+        "--processes", type=int, default=4, help="processes that share the consumers; default: 4"
+    )
     parser.add_argument("--rival-seconds", type=float, default=200.0)
     options = parser.parse_args(arguments)
-    with one_worker() as (app, servers):
-        figures: dict[str, dict[str, object]] = {}
-        for count in options.counts:
-            for scene in SCENES:
-                found = join(app, servers, scene, count, within_seconds=60.0)
-                figures[f"{count} consumers, {scene}"] = found
-                print(f"{count} consumers, {scene}: {found}", file=sys.stderr, flush=True)
-        set_policy(
-            app, lambda policy: replace(policy, profile="pip483", split_vs_rebucket_min_msg_rate_in=0.0)
-        )
-        rival = join(app, servers, "4, new", 7, within_seconds=options.rival_seconds, name="pip483")
-    worst = {
-        count: max(
-            float(str(found["worst_seconds"]))
-            for name, found in figures.items()
-            if name.startswith(f"{count} ")
-        )
-        for count in GOALS
+    found = {
+        plane: measure(plane, options.counts, options.scenes, options.processes, options.rival_seconds)
+        for plane in options.planes
     }
-    goals = {
-        f"goal_of_{count}": f"{goal:g} s at worst: {'met' if worst[count] <= goal else 'missed'}"
-        for count, goal in GOALS.items()
-        if count in options.counts
-    }
-    print(
-        json.dumps(
-            {
-                "benchmark": "joins",
-                "machine": machine(),
-                **goals,
-                "joins": figures,
-                "one_split_a_minute": {"7 consumers, 4, new": rival},
-            }
-        )
-    )
+    print(json.dumps({"benchmark": "joins", "machine": machine(), "processes": options.processes, **found}))
 
 
 if __name__ == "__main__":

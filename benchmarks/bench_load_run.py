@@ -1,6 +1,6 @@
 """One run of the aggregation by each way it can run, small to large: what a minute costs.
 
-A warm Spark Connect server, the SQL twin in PostgreSQL, a session of one's own, and spark-submit; each from files and
+A warm Spark Connect server, SQL in PostgreSQL, a session of one's own, and spark-submit; each from files and
 baseline to the changed records in Arrow. Prints one line of JSON: medians in seconds (of one run where it says first).
 """
 
@@ -26,7 +26,8 @@ from controller.devstack.java import java_home
 from controller.devstack.postgres import DURABLE, EmbeddedPostgres
 from controller.devstack.spark_connect import SparkConnectServer, spark_home
 from controller.landing.schemas import RATE_SCHEMA
-from controller.store.load import twin as load_twin
+from controller.services.load_aggregation.record_changes import record_changes
+from controller.store.load import sql_rates
 from controller.store.load.records import RECORD_SCHEMA, SOURCE_SCHEMA, THRESHOLD_SCHEMA, Baseline
 from controller.store.postgres.engine import Store
 from spark_jobs.run_load_aggregation import compute
@@ -45,11 +46,7 @@ def prepare(directory: Path, samples: int) -> Baseline:
     limits = {name: pa.array([1_000.0] * topics) for name in THRESHOLD_SCHEMA.names[1:-1]}
     keys = {"topic_id": pa.array(range(topics), pa.int64()), "strict_pulsar": pa.array([False] * topics)}
     thresholds = pa.table(keys | limits, schema=THRESHOLD_SCHEMA)
-    baseline = Baseline(None, RECORD_SCHEMA.empty_table(), SOURCE_SCHEMA.empty_table(), thresholds)
-    for name in ("records", "sources", "thresholds"):
-        (directory / name).mkdir()
-        pq.write_table(getattr(baseline, name), directory / name / "part-0.parquet")
-    return baseline
+    return Baseline(None, RECORD_SCHEMA.empty_table(), SOURCE_SCHEMA.empty_table(), thresholds)
 
 
 def median_seconds(act: Callable[[], object], runs: int, warm_up: int) -> float:
@@ -62,17 +59,19 @@ def median_seconds(act: Callable[[], object], runs: int, warm_up: int) -> float:
     return round(statistics.median(taken[warm_up:]), 2)
 
 
-def on_session(master: str, directory: Path) -> None:
-    """The job on a session: what the engine of the service does."""
+def on_session(master: str, directory: Path, baseline: Baseline) -> None:
+    """The job on a session, and the records that change: what a run of the service does."""
     url = (directory / "samples.parquet").as_uri()
-    with_session(master, lambda spark: compute(spark, [url], directory.as_uri(), WINDOW)[0].toArrow())
+    heard = with_session(master, lambda spark: compute(spark, [url], directory.as_uri(), WINDOW))
+    record_changes(pq.read_table(directory / "rates", schema=RATE_SCHEMA), heard, baseline, WINDOW)
 
 
-def on_twin(store: Store, directory: Path, baseline: Baseline) -> None:
+def on_sql(store: Store, directory: Path, baseline: Baseline) -> None:
     """The same in PostgreSQL."""
-    batches = pq.ParquetFile(directory / "samples.parquet").iter_batches(columns=list(load_twin.COLUMNS))
+    batches = pq.ParquetFile(directory / "samples.parquet").iter_batches(columns=list(sql_rates.COLUMNS))
     with store.transaction() as tx:
-        load_twin.aggregate(tx, batches, WINDOW, baseline, RATE_SCHEMA)
+        rates, heard = sql_rates.aggregate(tx, batches, WINDOW, RATE_SCHEMA)
+    record_changes(rates.cast(RATE_SCHEMA), heard, baseline, WINDOW)
 
 
 def started_anew(command: list[str | Path], directory: Path) -> float:
@@ -94,13 +93,19 @@ def figures(directory: Path, runs: int) -> dict[str, object]:
     with EmbeddedPostgres(directory / "postgres", settings=DURABLE) as server:
         store = Store(server.create_database("twin"), pool_size=1)
         for size, baseline in baselines.items():
-            twin[str(size)] = median_seconds(lambda: on_twin(store, directory / str(size), baseline), runs, 1)  # noqa: B023
+            twin[str(size)] = median_seconds(lambda: on_sql(store, directory / str(size), baseline), runs, 1)  # noqa: B023
         store.dispose()
     connect: dict[str, float] = {}
     with SparkConnectServer(directory / "connect", driver_memory="1g") as spark:
-        first = median_seconds(lambda: on_session(spark.url, directory / str(SIZES[0])), 1, 0)
+        first = median_seconds(
+            lambda: on_session(spark.url, directory / str(SIZES[0]), baselines[SIZES[0]]), 1, 0
+        )
         for size in SIZES:
-            connect[str(size)] = median_seconds(lambda: on_session(spark.url, directory / str(size)), runs, 5)  # noqa: B023
+            connect[str(size)] = median_seconds(
+                lambda: on_session(spark.url, directory / str(size), baselines[size]),  # noqa: B023
+                runs,
+                5,
+            )
         get_session(spark.url).stop()
     small = directory / str(SIZES[0])
     job = ROOT / "spark_jobs" / "run_load_aggregation.py"

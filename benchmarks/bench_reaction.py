@@ -26,12 +26,12 @@ from controller.bootstrap import Application
 from controller.devstack.postgres import DURABLE, EmbeddedPostgres
 from controller.devstack.process import ChildProcess
 from controller.domain.operation import Origin
+from controller.postgres.listener import Listener
 from controller.services import topic_admin
 from controller.settings import PROJECT_ROOT
 from controller.store.journal import operations
 from controller.store.journal.operations import Request
 from controller.store.postgres.migrations import migrate
-from controller.store.postgres.notifications import Listener
 from controller.store.topics import consumers, policies, topics
 
 

@@ -24,7 +24,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.broker_page import multiplied, topic
 from benchmarks.machine import machine
-from controller.dataplane.pulsar_load import LoadSettings, PulsarLoad
+from controller.dataplane.load_settings import LoadSettings
+from controller.dataplane.pulsar_load.load import PulsarLoad
 
 CHUNK_BYTES = 1 << 20
 GOAL = {"seconds": 10.0, "peak_rss_mib": 300.0}

@@ -47,6 +47,13 @@ ENDS_WITHIN_SECONDS = 300.0
 @contextmanager
 def one_worker() -> Iterator[tuple[Application, Servers]]:
     """A database on a private server, a worker process on it, and a client of the worker."""
+    with worker_at() as (app, address), closing(client_of(address)) as servers:
+        yield app, servers
+
+
+@contextmanager
+def worker_at() -> Iterator[tuple[Application, str]]:
+    """A database on a private server, a worker process on it, and the worker's address."""
     with tempfile.TemporaryDirectory() as directory, ExitStack() as running:
         server = EmbeddedPostgres(Path(directory) / "postgres", settings=DURABLE)
         running.callback(server.destroy)
@@ -55,7 +62,7 @@ def one_worker() -> Iterator[tuple[Application, Servers]]:
         migrate(url)
         app = running.enter_context(application(url))
         [(_, _, address)] = running.enter_context(workers(url, Path(directory), 1))
-        yield app, running.enter_context(closing(client_of(address)))
+        yield app, address
 
 
 class Group:

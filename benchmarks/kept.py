@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
 
 
 def keep(name: str, document: Mapping[str, Any], *, section: str | None = None) -> None:
@@ -16,14 +18,21 @@ def keep(name: str, document: Mapping[str, Any], *, section: str | None = None) 
     one by one have a page together, and each the time at which it was measured.
     """
     path, now = RESULTS / f"{name}.json", datetime.now(UTC).isoformat(timespec="seconds")
-    kept: dict[str, Any] = {"measured_at": now, **document}
+    measured = {"measured_at": now, "commit": commit()}
+    kept: dict[str, Any] = {**measured, **document}
     if section is not None:
         before = json.loads(path.read_text()) if path.exists() else {}
         own = {key: value for key, value in kept.items() if key not in _OF_THE_PAGE}
         kept = {**before, **{key: kept[key] for key in _OF_THE_PAGE if key in kept}}
-        kept[section] = {"measured_at": now, **own}
+        kept[section] = {**measured, **own}
     RESULTS.mkdir(exist_ok=True)
     path.write_text(json.dumps(kept, indent=2) + "\n")
 
 
-_OF_THE_PAGE = ("measured_at", "benchmark", "machine", "command")
+def commit() -> str:
+    """Return the commit of the code that runs; it ends with `-dirty` if the code was changed since."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+_OF_THE_PAGE = ("measured_at", "commit", "benchmark", "machine", "command")

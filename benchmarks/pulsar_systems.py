@@ -31,13 +31,13 @@ from controller.domain.layout import SegmentLayout
 from controller.domain.operation import OperationState, Origin
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import ReshapeKind
+from controller.postgres.listener import Listener
 from controller.services import segment_admin, topic_admin
 from controller.services.operation_wait import wait_for
 from controller.settings import PROJECT_ROOT, Settings
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 from controller.store.postgres.engine import Store
-from controller.store.postgres.notifications import Listener
 from controller.store.topics import layouts, topics
 
 SUBSCRIPTION = "s"

@@ -33,6 +33,7 @@ from controller.store.shards import Shards
 
 if TYPE_CHECKING:
     from controller.landing.area import LandingArea
+    from controller.postgres.listener import Listener
     from controller.services.asset_events import AirflowLogin, AirflowRest, AssetEventPoster
     from controller.services.computing.computers import Computation
     from controller.services.consumer_sessions.leader import SessionLeader
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
     from controller.services.worker.shard_leases import ShardLeases
     from controller.services.worker.work_loop import WorkLoop
     from controller.services.worker.worker import Beside, Worker
-    from controller.store.postgres.notifications import Listener
 
 OTHER_CONNECTIONS = 13
 """Besides its operations a process may at once evaluate, look for what is due, mirror, sample keys, watch drains, verify topics,
@@ -214,13 +214,13 @@ def build_worker(
     app: Application, worker_id: str | None = None, served: ConsumerServer | None = None
 ) -> Worker:
     """Wire sensors, evaluation, operations and leases into one worker, and what serves consumers if given."""
+    from controller.postgres.listener import Listener
     from controller.services.operation_runner.context import new_incarnation
     from controller.services.worker.schema_version import SchemaVersion
     from controller.services.worker.sensors import default_sensors
     from controller.services.worker.shard_leases import ShardLeases
     from controller.services.worker.worker import Worker
     from controller.store.postgres import migrations
-    from controller.store.postgres.notifications import Listener
 
     settings, incarnation = app.settings, new_incarnation()
     worker_id = demand_name("worker", worker_id) if worker_id else process_name()
@@ -275,6 +275,7 @@ def build_server(app: Application, served: ConsumerServer) -> tuple[Beside, ...]
 
 def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> tuple[Beside, ...]:
     """The leader of consumers, the feeds of watches, and what serves them."""
+    from controller.postgres.listener import Listener
     from controller.services import subscription_lag
     from controller.services.consumer_sessions import leader as sessions
     from controller.services.consumer_sessions.timing import ConsumerTiming
@@ -284,7 +285,6 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
     from controller.services.reconciler import Suspects
     from controller.services.segment_lists import SegmentLists
     from controller.services.watches import feeds, layout_feed, topic_feed
-    from controller.store.postgres.notifications import Listener
 
     settings = app.settings
     leader = sessions.SessionLeader(
@@ -436,9 +436,9 @@ def _beside(app: Application, leases: ShardLeases, rescan: Callable[[], None]) -
 
 def build_asset_events(app: Application, shards: Callable[[], Shards]) -> AssetEventPoster | None:
     """What tells Airflow of layout changes; None unless its address and a token or a user are set."""
+    from controller.postgres.listener import Listener
     from controller.services import asset_events
     from controller.services.asset_events import AssetEventPoster
-    from controller.store.postgres.notifications import Listener
 
     rest = build_airflow_rest(app.settings)
     if rest is None:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from controller import telemetry
+from controller import client_metrics
 from controller.domain.errors import CleaveError, Retryable
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Repeating:
     def _reported(self, error: Exception) -> float:
         """Log the error. Return the seconds to wait."""
         if not isinstance(error, self._expected):
-            telemetry.LOOP_ERRORS.labels(self._failed).inc()
+            client_metrics.LOOP_ERRORS.labels(self._failed).inc()
             self._log.error(self._failed, exc_info=error)
         elif not (self._says_once and str(error) == self._last_said):
             self._last_said = str(error)

@@ -12,7 +12,6 @@ from pathlib import Path
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from controller.bundles.domain.splitting.algorithms.registry import SPLIT_ALGORITHMS
 from controller.domain.errors import InvalidInput
 from controller.domain.proxies import Proxy
 from controller.postgres.address import DatabaseAddress
@@ -108,7 +107,9 @@ class Settings(BaseSettings):
     scalable_topics_enabled: bool = True
     """False answers Pulsar's admin calls of scalable topics with 503, as a broker on which they are off."""
     consumer_grace_seconds: float = Field(60.0, ge=2.0, le=3600.0)
-    """A consumer that lost its connection may come back for so long and finds what it read as it was."""
+    """A consumer that lost its connection, or hangs, may come back within this time and finds its entry buckets as they were. The time of a
+    consumer that hangs counts from when it was last heard.
+    """
 
     consumer_release_seconds: float = Field(0.0, ge=0.0, le=86_400.0)
     """A consumer that does not let go of a bucket for so long loses it, and what it has in hand is delivered again; 0: it is
@@ -183,8 +184,8 @@ class Settings(BaseSettings):
     """Knobs of bundle balancing that differ from their defaults, as JSON: `{"shedder": "threshold"}`."""
     bundle_window_seconds: float = Field(180.0, gt=1.0)
     """Reports of so long count for the load of bundles; the collector's interval fits in several times."""
-    bundle_split_algorithms: list[str] = list(SPLIT_ALGORITHMS)
-    """Algorithms a person may split a bundle by, as JSON; Pulsar's `supportedNamespaceBundleSplitAlgorithms`."""
+    bundle_split_algorithms: list[str] = ["all"]
+    """Algorithms a person may split a bundle by, as JSON; Pulsar's `supportedNamespaceBundleSplitAlgorithms`. `all` names each."""
     bundle_max_splits: int = Field(10, ge=0)
     """Splits one application of proposals carries out."""
     bundle_max_unloads: int = Field(16, ge=0)

@@ -1,7 +1,7 @@
 """Bring a Pulsar cluster's bundles into balance: read the brokers, aggregate, propose, apply, look again.
 
 Every `CLEAVE_BUNDLE_BALANCE_SECONDS` (300). Proposals of a namespace go as far as its mode says: `dry-run` (the
-default) shows them, `approval` waits for somebody to approve them (DAG `bundle_approve`, or `cleave bundles approve`),
+default) shows them, `approval` waits for somebody to approve them (DAG `cleave_approvals` asks; DAG `bundle_approve`, or `cleave approvals approve`),
 `automatic` applies them. A refusal of the broker is never answered by repeating the call: the bundle list is read
 again.
 
@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.sdk import dag
-from cleave_dags import access, cleave_task, dry_run_param, every, run_name, scheduled, seconds_from
+from airflow.sdk import AssetAlias, dag
+from cleave_dags import access, cleave_task, dry_run_param, every, ring, run_name, scheduled, seconds_from
 
 from controller.entrypoints import tasks
 
+DOORBELL = AssetAlias("cleave_acts_to_ask_about")
 SECONDS = seconds_from("CLEAVE_BUNDLE_BALANCE_SECONDS", 300)
 
 
@@ -36,9 +37,11 @@ def bundle_balance() -> None:
     def aggregate() -> dict[str, Any]:
         return tasks.aggregate_bundles(**access(loader=True), run_id=run_name())
 
-    @cleave_task(retries=2)
-    def propose() -> dict[str, Any]:
-        return tasks.propose_bundles(**access(), request_key=run_name(), decided_by=run_name())
+    @cleave_task(retries=2, outlets=[DOORBELL])
+    def propose(outlet_events: Any = None) -> dict[str, Any]:
+        cycle = tasks.propose_bundles(**access(), request_key=run_name(), decided_by=run_name())
+        ring(cycle, outlet_events[DOORBELL])
+        return cycle
 
     @cleave_task(retries=2)
     def apply(cycle: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:

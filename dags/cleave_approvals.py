@@ -1,8 +1,8 @@
-"""Ask somebody about the acts that a policy has wait, under Airflow's *Required Actions*, and write the answers down.
+"""Ask a person about what waits for an approval, under Airflow's *Required Actions*, and write the answers down.
 
-Woken by a split or merge pass (asset `cleave_waiting_acts`). Each act is a question of its own, until its time is over; then what
-the policy says holds (`approval_default`). The same acts are on Cleave's pages and in `cleave approvals list`: whoever
-answers first, there or here, has answered. What is approved goes with the next pass.
+Woken by a split or merge pass (asset `cleave_waiting_acts`). Each approval is a question of its own, until its time is over; then its
+default holds. The same approvals are on Cleave's pages and in `cleave approvals list`: whoever answers first, there or here, has answered.
+An approved operation goes with the next pass.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from controller.entrypoints import tasks
 
 
 @dag(
-    dag_display_name="Cleave: acts that wait for a person",
+    dag_display_name="Cleave: approvals that wait for a person",
     schedule=[WAITING_ACTS],
     catchup=False,
     max_active_runs=100,

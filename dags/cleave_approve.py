@@ -1,37 +1,18 @@
-"""Answer acts that wait for a person, several alike: what Cleave's pages run when somebody clicks there.
+"""Answer what waits for a person about topics, several alike: operations that a policy holds back, and promotions of candidates.
 
-What waits is on the pages, in `inspect.approvals` and in `cleave approvals list`. What is approved goes with the next pass. *Dry run*
-says what would be answered.
+What waits is on Cleave's pages in Airflow, in `inspect.approvals` and in `cleave approvals list`. *Approvals* are its ids, with spaces or commas between
+them. An approved operation goes with the next pass. *Dry run* says what would be answered.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from cleave_dags import action_dag
 
-from airflow.sdk import Param, dag
-from cleave_dags import access, cleave_task, dry_run_param, form, reason_param, request
-
-from controller.entrypoints import tasks
-
-APPROVALS = Param(
-    type="array",
-    items={"type": "integer"},
-    title="Approvals",
-    description="One a line: ids of inspect.approvals.",
+dag = action_dag(
+    "cleave_approve",
+    "Cleave: answer what waits",
+    "approvals",
+    __doc__,
+    answers=("approve", "reject"),
+    level=None,
 )
-ANSWER = Param(type="string", enum=["approve", "reject"], title="Answer", description="The same for all.")
-
-
-@dag(
-    dag_display_name="Cleave: answer acts that wait",
-    **form(__doc__, approvals=APPROVALS, answer=ANSWER, reason=reason_param("Why."), dry_run=dry_run_param()),
-)
-def cleave_approve() -> None:
-    @cleave_task(priority=10)
-    def answer(params: dict[str, Any]) -> list[dict[str, Any]]:
-        return tasks.answer_approvals(**access(), actor=request()["actor"], params=dict(params))
-
-    answer()
-
-
-cleave_approve()

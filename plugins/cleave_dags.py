@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -34,7 +34,7 @@ FRESH_LOAD = Asset(name="cleave_load", uri="cleave://load")
 """A doorbell: there is load that no split pass has looked at. What to look at is in the table `evaluation`."""
 
 WAITING_ACTS = Asset(name="cleave_waiting_acts", uri="cleave://approvals")
-"""Another: acts wait for a person whom nobody has asked. Which ones is in `inspect.approvals`."""
+"""Another: something waits for a person whom nobody has asked. What waits is in `inspect.approvals`."""
 
 TAGS = ["cleave"]
 POOL = os.environ.get("CLEAVE_POOL", "default_pool")
@@ -82,14 +82,39 @@ def action_params(action: str) -> dict[str, Param]:
     }
 
 
-def action_dag(dag_id: str, title: str, action: str, doc: str | None) -> DAG:
-    """Return the DAG that is the form of an action: one task, which performs the action with the values of the form."""
+def action_dag(
+    dag_id: str,
+    title: str,
+    action: str,
+    doc: str | None,
+    *,
+    answers: Sequence[str] = (),
+    loader: bool = False,
+    outlets: Sequence[Asset] = (),
+    **fixed: Any,
+) -> DAG:
+    """Return the DAG that is the form of an action: one task, which performs the action with the values of the form.
 
-    @dag(dag_id=dag_id, dag_display_name=title, **form(doc, **action_params(action)))
+    `answers`: last words of actions with one form, of which the form has a choice. `loader`: see `access`. `fixed`: fields of the action that
+    the form has not.
+    """
+    choice = {}
+    if answers:
+        choice["answer"] = Param(
+            type="string", enum=[*answers], title="Answer", description="The same for all."
+        )
+    fields = choice | action_params(" ".join([action, *answers[:1]]))
+    left = {name: param for name, param in fields.items() if name not in fixed}
+
+    @dag(dag_id=dag_id, dag_display_name=title, **form(doc, **left))
     def action_form() -> None:
-        @cleave_task(priority=10, task_id=action.rsplit(maxsplit=1)[-1])
+        @cleave_task(
+            priority=10, task_id="answer" if answers else action.rsplit(maxsplit=1)[-1], outlets=[*outlets]
+        )
         def perform(params: dict[str, Any]) -> dict[str, Any]:
-            return tasks.perform(action, **access(), **request(), params=dict(params))
+            values = {**params, **fixed}
+            name = f"{action} {values.pop('answer')}" if answers else action
+            return tasks.perform(name, **access(loader=loader), **request(), params=values)
 
         perform()
 
@@ -179,24 +204,21 @@ def request() -> dict[str, Any]:
     return request_of(get_current_context())
 
 
-def approver(task_id: str) -> str:
-    """Who answered that task's question; who asked for the run where nobody was asked."""
-    answer = get_current_context()["ti"].xcom_pull(task_ids=task_id)
-    user = (answer or {}).get("responded_by_user") or {}
-    return str(user.get("name") or user.get("id") or request()["actor"])
-
-
 def shares_left(result: dict[str, Any], doorbell: Any) -> list[dict[str, int]]:
-    """What a pass leaves to mapped tasks; the rest of its answer becomes the XCom `summary`. Where acts wait for a person whom nobody
-    has asked, the bell of `WAITING_ACTS` rings: `doorbell` is the events of an outlet of the task's.
+    """Return what a pass leaves to mapped tasks; the rest of its answer becomes the XCom `summary`. See `ring` for `doorbell`.
 
     Airflow maps over a task's `return_value` only.
     """
     shares: list[dict[str, int]] = result.pop("shares")
-    if result["unasked"]:
-        doorbell.add(WAITING_ACTS)
+    ring(result, doorbell)
     get_current_context()["ti"].xcom_push("summary", result)
     return shares
+
+
+def ring(result: dict[str, Any], doorbell: Any) -> None:
+    """Ring the bell of `WAITING_ACTS` if something waits for a person whom nobody has asked: `doorbell` is the events of an outlet."""
+    if result["unasked"]:
+        doorbell.add(WAITING_ACTS)
 
 
 def asking_run() -> str:

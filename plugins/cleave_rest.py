@@ -44,8 +44,8 @@ def _calls() -> Any:
     from cleave_dags import reachable
 
     from controller.entrypoints.pages.desk import Desk
+    from controller.entrypoints.pages.mounted import DeskServices, grant_of_user
     from controller.entrypoints.web.app import peoples_app
-    from controller.entrypoints.web.mounted import DeskServices, grant_of_user
 
     services = DeskServices(Desk(reachable))
 

@@ -1,6 +1,6 @@
-"""The load aggregation as Spark SQL: counter samples to rates, rates to the records that must be rewritten.
+"""The load aggregation as Spark SQL: counter samples to rates.
 
-What these queries mean is defined in `controller.domain.load` (`judge_counters`, `next_record`) and
+What the query of rates means is defined in `controller.domain.counter_rates` (`judge_counters`) and
 proven equal to it by differential tests. One shuffle and one sort by (topic, segment, series, instant) serve
 all windows and sums; the sums run in that order, so that they round as the definition does.
 """
@@ -9,18 +9,11 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
+from controller.domain.counter_rates import BESIDE, LONGEST_SOURCE
+from controller.domain.counter_rates import for_each_metric as _each
 from controller.domain.key_counts import PRODUCERS, SEGMENT_MESSAGES
 from controller.domain.key_sketch import MOST_BINS
-from controller.domain.load import BESIDE, FLOOR_FRACTION, LONGEST_SOURCE, METRICS
 from controller.domain.load_window import LoadWindow
-
-_COUNTERS = ("msg_in", "byte_in", "msg_out", "byte_out")
-
-
-def _each(template: str, separator: str = ", ") -> str:
-    """The template once for each metric: {m} the rate's column, {c} the counter's."""
-    return separator.join(template.format(m=m, c=c) for m, c in zip(METRICS, _COUNTERS, strict=True))
-
 
 _IN_SPAN = "instant >= timestamp_millis(:{start} + 1) AND instant < timestamp_millis(:end_ms + 1)"
 """Instants count by whole milliseconds; written so that the bound reaches the Parquet reader."""
@@ -92,51 +85,6 @@ SELECT source, max(if(is_sound, unix_millis(instant), NULL)) AS observed_at_ms, 
  GROUP BY source
 """
 
-_CROSSED = _each(
-    "(r.{m} > t.split_{m}) <> (p.{m} > t.split_{m}) OR (r.{m} < t.merge_{m}) <> (p.{m} < t.merge_{m})", " OR "
-)
-_CHANGED = "if(p.{m} = 0, r.{m} <> 0, abs(r.{m} - p.{m}) / nullif(p.{m}, 0) > t.load_change_threshold)"
-_MOVED = _each(f"(abs(r.{{m}} - p.{{m}}) > :floor * t.merge_{{m}} AND {_CHANGED})", " OR ")
-_NEWS = f"if(t.strict_pulsar, {_each(_CHANGED, ' OR ')}, {_CROSSED} OR {_MOVED})"
-
-_CHANGES = f"""
-WITH known AS (
-  SELECT * FROM {{rates}} WHERE covered_ms > 0
-), previous AS (
-  SELECT l.*, coalesce(l.silent_since_ms, o.observed_at_ms, l.modified_at_ms) AS observed_at_ms
-    FROM {{records}} l LEFT JOIN {{sources}} o ON o.source = l.source
-), judged AS (
-  SELECT r.topic_id, r.segment_id, {_each("r.{m}")}, r.source, r.observed_at_ms,
-         {_each("p.{m} AS {m}_was")}, p.source AS source_was, p.modified_at_ms AS modified_was_ms,
-         p.cold_since_ms AS cold_was_ms, p.silent_since_ms AS silent_was_ms, p.row_version,
-         {_each("r.{m} < t.merge_{m}", " AND ")} AS is_cold,
-         {_each("p.{m} < t.merge_{m}", " AND ")} AS was_cold,
-         p.topic_id IS NULL OR {_NEWS} AS is_news
-    FROM known r
-    JOIN {{thresholds}} t ON t.topic_id = r.topic_id
-    LEFT JOIN previous p ON p.topic_id = r.topic_id AND p.segment_id = r.segment_id
-   WHERE p.topic_id IS NULL OR r.observed_at_ms >= p.observed_at_ms
-), dated AS (
-  SELECT *, CASE WHEN NOT is_cold THEN NULL
-                 WHEN cold_was_ms IS NOT NULL AND was_cold THEN cold_was_ms
-                 ELSE observed_at_ms END AS cold_since_ms
-    FROM judged
-)
-SELECT topic_id, segment_id, {_each("if(is_news, {m}, {m}_was) AS {m}")}, source,
-       if(is_news, observed_at_ms, modified_was_ms) AS modified_at_ms, cold_since_ms,
-       CAST(NULL AS bigint) AS silent_since_ms, coalesce(row_version, 0) AS seen_row_version
-  FROM dated
- WHERE is_news OR cold_since_ms IS DISTINCT FROM cold_was_ms OR source <> source_was OR silent_was_ms IS NOT NULL
- UNION ALL  -- the source speaks, yet not of this segment: its record must not look as fresh as the source
-SELECT p.topic_id, p.segment_id, {_each("p.{m}")}, p.source, p.modified_at_ms, p.cold_since_ms,
-       least(p.observed_at_ms, :start_ms) AS silent_since_ms, p.row_version AS seen_row_version
-  FROM previous p
-  JOIN {{heard}} h ON h.source = p.source
-  LEFT SEMI JOIN {{thresholds}} t ON t.topic_id = p.topic_id
-  LEFT ANTI JOIN known r ON r.topic_id = p.topic_id AND r.segment_id = p.segment_id
- WHERE p.silent_since_ms IS NULL
-"""
-
 
 _SKETCHES = f"""
 WITH told AS (  -- a row that no worker lands would make the sums of all segments overflow
@@ -192,28 +140,3 @@ def build_heard(samples: DataFrame, window: LoadWindow) -> DataFrame:
     """
     bounds = {"start_ms": window.start_ms, "end_ms": window.end_ms}
     return samples.sparkSession.sql(_HEARD, bounds, samples=samples)
-
-
-def build_changes(
-    rates: DataFrame,
-    heard: DataFrame,
-    *,
-    records: DataFrame,
-    sources: DataFrame,
-    thresholds: DataFrame,
-    window: LoadWindow,
-) -> DataFrame:
-    """The load records to write, with the row version each was computed from (0: there was none).
-
-    `records`, `sources` and `thresholds` are the stored load, the freshness of sources and the
-    thresholds in force before this run; a topic without thresholds is not live and is left out.
-    """
-    return rates.sparkSession.sql(
-        _CHANGES,
-        {"start_ms": window.start_ms, "floor": FLOOR_FRACTION},
-        rates=rates,
-        heard=heard,
-        records=records,
-        sources=sources,
-        thresholds=thresholds,
-    )

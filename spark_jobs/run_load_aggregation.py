@@ -1,4 +1,4 @@
-"""The aggregation as a job: reads samples and the baseline, writes the rates, gives back what changed.
+"""The aggregation as a job: reads samples, writes rates, returns the sources that were heard.
 
 `compute` is what the minute's task calls on its session; `main` is the same for `spark-submit`. Files come and
 go below one scratch URL, with their schemas given, so that no job is spent on finding them out.
@@ -10,11 +10,10 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from controller.domain.load import METRICS
 from controller.domain.load_window import LoadWindow
-from spark_jobs.load_aggregation import SOUND, build_changes, build_heard, build_rates, build_sketches
+from spark_jobs.load_aggregation import SOUND, build_heard, build_rates, build_sketches
 from spark_jobs.session import frame_of, with_session
 
 if TYPE_CHECKING:
@@ -25,35 +24,18 @@ SAMPLES = (
     " msg_in BIGINT, byte_in BIGINT, msg_out BIGINT, byte_out BIGINT"
 )
 KEY_COUNTS = "topic_id BIGINT, segment_id BIGINT, source STRING, instant TIMESTAMP, producers BIGINT, bins ARRAY<BIGINT>"
-_STATS = ", ".join(f"{metric} DOUBLE" for metric in METRICS)
-_LIMITS = ", ".join(f"{side}_{metric} DOUBLE" for side in ("split", "merge") for metric in METRICS)
-RATES = (
-    f"topic_id BIGINT, segment_id BIGINT, {_STATS}, observed_at_ms BIGINT, covered_ms BIGINT, source STRING"
-)
-BASELINE = {
-    "records": f"topic_id BIGINT, segment_id BIGINT, {_STATS}, source STRING, modified_at_ms BIGINT,"
-    " cold_since_ms BIGINT, silent_since_ms BIGINT, row_version BIGINT",
-    "sources": "source STRING, observed_at_ms BIGINT",
-    "thresholds": f"topic_id BIGINT, {_LIMITS}, load_change_threshold DOUBLE, strict_pulsar BOOLEAN",
-}
-"""What the scratch directory holds before a run: stored load, sources' freshness, thresholds in force."""
 
 
 def compute(
     spark: SparkSession, sample_urls: Sequence[str], scratch_url: str, window: LoadWindow
-) -> tuple[DataFrame, pa.Table]:
-    """Writes `rates` below the scratch URL; returns the records to write, which are not computed yet, and the sources
-    that were heard, see `build_heard`.
+) -> pa.Table:
+    """Write `rates` below the scratch URL. Return the sources that were heard, see `build_heard`.
 
     A row with a missing value is no sample, and one that is not SOUND is excluded.
     """
     samples = spark.read.schema(SAMPLES).parquet(*sample_urls).na.drop()
     build_rates(samples.where(SOUND), window).write.mode("overwrite").parquet(f"{scratch_url}/rates")
-    heard = build_heard(samples, window).toArrow()
-    before = {name: spark.read.schema(s).parquet(f"{scratch_url}/{name}") for name, s in BASELINE.items()}
-    rates = spark.read.schema(RATES).parquet(f"{scratch_url}/rates")
-    sources = frame_of(spark, heard.select(["source", "observed_at_ms"]).drop_null())
-    return build_changes(rates, sources, window=window, **before), heard
+    return build_heard(samples, window).toArrow()
 
 
 def add_up(spark: SparkSession, count_urls: Sequence[str], since_ms: int, until_ms: int) -> pa.Table:
@@ -63,7 +45,7 @@ def add_up(spark: SparkSession, count_urls: Sequence[str], since_ms: int, until_
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """For `spark-submit`: the same run with its parts as options; `changes`, `heard` and `sketches` become files too."""
+    """For `spark-submit`: the same run with its parts as options; `heard` and `sketches` become files too."""
     parser = argparse.ArgumentParser(
         prog="run_load_aggregation", description=main.__doc__, fromfile_prefix_chars="@"
     )
@@ -85,8 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     window = LoadWindow(options.window_end_ms, options.window_length_ms, options.lookback_ms)
 
     def run(spark: SparkSession) -> None:
-        changes, heard = compute(spark, options.samples, options.scratch, window)
-        changes.write.mode("overwrite").parquet(f"{options.scratch}/changes")
+        heard = compute(spark, options.samples, options.scratch, window)
         frame_of(spark, heard).write.mode("overwrite").parquet(f"{options.scratch}/heard")
         if options.key_counts:
             sketches = add_up(spark, options.key_counts, options.counted_since_ms, window.end_ms)

@@ -70,7 +70,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         ):  # a minute's start that one worker waits for
             item.add_marker(pytest.mark.xdist_group("pulsar5"))
         if not any(map(item.get_closest_marker, _ON_SERVERS)):
-            # `--reruns` is for servers that share two cores with others: they may miss a deadline once, and the summary names them.
+            # `--reruns` of .ci/run is for servers that share two cores with others; the summary names each repeated test.
             item.add_marker(pytest.mark.flaky(reruns=0))
 
 

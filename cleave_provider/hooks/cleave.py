@@ -6,11 +6,10 @@ act, its key and its result are kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from cleave_provider.hooks.forms import HookWithForm
-from cleave_provider.versions import AirflowFailException, AirflowNotFoundException
+from cleave_provider.hooks.forms import HookWithForm, filled_in
+from cleave_provider.hooks.pulsar_admin import PulsarAdminHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -40,8 +39,6 @@ class CleaveHook(HookWithForm):
         access = _access(found)
         named = access["extras"].pop(PULSAR_EXTRA, None)
         if named is not None:
-            from cleave_provider.hooks.pulsar_admin import PulsarAdminHook
-
             access["extras"] = {**PulsarAdminHook(str(named)).settings(), **access["extras"]}
         return access
 
@@ -67,16 +64,6 @@ class CleaveHook(HookWithForm):
         address = (found.conn_type or "", found.host, found.port, found.login, found.password)
         return SparkConnection(found.conn_id, *address, found.extra_dejson).settings()
 
-    @classmethod
-    def found(cls, conn_id: str, kind: str) -> Connection:
-        """The connection. Raises AirflowFailException, which says that one of that kind is to be added."""
-        try:
-            return cls.get_connection(conn_id)
-        except AirflowNotFoundException as error:
-            raise AirflowFailException(
-                f"there is no connection {conn_id!r}: add {kind}, of that id"
-            ) from error
-
     def check(self) -> str:
         """Whether the database answers, has this version's schema, and lets the login do the controller's work."""
         from controller.entrypoints import tasks
@@ -89,8 +76,3 @@ def _access(found: Connection) -> dict[str, Any]:
 
     dsn = tasks.database_url(found.host or "", found.port, found.login, found.password, found.schema)
     return {"dsn": dsn, "extras": filled_in(found.extra_dejson)}
-
-
-def filled_in(extras: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the fields of the form that were left empty."""
-    return {name: value for name, value in extras.items() if value not in ("", None)}

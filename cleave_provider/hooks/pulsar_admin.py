@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cleave_provider.hooks.cleave import CleaveHook, filled_in
-from cleave_provider.hooks.forms import HookWithForm
+from cleave_provider.hooks.forms import HookWithForm, filled_in
 
 
 class PulsarAdminHook(HookWithForm):
@@ -27,7 +26,7 @@ class PulsarAdminHook(HookWithForm):
         """What the connection says, by names of Cleave's settings. Raises InvalidInput, AirflowFailException."""
         from controller.entrypoints.tasks import PulsarConnection
 
-        found = CleaveHook.found(self.pulsar_admin_conn_id, "a connection of type pulsar_admin")
+        found = self.found(self.pulsar_admin_conn_id, "a connection of type pulsar_admin")
         extras = filled_in(found.extra_dejson)
         address = (found.conn_id, found.schema, found.host, found.port, found.password)
         return PulsarConnection(*address, extras).settings()

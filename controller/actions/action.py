@@ -32,7 +32,7 @@ MODULES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "subscriptions": ("controller.questions.subscriptions", "controller.actions.subscriptions"),
         "dead-letters": ("controller.questions.dead_letters", "controller.actions.dead_letters"),
         "bundles": tuple(
-            f"controller.bundles.actions.{name}" for name in ("reports", "bundles", "namespaces", "proposals")
+            f"controller.bundles.actions.{name}" for name in ("reports", "bundles", "namespaces")
         ),
         "policy": (
             "controller.questions.policies",

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from controller.actions import backtest_rows
 from controller.actions.action import Action
@@ -63,7 +63,7 @@ class WithdrawCandidate(ActionRequest):
 class PromoteCandidate(ActionRequest):
     """Weigh a topic's candidate on its own past, and put it in force if it would have cost less; else it is refused."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"days": 14}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"days": 14, "ask": True}]})
 
     topic: TopicName
     days: int = Field(
@@ -72,10 +72,14 @@ class PromoteCandidate(ActionRequest):
         le=400,
         description=f"Days of the topic's own past that both policies are weighed on. Default: {policy_candidates.DAYS}.",
     )
+    ask: bool = Field(
+        False,
+        description="Have a candidate that would have cost less wait for an approval, a week at most, instead of putting it in force.",
+    )
 
 
-class CandidateDocument(BaseModel):
-    """A policy that was proposed for a topic, and its state."""
+class CandidateResponse(Response):
+    """A policy that was proposed for a topic, after the action; in a dry run as the candidate would be."""
 
     topic: str = Field(examples=["topic://acme/shop/orders"])
     candidate_id: int | None = Field(description="Null in a dry run of a proposal.", examples=[3])
@@ -93,10 +97,6 @@ class CandidateDocument(BaseModel):
     ended_by: str | None
     outcome: str | None = Field(description="Why the candidate ended.")
 
-
-class CandidateResponse(CandidateDocument, Response):
-    """A candidate after the action; in a dry run as the candidate would be."""
-
     def sentence(self) -> str:
         """See `Response`."""
         return f"{self.name} {'would be' if self.dry_run else 'is'} {self.state}"
@@ -105,10 +105,6 @@ class CandidateResponse(CandidateDocument, Response):
     def name(self) -> str:
         """Topic, id and knobs."""
         return f"{self.topic}: candidate {self.candidate_id} ({knobs_text(self.override)})"
-
-    def rows(self) -> Sequence[Row]:
-        """Return no row: the sentence says all of it."""
-        return []
 
 
 class ProposedCandidate(CandidateResponse):
@@ -133,6 +129,7 @@ class WeighedCandidate(CandidateResponse):
         description="Both regrets.",
         examples=["regret 1.120 against 1.310 of the policy in force, on 14.0 recorded days (backtest 7)"],
     )
+    waits: bool = Field(description="The candidate waits for an approval.")
     had_ended: bool = Field(
         description="The candidate had ended before the request, so nothing was weighed or changed."
     )
@@ -145,6 +142,8 @@ class WeighedCandidate(CandidateResponse):
         """See `Response`."""
         verb = "would be" if self.dry_run else "was" if self.had_ended else "is"
         end = ("promoted" if self.is_better else "refused") if self.dry_run else self.state
+        if self.waits:
+            end = "in shadow, and waits for an approval"
         return f"{self.name} {verb} {end}: {self.evidence}"
 
     def title(self) -> str:
@@ -207,8 +206,12 @@ def promote(context: Context, request: PromoteCandidate) -> WeighedCandidate:
     }
     if context.dry_run:
         weighed = policy_candidates.weigh(context.store, trials, request.topic, **arguments)
-        return _weighed(context, policy_candidates.Promotion(request.topic, weighed.candidate, weighed))
-    return _weighed(context, policy_candidates.promote(context.store, trials, request.topic, **arguments))
+        waits = request.ask and weighed.is_better
+        return _weighed(
+            context, policy_candidates.Promotion(request.topic, weighed.candidate, weighed, waits)
+        )
+    promotion = policy_candidates.promote(context.store, trials, request.topic, **arguments, ask=request.ask)
+    return _weighed(context, promotion)
 
 
 def _weighed(context: Context, promotion: policy_candidates.Promotion) -> WeighedCandidate:
@@ -216,6 +219,7 @@ def _weighed(context: Context, promotion: policy_candidates.Promotion) -> Weighe
     return WeighedCandidate(
         **_fields(context, promotion.topic, candidate),
         is_better=promotion.is_promoted if weighed is None else weighed.is_better,
+        waits=promotion.waits,
         evidence=candidate.outcome or "" if weighed is None else weighed.sentence,
         had_ended=weighed is None,
         results=[] if weighed is None else backtest_rows.result_rows((weighed.live, weighed.proposed)),

@@ -15,8 +15,8 @@ from controller.actions.responses import Response, Row
 from controller.actions.rights import Right
 from controller.bootstrap import Application
 from controller.client.dead_letters import reading_dead_letters
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
+from controller.postgres_source import PostgresSource
 from controller.services.dead_letters import DeadLetterLog, DeadLetterLogs
 
 CHUNK = 500

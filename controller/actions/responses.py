@@ -57,9 +57,9 @@ class Answer(Document, ABC):
     def sentence(self) -> str:
         """Return one sentence for people: a note, a preview, the title of a table."""
 
-    @abstractmethod
     def rows(self) -> Sequence[Row]:
-        """Return the rows of the table that people read."""
+        """Return the rows of the table that people read; none where the sentence says all of it."""
+        return []
 
     def title(self) -> str | None:
         """Return the line above the rows; None where the rows need no title."""
@@ -88,10 +88,10 @@ class Response(Answer):
         return self.sentence() if self.dry_run or not self.rows() else None
 
 
-def aborted(operation_id: int | None, kind: str, topic: str) -> Terminal:
+def aborted(operation_id: int | None, kind: str, topic: str, why: str | None) -> Terminal:
     """Return the error about an operation that was given up."""
     return Terminal(
-        f"operation {operation_id} ({kind} of {topic}) was aborted; `cleave operations --topic {topic}` says why"
+        f"operation {operation_id} ({kind} of {topic}) was aborted: {why or 'no reason is recorded'}"
     )
 
 
@@ -129,6 +129,9 @@ class OperationDocument(BaseModel):
     origin: str = Field(examples=["api"])
     actor: str = Field(examples=["ada"])
     reason: str = Field(examples=["before the sale"])
+    last_error: str | None = Field(
+        None, description="Why the operation was aborted, or why its last attempt failed."
+    )
     parameters: dict[str, Any] = Field(examples=[{"subscription": "billing"}])
 
     def row(self) -> Row:
@@ -151,6 +154,7 @@ def operation_fields(operation: Operation) -> dict[str, Any]:
         "origin": operation.origin.value,
         "actor": operation.actor,
         "reason": operation.reason,
+        "last_error": operation.last_error,
         "parameters": dict(operation.parameters),
     }
 
@@ -185,7 +189,7 @@ class OperationResponse(OperationDocument, Response):
         if self.dry_run or wait_seconds <= 0:
             return
         if demand_ended(self, wait_seconds) is OperationState.ABORTED:
-            raise aborted(self.operation_id, self.kind, self.topic)
+            raise aborted(self.operation_id, self.kind, self.topic, self.last_error)
 
 
 def demand_ended(operation: OperationDocument, wait_seconds: float) -> OperationState:

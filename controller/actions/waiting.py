@@ -18,9 +18,6 @@ from controller.store import leases
 from controller.store.journal import operations
 from controller.store.journal.request_keys import Intent
 
-WORKER_GRACE_SECONDS = 2.0
-"""A worker that is up gets this long to take an operation before its caller runs it."""
-
 
 def worker_is_up(app: Application) -> bool:
     """Whether any worker holds a live lease."""
@@ -36,7 +33,7 @@ def see_through(app: Application, intent: Intent, timeout_seconds: float = 60.0)
 def demand_done(operation: Operation) -> Operation:
     """The operation, which has ended. Raises Terminal if it was aborted."""
     if operation.state is OperationState.ABORTED:
-        raise aborted(operation.operation_id, operation.kind, operation.topic_name)
+        raise aborted(operation.operation_id, operation.kind, operation.topic_name, operation.last_error)
     return operation
 
 

@@ -7,7 +7,6 @@ remembered: see `domain.load_memory`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 
 import numpy as np
@@ -16,27 +15,19 @@ from controller.backtest.arrays import Floats, Mask, Wholes, any_along, is_nan
 from controller.backtest.averages import FollowedAverages, SteadyAverages, all_rates
 from controller.backtest.load_series import LoadSeries
 from controller.backtest.records import RecordArrays
+from controller.backtest.reports import Grain, Reports
 from controller.backtest.rule import Rule
 from controller.backtest.spread import Spread
 from controller.domain.errors import InvariantViolated
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
-from controller.domain.load import METRICS, LoadRecord, LoadStats
+from controller.domain.load import LoadRecord, LoadStats
 from controller.domain.load_memory import LoadMemory, Origin, origins_of
 from controller.domain.policy import AutoScalePolicy
 
 _FIRST_LOOK_AHEAD = 64
 _LONGEST_LOOK_AHEAD = 2048
 _WIDER = 1 + 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class Grain:
-    """Of what lengths time is made: steps of the series in a report and in the window it is about, reports in a tick."""
-
-    steps_per_report: int
-    steps_per_window: int
-    reports_per_tick: int
 
 
 class Observation:
@@ -48,20 +39,13 @@ class Observation:
 
     def __init__(self, series: LoadSeries, rule: Rule, grain: Grain, spread: Spread) -> None:
         policy = rule.policy
-        self.spread, self.start_ms, self.rule = spread, series.start_ms, rule
-        self.reports_per_tick = grain.reports_per_tick
-        self.report_ms = grain.steps_per_report * series.step_seconds * 1000
-        self.steps = np.arange(grain.steps_per_report - 1, series.steps, grain.steps_per_report)
-        self.measured = _window_means(series.rates, grain.steps_per_window)[self.steps]
-        self.known = ~any_along(is_nan(self.measured), 1)
-        self.split_rates = np.asarray(policy.thresholds.split.rates)
-        self.metrics = [m for m in range(len(METRICS)) if np.any(self.measured[self.known, m] > 0)] or [0]
+        self.spread, self.rule = spread, rule
+        self.reports = Reports(series, grain)
+        self.metrics = self.reports.metrics
         self.arrays = RecordArrays(
             policy.thresholds, policy.load_change_threshold, policy.strict_pulsar, self.metrics
         )
         self.by_crossings = _rests_on_sides(policy)
-        self.known_reports = np.flatnonzero(self.known)
-        self.resumptions = np.flatnonzero(self.known & ~np.concatenate([[True], self.known[:-1]]))
         self.looks_ahead = self.is_lazy = False
         self.heard_at = -1
         self.shown: dict[int, LoadRecord] = {}
@@ -72,10 +56,14 @@ class Observation:
         self.followed: FollowedAverages | None = None
         if minutes and spread.is_steady:
             self.averages = SteadyAverages(
-                minutes, self.report_ms, self.measured, self.split_rates, self.metrics
+                minutes,
+                self.reports.milliseconds,
+                self.reports.measured,
+                np.asarray(policy.thresholds.split.rates),
+                self.metrics,
             )
         elif minutes:
-            self.followed = FollowedAverages(minutes, self.report_ms, self.metrics)
+            self.followed = FollowedAverages(minutes, self.reports.milliseconds, self.metrics)
         self.memory, self.origins = LoadMemory(rule.memory_ticks), dict[int, Origin]()
         self.sketched: dict[int, tuple[float, ...]] = {}
         self.ids: tuple[int, ...] = ()
@@ -95,16 +83,13 @@ class Observation:
         """
         self.looks_ahead = True
         self.by_crossings = self.by_crossings and not has_consumers
-        self.is_lazy = self.by_crossings and self.reports_per_tick == 1
-
-    def _last_report(self, tick: int) -> int:
-        return (tick + 1) * self.reports_per_tick - 1
+        self.is_lazy = self.by_crossings and self.reports.per_tick == 1
 
     def advance(self, tick: int) -> None:
         """Takes in the reports up to the end of this tick."""
-        rows = slice(self.upto + 1, self._last_report(tick) + 1)
+        rows = slice(self.upto + 1, self.reports.last_of(tick) + 1)
         self.upto = rows.stop - 1
-        reports = np.flatnonzero(self.known[rows]) + rows.start
+        reports = np.flatnonzero(self.reports.known[rows]) + rows.start
         if not len(reports):
             return
         if self.averages is not None:
@@ -116,9 +101,9 @@ class Observation:
         if self.followed is not None:
             self.followed.observe(rates)
             return
-        self.arrays.observe(rates, self.start_ms + (reports + 1) * self.report_ms)
+        self.arrays.observe(rates, self.reports.instants(reports))
         if self.rule.memory_ticks:
-            ends = (reports + 1) % self.reports_per_tick == 0
+            ends = (reports + 1) % self.reports.per_tick == 0
             self._remember(reports[ends], [one[ends] for one in rates])
 
     def _advance_by_sides(self, report: Wholes) -> None:
@@ -127,16 +112,18 @@ class Observation:
         """
         last = int(report[0])
         rates = [one[0] for one in self._rates(report)]
-        places = self.arrays.observe_sides(rates, self.start_ms + (last + 1) * self.report_ms)
+        places = self.arrays.observe_sides(rates, self.reports.instant(last))
         self.settled[places] = last
         self._show(places)
 
     def _rates(self, reports: Wholes) -> list[Floats]:
         """`[metric][report, segment]`."""
         shares = (
-            self.share if self.share is not None else self.spread.shares(self.ranges, self.steps[reports])
+            self.share
+            if self.share is not None
+            else self.spread.shares(self.ranges, self.reports.steps[reports])
         )
-        return [self.measured[reports, metric, None] * shares for metric in self.metrics]
+        return [self.reports.measured[reports, metric, None] * shares for metric in self.metrics]
 
     def _remember(self, reports: Wholes, rates: Sequence[Floats]) -> None:
         for row, report in enumerate(reports.tolist()):
@@ -146,7 +133,7 @@ class Observation:
                 for segment_id, *own in zip(self.ids, *values, strict=True)
             }
             self.memory.remember(
-                self.start_ms + (report + 1) * self.report_ms,
+                self.reports.instant(report),
                 measured,
                 self.rule.policy.load_memory_seconds,
                 self.origins,
@@ -158,7 +145,7 @@ class Observation:
         active = layout.active
         self.ids = tuple(segment.segment_id for segment in active)
         self.ranges = tuple(segment.hash_range for segment in active)
-        self.upto = self._last_report(tick)
+        self.upto = self.reports.last_of(tick)
         self.share = self.spread.shares(self.ranges, slice(None)) if self.spread.is_steady else None
         staying = [(new, places[i]) for new, i in enumerate(self.ids) if i in places]
         new, old = ([pair[side] for pair in staying] for side in (0, 1))
@@ -200,11 +187,11 @@ class Observation:
     def settle(self) -> None:
         """Brings the records up to date with what `advance` has put off."""
         first = int(self.settled.min()) + 1
-        reports = np.flatnonzero(self.known[first : self.upto + 1]) + first
+        reports = np.flatnonzero(self.reports.known[first : self.upto + 1]) + first
         if not len(reports):
             return
         done = np.searchsorted(reports, self.settled, side="right") - 1
-        instants = self.start_ms + (reports + 1) * self.report_ms
+        instants = self.reports.instants(reports)
         self._show(np.flatnonzero(self.arrays.write_all(self._rates(reports), instants, done)))
         self.settled[:] = self.upto
 
@@ -212,16 +199,11 @@ class Observation:
         """The instant of the last observation; where looks are skipped and this report was observed, of the last one
         before the next gap.
         """
-        now = self._last_report(tick)
-        stop = self._next_resumption(now) if self.looks_ahead and self.known[now] else now + 1
-        place = int(np.searchsorted(self.known_reports, stop))
-        last = int(self.known_reports[place - 1]) if place else -1
-        return self.start_ms + (last + 1) * self.report_ms
-
-    def _next_resumption(self, report: int) -> int:
-        """The first report after this one that ends a gap; one past the last where there is none."""
-        place = int(np.searchsorted(self.resumptions, report, side="right"))
-        return int(self.resumptions[place]) if place < len(self.resumptions) else len(self.known)
+        now = self.reports.last_of(tick)
+        stop = self.reports.next_resumption(now) if self.looks_ahead and self.reports.known[now] else now + 1
+        place = int(np.searchsorted(self.reports.known_reports, stop))
+        last = int(self.reports.known_reports[place - 1]) if place else -1
+        return self.reports.instant(last)
 
     def recent_loads(self) -> Mapping[int, tuple[LoadStats, ...]]:
         """The last ticks of each segment, the newest last, or its averages; empty where the rule reads none."""
@@ -236,23 +218,13 @@ class Observation:
             return self.followed.shown(self.ids)
         return self.memory.recent_loads(self.ids)
 
-    def at_ticks(self, ticks: int) -> tuple[Floats, Floats]:
-        """The topic's load at the end of each tick: in capacities, and in merge thresholds."""
-        last = np.arange(ticks) * self.reports_per_tick + self.reports_per_tick - 1
-        merge_rates = np.asarray(self.rule.policy.thresholds.merge.rates)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            warmth = self.measured[last] / merge_rates
-        never_cold = np.inf if np.any(merge_rates <= 0) else 0.0
-        load: Floats = (self.measured[last] / self.split_rates).max(axis=1)
-        return load, warmth.max(axis=1) + never_cold
-
     def sketches(self, tick: int) -> Mapping[int, tuple[float, ...]]:
         """Where each segment's load lies; none where keys are spread evenly, since nobody counts that."""
         if self.spread.below is None:
             return {}
         if not self.spread.is_steady:
             self.sketched.clear()
-        step = int(self.steps[self._last_report(tick)])
+        step = int(self.reports.steps[self.reports.last_of(tick)])
         before = self.sketched
         self.sketched = {
             segment_id: before.get(segment_id) or self.spread.sketch(hash_range, step)
@@ -266,9 +238,9 @@ class Observation:
 
     def next_news(self, tick: int, limit: int) -> int:
         """The first tick after `tick`, before `limit`, that brings the rule something new; else `limit`."""
-        first, length = self._last_report(tick) + 1, _FIRST_LOOK_AHEAD
-        resumption = self._next_resumption(first - 1)
-        stop = min(limit * self.reports_per_tick, resumption, len(self.known))
+        first, length = self.reports.last_of(tick) + 1, _FIRST_LOOK_AHEAD
+        resumption = self.reports.next_resumption(first - 1)
+        stop = min(limit * self.reports.per_tick, resumption, len(self.reports.known))
         room = None
         sides = self._sides(np.array([first - 1])) if self.averages is not None else None
         if (
@@ -285,17 +257,17 @@ class Observation:
                 if len(some):
                     found = self._news(self._rates(some)) if sides is None else self._turns(some, sides)
                     if found.any():
-                        return int(some[found.argmax()]) // self.reports_per_tick
+                        return int(some[found.argmax()]) // self.reports.per_tick
             first, length = end, min(2 * length, _LONGEST_LOOK_AHEAD)
-        return min(limit, resumption // self.reports_per_tick)
+        return min(limit, resumption // self.reports.per_tick)
 
     def _candidates(self, first: int, end: int, room: Sequence[tuple[float, float]] | None) -> Wholes:
         """Observed reports; where `room` for the topic's rates is given, those only that are near its edges or beyond."""
-        chosen = self.known[first:end]
+        chosen = self.reports.known[first:end]
         if room is not None:
             beyond = np.zeros(end - first, dtype=np.bool_)
             for metric, (least, most) in zip(self.metrics, room, strict=True):
-                rates = self.measured[first:end, metric]
+                rates = self.reports.measured[first:end, metric]
                 beyond |= (rates <= least * _WIDER) | (rates >= most / _WIDER)
             chosen = chosen & beyond
         return np.flatnonzero(chosen) + first
@@ -324,9 +296,13 @@ class Observation:
 
     def loads_of(self, ranges: Sequence[HashRange], tick: int) -> tuple[float, ...]:
         """The load on each range at this tick, in capacities."""
-        report = self._last_report(tick)
-        total = float(np.nan_to_num(self.measured[report] / self.split_rates).max())
-        shares = self.spread.shares(ranges, self.steps[report : report + 1])[0]
+        report = self.reports.last_of(tick)
+        total = float(
+            np.nan_to_num(
+                self.reports.measured[report] / np.asarray(self.rule.policy.thresholds.split.rates)
+            ).max()
+        )
+        shares = self.spread.shares(ranges, self.reports.steps[report : report + 1])[0]
         return tuple((total * shares).tolist())
 
 
@@ -336,16 +312,3 @@ def _rests_on_sides(policy: AutoScalePolicy) -> bool:
     """
     pairs = zip(policy.thresholds.merge.rates, policy.thresholds.split.rates, strict=True)
     return not policy.strict_pulsar and all(2 * merge <= split for merge, split in pairs)
-
-
-def _window_means(rates: Floats, window: int) -> Floats:
-    """For each step, the mean over the window that ends with it, of what is known; NaN where nothing is."""
-    if window == 1:
-        return rates
-    known = ~is_nan(rates)
-    sums = np.cumsum(np.concatenate([np.zeros((1, rates.shape[1])), np.where(known, rates, 0.0)]), axis=0)
-    counts = np.cumsum(np.concatenate([np.zeros((1, rates.shape[1])), known]), axis=0)
-    begins = np.maximum(np.arange(len(rates)) + 1 - window, 0)
-    with np.errstate(invalid="ignore"):
-        means: Floats = np.maximum(sums[1:] - sums[begins], 0.0) / (counts[1:] - counts[begins])
-    return means

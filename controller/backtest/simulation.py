@@ -18,7 +18,8 @@ import numpy as np
 
 from controller.backtest.arrays import Floats, Wholes
 from controller.backtest.load_series import LoadSeries
-from controller.backtest.observation import Grain, Observation
+from controller.backtest.observation import Observation
+from controller.backtest.reports import Grain
 from controller.backtest.rule import Rule
 from controller.backtest.spread import Spread
 from controller.domain.decision import Evaluation
@@ -395,7 +396,7 @@ class _Run:
             excess,
             overloaded,
             tuple(told.acts),
-            *self.observation.at_ticks(self.ticks),
+            *self.observation.reports.at_ticks(self.ticks, self.rule.policy.thresholds),
             tuple(told.verdicts),
             tuple(s for s in told.stretches if s.begins < steps),
             told.looks,

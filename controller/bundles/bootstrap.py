@@ -19,6 +19,7 @@ from controller.bundles.domain.balancing.settings import BalanceSettings, valida
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import SplitPlan
 from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
+from controller.bundles.domain.splitting.algorithms.registry import SPLIT_ALGORITHMS
 from controller.bundles.services.manual_acts import ManualSplit, check_manual_unload, plan_manual_split
 from controller.clock import SystemClock
 from controller.dataplane.pulsar.admin import bearer_session
@@ -126,7 +127,8 @@ class Bundles:
 
     def plan_split(self, asked: ManualSplit) -> SplitPlan | CutRefusal:
         """Where a split by hand would cut."""
-        allowed = self.settings.bundle_split_algorithms
+        named = self.settings.bundle_split_algorithms
+        allowed = list(SPLIT_ALGORITHMS) if "all" in named else named
         return plan_manual_split(self.store, self.reader, asked, allowed=allowed)
 
     def check_unload(self, bundle: str, destination: str | None) -> tuple[NamespaceBundle, str | None]:

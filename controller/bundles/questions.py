@@ -98,6 +98,7 @@ LIST_PROPOSALS = Question(
     descending=True,
     table=(
         "proposal_id",
+        "approval_id",
         "cycle_id",
         "made",
         "kind",

@@ -17,6 +17,7 @@ from functools import partial
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
+from controller.client.arguments import checks_arguments
 from controller.client.checkpoint import Checkpoint
 from controller.client.checkpoint_consumer import CheckpointBatch, CheckpointConsumer
 from controller.client.checkpoint_group import CheckpointGroupConsumer
@@ -51,6 +52,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+@checks_arguments
 class AsyncClient(OneProcess, Generic[Client]):
     """One client and the thread that it lives in, from the beginning of `async with` to its end. For one event loop."""
 
@@ -111,17 +113,14 @@ class AsyncClient(OneProcess, Generic[Client]):
         return await asyncio.wrap_future(self._thread.submit(act))
 
 
+@checks_arguments
 class AsyncProducer(AsyncClient[Producer]):
-    """`Producer`, awaited. It flushes at the end of `async with`, unless that ends with an error."""
+    """`Producer`, awaited. `close`, and so the end of `async with`, stores what is pending, unless the block ends with an error."""
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            if kind is None:
-                await self.flush()
-        finally:
-            await self.close()
+        await self._await_end(lambda producer: producer.close(flush=kind is None))
 
     async def send(self, payload: bytes, key: str | bytes | None = None) -> None:
         """See `Producer.send`. Tasks that send at once are taken in the order of their calls."""
@@ -132,6 +131,7 @@ class AsyncProducer(AsyncClient[Producer]):
         await self.call(lambda producer: producer.flush())
 
 
+@checks_arguments
 class AsyncConsumer(AsyncClient[Consumer], Generic[Consumer, Item]):
     """What the consumers share. Several tasks may receive at once; each item goes to one of them."""
 
@@ -194,6 +194,7 @@ class AsyncConsumer(AsyncClient[Consumer], Generic[Consumer, Item]):
         raise NotImplementedError
 
 
+@checks_arguments
 class AsyncStreamConsumer(AsyncConsumer[StreamConsumer, Batch]):
     """`StreamConsumer`, awaited. Go on receiving: that is how a consumer takes part."""
 
@@ -212,6 +213,7 @@ class AsyncStreamConsumer(AsyncConsumer[StreamConsumer, Batch]):
         return consumer.owns(item)
 
 
+@checks_arguments
 class AsyncQueueConsumer(AsyncConsumer[QueueConsumer, QueuedMessage]):
     """`QueueConsumer`, awaited. Tasks may share it, and settle their messages when they have done."""
 
@@ -259,6 +261,7 @@ class Placed(Receiving, Protocol):
 PlacedConsumer = TypeVar("PlacedConsumer", bound=Placed)
 
 
+@checks_arguments
 class AsyncPlacedConsumer(AsyncConsumer[PlacedConsumer, CheckpointBatch], Generic[PlacedConsumer]):
     """What the two below share; for one task, since a checkpoint is a place behind all that was given out."""
 
@@ -274,6 +277,7 @@ class AsyncPlacedConsumer(AsyncConsumer[PlacedConsumer, CheckpointBatch], Generi
         return consumer.receive(seconds)
 
 
+@checks_arguments
 class AsyncCheckpointGroupConsumer(AsyncPlacedConsumer[CheckpointGroupConsumer]):
     """`CheckpointGroupConsumer`, awaited. `kept_values` and `on_wanted` are called in the client's thread."""
 
@@ -285,6 +289,7 @@ class AsyncCheckpointGroupConsumer(AsyncPlacedConsumer[CheckpointGroupConsumer])
         return consumer.holds(item)
 
 
+@checks_arguments
 class AsyncCheckpointConsumer(AsyncPlacedConsumer[CheckpointConsumer]):
     """`CheckpointConsumer`, awaited."""
 

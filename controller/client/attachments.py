@@ -24,6 +24,7 @@ from controller.client.opening import (
 )
 from controller.client.patience import Backoff
 from controller.client.reader_threads import ReaderThreads
+from controller.client.rounds import WAITS_FOR_RECEIVE
 from controller.client.session import Assignment, OwnedBucket
 from controller.client.suspects import SuspectReports
 from controller.clock import boot_seconds
@@ -38,8 +39,6 @@ from controller.domain.errors import (
     StoreUnavailable,
     Terminal,
 )
-
-SOMETHING_TO_READ = "has something to read"
 
 
 class Attachment(Opening[LogReader]):
@@ -97,7 +96,7 @@ class Attachment(Opening[LogReader]):
         if self.work is not None:
             return self.work
         if self.rung.is_set():
-            return SOMETHING_TO_READ
+            return WAITS_FOR_RECEIVE
         return "no data" if self.is_idle else "no data beyond what is in hand"
 
     def since(self, reason: str) -> float:
@@ -107,14 +106,14 @@ class Attachment(Opening[LogReader]):
         if known == kind:
             return began
         now = boot_seconds()
-        if kind != SOMETHING_TO_READ:  # which may be nothing, once it is read
+        if kind != WAITS_FOR_RECEIVE:  # which may be nothing, once it is read
             self._standing = kind, now
         return now
 
     def note_flow(self) -> None:
         """Something of it was read: whatever kept it back is over."""
         self.setback = None
-        self._standing = SOMETHING_TO_READ, boot_seconds()
+        self._standing = WAITS_FOR_RECEIVE, boot_seconds()
 
     def open(self, act: Callable[[], LogReader]) -> None:
         """See `Opening`."""

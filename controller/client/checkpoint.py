@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Self
 
+from controller.client.arguments import checked, checks_arguments
 from controller.dataplane.base import Position
 from controller.domain.errors import InvalidInput
 from controller.domain.shown import shown
@@ -26,6 +27,7 @@ MOST_DONE = 2**22
 """Segments that a checkpoint may say are done; a damaged one could name more than fit into memory."""
 
 
+@checks_arguments
 @dataclass(frozen=True)
 class Checkpoint:
     """A position in every segment of a topic. Immutable, safe to share between threads."""
@@ -87,6 +89,7 @@ class Checkpoint:
         return cls(topic_id, utf8(document["topic"], "topic").decode(), epoch, positions, done, generations)
 
 
+@checked
 def merged(kept: Iterable[Checkpoint]) -> Checkpoint:
     """Return the position of a group whose members have stored these checkpoints, one or more.
 

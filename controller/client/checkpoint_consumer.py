@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from controller.client.arguments import checks_arguments
 from controller.client.checkpoint import Checkpoint
 from controller.client.closing import ClosedByWith, CloseTime, close_and_say_goodbye
 from controller.client.patience import patiently
@@ -73,6 +74,7 @@ class SegmentStatus:
     """When that began, in ISO 8601, where another member has it or nobody."""
 
 
+@checks_arguments
 class CheckpointConsumer(OneProcess, ClosedByWith):
     """For one thread; `pause` and `resume` may come from any."""
 

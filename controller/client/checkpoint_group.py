@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from controller.client.arguments import checks_arguments
 from controller.client.checkpoint import Checkpoint, merged
 from controller.client.checkpoint_consumer import CheckpointBatch, SegmentStatus, instant_of
 from controller.client.closing import ClosedByWith, CloseTime, close_and_say_goodbye
@@ -77,6 +78,7 @@ class _Segment:
         return self.is_kept or not self.is_placed
 
 
+@checks_arguments
 class CheckpointGroupConsumer(OneProcess, ClosedByWith):
     """One member of the group; for one thread, which must go on calling `receive` to take part."""
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
+from controller.client.arguments import checked, checks_arguments
 from controller.dataplane.base import LogClient, LogMessage, LogReader, OutgoingMessage
 from controller.domain.deliveries import REDRIVE
 from controller.domain.errors import SegmentNotFound
@@ -100,6 +101,7 @@ class DeadLetterLog:
                 raise
 
 
+@checks_arguments
 class DeadLetterReader:
     """Reads a dead-letter log from its first message that nobody has acknowledged; `reading_dead_letters` makes it."""
 
@@ -126,6 +128,7 @@ class DeadLetterReader:
         self._reader.acknowledge(letter.message.position)
 
 
+@checked
 @contextmanager
 def reading_dead_letters(
     logs: LogClient, backing_topic: str, *, owner: str = "dead letters"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from controller.client.arguments import checks_arguments
 from controller.client.event_watch import EventWatch
 from controller.client.layout_source import TopicSnapshot
 from controller.client.servers import Servers, topic_path
@@ -14,6 +15,7 @@ from controller.domain.layout import SegmentLayout
 from controller.domain.segment import Segment, SegmentState
 
 
+@checks_arguments
 class HttpSource:
     """A `LayoutSource` on Cleave's workers."""
 

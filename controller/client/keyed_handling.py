@@ -94,7 +94,7 @@ class Handling:
         item.deliveries += 1
         self._observer.begun(batch, item.message)
         try:
-            self._handle(item.message)
+            self._handle(item.message._replace(deliveries=item.deliveries))
         except Exception as error:  # noqa: BLE001 - the application's
             self._observer.failed(batch, item.message)
             item.is_noted = True

@@ -33,6 +33,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import cast
 
+from controller.client.arguments import checks_arguments
 from controller.client.aside import AsideCalls
 from controller.client.attachments import Attachment
 from controller.client.closing import ClosedByWith, CloseTime
@@ -130,6 +131,7 @@ class _Lane:
             self.troubled_messages = 0
 
 
+@checks_arguments
 class KeyedWork(OneProcess, ClosedByWith):
     """For the consumer's thread, which goes on calling `turn` or `run`. Close it before the consumer."""
 

@@ -53,11 +53,6 @@ class LayoutWatch:
         """Have the next `refresh_if_changed` read, whether something was notified or not."""
         self._changed.set()
 
-    def wait_for_change(self, timeout_seconds: float) -> None:
-        """Block until something changed or the time is over. The next refresh reads in either case."""
-        self._changed.wait(timeout_seconds)
-        self._changed.set()
-
     def close(self) -> None:
         """Follow no more."""
         self._watch.close()

@@ -9,12 +9,14 @@ from typing import TypeVar
 
 import tenacity
 
+from controller.client.arguments import checked
 from controller.domain.errors import DataPlaneUnavailable, StoreUnavailable
 
 Result = TypeVar("Result")
 _FIRST_SECONDS, _LONGEST_SECONDS = 0.05, 2.0
 
 
+@checked
 def patiently(act: Callable[[], Result], *, seconds: float) -> Result:
     """The answer of `act`, tried again after DataPlaneUnavailable and StoreUnavailable; then the last of these.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from controller import client_metrics
 from controller.client.segment_readers import SegmentReader, SegmentReaders
 from controller.dataplane.base import LogClient, LogMessage, Position, PositionReader
 from controller.domain.errors import DataPlaneUnavailable, LogShortened
@@ -58,6 +59,7 @@ def read_on(
         one.succeed()
         readers.settled(one.segment_id)
         if found.messages:
+            client_metrics.CONSUMER_MESSAGES.labels("checkpoint").inc(len(found.messages))
             one.rung.set()
             one.setback = None
     return found

@@ -20,6 +20,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from controller.client.arguments import checks_arguments
 from controller.dataplane.base import Position
 from controller.domain.errors import AlreadyStored, Conflict, FencedOut, InvalidInput, StoreUnavailable
 
@@ -56,6 +57,7 @@ class Claim:
         return self.topic_id, self.subscription, self.segment_id, row
 
 
+@checks_arguments
 class PositionTable:
     """A table in the application's PostgreSQL that holds the position of each bucket beside the results.
 

@@ -18,13 +18,16 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
+from itertools import chain, islice
 from types import TracebackType
 from typing import Self
 
-from controller import telemetry
+from controller import client_metrics
+from controller.client.arguments import checks_arguments
 from controller.client.fenced_segments import FencedSegments
 from controller.client.key_counts import KeyCounts
 from controller.client.layout_source import LayoutSource, TakesSuspects, TopicSnapshot
@@ -45,6 +48,7 @@ from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_bytes, key_hash
 from controller.domain.names import demand_name
 from controller.domain.segment import Segment
+from controller.domain.whole_numbers import whole
 from controller.forks import OneProcess
 
 _log = logging.getLogger(__name__)
@@ -58,8 +62,12 @@ LOOK_SECONDS = 1.0
 """While a fence is waited out, the layout is read this often even if no notification came."""
 MOST_ROUTES = 65_536
 """Keys whose lane is remembered; beyond it they are reckoned anew."""
+MOST_OPENED_AHEAD = 1_000
+"""Messages in doubt that are looked at for what to open ahead."""
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.05, 2.0
 _new = tuple.__new__  # a third of what a NamedTuple's own costs
+_KEYS = (str, bytes, type(None))
+"""What a key may be."""
 _Waiting = tuple[bytes, bytes | None, int | None, Metadata | None]
 """An `OutgoingMessage` until it is sent. Thousands wait at a time, and the garbage collector goes through each that is of a class of
 its own again and again, which was a tenth of what sending costs; plain tuples it leaves alone.
@@ -151,6 +159,26 @@ class _Lane:
         return not self.waiting and self.in_doubt is None
 
 
+def _new_lane(snapshot: TopicSnapshot, segment: Segment, bucket: int, producer: str) -> _Lane:
+    bounds = bucket_ranges(segment.bucket_splits)[bucket] if segment.bucket_splits else None
+    return _Lane(segment.segment_id, snapshot.backing_topics[segment.segment_id], bounds, producer)
+
+
+def _refusal(payload: object, key: object) -> InvalidInput:
+    """Why this is not sent."""
+    if not isinstance(payload, bytes):
+        return InvalidInput(
+            f"Producer.send: payload must be bytes, not a value of type {type(payload).__name__}"
+        )
+    if not isinstance(key, _KEYS):
+        return InvalidInput(
+            f"Producer.send: key must be str, bytes or None, not a value of type {type(key).__name__}"
+        )
+    return InvalidInput(
+        f"a message of {len(payload)} bytes; send at most {MAX_MESSAGE_BYTES}, or a reference to where the rest is"
+    )
+
+
 class _DelayedSends:
     """A thread, from `start` to `close`, that sends what has waited for the delay."""
 
@@ -187,10 +215,13 @@ class _DelayedSends:
                 due = self._send_due()
 
 
+@checks_arguments
 class Producer(OneProcess):
-    """One producer of one topic. Leaving the `with` block flushes. For one thread; it has others of its own that send."""
+    """One producer of one topic. `close`, and so the end of a `with` block, stores what is pending; a block that ends with an error drops
+    it. For one thread; it has others of its own that send.
+    """
 
-    _guards_itself = frozenset({"send"})  # by `_is_closing`, which each message is asked for anyway
+    _guards_itself = frozenset({"send"})  # by `_takes_nothing`, which each message is asked for anyway
 
     def __init__(
         self,
@@ -216,6 +247,12 @@ class Producer(OneProcess):
         what the data plane has acknowledged: in threads of the producer's, one call after the other. It must not wait for this
         producer.
         """
+        for bound, name in (
+            (batch_messages, "batch_messages"),
+            (batch_bytes, "batch_bytes"),
+            (max_pending_messages, "max_pending_messages"),
+        ):
+            whole(bound, name, least=1)
         self._logs = logs
         self._eager = logs if isinstance(logs, EagerLogClient) else None
         # Batches are numbered from 1 in each process, so each needs a name that nobody used before.
@@ -224,8 +261,10 @@ class Producer(OneProcess):
         self._max_pending, self._send_timeout_seconds = max_pending_messages, send_timeout_seconds
         self._on_stored = on_stored
         self._lock = threading.RLock()
-        self._owned_lock = threading.Condition(self._lock)  # for asking who holds the lock
-        self._busy_threads: set[int] = set()  # those in `_work_until` and `_end`
+        self._busy_threads: set[int] = set()
+        """Threads in a call of the producer that may hold its lock or wait for its other threads."""
+        self._storing_threads: set[int] = set()
+        """Threads in a `send` or `flush` that waits until messages are stored."""
         self._delayed = (
             None if batch_delay_seconds is None else _DelayedSends(batch_delay_seconds, self._send_due)
         )
@@ -242,13 +281,17 @@ class Producer(OneProcess):
         self._fenced = FencedSegments(source.suspects(topic) if isinstance(source, TakesSuspects) else None)
         self._pending = 0
         self._progress = threading.Event()
+        self._takes_nothing = False
+        """`close` was called."""
         self._is_closing = False
+        """No batch is begun."""
         self._has_failed = False  # some lane has an error that the application is to be told of
         self._is_outdated = True
         """There may be a layout that is newer than what is routed by."""
         self._watch = LayoutWatch(source, topic, on_change=self._changed)
         self._snapshot: TopicSnapshot = self._watch.snapshot
         """What is routed by: the newest one, once nothing of the segments that are gone is in doubt any more."""
+        self._opened_ahead = self._snapshot
         for thread in (self._delayed, self._key_counts):
             if thread is not None:
                 thread.start()
@@ -259,11 +302,7 @@ class Producer(OneProcess):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            if kind is None:
-                self.flush()
-        finally:
-            self.close()
+        self.close(flush=kind is None)
 
     @property
     def pending(self) -> int:
@@ -274,30 +313,34 @@ class Producer(OneProcess):
         """Queue a message, and begin to send what makes a full batch. It waits only for room.
 
         Without a key the active segments take turns. It raises what stood in the way of earlier messages for longer than the timeout,
-        as `flush` does. An error leaves everything queued, this message included; only InvalidInput, for a key that
-        has no UTF-8 form or a message that is too long, leaves this message out. Raises Terminal once the producer is closed.
+        as `flush` does. An error leaves everything queued, this message included; only InvalidInput, for a payload or key of another type,
+        a key that has no UTF-8 form, or a message that is too long, leaves this message out. Raises Terminal once the producer is closed.
         """
-        if self._is_closing:
-            self._demand_maker()
-            self._end_unless_interrupted()
-            raise self._closed()
-        if len(payload) > MAX_MESSAGE_BYTES:
-            raise InvalidInput(
-                f"a message of {len(payload)} bytes; send at most {MAX_MESSAGE_BYTES}, or a reference to where the rest is"
-            )
-        with self._lock:
-            if self._unrouted or self._is_outdated:
-                self._unrouted.append((payload, None if key is None else key_bytes(key), None, metadata))
-                self._pending += 1
-                self._route_all()
-                self._start_lanes(self._lanes.values(), whole_batches=True)
-            else:
-                lane = self._put(payload, key, metadata)
-                self._pending += 1
-                if self._is_full(lane):
-                    self._start(lane)
-            if self._has_failed:
-                self._demand_sent()
+        is_bytes = isinstance(payload, bytes)
+        if not is_bytes or len(payload) > MAX_MESSAGE_BYTES or not isinstance(key, _KEYS):
+            raise _refusal(payload, key)
+        if self._takes_nothing:
+            self._refuse_to_send()
+        thread, busy_threads = threading.get_ident(), self._busy_threads
+        is_nested = thread in busy_threads  # as in `_busy`, which would cost each message a third more
+        busy_threads.add(thread)
+        try:
+            with self._lock:
+                if self._unrouted or self._is_outdated:
+                    self._unrouted.append((payload, None if key is None else key_bytes(key), None, metadata))
+                    self._pending += 1
+                    self._route_all()
+                    self._start_lanes(self._lanes.values(), whole_batches=True)
+                else:
+                    lane = self._put(payload, key, metadata)
+                    self._pending += 1
+                    if self._is_full(lane):
+                        self._start(lane)
+                if self._has_failed:
+                    self._demand_sent()
+        finally:
+            if not is_nested:
+                busy_threads.discard(thread)
         if self._is_closing:  # meanwhile
             self._end()
             self._demand_stored()
@@ -313,48 +356,79 @@ class Producer(OneProcess):
         segment was published, or a missing log was not created again, DataPlaneUnavailable, StoreUnavailable. Call it again to go on where it stopped.
         Raises Terminal when the producer was or is being closed with something pending, and says how much.
         """
-        with self._lock:
+        self._store_until(lambda: self._pending == 0)
+
+    def close(self, *, flush: bool = True) -> None:
+        """Store what is pending, as `flush` does, and end. Waits for the answers to what is under way, each for as long as a call may take.
+        For any thread, and safe to repeat. With `flush=False` what is pending is dropped.
+
+        Raises Terminal where something could not be stored: it says how much was dropped, and why. A `send` or `flush` that another
+        thread is in ends instead, and that call says how much was dropped. A signal's handler may call this: where it interrupts
+        one of those, that call closes the producer, since what is under way may wait for it.
+        """
+        stores = (
+            flush and not self._takes_nothing and not self._storing_threads and not self._is_interrupted()
+        )
+        self._takes_nothing = True
+        failure: CleaveError | None = None
+        try:
+            if stores and self._pending:
+                self._store_until(self._ends_if_stored)
+        except CleaveError as error:
+            if self._is_closing:  # by another thread
+                raise
+            failure = error
+        finally:
+            self._is_closing = True
+            self._end_unless_interrupted()
+        if failure is not None:
+            raise self._closed(failure) from failure
+
+    def _ends_if_stored(self) -> bool:
+        """End once nothing is pending. The lock is held, so a `send` in another thread comes before, and is stored, or
+        after, and is refused.
+        """
+        self._is_closing = self._pending == 0
+        return self._is_closing
+
+    def _store_until(self, is_done: Callable[[], bool]) -> None:
+        with self._busy(), self._lock:
             for lane in self._lanes.values():
                 if lane.error is None or isinstance(lane.error, DataPlaneUnavailable | StoreUnavailable):
                     lane.forget_failures()
-        self._work_until(lambda: self._pending == 0, sends_all=True)
-
-    def close(self) -> None:
-        """Stop following the layout; what is pending is dropped. Waits for the answers to what is under way, each for as long as a
-        call may take. For any thread, and safe to repeat.
-
-        A `send` or `flush` that is under way ends, and says how much was dropped. A signal's handler may call this: where it
-        interrupts one of those, that call closes the producer, since what is under way may wait for it.
-        """
-        self._is_closing = True
-        self._end_unless_interrupted()
+        self._work_until(is_done, sends_all=True)
 
     def _begin_in_child(self) -> None:
         super()._begin_in_child()
-        self._is_closing = True
+        self._takes_nothing = self._is_closing = True
 
     def _described(self) -> str:
         return f"Producer of {self._watch.snapshot.name}"
 
     def _end_unless_interrupted(self) -> None:
+        """End the producer's threads, unless this is a signal's handler that interrupts a call: then that call ends them."""
         if not self._is_interrupted():
             self._progress.set()
             self._end()
 
     def _is_interrupted(self) -> bool:
-        """Whether this thread is in the middle of a `send`, `flush` or `close`, and this is a signal's handler."""
-        if threading.get_ident() in self._busy_threads:
-            return True
+        return threading.get_ident() in self._busy_threads
+
+    @contextmanager
+    def _busy(self) -> Iterator[None]:
+        """Note that the calling thread is in the middle of a call. A handler's own calls leave the note of the call they interrupt."""
+        thread = threading.get_ident()
+        is_nested = thread in self._busy_threads
+        self._busy_threads.add(thread)
         try:
-            self._owned_lock.notify()  # to nobody: it is refused to whoever does not hold the lock
-        except RuntimeError:
-            return False
-        return True
+            yield
+        finally:
+            if not is_nested:
+                self._busy_threads.discard(thread)
 
     def _end(self) -> None:
         """Have all threads end. Nothing is begun any more."""
-        self._busy_threads.add(threading.get_ident())
-        try:
+        with self._busy():
             if self._key_counts is not None:
                 self._key_counts.close()
             if self._delayed is not None:
@@ -362,12 +436,20 @@ class Producer(OneProcess):
             self._sends.shutdown(wait=True)  # what was begun must be ended
             self._fenced.close()
             self._watch.close()
-        finally:
-            self._busy_threads.discard(threading.get_ident())
 
-    def _closed(self) -> Terminal:
+    def _refuse_to_send(self) -> None:
+        """Raise why nothing is taken; what is under way has ended then."""
+        self._demand_maker()
+        if self._is_closing:
+            self._end_unless_interrupted()
+        raise self._closed()
+
+    def _closed(self, why: CleaveError | None = None) -> Terminal:
+        what = f"the producer of {self._snapshot.name}"
+        if not self._is_closing:
+            return Terminal(f"{what} is being closed; make a new one")
         dropped = f" with {self._pending} message(s) that are not known to be stored" if self._pending else ""
-        return Terminal(f"the producer of {self._snapshot.name} was closed{dropped}; make a new one")
+        return Terminal(f"{what} was closed{dropped}{f' ({why})' if why else ''}; make a new one")
 
     def _demand_stored(self) -> None:
         """Raise if the closed producer has dropped something."""
@@ -376,11 +458,13 @@ class Producer(OneProcess):
 
     def _work_until(self, is_done: Callable[[], bool], *, sends_all: bool) -> None:
         """Route and send until it is done. With `sends_all` batches that are not full go out too; without, when nothing else does."""
-        self._busy_threads.add(threading.get_ident())
+        thread = threading.get_ident()
+        self._storing_threads.add(thread)
         try:
-            self._go_on_until(is_done, sends_all=sends_all)
+            with self._busy():
+                self._go_on_until(is_done, sends_all=sends_all)
         finally:
-            self._busy_threads.discard(threading.get_ident())
+            self._storing_threads.discard(thread)
             if self._is_closing:
                 self._end()
         if self._is_closing:
@@ -497,6 +581,7 @@ class Producer(OneProcess):
         gone = [place for place in self._lanes if place[0] not in active]
         in_doubt = [self._lanes[place] for place in gone if self._lanes[place].in_doubt is not None]
         if in_doubt:  # its log still knows whether it is stored
+            self._open_ahead(in_doubt)
             self._start_lanes(in_doubt)
             return False
         homeless = [message for place in gone for message in self._lanes.pop(place).waiting]
@@ -505,6 +590,26 @@ class Producer(OneProcess):
         self._routes.clear()
         self._snapshot = self._watch.snapshot
         return True
+
+    def _open_ahead(self, lanes: Sequence[_Lane]) -> None:
+        """Begin to open, once for each layout, what the messages in doubt go to if they are not stored: the answer to that takes
+        as long.
+        """
+        snapshot = self._watch.snapshot
+        if self._eager is None or self._opened_ahead is snapshot:
+            return
+        self._opened_ahead = snapshot
+        batches = [lane.in_doubt[1] for lane in lanes if lane.in_doubt is not None]
+        keys = {
+            message.key for message in islice(chain(*batches), MOST_OPENED_AHEAD) if message.key is not None
+        }
+        places = {}
+        for hashes in map(key_hash, keys):
+            segment = snapshot.layout.segment_for(hashes.segment_hash)
+            places[segment.segment_id, bucket_of(segment.bucket_splits, hashes.bucket_hash)] = segment
+        for (_, bucket), segment in places.items():
+            lane = _new_lane(snapshot, segment, bucket, self.producer_id)
+            self._eager.open_ahead(lane.backing_topic, producer=lane.producer, bucket=lane.bucket)
 
     def _put(self, payload: bytes, key: str | bytes | None, metadata: Metadata | None) -> _Lane:
         """Into its lane."""
@@ -547,9 +652,7 @@ class Producer(OneProcess):
         bucket = bucket_of(segment.bucket_splits, bucket_hash)
         lane = self._lanes.get((segment.segment_id, bucket))
         if lane is None:
-            bounds = bucket_ranges(segment.bucket_splits)[bucket] if segment.bucket_splits else None
-            backing_topic = self._snapshot.backing_topics[segment.segment_id]
-            lane = _Lane(segment.segment_id, backing_topic, bounds, self.producer_id)
+            lane = _new_lane(self._snapshot, segment, bucket, self.producer_id)
             self._lanes[segment.segment_id, bucket] = lane
         return lane
 
@@ -643,12 +746,13 @@ class Producer(OneProcess):
             # For all its buckets: a fenced log is not asked again.
             self._fenced.add(lane.segment_id, is_missing=False)
             lane.put_back(batch[stored:])
-            self._look_again()
+            if self._is_active(lane.segment_id):  # else the layout with its successors is known
+                self._look_again()
         else:
             self._fenced.note_stored(lane.segment_id)
         if stored:
-            telemetry.PRODUCER_BATCHES.inc()
-            telemetry.PRODUCER_MESSAGES.inc(stored)
+            client_metrics.PRODUCER_BATCHES.inc()
+            client_metrics.PRODUCER_MESSAGES.inc(stored)
             try:
                 self._on_stored(batch[:stored])
             except Exception as error:  # noqa: BLE001 - the application's own, and the next call raises it

@@ -17,11 +17,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
+from controller import client_metrics
+from controller.client.arguments import checks_arguments
 from controller.client.aside import AsideCalls
 from controller.client.closing import ClosedByWith, CloseTime, close_and_say_goodbye
 from controller.client.lag import BucketLag, lag_of, lag_path
 from controller.client.patience import patiently
-from controller.client.rounds import LOOK_SECONDS, Rounds
+from controller.client.rounds import LOOK_SECONDS, WAITS_FOR_RECEIVE, Rounds
 from controller.client.segment_lists import SegmentWatch
 from controller.client.segment_readers import SegmentReader, SegmentReaders
 from controller.client.servers import Servers
@@ -61,11 +63,6 @@ class _Share:
         """Messages handed out and not settled."""
         return len(self._in_hand)
 
-    @property
-    def has_waiting(self) -> bool:
-        """Whether there is something to hand out without asking."""
-        return bool(self._waiting)
-
     def holds(self, position: Position) -> bool:
         """Whether it is in hand, and nobody else's by now."""
         return not self.is_lost and position in self._in_hand and self._reader.is_current
@@ -92,6 +89,7 @@ class _Share:
                 return None
             message = self._waiting.popleft()
             self._in_hand.add(message.position)
+            client_metrics.CONSUMER_MESSAGES.labels("queue").inc()
             return message
 
     def acknowledge(self, positions: Sequence[Position], patience_seconds: float) -> bool:
@@ -103,6 +101,7 @@ class _Share:
                 self.is_lost = True
                 return False
             self._in_hand.difference_update(positions)
+            client_metrics.CONSUMER_ACKNOWLEDGED.labels("queue").inc(len(positions) - len(refused))
             return not refused
 
     def give_back(self, position: Position, delay_seconds: float, patience_seconds: float) -> None:
@@ -162,6 +161,7 @@ class QueueStatus:
     in_hand: int
 
 
+@checks_arguments
 class QueueConsumer(OneProcess, ClosedByWith):
     """`receive` and `receive_many` are for one thread; messages may be acknowledged and given back in any."""
 
@@ -406,7 +406,7 @@ class QueueConsumer(OneProcess, ClosedByWith):
         elif one is None or one.reader is None:
             reason = "being opened"
         else:
-            reason = "has something to read" if one.rung.is_set() else "no data that others do not have"
+            reason = WAITS_FOR_RECEIVE if one.rung.is_set() else "no data that others do not have"
         return QueueStatus(segment_id, reason, in_hand)
 
 

@@ -12,6 +12,8 @@ from controller.domain.errors import CleaveError, Retryable
 
 LOOK_SECONDS = 1.0
 """Logs are looked at this often even if nothing rang."""
+WAITS_FOR_RECEIVE = "waits for the next `receive`"
+"""Why nothing comes of what may have messages: whether it has any, only the next look tells."""
 Found = TypeVar("Found")
 
 

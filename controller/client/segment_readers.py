@@ -18,7 +18,7 @@ from controller.client.opening import (
 )
 from controller.client.patience import Backoff
 from controller.client.reader_threads import ReaderThreads
-from controller.client.rounds import LOOK_SECONDS
+from controller.client.rounds import LOOK_SECONDS, WAITS_FOR_RECEIVE
 from controller.client.suspects import SuspectReports
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, Terminal
 
@@ -146,7 +146,7 @@ class SegmentReaders(Generic[Reader]):
             return "being opened"
         if is_paused:
             return "paused"
-        return "has something to read" if one.rung.is_set() else "no data"
+        return WAITS_FOR_RECEIVE if one.rung.is_set() else "no data"
 
     def demand_reached(self) -> None:
         """Raises why a log was out of reach when it was last tried, or can never be read."""

@@ -17,6 +17,7 @@ from urllib.parse import quote, urljoin
 import httpx
 import httpx_sse
 
+from controller.client.arguments import checks_arguments
 from controller.domain import errors
 from controller.domain.bearer import bearer_token
 from controller.domain.errors import CleaveError, InvalidInput, Retryable, StoreUnavailable, Terminal
@@ -64,6 +65,7 @@ class EventFeed(OneProcess):
                 found.shutdown(socket.SHUT_RDWR)
 
 
+@checks_arguments
 class Servers(Renewed):
     """Safe to share between threads, and with forked processes: each has connections of its own. Connects at the first call."""
 

@@ -13,17 +13,20 @@ import logging
 import math
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from controller.client.attachments import SOMETHING_TO_READ, Attachment, Attachments, settle_each
+from controller import client_metrics
+from controller.client.arguments import checks_arguments
+from controller.client.attachments import Attachment, Attachments, settle_each
 from controller.client.closing import ClosedByWith, CloseTime, close_and_say_goodbye
 from controller.client.lag import BucketLag, lag_of
 from controller.client.patience import patiently
 from controller.client.position_table import Claim, PositionTable
-from controller.client.rounds import LOOK_SECONDS, Rounds
+from controller.client.rounds import LOOK_SECONDS, WAITS_FOR_RECEIVE, Rounds
 from controller.client.servers import Servers
 from controller.client.session import Session, Standing
 from controller.client.stand_in import StandIn
@@ -90,6 +93,7 @@ class BucketStatus:
     """Messages that are unread in them, where they can be counted."""
 
 
+@checks_arguments
 class StreamConsumer(OneProcess, ClosedByWith):
     """One consumer of one subscription; for one thread, which goes on calling `receive`."""
 
@@ -335,6 +339,9 @@ class StreamConsumer(OneProcess, ClosedByWith):
         except (LostRace, NotFound, FencedOut) as error:
             self._lose(held, error)
             return False
+        client_metrics.CONSUMER_ACKNOWLEDGED.labels("stream").inc(
+            _settled(batch, held.acknowledged, position)
+        )
         held.acknowledged = position if held.acknowledged is None else max(held.acknowledged, position)
         self._attachments.succeed(held)
         held.rung.set()  # it may be drained now
@@ -359,7 +366,7 @@ class StreamConsumer(OneProcess, ClosedByWith):
         for one in self._attachments.all:
             reason = self._reason(one)
             since = one.since(reason)
-            if reason != SOMETHING_TO_READ and now - since >= STANDING_SECONDS:
+            if reason != WAITS_FOR_RECEIVE and now - since >= STANDING_SECONDS:
                 found.append(Standing(one.owned, _one_line(reason), since))
         return found
 
@@ -423,6 +430,7 @@ class StreamConsumer(OneProcess, ClosedByWith):
             batch = self._read(held, reader)
             if batch is not None:
                 if self._is_ours(held):
+                    client_metrics.CONSUMER_MESSAGES.labels("stream").inc(len(batch.messages))
                     return batch
                 self._lose(held)  # the read took too long: somebody else may own it by now
         return None
@@ -553,6 +561,21 @@ def _elsewhere(row: Mapping[str, Any]) -> BucketStatus:
 def _one_line(reason: str) -> str:
     """As a leader takes it."""
     return " ".join(reason.split())[:MOST_OF_A_REASON]
+
+
+def _settled(batch: Batch, before: Position | None, upto: Position) -> int:
+    """How many messages of the batch an acknowledgement up to `upto` settles, after one up to `before`."""
+    if upto < batch.messages[-1].position:
+        found = bisect_right(batch.messages, upto, key=_position)
+    else:
+        found = len(batch.messages)
+    if before is None or before < batch.messages[0].position:
+        return found
+    return max(0, found - bisect_right(batch.messages, before, key=_position))
+
+
+def _position(message: LogMessage) -> Position:
+    return message.position
 
 
 def _beyond(stored: Position | None, found: Sequence[LogMessage]) -> Sequence[LogMessage]:

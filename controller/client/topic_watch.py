@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
+from controller.client.arguments import checks_arguments
 from controller.client.event_watch import EventWatch
 from controller.client.servers import Servers, path_part
 from controller.domain.errors import InvalidInput
@@ -28,6 +29,7 @@ class _Told(msgspec.Struct):
 _TOLD = msgspec.json.Decoder(_Told)
 
 
+@checks_arguments
 class TopicWatch(OneProcess):
     """Follows the topics of a namespace from construction to `close`. While no worker answers, `topics` stays as it was.
 

@@ -244,6 +244,14 @@ class TrimmingDataPlane(DataPlane, Protocol):
 
 
 @runtime_checkable
+class NamespacedDataPlane(DataPlane, Protocol):
+    """A data plane on which namespaces are made by others than Cleave."""
+
+    def demand_namespace(self, topic: str) -> None:
+        """Raise NotFound, with what to do, if the namespace of `topic` does not exist."""
+
+
+@runtime_checkable
 class LockableDataPlane(DataPlane, Protocol):
     """A data plane whose logs an application can keep locked, since it stores them in a database that the application logs in to."""
 
@@ -298,8 +306,8 @@ class LogMessage(NamedTuple):
     """A message as read. `published_at_ms` is the data plane's time and never falls within a log. Where producers stamp
     messages (`pulsar`) it is the time of their clocks, and may fall.
 
-    `deliveries` says how often a queue has given it out, this time included. A broker counts from its last start on, and counts
-    what was given back alone.
+    `deliveries` says how often a queue has given it out, or `KeyedWork` has begun it, this time included. On a broker only what was given back counts: a reader
+    counts its messages of a batch, for as long as it lives, and the broker counts others from the broker's last start on.
     """
 
     position: Position
@@ -500,3 +508,6 @@ class EagerLogClient(LogClient, Protocol):
 
         None where that cannot be done at once (nothing is open yet, an answer is missing): call `append`. Raises InvalidInput.
         """
+
+    def open_ahead(self, backing_topic: str, *, producer: str, bucket: HashRange | None = None) -> None:
+        """Begin to open what the first append needs. Does not wait; an error is left for that append to meet."""

@@ -1,32 +1,26 @@
 """A thread that listens to PostgreSQL notifications and calls back.
 
-A notification is a doorbell, never the truth: its receiver reads the tables. After every connection, the first one
-included, `on_gap` is called, since notifications may have been missed. A server that is frozen or that vanished sends
-nothing, so a listener that heard nothing for `SILENT_SECONDS` asks the server for an answer.
+A notification only says that the tables should be read. After every connection, the first one included, `on_gap` is called, since
+notifications may have been missed.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 from collections.abc import Callable, Sequence
 
-import psycopg2
-from psycopg2 import sql
 from sqlalchemy import URL
 
 from controller import telemetry
-from controller.descriptors import readable
 from controller.forks import OneProcess
 from controller.postgres.address import DatabaseAddress
-from controller.postgres.connection import ANSWER_SECONDS, SILENT_SECONDS, WatchedConnection, connect
-from controller.postgres.notification import Notification
+from controller.postgres.listener import Listener
 from controller.repeating import Repeating
 
 log = telemetry.get_logger(__name__)
 
 _RETRY_SECONDS = 0.5
+_WAIT_SECONDS = 3600.0
 
 
 class PostgresListener(OneProcess):
@@ -41,10 +35,8 @@ class PostgresListener(OneProcess):
         on_gap: Callable[[], None],
     ) -> None:
         """`on_notification` gets the id that a payload begins with. A notification without an id is ignored: any login may send it."""
-        self._address = DatabaseAddress.of(url)
-        self._channels = tuple(channels)
+        self._listener = Listener(url, channels)
         self._on_notification, self._on_gap = on_notification, on_gap
-        self._wake_read, self._wake_write = os.pipe()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="postgres-listener", daemon=True)
 
@@ -54,48 +46,29 @@ class PostgresListener(OneProcess):
 
     def close(self) -> None:
         """Stop listening and wait for the thread; safe to repeat."""
-        if self._closing.is_set():
-            return
         self._closing.set()
-        os.write(self._wake_write, b"x")
+        self._listener.interrupt()
         if self._thread.ident is not None:
             self._thread.join()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
+        self._listener.close()
 
     def _run(self) -> None:
         Repeating(
-            self._follow,
+            self._listen,
             self._closing,
             log,
             "notifications not heard",
+            retry_seconds=(0.0, _RETRY_SECONDS),
             longest_pause_seconds=_RETRY_SECONDS,
-            expected=(psycopg2.Error, OSError),
+            on_error=lambda _: self._listener.disconnect(),
             says_once=True,
         ).run()
 
-    def _follow(self) -> float:
-        """Listen on one connection until it is lost, or the listener is closed."""
-        with contextlib.closing(self._connect()) as listening:
-            self._on_gap()
-            self._listen(listening)
+    def _listen(self) -> float:
+        """Wait once. Return the seconds until the next wait."""
+        for one in self._listener.wait(_WAIT_SECONDS):
+            if one.is_resync:
+                self._on_gap()
+            elif one.first_id is not None:
+                self._on_notification(one.first_id)
         return 0.0
-
-    def _connect(self) -> WatchedConnection:
-        found = connect(self._address, application_name="cleave-listener", statement_seconds=ANSWER_SECONDS)
-        found.autocommit = True
-        with found.cursor() as cursor:
-            for channel in self._channels:
-                cursor.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
-        return found
-
-    def _listen(self, listening: WatchedConnection) -> None:
-        while not self._closing.is_set():
-            if not readable(listening.fileno(), self._wake_read, timeout_seconds=SILENT_SECONDS):
-                listening.demand_answer()
-            listening.poll()
-            arrived, listening.notifies = list(listening.notifies), []
-            for one in arrived:
-                first_id = Notification(one.channel, one.payload).first_id
-                if first_id is not None:
-                    self._on_notification(first_id)

@@ -1,26 +1,27 @@
-"""What other rules would have cost on the demo's day: `cleave backtest` over the load that was sent, taken as 24 hours.
+"""What each rule would have cost on the demo's day: `cleave backtest` over the load profile, taken as 24 hours.
 
-The day is written down as a trace, a line a moment, by its share of the day. Where it waited for something, the last moment
-counts. The demo runs the command as an operator would, and shows what it says.
+The trace holds the profile that the producers follow. The rates that the demo measures are no substitute: a second of the demo
+is 6 minutes of the day, so that what a busy machine sends a second late looks like an overload of minutes.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 
 from rich.table import Table
 
+from controller.demo.load_profile import LoadProfile
 from controller.demo.stack import Stack
-from controller.demo.story import DayRecord
 from controller.devstack.process import run_checked
 
 RULES = ("adaptive", "pip483")
+MINUTES = 1_440
 _MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -35,33 +36,23 @@ class RuleCost:
     reshapes: int
 
 
-def write_trace(seen: DayRecord, path: Path) -> float:
-    """The day as `timestamp,value` lines, messages a second over 24 hours; returns the mean, which is 0 for an empty day."""
-    rates: dict[int, float] = {}
-    for moment in seen.moments:
-        if 0 <= moment.share <= 1:
-            rates[round(moment.share * 1_440)] = moment.messages_per_second
-    if not rates:
-        return 0.0
-    first, last = rates[min(rates)], rates[max(rates)]
-    whole = {0: first} | rates | {1_440: last}
+def write_trace(profile: LoadProfile, path: Path) -> float:
+    """Write the profile as `timestamp,value` lines, one for each minute of 24 hours; return the mean rate in messages per second."""
+    rates = [profile.rate_at(minute / MINUTES) for minute in range(MINUTES + 1)]
     lines = (
         f"{_MIDNIGHT + timedelta(minutes=minute):%Y-%m-%d %H:%M:%S},{rate:.3f}\n"
-        for minute, rate in sorted(whole.items())
+        for minute, rate in enumerate(rates)
     )
     path.write_text("timestamp,value\n" + "".join(lines), encoding="utf-8")
-    minutes = sorted(whole)
-    area = sum((whole[a] + whole[b]) / 2 * (b - a) for a, b in pairwise(minutes))
-    return area / 1_440
+    return fmean(rates[:MINUTES])
 
 
-def compare(stack: Stack, seen: DayRecord, directory: Path) -> list[RuleCost]:
-    """The day under each rule; empty where nothing was sent. Raises DevstackFailed."""
+def compare(
+    stack: Stack, profile: LoadProfile, policy: Mapping[str, int | float | str], directory: Path
+) -> list[RuleCost]:
+    """Return the cost of the profile under each rule. Raises DevstackFailed."""
     trace = directory / "day.csv"
-    mean = write_trace(seen, trace)
-    if mean <= 0:
-        return []
-    mean_load = mean / float(seen.policy["split_msg_rate_in"])
+    mean_load = write_trace(profile, trace) / float(policy["split_msg_rate_in"])
     policies = [part for rule in RULES for part in ("--policy", rule)]
     answer = run_checked(
         [sys.executable, "-m", "controller.entrypoints.cli", "backtest", "--trace", trace, "--days", "1",
@@ -83,7 +74,7 @@ def compare(stack: Stack, seen: DayRecord, directory: Path) -> list[RuleCost]:
 
 def costs_table(costs: Sequence[RuleCost]) -> Table:
     """For the terminal."""
-    table = Table(title="the same day, taken as 24 hours, under each rule (cleave backtest)")
+    table = Table(title="The load profile, taken as 24 hours, under each rule (cleave backtest)")
     for column in ("rule", "cost ÷ best possible", "segment-hours", "overload, minutes", "reshapes"):
         table.add_column(column, justify="left" if column == "rule" else "right")
     for one in costs:

@@ -1,6 +1,6 @@
-"""How much traffic, when: a synthetic day with a burst, or a real trace, squeezed into the demo's minutes.
+"""How much traffic the demo sends, and when: a synthetic day, or a real trace, squeezed into the demo's minutes.
 
-A profile is a list of rates, one a step of equal length. Pure; `traffic` sends.
+A profile is a list of rates, one for each step of equal length. `traffic` sends the messages.
 """
 
 from __future__ import annotations
@@ -9,14 +9,32 @@ import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 
-from controller.domain.errors import InvalidInput
+from controller.domain.errors import InvalidInput, InvariantViolated
 
 STEPS = 240
-BASE_MESSAGES_PER_SECOND = 100.0
-BURST_FACTOR = 20.0
+FIRST_HOUR = 5
+"""The hour of the day at which the synthetic day begins: shortly before the morning's load arrives."""
+BURST_HOURS = (13.5, 16.0)
+BURST_MESSAGES_PER_SECOND = 2_000.0
+HOURLY_RATES: tuple[tuple[float, float], ...] = (
+    (5.0, 100.0),
+    (5.5, 300.0),
+    (6.0, 800.0),
+    (9.0, 1_150.0),
+    (12.0, 1_500.0),
+    (13.0, 1_000.0),
+    (17.0, 900.0),
+    (19.5, 600.0),
+    (22.0, 150.0),
+    (24.0, 60.0),
+    (28.0, 40.0),
+    (29.0, 60.0),
+)
+"""Hours since midnight, and messages per second; straight lines between them. The burst comes on top."""
 TRACE_PEAK_MESSAGES_PER_SECOND = 1_900.0
 """A trace is scaled so that its busiest stretch of `PEAK_STEPS` has this mean, which is too much for three segments."""
 PEAK_STEPS = 10
@@ -55,14 +73,21 @@ class LoadProfile:
 
 
 def synthetic_day() -> LoadProfile:
-    """Night, a burst of twenty times the base in the morning, then an evening that fades away."""
-    rates = []
-    for step in range(STEPS):
-        share = step / STEPS
-        day = BASE_MESSAGES_PER_SECOND * (0.6 + 0.4 * math.sin(2 * math.pi * (share - 0.1)))
-        in_burst = 0.12 <= share < 0.46
-        rates.append(BASE_MESSAGES_PER_SECOND * BURST_FACTOR if in_burst else day)
-    return LoadProfile("a synthetic day with a 20x burst", tuple(rates))
+    """Return 24 hours from `FIRST_HOUR` on: morning, a peak at noon, a burst in the afternoon, evening and night."""
+    return LoadProfile(
+        "a synthetic day with a burst",
+        tuple(_rate_at_hour(FIRST_HOUR + 24 * step / STEPS) for step in range(STEPS)),
+    )
+
+
+def _rate_at_hour(hour: float) -> float:
+    first, last = BURST_HOURS
+    if first <= hour < last:
+        return BURST_MESSAGES_PER_SECOND
+    for (begin, before), (end, after) in pairwise(HOURLY_RATES):
+        if begin <= hour < end:
+            return before + (after - before) * (hour - begin) / (end - begin)
+    raise InvariantViolated(f"hour {hour} lies outside of the synthetic day; add it to HOURLY_RATES")
 
 
 def from_trace(path: Path) -> LoadProfile:

@@ -15,6 +15,8 @@ from controller.client.history_check import OF_ORDER, Kind, Verdict
 from controller.demo.story import TOPIC, DayRecord
 from controller.entrypoints.output import rows_table
 
+LONGEST_WAIT_SECONDS = 10.0
+"""A consumer that waits longer for its first message fails the demo."""
 _COLOURS = ("#3b6fb6", "#d1743b", "#4d9a5b", "#a34d8f", "#b5a23a", "#4fa3a5", "#8b5a3c", "#6d6fb0")
 
 
@@ -25,6 +27,15 @@ def counts(verdict: Verdict) -> str:
         f"{verdict.counts[Kind.LOST]} lost, {sum(verdict.counts[kind] for kind in OF_ORDER)} out of key order, "
         f"{verdict.redelivered} delivered again"
     )
+
+
+def waits(seen: DayRecord) -> str:
+    """Return one line: how long each consumer that joined in the day's busy hours waited for its first message."""
+    texts = (
+        f"{name} {seconds:.1f} s" if seconds is not None else f"{name} got none"
+        for name, seconds in sorted(seen.waits.items())
+    )
+    return "waited for the first message: " + (", ".join(texts) or "nobody joined")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +49,13 @@ class Outcome:
 
 
 def judge(seen: DayRecord, verdict: Verdict) -> Outcome:
-    """What was not seen, and what the records say against it."""
+    """Return what was not seen, which consumers waited too long, and what the records say against the day."""
     problems = [f"did not see {name}" for name in seen.missing]
+    problems += [
+        f"{name} waited longer than {LONGEST_WAIT_SECONDS:g} s for its first message"
+        for name, seconds in sorted(seen.waits.items())
+        if seconds is None or seconds > LONGEST_WAIT_SECONDS
+    ]
     if not verdict.in_order_and_complete:
         problems.append("messages were lost or out of key order")
     return Outcome(tuple(problems))
@@ -91,7 +107,7 @@ def write_page(path: Path, seen: DayRecord, verdict: Verdict, profile_name: str)
     _draw_counts(figure, seen)
     _draw_ranges(figure, seen)
     _draw_decisions(figure, seen)
-    lines = (f"Verdict: {judge(seen, verdict)}", f"{profile_name}: {counts(verdict)}")
+    lines = (f"Verdict: {judge(seen, verdict)}", f"{profile_name}: {counts(verdict)}", waits(seen))
     figure.update_layout(
         height=1300,
         template="plotly_white",

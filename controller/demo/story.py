@@ -20,6 +20,7 @@ from controller.demo.load_profile import LoadProfile
 from controller.demo.planes import NAMESPACE
 from controller.demo.policy import policy_at
 from controller.demo.stack import Stack
+from controller.demo.traffic import wait_file
 from controller.devstack.process import ChildProcess, run_checked
 from controller.domain.decision import COLD
 from controller.store.postgres import inspection
@@ -35,10 +36,8 @@ CROWD_COMES_AT, CROWD_GOES_AT = 0.50, 0.60
 LOAD_REASONS = frozenset({"msgRateIn", "byteRateIn", "msgRateOut", "byteRateOut"})
 BY_LOAD, BY_CONSUMERS, MERGED = "a split by load", "a split by consumers", "a merge"
 OPERATIONS = "SELECT * FROM inspect.operations WHERE topic = :t ORDER BY operation_id"
-PATIENCE_SECONDS = 180.0
+PATIENCE_SECONDS = 300.0
 """The day waits so long, at most, for each of these; on a quiet machine it hardly waits."""
-FIRST_LOAD_SECONDS = 240.0
-"""So long, at most, it waits to begin: Spark's first query is slow, and the night is no time to miss the morning in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +66,8 @@ class DayRecord:
     decisions: list[dict[str, Any]] = field(default_factory=list)
     policy: dict[str, int | float | str] = field(default_factory=lambda: policy_at(1.0))
     """What the topic was scaled by."""
+    waits: dict[str, float | None] = field(default_factory=dict)
+    """Seconds that each consumer of the crowd waited for its first message; None: it got no message."""
 
     def count(self, reasons: Collection[str]) -> int:
         """Committed automatic operations for one of these reasons."""
@@ -127,7 +128,6 @@ class Story:
         """Run the day; `show` is told each moment. Returns when every consumer has read to the end."""
         self.records.mkdir(parents=True, exist_ok=True)
         self._prepare()
-        self._wait_for_load()
         self.seen.began_at = time.time()
         self.clock.tick(self.seen.has_seen)
         for _ in range(PRODUCERS):
@@ -144,6 +144,9 @@ class Story:
             for child in (*self._producers.values(), *self._consumers.values()):
                 child.stop()
         self._read_books()
+        for name in self.seen.waits:
+            path = wait_file(self.records, name)
+            self.seen.waits[name] = float(path.read_text(encoding="ascii")) if path.exists() else None
         return self.seen
 
     def _prepare(self) -> None:
@@ -153,17 +156,6 @@ class Story:
         self._cleave("subscriptions", "create", TOPIC, SUBSCRIPTION)
         self._come(1)
         self._say("policy: " + ", ".join(knobs))
-
-    def _wait_for_load(self) -> None:
-        """Wait for the first aggregation, so that the burst does not pass before anybody can see it."""
-        deadline = time.monotonic() + FIRST_LOAD_SECONDS
-        while time.monotonic() < deadline:
-            self._stack.watch_over()
-            if self._rows("SELECT run_id FROM inspect.load_runs LIMIT 1"):
-                self._say("the first aggregation is in; the day begins")
-                return
-            time.sleep(1.0)
-        self._say(f"no aggregation came within {FIRST_LOAD_SECONDS:g} s; the day begins without")
 
     def _cleave(self, *arguments: str) -> None:
         """Run the `cleave` command as an operator would."""
@@ -210,6 +202,7 @@ class Story:
         """The subscription gains consumers in the middle of the day and loses them again."""
         if CROWD_COMES_AT <= share < CROWD_GOES_AT and len(self._consumers) < CROWD:
             self._come(CROWD)
+            self.seen.waits = dict.fromkeys(name for name in self._consumers if name != "billing-0")
             self._say(f"{CROWD} consumers read {SUBSCRIPTION} now")
         elif share >= CROWD_GOES_AT and len(self._consumers) > 1:
             self._go(1)

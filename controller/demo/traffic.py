@@ -56,6 +56,11 @@ class _Stop:
         self.asked = True
 
 
+def wait_file(records: Path, name: str) -> Path:
+    """Return the file with the seconds that a consumer waited for its first message."""
+    return records / f"{name}.waited"
+
+
 def _identity(payload: bytes) -> tuple[str, str, int]:
     producer, key, number = payload.decode().split()
     return producer, key, int(number)
@@ -136,10 +141,13 @@ def consume(
             lambda: StreamConsumer(servers, logs, topic, subscription, name), seconds=JOINING_SECONDS
         ) as consumer,
     ):
+        joined, waited = time.monotonic(), wait_file(records, name)
         while not stop.asked:
             batch = consumer.receive(timeout_seconds=0.5)
             if batch is None:
                 continue
+            if not waited.exists():
+                waited.write_text(f"{time.monotonic() - joined:.3f}", encoding="ascii")
             messages = [_identity(message.payload) for message in batch.messages]
             attachment = readings.attachment(batch.segment_id, str(batch.bucket), batch.origin)
             history.handed_out(messages, attachment)

@@ -1,6 +1,7 @@
-"""Approvals: which acts wait for a person, and what is known of the answers.
+"""Approvals: the state machine of what waits for a person, which acts of a topic wait, and what is known of the answers.
 
-A policy marks acts: those that leave fewer segments (`approval_merges`), and those above a size
+An approval is about a subject: an operation of a topic, a proposal of the bundle balancer, or the promotion of a candidate. The states and
+their transitions are the same for all. A policy marks acts: those that leave fewer segments (`approval_merges`), and those above a size
 (`approval_min_segments`), but for those of the consumer lane. What is marked goes once somebody approved just that. The
 `ApprovalDesk` of one evaluation says so for each act that a profile wants; `evaluator` sets the segments of the others aside and
 asks the profile again. An approved act is wanted anew before it goes, so all limits are held against the topic as it is then.
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 
 from controller.domain.decision import (
     Decision,
@@ -24,6 +26,7 @@ from controller.domain.decision import (
     lane_of,
     sealed_by,
 )
+from controller.domain.errors import InvariantViolated
 from controller.domain.policy import AutoScalePolicy
 
 VALID_MS = 3_600_000
@@ -33,14 +36,58 @@ MOST_OPEN = 8
 """Acts of one topic that wait for a person at a time: what is beyond is asked when some are answered."""
 
 
+class Subject(StrEnum):
+    """What an approval is about."""
+
+    OPERATION = "operation"
+    BUNDLE_PROPOSAL = "bundle-proposal"
+    PROMOTION = "promotion"
+
+
 class ApprovalState(StrEnum):
-    """How a proposal stands. It begins as pending; what is rejected, expired or done stays so."""
+    """The state of an approval. It begins as pending."""
 
     PENDING = "pending"
-    APPROVED = "approved"  # may go, until it is done or an hour has passed
-    REJECTED = "rejected"  # not proposed again while it is held
-    EXPIRED = "expired"  # the layout moved on, or nobody wanted the act any more
-    DONE = "done"  # an operation carries it out
+    APPROVED = "approved"  # the action may be carried out
+    REJECTED = "rejected"
+    EXPIRED = "expired"  # the subject is gone, or an approved action was not carried out in time
+    DONE = "done"  # the approved action was carried out
+
+
+_S = ApprovalState
+MOVES: Mapping[ApprovalState, frozenset[ApprovalState]] = MappingProxyType(
+    {
+        _S.PENDING: frozenset({_S.APPROVED, _S.REJECTED, _S.EXPIRED}),
+        _S.APPROVED: frozenset({_S.DONE, _S.EXPIRED}),
+        _S.REJECTED: frozenset(),
+        _S.EXPIRED: frozenset(),
+        _S.DONE: frozenset(),
+    }
+)
+"""The states that follow each state."""
+ANSWERS = frozenset({_S.APPROVED, _S.REJECTED})
+"""The states that a person, or the default, gives."""
+
+
+def demand_move(before: ApprovalState, after: ApprovalState) -> None:
+    """Raise InvariantViolated for a transition that is none."""
+    if after not in MOVES[before]:
+        raise InvariantViolated(f"an approval that is {before} does not become {after}; read it again")
+
+
+def states_before(state: ApprovalState) -> list[str]:
+    """Return the states from which an approval may enter the state."""
+    return [earlier.value for earlier, later in MOVES.items() if state in later]
+
+
+def end_of_wait(state: ApprovalState, default_answer: str, *, has_subject: bool) -> tuple[ApprovalState, str]:
+    """Return the state, and the reason, of an approval whose time is over or whose subject is gone."""
+    if state is ApprovalState.APPROVED:
+        return ApprovalState.EXPIRED, "not wanted within an hour of that"
+    if not has_subject:
+        return ApprovalState.EXPIRED, "the layout moved on: the segments are no longer as they were proposed"
+    answer = ApprovalState.APPROVED if default_answer == "approve" else ApprovalState.REJECTED
+    return answer, "nobody answered in time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +135,14 @@ def parts_of(act: Decision) -> int:
             return len(act.at) + 1 if act.at else 2
         case Recut():
             return len(act.at) + 1
+
+
+def action_text(act: Decision) -> str:
+    """Return the act in a few words: `merge segments 3, 4 into 1`."""
+    sealed = sealed_by(act)
+    noun = "segment" if len(sealed) == 1 else "segments"
+    made = f"to {parts_of(act)} entry buckets" if isinstance(act, Rebucket) else f"into {parts_of(act)}"
+    return f"{kind_of(act)} {noun} {', '.join(map(str, sealed))} {made}"
 
 
 def size_of(act: Decision) -> int:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import mmh3
 
+from controller.domain.errors import InvalidInput
 from controller.domain.utf8 import utf8
 
 
@@ -33,5 +34,11 @@ def key_hash(key: str | bytes) -> KeyHash:
 
 
 def key_bytes(key: str | bytes) -> bytes:
-    """What is hashed and stored of a key. Raises InvalidInput for text with a lone surrogate, which ends mmh3's process."""
-    return utf8(key, "key") if isinstance(key, str) else key
+    """What is hashed and stored of a key. Raises InvalidInput for text with a lone surrogate, which ends mmh3's process, and for anything
+    but text and bytes.
+    """
+    if isinstance(key, str):
+        return utf8(key, "key")
+    if not isinstance(key, bytes):
+        raise InvalidInput(f"a key of type {type(key).__name__}; give text or bytes")
+    return key

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import re
 from typing import Final
+from urllib.parse import quote
 
 from controller.domain.errors import InvalidInput
+from controller.domain.pulsar_names import full_name
 from controller.domain.shown import shown
 
 LONGEST_NAME: Final = 500
@@ -143,10 +145,12 @@ def topic_name(text: str) -> str:
     """Return the full name of a topic, also where the text follows Pulsar's tools: `persistent://t/n/x`, `t/n/x`, or `x` in
     public/default.
     """
-    text = text.removeprefix("persistent://")
-    if "://" in text:
-        return text
-    return f"topic://{text}" if "/" in text else f"topic://public/default/{text}"
+    return full_name(text.removeprefix("persistent://"), "topic")
+
+
+def quoted(text: str) -> str:
+    """Return a name as one part of a path. Encodes dots too, since `..` means the directory above."""
+    return quote(text, safe="").replace(".", "%2E")
 
 
 def policy_level(text: str) -> str:

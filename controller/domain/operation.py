@@ -256,6 +256,8 @@ class Operation:
     subscription_version: int | None = None
     claim_term: int = 0
     attempts: int = 0
+    last_error: str | None = None
+    """Why the last attempt failed, or why the operation was given up."""
     deadline_at_ms: int = 0
     epoch: int | None = None
     token: str | None = None
@@ -358,6 +360,13 @@ def abortable_states(kind: OperationKind) -> frozenset[OperationState]:
     if kind in PATIENT:
         return frozenset()
     return ABORTABLE_SEEK if kind is OperationKind.SEEK else ABORTABLE
+
+
+def why_aborted(observed: Observed) -> str:
+    """Why an operation that the data plane has not refused is given up."""
+    if observed.abort_requested:
+        return observed.abort_reason or "its topic is being deleted"
+    return "its deadline passed before its segments were fenced"
 
 
 def _must_abort(operation: Operation, observed: Observed) -> bool:

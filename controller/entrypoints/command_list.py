@@ -101,7 +101,7 @@ _COMMANDS = {
     ),
     "approvals": (
         GENERATED,
-        "Acts that wait for a person, of topics whose policy says so: list, approve, reject.",
+        "What waits for a person: operations that a policy holds back, bundle proposals, promotions; list, approve, reject.",
     ),
     "backtests": ("backtest:app", "Backtests that were run: list, show, results."),
     "decisions": (

@@ -78,11 +78,11 @@ SHARDS: Final = (
     ("shard",),
 )
 APPROVALS: Final = {
-    "pending": ("cleave_approvals_pending", "Acts that wait for a person."),
+    "pending": ("cleave_approvals_pending", "Approvals that wait for a person."),
     "oldest_seconds": ("cleave_oldest_approval_seconds", "Age of the oldest of them."),
     "ending": (
         "cleave_approvals_ending",
-        "Of these, acts with less than a quarter of their time left; then the policy's default holds.",
+        "Of these, approvals with less than a quarter of their time left; then the default holds.",
     ),
 }
 RECENT: Final = {

@@ -12,18 +12,13 @@ from controller.domain.decision import Lane
 from controller.domain.hash_range import HashRange
 from controller.domain.situation import Situation
 from controller.questions.evaluations import stored_answer
+from controller.questions.question import read_view
 from controller.services.retrace import Decided, Retraced, SegmentLife, retrace, windows_of
 from controller.settings import Settings
-from controller.store.postgres import inspection
 
-_TOPIC = """
-    SELECT topic_id, created_at FROM inspect.topics WHERE topic_id = :topic_id"""
-_RUNS = """
-    SELECT window_end, applied_at FROM inspect.load_runs
-     WHERE applied_at BETWEEN :since AND CAST(:until AS timestamptz) + interval '1 day'"""
-_SEGMENTS = """
-    SELECT segment_id, range_start, range_end, parents, created_at, sealed_at FROM inspect.segments
-     WHERE topic_id = :topic_id"""
+_LIFE = "segment_id, range_start, range_end, parents, created_at, sealed_at"
+_OF_TOPIC = "topic_id = :topic_id"
+_APPLIED = "applied_at BETWEEN :since AND CAST(:until AS timestamptz) + interval '1 day'"
 _LEAST_BEFORE_MS = 3_600_000
 """So much of the history before the first decision is read at least: records and memories need a past."""
 
@@ -45,7 +40,7 @@ def retraced(tx: Connection, settings: Settings, rows: Sequence[Mapping[str, Any
         for row in rows
     ]
     topic_id = rows[-1]["topic_id"]
-    [topic] = inspection.rows(tx, _TOPIC, topic_id=topic_id)
+    [topic] = read_view(tx, "inspect.topics", _OF_TOPIC, columns="created_at", topic_id=topic_id)
     created_ms = to_ms(topic["created_at"])
     before_ms = max(
         _LEAST_BEFORE_MS, 2_000 * Situation.from_json(decisions[0].situation).policy.load_memory_seconds
@@ -53,7 +48,7 @@ def retraced(tx: Connection, settings: Settings, rows: Sequence[Mapping[str, Any
     from_ms = max(created_ms, decisions[0].decided_at - before_ms)
     to = decisions[-1].decided_at
     until = rows[-1]["decided_at"]
-    runs = inspection.rows(tx, _RUNS, since=to_datetime(from_ms), until=until)
+    runs = read_view(tx, "inspect.load_runs", _APPLIED, since=to_datetime(from_ms), until=until)
     applied = {to_ms(run["window_end"]): to_ms(run["applied_at"]) for run in runs}
     ends = [*applied, from_ms, to]
     windows = windows_of(
@@ -77,5 +72,5 @@ def _segments(tx: Connection, topic_id: int) -> dict[int, SegmentLife]:
             to_ms(row["created_at"]),
             None if row["sealed_at"] is None else to_ms(row["sealed_at"]),
         )
-        for row in inspection.rows(tx, _SEGMENTS, topic_id=topic_id)
+        for row in read_view(tx, "inspect.segments", _OF_TOPIC, columns=_LIFE, topic_id=topic_id)
     }

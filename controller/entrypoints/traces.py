@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.util.types import AttributeValue
 
-from controller.entrypoints.tasks.dag_runs import DagRun, dag_run, deciding_run
+from controller.entrypoints.dag_runs import DagRun, dag_run, deciding_run
 from controller.store.traced import Row, Traced
 
 SAMPLED = timedelta(seconds=60)

@@ -1,25 +1,37 @@
-"""Acts that wait for a person, or waited."""
+"""What waits for a person, or waited, whatever it is about."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
 from pydantic import Field
+from sqlalchemy import Connection
 
+from controller.domain.approvals import Subject
 from controller.domain.whole_numbers import MOST
-from controller.questions.question import Question, QuestionRequest, TopicFilter
+from controller.questions.question import Question, QuestionRequest, Row, TopicFilter
+from controller.store.postgres import inspection
+
+_WAITING = """
+    SELECT approval_id, subject, subject_id, level, topic, action, reason, proposed_at, proposed_by, expires_at, default_answer, decision_id, asked_in,
+           (SELECT count(*) FROM inspect.approvals o WHERE o.asked_in = a.asked_in AND o.approval_id < a.approval_id) AS question
+      FROM inspect.approvals a
+     WHERE state = 'pending' AND is_answerable AND (CAST(:topic_id AS bigint) IS NULL OR topic_id = :topic_id)
+     ORDER BY expires_at, approval_id LIMIT :limit
+"""
 
 
 class ListApprovals(TopicFilter):
-    """List acts that wait for a person, newest first. Without an answer, `default_answer` holds at `expires_at`."""
+    """List what waits for a person, newest first. Without an answer, `default_answer` holds at `expires_at`."""
 
+    subject: Subject | None = Field(None, description="Only approvals about such a subject.")
     state: Literal["pending", "approved", "rejected", "expired", "done", "any"] = Field(
-        "pending", description="Only acts in this state; any: all acts."
+        "pending", description="Only approvals in this state; any: all approvals."
     )
 
 
 class ShowApproval(QuestionRequest):
-    """Show an act that waits for a person, or waited."""
+    """Show what waits for a person, or waited."""
 
     approval_id: Annotated[int, Field(ge=0, le=MOST, description="Id of the approval.", examples=[17])]
 
@@ -30,12 +42,16 @@ LIST_APPROVALS = Question(
     "inspect.approvals",
     ListApprovals,
     {"approval_id": int},
-    {"topic": "topic_id = :topic_id", "state": "state = :state OR :state = 'any'"},
+    {
+        "topic": "topic_id = :topic_id",
+        "subject": "subject = :subject",
+        "state": "state = :state OR :state = 'any'",
+    },
     descending=True,
     table=(
         "approval_id",
-        "topic",
-        "act",
+        "level",
+        "action",
         "reason",
         "state",
         "proposed_at",
@@ -54,4 +70,13 @@ SHOW_APPROVAL = Question(
     one_row=True,
     missing="approval {approval_id} does not exist; `cleave approvals list --state any` lists them",
 )
+
+
+def read_waiting(tx: Connection, topic_id: int | None = None, *, limit: int) -> list[Row]:
+    """Return the approvals that somebody may answer now, of one topic or of all, the first to expire first. `question` is the map index of
+    the approval in the run of Airflow that asks.
+    """
+    return inspection.rows(tx, _WAITING, topic_id=topic_id, limit=limit)
+
+
 QUESTIONS = (LIST_APPROVALS, SHOW_APPROVAL)

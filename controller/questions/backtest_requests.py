@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 from controller.actions.fields import parse_knobs
 from controller.domain.errors import InvalidInput, Unsupported
 from controller.domain.shown import shown
+from controller.questions.question import Row, read_statement
 from controller.questions.spans import span
 from controller.services.policy_backtest import Loads
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from controller.backtest.score import Prices
     from spark_jobs.policy_backtest import Candidate, Question
 
@@ -26,6 +29,15 @@ MOST_SEEDS = 1_000
 _DEFAULT_SPAN = timedelta(days=7)
 _KNOB = r"[^\s,;:=]+\s*=\s*[^\s,;]+"
 _KNOBS = rf"(?:\s*:\s*{_KNOB}(?:\s*,\s*{_KNOB})*)?"
+
+
+_RECORDED = """
+    SELECT count(DISTINCT h.topic_id) AS topics, count(DISTINCT (h.topic_id, h.segment_id)) AS segments, count(*) AS records,
+           min(h.recorded_at) AS since, max(h.recorded_at) AS until
+      FROM inspect.load_history h
+     WHERE h.recorded_at BETWEEN :since AND :until AND (CAST(:topics AS text[]) IS NULL OR h.topic = ANY (:topics))
+       AND (CAST(:namespace AS text) IS NULL OR starts_with(h.topic, 'topic://' || :namespace || '/'))
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +169,12 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return number if 0 <= number <= 1e9 else None
+
+
+def recorded_load(tx: Connection, loads: Loads) -> Row:
+    """Count the topics, segments and records of these loads that PostgreSQL keeps."""
+    topics = list(loads.topics) if loads.topics else None
+    [counts] = read_statement(
+        tx, _RECORDED, since=loads.since, until=loads.until, topics=topics, namespace=loads.namespace
+    )
+    return counts

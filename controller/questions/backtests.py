@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import Connection
 
 from controller.actions import backtest_rows
 from controller.actions.action import Action, report
@@ -22,20 +23,21 @@ from controller.domain.policy import PolicyLevel as Level
 from controller.domain.whole_numbers import MOST
 from controller.questions import backtest_requests
 from controller.questions.backtest_requests import AskedBacktest
-from controller.questions.question import Question, QuestionRequest
+from controller.questions.question import (
+    ASKED_BY_RUN,
+    DagRun,
+    Question,
+    QuestionRequest,
+    read_answers,
+    read_view,
+)
 from controller.services import policy_admin
 from controller.services.policy_backtest import HERE, BacktestAnswer, Loads
 from controller.store.backtests import BacktestResult
-from controller.store.postgres import inspection
 from controller.store.postgres.snapshots import snapshot
 
 ANSWER_SECONDS = 240.0
 """How long a server may take to answer; the server keeps a request for longer."""
-_RUN = "SELECT * FROM inspect.backtest_runs WHERE run_id = :run_id"
-_RESULTS = """
-    SELECT load, policy, seed, topic_id, cost, least_cost, figures FROM inspect.backtest_results
-     WHERE run_id = :run_id ORDER BY load, policy, seed
-"""
 RunId = Annotated[int, Field(ge=0, le=MOST, description="Id of the backtest.", examples=[5])]
 
 
@@ -157,6 +159,8 @@ class BacktestResponse(Response):
 class ListBacktests(QuestionRequest):
     """List backtests, newest first."""
 
+    run: DagRun = None
+
 
 class ShowBacktest(QuestionRequest):
     """Show a backtest, and the cost of each policy over all loads."""
@@ -164,10 +168,8 @@ class ShowBacktest(QuestionRequest):
     run_id: RunId
 
 
-class ListBacktestResults(QuestionRequest):
+class ListBacktestResults(ShowBacktest):
     """List the cost of each policy on each load."""
-
-    run_id: RunId
 
 
 class BacktestDocument(Document):
@@ -218,12 +220,19 @@ def run_backtest(context: Context, request: RunBacktest) -> BacktestResponse:
 def show_backtest(context: Context, request: ShowBacktest) -> BacktestDocument:
     """Raises NotFound."""
     with snapshot(context.store) as tx:
-        rows = inspection.rows(tx, _RUN, run_id=request.run_id)
-        if not rows:
-            raise NotFound(f"there is no backtest {request.run_id}; `cleave backtests list` has them")
-        results = [BacktestResult(**row) for row in inspection.rows(tx, _RESULTS, run_id=request.run_id)]
+        found, results = read_backtest(tx, request.run_id)
     summary = backtest_rows.summary(backtest_rows.result_rows(results))
-    return BacktestDocument(**rows[0], summary=summary)
+    return BacktestDocument(**found, summary=summary)
+
+
+def read_backtest(tx: Connection, run_id: int) -> tuple[Row, list[BacktestResult]]:
+    """Return the row of a backtest, and its results by load, policy and seed. Raises NotFound."""
+    found = read_view(tx, LIST_BACKTESTS.view, "run_id = :run_id", run_id=run_id)
+    if not found:
+        raise NotFound(f"there is no backtest {run_id}; `cleave backtests list` has them")
+    columns = ", ".join(field.name for field in fields(BacktestResult))
+    results = read_answers(tx, LIST_BACKTEST_RESULTS, columns=columns, run_id=run_id)
+    return found[0], [BacktestResult(**row) for row in results]
 
 
 RUN_BACKTEST = Action(
@@ -252,6 +261,7 @@ LIST_BACKTESTS = Question(
     "inspect.backtest_runs",
     ListBacktests,
     {"run_id": int},
+    {"run": ASKED_BY_RUN},
     descending=True,
     table=("run_id", "state", "asked_at", "asked_by", "policies", "loads", "since", "until", "seconds"),
 )

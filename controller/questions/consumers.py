@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import Connection
 
 from controller.actions.action import report
 from controller.actions.context import Context
 from controller.actions.fields import SubscriptionName
 from controller.actions.responses import Answer, Row
 from controller.actions.rights import Right
-from controller.questions.question import Question, TopicQuestion
+from controller.domain.errors import Conflict
+from controller.questions.question import Question, TopicQuestion, read_statement
 from controller.services import subscription_lag
+from controller.store.topics import subscriptions
+from controller.store.topics.inspected import InspectedTopic
+from controller.store.topics.subscriptions import SubscriptionKind
+
+_READERS = """
+    WITH bucket AS MATERIALIZED (SELECT * FROM inspect.buckets WHERE topic_id = :topic_id AND owner IS NOT NULL),
+    holder AS (
+        SELECT subscription, unnest(consumer_names) AS consumer, true AS is_registered FROM inspect.subscriptions WHERE topic_id = :topic_id
+         UNION ALL SELECT DISTINCT subscription, owner, false FROM bucket)
+    SELECT h.subscription, h.consumer, bool_or(h.is_registered) AS is_registered, count(DISTINCT b.segment_id) AS segments,
+           count(DISTINCT (b.segment_id, b.bucket)) AS buckets, min(b.since) AS since,
+           coalesce(array_agg(DISTINCT b.segment_id || ':' || b.bucket) FILTER (WHERE b.bucket IS NOT NULL), '{}') AS held
+      FROM holder h LEFT JOIN bucket b ON b.subscription = h.subscription AND b.owner = h.consumer
+     GROUP BY 1, 2 ORDER BY 1, 2 LIMIT :limit
+"""
+_UNREAD = "reason NOT IN ('owned', 'no data', 'no data beyond what is in hand')"
 
 
 class ListConsumers(TopicQuestion):
@@ -25,6 +44,7 @@ class ListBuckets(TopicQuestion):
     subscription: SubscriptionName | None = Field(
         None, description="Name of the subscription. None: all.", examples=["billing"]
     )
+    unread: bool = Field(False, description="Only entry buckets from which nothing comes.")
 
 
 class ShowLag(TopicQuestion):
@@ -73,6 +93,29 @@ def show_lag(context: Context, request: ShowLag) -> LagAnswer:
     return LagAnswer(topic=request.topic, subscription=request.subscription, buckets=buckets)
 
 
+def readers_of(tx: Connection, topic: InspectedTopic, limit: int) -> Sequence[Row]:
+    """Return the consumers of a topic, with the entry buckets that each holds; a consumer may hold buckets and be registered no longer."""
+    return read_statement(tx, _READERS, topic_id=topic.topic_id, limit=limit)
+
+
+def _explain_no_buckets(tx: Connection, filters: Mapping[str, Any]) -> None:
+    """Raise SubscriptionNotFound; Conflict for a subscription whose buckets no leader hands out."""
+    name = filters.get("subscription")
+    if name is None:
+        return
+    kind = subscriptions.get_subscription(tx, filters["topic_id"], name).kind
+    if kind is SubscriptionKind.QUEUE:
+        raise Conflict(
+            f"subscription {name} is a queue: each of its consumers takes messages of every segment, and none owns a bucket; "
+            "`consumers lag` counts what is left, and `QueueConsumer.why` of a consumer says why nothing comes to it"
+        )
+    if kind is SubscriptionKind.CHECKPOINT:
+        raise Conflict(
+            f"subscription {name} keeps messages for consumers that keep their own place: no consumer of a group is registered, "
+            "so none owns a bucket; `CheckpointConsumer.why` of a consumer says why nothing comes to it"
+        )
+
+
 LIST_CONSUMERS = Question(
     "consumers list",
     "/topics/{topic}/assignments",
@@ -89,7 +132,7 @@ LIST_BUCKETS = Question(
     "inspect.buckets",
     ListBuckets,
     {"subscription": str, "hash_range": str, "segment_id": int, "bucket": str},
-    {"topic": "topic_id = :topic_id", "subscription": "subscription = :subscription"},
+    {"topic": "topic_id = :topic_id", "subscription": "subscription = :subscription", "unread": _UNREAD},
     table=(
         "subscription",
         "segment_id",
@@ -101,6 +144,7 @@ LIST_BUCKETS = Question(
         "waits_for",
         "held_by",
     ),
+    on_nothing=_explain_no_buckets,
     default_limit=100_000,
 )
 QUESTIONS = (LIST_CONSUMERS, LIST_BUCKETS)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from controller.clock import to_ms
+from controller.domain.decision import Lane, RefusalReason
 from controller.domain.whole_numbers import MOST
 from controller.questions import evaluations
 from controller.questions.question import (
+    DECIDED_BY_RUN,
+    FIND,
+    DagRun,
+    Find,
     Question,
     QuestionRequest,
     Row,
-    Since,
+    SpanFilter,
     TopicFilter,
     TopicQuestion,
-    Until,
 )
 
 DecisionId = Annotated[int, Field(ge=0, le=MOST, description="Id of the decision.", examples=[42])]
@@ -27,8 +31,6 @@ _COLUMNS = (
     " code_version"
 )
 _REFUSAL_KEYS = {
-    "decided_at": datetime,
-    "topic": str,
     "lane": str,
     "coalesce(segment_id, -1)": int,
     "coalesce(other_id, -1)": int,
@@ -37,8 +39,24 @@ _REFUSAL_KEYS = {
 _REFUSAL_TABLE = ("topic", "lane", "segment_id", "other_id", "reason", "how_far", "not_before")
 
 
-class ListDecisions(TopicFilter):
+class ListDecisions(TopicFilter, SpanFilter):
     """List decisions of the ledger with their refusals, newest first."""
+
+    find: Find = None
+    lane: Lane | None = Field(None, description="Only decisions in this lane.", examples=["load"])
+    reason: RefusalReason | None = Field(
+        None, description="Only decisions that refuse something for this reason.", examples=["disabled"]
+    )
+    acted: Literal["yes", "no"] | None = Field(
+        None, description="Only decisions with acts, or only those without acts.", examples=["yes"]
+    )
+    decider: str | None = Field(
+        None,
+        max_length=1000,
+        description="Only decisions with this in `decided_by`.",
+        examples=["worker"],
+    )
+    run: DagRun = None
 
 
 class ListLedger(TopicFilter):
@@ -51,17 +69,12 @@ class ShowDecision(QuestionRequest):
     decision_id: DecisionId
 
 
-class ShowInputs(QuestionRequest):
+class ShowInputs(ShowDecision):
     """Show the inputs of a decision and its answer, word for word, so that it can be made again elsewhere."""
 
-    decision_id: DecisionId
 
-
-class ListInputs(TopicQuestion):
+class ListInputs(TopicQuestion, SpanFilter):
     """List the inputs of a topic's decisions and their answers, in the order of the decisions."""
-
-    since: Since = None
-    until: Until = None
 
 
 class ListRefusals(TopicFilter):
@@ -86,7 +99,17 @@ LIST_DECISIONS = Question(
     "inspect.decisions",
     ListDecisions,
     {"decision_id": int},
-    {"topic": "topic = :topic"},
+    {
+        "topic": "topic = :topic",
+        "find": FIND,
+        "lane": "lanes @> ARRAY[CAST(:lane AS text)]",
+        "reason": "refusals @> jsonb_build_array(jsonb_build_object('reason', CAST(:reason AS text)))",
+        "acted": "(decisions <> '[]') = (:acted = 'yes')",
+        "decider": "strpos(decided_by, :decider) > 0",
+        "since": "decided_at >= :since",
+        "until": "decided_at < :until",
+        "run": DECIDED_BY_RUN,
+    },
     descending=True,
     columns=_COLUMNS,
     table=("decision_id", "decided_at", "topic", "epoch", "lanes", "acts"),
@@ -140,7 +163,7 @@ LIST_REFUSALS = Question(
     "/refusals",
     "inspect.why_not",
     ListRefusals,
-    _REFUSAL_KEYS,
+    {"decided_at": datetime, "topic": str, **_REFUSAL_KEYS},
     {"topic": "topic = :topic"},
     descending=True,
     table=_REFUSAL_TABLE,

@@ -2,19 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
+from sqlalchemy import Connection
 
 from controller.domain.whole_numbers import MOST
-from controller.questions.question import Question, Since, TopicQuestion, Until
+from controller.questions.question import Question, Row, SpanFilter, TopicQuestion, read_statement
 
 SegmentId = Annotated[int, Field(ge=0, le=MOST, description="Id of the segment.", examples=[0])]
 
 
+# The rates' thresholds are those in force now: what was hot under an older policy shows as it would be today.
+_OVER_TIME = """
+    SELECT s.segment_id, s.hash_range, s.range_start, s.range_end, greatest(s.created_at, :since) AS created_at, s.sealed_at, peak.ratio AS peak_ratio
+      FROM inspect.segments s
+      LEFT JOIN LATERAL (
+           SELECT max(greatest(h.msg_rate_in / nullif(CAST(:msg_rate_in AS float8), 0), h.byte_rate_in / nullif(CAST(:byte_rate_in AS float8), 0),
+                               h.msg_rate_out / nullif(CAST(:msg_rate_out AS float8), 0),
+                               h.byte_rate_out / nullif(CAST(:byte_rate_out AS float8), 0))) AS ratio
+             FROM inspect.load_history h
+            WHERE h.topic_id = s.topic_id AND h.segment_id = s.segment_id AND h.recorded_at >= :since) peak ON true
+     WHERE s.topic_id = :topic_id AND coalesce(s.sealed_at, 'infinity') >= :since
+     ORDER BY s.created_epoch DESC, s.range_start LIMIT :limit
+"""
+# A page draws some pixels and not each record: of each part of the time a line keeps its peak, and what it has until the next part.
+_RECORDS = """
+    WITH record AS (
+        SELECT segment_id, recorded_at, CASE CAST(:metric AS text) WHEN 'msg_rate_in' THEN msg_rate_in WHEN 'byte_rate_in' THEN byte_rate_in
+                                             WHEN 'msg_rate_out' THEN msg_rate_out ELSE byte_rate_out END AS rate
+          FROM inspect.load_history WHERE topic_id = :topic_id AND recorded_at >= :since
+    ), hottest AS (
+        SELECT segment_id, max(rate) AS peak, count(*) OVER () AS segments
+          FROM record GROUP BY segment_id ORDER BY peak DESC NULLS LAST, segment_id LIMIT :lines
+    ), placed AS (
+        SELECT r.*, h.peak, h.segments,
+               width_bucket(extract(epoch FROM r.recorded_at)::float8, extract(epoch FROM CAST(:since AS timestamptz))::float8,
+                            extract(epoch FROM CAST(:now AS timestamptz))::float8,
+                            CAST(CAST(:parts AS bigint) / least(h.segments, :lines) AS integer)) AS part
+          FROM record r JOIN hottest h USING (segment_id)
+    ), ranked AS (
+        SELECT *, row_number() OVER (PARTITION BY segment_id, part ORDER BY rate DESC NULLS LAST, recorded_at) AS from_peak,
+               row_number() OVER (PARTITION BY segment_id, part ORDER BY recorded_at DESC) AS from_last
+          FROM placed
+    )
+    SELECT segment_id, recorded_at, rate, segments FROM ranked
+     WHERE from_peak = 1 OR from_last = 1 ORDER BY peak DESC NULLS LAST, segment_id, recorded_at
+"""
+
+
 class ListLayoutChanges(TopicQuestion):
     """List a topic's layouts: what happened in each epoch, who wanted it and why, newest first."""
+
+    epoch: list[Annotated[int, Field(ge=0, le=MOST)]] | None = Field(
+        None, max_length=1000, description="Only these epochs.", examples=[[7]]
+    )
+
+
+class ListSegments(TopicQuestion):
+    """List every segment that a topic ever had, pruned segments included, with its parents and children."""
+
+    segment_id: list[SegmentId] | None = Field(
+        None, max_length=10_000, description="Only these segments.", examples=[[0]]
+    )
 
 
 class ShowLineage(TopicQuestion):
@@ -26,17 +78,33 @@ class ShowLineage(TopicQuestion):
 class ListLoad(TopicQuestion):
     """List the latest load of each ACTIVE segment beside the thresholds in force."""
 
+    segment_id: SegmentId | None = Field(None, description="Only this segment.", examples=[0])
 
-class ListLoadHistory(TopicQuestion):
+
+class ListLoadHistory(TopicQuestion, SpanFilter):
     """List load records as they were written, newest first."""
 
     segment_id: SegmentId | None = Field(None, description="Only this segment.", examples=[0])
-    since: Since = None
-    until: Until = None
 
 
 class ListHotKeys(TopicQuestion):
     """Show which part of each segment has the most load, and the load that no split can take away."""
+
+
+def segments_over_time(
+    tx: Connection, topic_id: int, since: datetime, thresholds: Mapping[str, Any], limit: int
+) -> list[Row]:
+    """Return segments that were ACTIVE after `since`, the newest first, with the highest ratio of a rate to its threshold."""
+    return read_statement(tx, _OVER_TIME, topic_id=topic_id, since=since, limit=limit, **thresholds)
+
+
+def load_records(
+    tx: Connection, topic_id: int, metric: str, since: datetime, now: datetime, *, lines: int, parts: int
+) -> list[Row]:
+    """Return records of the `lines` hottest segments, the hottest first: `segments` is how many segments have records."""
+    return read_statement(
+        tx, _RECORDS, topic_id=topic_id, metric=metric, since=since, now=now, lines=lines, parts=parts
+    )
 
 
 LIST_LAYOUT_CHANGES = Question(
@@ -45,9 +113,18 @@ LIST_LAYOUT_CHANGES = Question(
     "inspect.layout_changes",
     ListLayoutChanges,
     {"epoch": int},
-    {"topic": "topic_id = :topic_id"},
+    {"topic": "topic_id = :topic_id", "epoch": "epoch = ANY (CAST(:epoch AS bigint[]))"},
     descending=True,
     table=("epoch", "committed_at", "kind", "sealed", "created", "pruned", "origin", "actor", "reason"),
+)
+LIST_SEGMENTS = Question(
+    "history segments",
+    "/topics/{topic}/segments",
+    "inspect.segments",
+    ListSegments,
+    {"segment_id": int},
+    {"topic": "topic_id = :topic_id", "segment_id": "segment_id = ANY (CAST(:segment_id AS bigint[]))"},
+    table=("segment_id", "hash_range", "state", "parents", "children", "created_at", "sealed_at"),
 )
 SHOW_LINEAGE = Question(
     "history lineage",
@@ -65,7 +142,7 @@ LIST_LOAD = Question(
     "inspect.load_now",
     ListLoad,
     {"segment_id": int},
-    {"topic": "topic_id = :topic_id"},
+    {"topic": "topic_id = :topic_id", "segment_id": "segment_id = :segment_id"},
     table=(
         "segment_id",
         "hash_range",
@@ -101,4 +178,11 @@ LIST_HOT_KEYS = Question(
     default_limit=10_000,
     is_command=False,
 )
-QUESTIONS = (LIST_LAYOUT_CHANGES, SHOW_LINEAGE, LIST_LOAD, LIST_LOAD_HISTORY, LIST_HOT_KEYS)
+QUESTIONS = (
+    LIST_LAYOUT_CHANGES,
+    LIST_SEGMENTS,
+    SHOW_LINEAGE,
+    LIST_LOAD,
+    LIST_LOAD_HISTORY,
+    LIST_HOT_KEYS,
+)

@@ -6,8 +6,19 @@ from typing import Annotated
 
 from pydantic import Field
 
+from controller.domain.operation import OperationKind, OperationState, Origin
 from controller.domain.whole_numbers import MOST
-from controller.questions.question import Question, QuestionRequest, TopicFilter
+from controller.questions.history import SegmentId
+from controller.questions.question import (
+    ASKED_BY_RUN,
+    DECIDED_BY_RUN,
+    FIND,
+    DagRun,
+    Find,
+    Question,
+    QuestionRequest,
+    TopicFilter,
+)
 
 OperationId = Annotated[int, Field(ge=0, le=MOST, description="Id of the operation.", examples=[42])]
 
@@ -17,6 +28,22 @@ class ListOperations(TopicFilter):
 
     live: bool = Field(False, description="Only operations that are under way.")
     stuck: bool = Field(False, description="Only operations that make no progress; `stuck_because` says why.")
+    find: Find = None
+    state: Annotated[list[OperationState], Field(max_length=20)] | None = Field(
+        None, description="Only operations in these states.", examples=[["done"]]
+    )
+    kind: OperationKind | None = Field(None, description="Only operations of this kind.", examples=["split"])
+    origin: Origin | None = Field(None, description="Only operations of this origin.", examples=["auto"])
+    actor: str | None = Field(
+        None,
+        max_length=1000,
+        description="Only operations of actors with this in their names.",
+        examples=["ann"],
+    )
+    segment_id: SegmentId | None = Field(
+        None, description="Only operations that seal or create this segment.", examples=[0]
+    )
+    run: DagRun = None
 
 
 class ShowOperation(QuestionRequest):
@@ -25,10 +52,8 @@ class ShowOperation(QuestionRequest):
     operation_id: OperationId
 
 
-class ListSteps(QuestionRequest):
+class ListSteps(ShowOperation):
     """List the steps that runners made for an operation, in their order."""
-
-    operation_id: OperationId
 
 
 LIST_OPERATIONS = Question(
@@ -37,7 +62,18 @@ LIST_OPERATIONS = Question(
     "inspect.operations",
     ListOperations,
     {"operation_id": int},
-    {"topic": "topic = :topic", "live": "live", "stuck": "stuck_because IS NOT NULL"},
+    {
+        "topic": "topic = :topic",
+        "live": "live",
+        "stuck": "stuck_because IS NOT NULL",
+        "find": FIND,
+        "state": "state = ANY (CAST(:state AS text[]))",
+        "kind": "kind = :kind",
+        "origin": "origin = :origin",
+        "actor": "strpos(actor, :actor) > 0",
+        "segment_id": ":segment_id = ANY (parents) OR :segment_id = ANY (children)",
+        "run": f"{ASKED_BY_RUN} OR decision_id IN (SELECT decision_id FROM inspect.decisions WHERE {DECIDED_BY_RUN})",  # noqa: S608 - constants only
+    },
     descending=True,
     table=(
         "operation_id",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from sqlalchemy import Connection
@@ -11,40 +11,55 @@ from sqlalchemy import Connection
 from controller.actions.action import report
 from controller.actions.context import Context
 from controller.actions.responses import Document, InstantRow
-from controller.clock import to_ms
-from controller.domain.whole_numbers import plain_number
-from controller.questions.evaluations import refusal_row
-from controller.questions.question import QuestionRequest, TopicQuestion
-from controller.store.postgres import inspection
+from controller.questions.decisions import LIST_REFUSALS_OF_TOPIC
+from controller.questions.operations import LIST_OPERATIONS
+from controller.questions.question import (
+    QuestionRequest,
+    Row,
+    TopicQuestion,
+    read_answers,
+    read_statement,
+    read_view,
+)
+from controller.questions.subscriptions import LIST_SUBSCRIPTIONS
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.snapshots import snapshot
 from controller.store.topics import inspected
 
-_NEWEST_OPERATIONS, _REFUSALS = 6, 8
+_NEWEST_OPERATIONS, _REFUSALS, _SUBSCRIPTIONS = 6, 8, 10
+# One look at the view, without its dearest columns: on a large fleet it is the whole cost. Sums are over the fleet; without them, only
+# what is looked for is read.
 _FLEET = """
-    SELECT topic, needs, urgency, active_segments, hot_segments, hottest_ratio, hottest_metric, msg_rate_in, byte_rate_in, held_back_by
-      FROM inspect.fleet WHERE CAST(:find AS text) = '' OR strpos(topic, :find) > 0
-     ORDER BY urgency DESC, hottest_ratio DESC NULLS LAST, topic LIMIT :limit
+    WITH fleet AS MATERIALIZED (
+        SELECT topic, state, needs, urgency, active_segments, hot_segments, stale_segments, hottest_ratio, hottest_metric,
+               msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out, held_back_by, budget_until
+          FROM inspect.fleet WHERE :sums OR strpos(topic, :find) > 0),
+    sums AS (
+        SELECT count(*) AS topics, count(*) FILTER (WHERE urgency >= 3) AS need_somebody,
+               coalesce(sum(hot_segments), 0) AS hot_segments, coalesce(sum(active_segments), 0) AS segments,
+               coalesce(sum(stale_segments), 0) AS stale_segments, count(*) FILTER (WHERE budget_until IS NOT NULL) AS wait_for_budget
+          FROM fleet),
+    chosen AS (
+        SELECT * FROM fleet
+         WHERE strpos(topic, :find) > 0
+           AND CASE CAST(:show AS text) WHEN 'hot' THEN hot_segments > 0 WHEN 'stuck' THEN urgency = 6
+                    WHEN 'suppressed' THEN hot_segments > 0 AND held_back_by <> '{}' WHEN 'waiting for budget' THEN budget_until IS NOT NULL
+                    WHEN 'in need' THEN urgency >= 3 ELSE true END
+         ORDER BY urgency DESC, hottest_ratio DESC NULLS LAST, topic LIMIT :limit OFFSET :after)
+    SELECT to_jsonb(sums) AS sums, chosen.* FROM sums LEFT JOIN chosen ON true
+     ORDER BY urgency DESC, hottest_ratio DESC NULLS LAST, topic
 """
-_HEALTH = "SELECT * FROM inspect.health"
-_TOPIC = "SELECT * FROM inspect.fleet WHERE topic_id = :topic_id"
+# Each view is read once and not once a segment: both know thresholds that are made of every level's policy.
 _SEGMENTS = """
-    SELECT s.segment_id, s.hash_range, s.range_start, s.range_end, s.ring_percent, s.buckets, s.busy_in_operation, s.created_at,
-           l.msg_rate_in, l.byte_rate_in, l.hottest_metric, l.is_stale, l.cold_since,
-           CASE WHEN NOT l.is_stale THEN l.hottest_ratio END AS hottest_ratio
-      FROM inspect.layout_now s LEFT JOIN inspect.load_now l USING (topic_id, segment_id)
+    WITH load AS MATERIALIZED (SELECT * FROM inspect.load_now WHERE topic_id = :topic_id),
+    sketch AS MATERIALIZED (SELECT segment_id, hottest, load_on_hottest FROM inspect.key_sketches WHERE topic_id = :topic_id)
+    SELECT s.segment_id, s.hash_range, s.range_start, s.range_end, s.ring_percent, s.buckets, s.parents, s.created_at, s.busy_in_operation,
+           l.msg_rate_in, l.byte_rate_in, l.msg_rate_out, l.byte_rate_out, l.hottest_metric, l.is_hot, l.is_cold, l.cold_since, l.is_stale,
+           l.silent_seconds, CASE WHEN NOT l.is_stale THEN l.hottest_ratio END AS hottest_ratio, k.hottest, k.load_on_hottest
+      FROM inspect.layout_now s
+      LEFT JOIN load l USING (segment_id)
+      LEFT JOIN sketch k USING (segment_id)
      WHERE s.topic_id = :topic_id ORDER BY s.range_start
-"""
-_OPERATIONS = """
-    SELECT operation_id, kind, state, parents, creates, age_seconds, actor, reason, last_error FROM inspect.operations
-     WHERE topic_id = :topic_id ORDER BY live DESC, operation_id DESC LIMIT :limit
-"""
-_WHY_NOT = """
-    SELECT lane, reason, segment_id, metric, value, needed, not_before FROM inspect.why_not
-     WHERE topic_id = :topic_id ORDER BY lane, segment_id NULLS FIRST, reason LIMIT :limit
-"""
-_SUBSCRIPTIONS = """
-    SELECT subscription, kind, consumers FROM inspect.subscriptions WHERE topic_id = :topic_id ORDER BY subscription LIMIT 10
 """
 
 
@@ -53,6 +68,14 @@ class ShowFleet(QuestionRequest):
 
     find: str = Field(
         "", max_length=2000, description="Only topics with this in their names.", examples=["orders"]
+    )
+    show: Literal["in need", "hot", "stuck", "suppressed", "waiting for budget"] | None = Field(
+        None,
+        description="Only topics that are so. Suppressed: hot, and something holds the topic back.",
+        examples=["hot"],
+    )
+    after: Annotated[int, Field(ge=0, lt=2**31)] = Field(
+        0, description="Number of topics to skip.", examples=[50]
     )
     limit: Annotated[int, Field(ge=1, le=1000)] = Field(50, description="Topics at most.", examples=[20])
 
@@ -88,9 +111,18 @@ def show_fleet(context: Context, request: ShowFleet) -> FleetAnswer:
 
 def read_fleet(tx: Connection, request: ShowFleet) -> FleetAnswer:
     """Return at most `limit` topics, as of the snapshot."""
-    [health] = _rows(tx, _HEALTH)
-    topics = _rows(tx, _FLEET, find=request.find, limit=request.limit)
+    [health] = read_view(tx, "inspect.health")
+    _, topics = fleet_topics(tx, request)
     return FleetAnswer(at=database_now(tx), health=health, topics=topics)
+
+
+def fleet_topics(
+    tx: Connection, request: ShowFleet, *, sums: bool = False
+) -> tuple[dict[str, Any], list[InstantRow]]:
+    """Return sums over the fleet (over the topics that are found, without `sums`), and at most `limit` topics."""
+    rows = read_statement(tx, _FLEET, **request.model_dump(), sums=sums)
+    of_all = [row.pop("sums") for row in rows]
+    return of_all[0], [row for row in rows if row["topic"] is not None]
 
 
 def show_overview(context: Context, request: ShowOverview) -> OverviewAnswer:
@@ -101,23 +133,44 @@ def show_overview(context: Context, request: ShowOverview) -> OverviewAnswer:
 
 def read_overview(tx: Connection, request: ShowOverview) -> OverviewAnswer:
     """Return the overview as of the snapshot. Raises TopicNotFound."""
-    topic_id = inspected.find_topic(tx, request.topic).topic_id
-    now = database_now(tx)
-    [topic] = _rows(tx, _TOPIC, topic_id=topic_id)
-    refusals = _rows(tx, _WHY_NOT, topic_id=topic_id, limit=_REFUSALS)
+    found = inspected.find_topic(tx, request.topic)
+    operations = read_answers(
+        tx,
+        LIST_OPERATIONS,
+        _NEWEST_OPERATIONS,
+        order="live DESC, operation_id DESC",
+        columns="operation_id, kind, state, parents, creates, age_seconds, actor, reason, last_error",
+        **found.key,
+    )
     return OverviewAnswer(
-        at=now,
-        topic=topic,
-        segments=_rows(tx, _SEGMENTS, topic_id=topic_id),
-        operations=_rows(tx, _OPERATIONS, topic_id=topic_id, limit=_NEWEST_OPERATIONS),
-        refusals=[refusal_row(refusal, to_ms(now)) for refusal in refusals],
-        subscriptions=_rows(tx, _SUBSCRIPTIONS, topic_id=topic_id),
+        at=database_now(tx),
+        topic=fleet_topic(tx, found),
+        segments=active_segments(tx, found),
+        operations=operations,
+        refusals=read_answers(tx, LIST_REFUSALS_OF_TOPIC, _REFUSALS, **found.key),
+        subscriptions=read_answers(tx, LIST_SUBSCRIPTIONS, _SUBSCRIPTIONS, **found.key),
     )
 
 
-def _rows(tx: Connection, statement: str, **values: object) -> list[InstantRow]:
-    rows = inspection.rows(tx, statement, **values)
-    return [{name: plain_number(value) for name, value in row.items()} for row in rows]
+def live_workers(tx: Connection) -> list[Row]:
+    """Return the leases of the workers that are up, by name."""
+    return read_view(tx, "inspect.leases", "starts_with(name, 'worker/')", "live", order="name")
+
+
+def last_load_run(tx: Connection) -> Row | None:
+    """Return the newest run of the aggregation of load; None before the first."""
+    return next(iter(read_view(tx, "inspect.load_runs", order="window_end DESC", limit=1)), None)
+
+
+def fleet_topic(tx: Connection, topic: inspected.InspectedTopic) -> InstantRow:
+    """Return the topic's row of `inspect.fleet`."""
+    [row] = read_view(tx, "inspect.fleet", "topic_id = :topic_id", topic_id=topic.topic_id)
+    return row
+
+
+def active_segments(tx: Connection, topic: inspected.InspectedTopic) -> list[InstantRow]:
+    """Return the ACTIVE segments with their load and hottest part, in the order of their ranges."""
+    return read_statement(tx, _SEGMENTS, topic_id=topic.topic_id)
 
 
 SHOW_FLEET = report("topics fleet", "/fleet", ShowFleet, FleetAnswer, show_fleet, is_command=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
@@ -14,15 +14,26 @@ from controller.actions.fields import PolicyLevel as LevelName
 from controller.actions.responses import Answer, Row
 from controller.domain.names import LONGEST_TOPIC
 from controller.domain.policy import PolicyLevel
+from controller.domain.whole_numbers import MOST
 from controller.questions.question import Question, QuestionRequest, TopicFilter, TopicQuestion
 from controller.services import policy_admin
-from controller.store.decisions.candidates import knobs_text
+from controller.store.decisions.candidates import CandidateState, knobs_text
 from controller.store.postgres.snapshots import snapshot
 from controller.store.topics import inspected
 
 
 class ListCandidates(TopicFilter):
     """List policies that were proposed, newest first: their knobs, what became of them, and both regrets."""
+
+    state: CandidateState | None = Field(
+        None, description="Only candidates in this state.", examples=["shadow"]
+    )
+    run_id: list[Annotated[int, Field(ge=0, le=MOST)]] | None = Field(
+        None,
+        max_length=1000,
+        description="Only candidates that have one of these backtests as evidence.",
+        examples=[[5]],
+    )
 
 
 class ListKnobChanges(QuestionRequest):
@@ -113,7 +124,11 @@ LIST_CANDIDATES = Question(
     "inspect.policy_candidates",
     ListCandidates,
     {"candidate_id": int},
-    {"topic": "topic_id = :topic_id"},
+    {
+        "topic": "topic_id = :topic_id",
+        "state": "state = :state",
+        "run_id": "run_id = ANY (CAST(:run_id AS bigint[]))",
+    },
     descending=True,
     table=(
         "candidate_id",

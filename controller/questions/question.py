@@ -18,10 +18,12 @@ from controller.actions.fields import TopicName, as_value_error
 from controller.actions.responses import Answer
 from controller.actions.rights import Right
 from controller.domain.errors import NotFound
+from controller.domain.names import LONGEST_TOPIC
 from controller.domain.whole_numbers import plain_number
 from controller.questions.page_keys import read_keys, write_keys
 from controller.questions.spans import demand_span, instant
 from controller.store.postgres import inspection
+from controller.store.postgres.clock import database_now
 from controller.store.topics import inspected
 
 Row = dict[str, Any]
@@ -54,7 +56,7 @@ Since = Annotated[
     Instant | None,
     Field(
         alias="from",
-        description="From this instant on, or so long ago.",
+        description="From this instant on, or from this age on, such as 12h.",
         examples=["12h", "2026-11-21T03:00:00Z"],
     ),
 ]
@@ -62,7 +64,7 @@ Until = Annotated[
     Instant | None,
     Field(
         alias="to",
-        description="Until before this instant, or so long ago.",
+        description="Until before this instant, or before this age, such as 1h.",
         examples=["1h", "2026-11-21T04:00:00Z"],
     ),
 ]
@@ -136,12 +138,42 @@ class PageAnswer(Answer, Generic[ItemT]):
         return self.model_copy(update={"items": [*earlier.items, *self.items]})
 
 
+FIND = "topic = :find OR (NOT starts_with(:find, 'topic://') AND strpos(topic, :find) > 0)"
+"""The condition of the filter `find`. A full name is looked up by its index, and a part of a name is looked for in all names."""
+Find = Annotated[
+    str | None,
+    Field(
+        max_length=LONGEST_TOPIC,
+        description="Only topics with this in their names, or the topic of this name where it begins with topic://.",
+        examples=["orders"],
+    ),
+]
+DagRun = Annotated[
+    str | None,
+    Field(
+        max_length=1000,
+        description="Only what this run of a DAG requested or decided: dag_id/run_id.",
+        examples=["cleave_split_pass/scheduled__2026-11-21T03:00:00+00:00"],
+    ),
+]
+ASKED_BY_RUN = "starts_with(request_key, 'airflow/' || :run || '/')"
+DECIDED_BY_RUN = "decided_by = 'airflow ' || regexp_replace(:run, '/', ' ')"
+"""The conditions of the filter `run`: a run asks with a request key, and a pass decides under a name (`cleave_dags.run_name`)."""
+
+
 class TopicFilter(QuestionRequest):
     """A question about one topic or all."""
 
     topic: TopicName | None = Field(
         None, description="Only this topic.", examples=["topic://acme/shop/orders"]
     )
+
+
+class SpanFilter(QuestionRequest):
+    """A question about a span of time."""
+
+    since: Since = None
+    until: Until = None
 
 
 class TopicQuestion(QuestionRequest):
@@ -179,6 +211,8 @@ class Question:
     """Whether the answer is one row, as for a question that names an id."""
     missing: str | None = None
     """The error where there is no row at all and the fields in its braces are given; None: no row is no error."""
+    on_nothing: Callable[[Connection, Row], None] | None = None
+    """Called where there is no row at all, with the filters and `topic_id`: raises the error that says why, where that is one."""
     is_command: bool = True
     """Whether the question is a command as well."""
     present: Callable[[Row, datetime], Row] | None = None
@@ -189,6 +223,11 @@ class Question:
     def path_fields(self) -> tuple[str, ...]:
         """Fields of the request that the path names."""
         return tuple(re.findall(r"{(\w+)}", self.path))
+
+    @property
+    def order(self) -> str:
+        """The order of the answers as SQL."""
+        return ", ".join(f"{key} DESC" if self.descending else key for key in self.keys)
 
     @property
     def relation(self) -> str:
@@ -223,20 +262,81 @@ def read_page(
 ) -> Page:
     """Return one page of answers. Raises TopicNotFound, InvalidInput for a page that is none, NotFound for a row that is none."""
     values = request.model_dump(exclude_none=True)
-    _demand_span(values)
     bound = values | _topic_values(tx, question, values.get("topic"))
-    after = _after(question, page)
+    conditions, keys = _conditions(question, values), [*question.keys]
+    last = [] if page is None else read_keys(page, [*question.keys.values()])
+    after = {f"after_{place}": key for place, key in enumerate(last)}
+    if after:
+        places = ", ".join(f":{name}" for name in after)
+        conditions.append(f"({', '.join(keys)}) {'<' if question.descending else '>'} ({places})")
+    columns = [question.columns, *(f"{key} AS key_{place}" for place, key in enumerate(keys))]
     # One row more than the page holds tells that there is another page.
-    rows = inspection.rows(
-        tx, _statement(question, values, after is not None), **bound, **(after or {}), limit=limit + 1
+    rows = read_view(
+        tx,
+        question.view,
+        *conditions,
+        columns=", ".join(columns),
+        order=question.order,
+        limit=limit + 1,
+        **bound,
+        **after,
     )
     if not rows and page is None:
         _demand_rows(question, values)
+        if question.on_nothing is not None:
+            question.on_nothing(tx, bound)
     answers, is_last = rows[:limit], len(rows) <= limit
-    following = (
-        None if is_last else write_keys([answers[-1][f"key_{place}"] for place in range(len(question.keys))])
+    following = None if is_last else write_keys([answers[-1][f"key_{place}"] for place in range(len(keys))])
+    return Page(_presented(tx, question, answers), following)
+
+
+def read_answers(
+    tx: Connection,
+    question: Question,
+    limit: int | None = None,
+    *,
+    order: str | None = None,
+    columns: str | None = None,
+    **filters: object,
+) -> list[Row]:
+    """Return the first answers, or all, for a caller that has looked up the topic: `topic` and `topic_id` are filters like the others.
+
+    `order` and `columns` replace those of the question; a filter that is None or empty does not filter. Raises InvalidInput where
+    nothing lies between `since` and `until`.
+    """
+    values = {name: value for name, value in filters.items() if value not in (None, "")}
+    rows = read_view(
+        tx,
+        question.view,
+        *_conditions(question, values),
+        columns=columns or question.columns,
+        order=order or question.order,
+        limit=limit,
+        **values,
     )
-    return Page([_answer(question, row, tx) for row in answers], following)
+    return _presented(tx, question, rows)
+
+
+def read_view(
+    tx: Connection,
+    view: str,
+    *conditions: str,
+    columns: str = "*",
+    order: str | None = None,
+    limit: int | None = None,
+    **values: object,
+) -> list[Row]:
+    """Return rows of a view. View, conditions, columns and order are constants of the program; every value is bound."""
+    where = " AND ".join(f"({condition})" for condition in conditions) or "true"
+    ordered = f" ORDER BY {order}" if order else ""
+    statement = f"SELECT {columns} FROM {view} AS answer WHERE {where}{ordered} LIMIT :limit"  # noqa: S608
+    return read_statement(tx, statement, **values, limit=limit)
+
+
+def read_statement(tx: Connection, statement: str, **values: object) -> list[Row]:
+    """Return the rows of a statement that joins or aggregates views, with numbers as JSON has them."""
+    rows = inspection.rows(tx, statement, **values)
+    return [{name: plain_number(value) for name, value in row.items()} for row in rows]
 
 
 def read_rows(
@@ -254,17 +354,10 @@ def read_rows(
         left = None if left is None else left - size
 
 
-def _demand_span(values: Mapping[str, Any]) -> None:
-    since, until = values.get("since"), values.get("until")
-    if since is not None and until is not None:
-        demand_span(since, until)
-
-
 def _demand_rows(question: Question, values: Mapping[str, Any]) -> None:
     """Raise NotFound where no row is an error: the fields that the error names are given."""
-    if question.missing is None:
-        return
-    if all(values.get(name) is not None for name in re.findall(r"{(\w+)}", question.missing)):
+    named = re.findall(r"{(\w+)}", question.missing or "")
+    if question.missing and all(values.get(name) is not None for name in named):
         raise NotFound(question.missing.format_map(values))
 
 
@@ -276,33 +369,18 @@ def _topic_values(tx: Connection, question: Question, topic: str | None) -> dict
     return {"topic_id": inspected.find_topic(tx, topic).topic_id}
 
 
-def _statement(question: Question, values: Mapping[str, Any], is_after: bool) -> str:
-    keys = [*question.keys]
-    conditions = [question.always]
-    conditions += [sql for name, sql in question.conditions.items() if values.get(name) not in (None, False)]
-    if is_after:
-        places = ", ".join(f":after_{place}" for place in range(len(keys)))
-        conditions.append(f"({', '.join(keys)}) {'<' if question.descending else '>'} ({places})")
-    columns = ", ".join(f"{key} AS key_{place}" for place, key in enumerate(keys))
-    order = ", ".join(f"{key} DESC" if question.descending else key for key in keys)
-    where = " AND ".join(f"({sql})" for sql in conditions)
-    # Names come from the declaration alone; every value is bound.
-    return f"SELECT {question.columns}, {columns} FROM {question.view} AS answer WHERE {where} ORDER BY {order} LIMIT :limit"  # noqa: S608
+def _conditions(question: Question, values: Mapping[str, Any]) -> list[str]:
+    """Return the SQL that holds for an answer. Raises InvalidInput where nothing lies between `since` and `until`."""
+    since, until = values.get("since"), values.get("until")
+    if since is not None and until is not None:
+        demand_span(since, until)
+    given = [sql for name, sql in question.conditions.items() if values.get(name) not in (None, False)]
+    return [question.always, *given]
 
 
-def _answer(question: Question, row: Row, tx: Connection) -> Row:
-    answer = {name: plain_number(value) for name, value in row.items() if not name.startswith("key_")}
-    return answer if question.present is None else question.present(answer, _now(tx))
-
-
-def _now(tx: Connection) -> datetime:
-    """Return the instant of the transaction, which is one for all its rows."""
-    [row] = inspection.rows(tx, "SELECT now() AS now")
-    now: datetime = row["now"]
-    return now
-
-
-def _after(question: Question, page: str | None) -> dict[str, Any] | None:
-    if page is None:
-        return None
-    return {f"after_{place}": key for place, key in enumerate(read_keys(page, [*question.keys.values()]))}
+def _presented(tx: Connection, question: Question, rows: Sequence[Row]) -> list[Row]:
+    answers = [{name: value for name, value in row.items() if not name.startswith("key_")} for row in rows]
+    if question.present is None or not answers:
+        return answers
+    now = database_now(tx)
+    return [question.present(answer, now) for answer in answers]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from controller.actions.action import report
 from controller.actions.context import Context
 from controller.actions.fields import SubscriptionName
@@ -13,6 +15,8 @@ from controller.services import topic_admin
 
 class ListSubscriptions(TopicQuestion):
     """List a topic's subscriptions and their consumers, by name."""
+
+    live: bool = Field(False, description="Only subscriptions that are live.")
 
 
 class ListCursors(PageRequest, TopicQuestion):
@@ -53,7 +57,7 @@ LIST_SUBSCRIPTIONS = Question(
     "inspect.subscriptions",
     ListSubscriptions,
     {"subscription": str},
-    {"topic": "topic_id = :topic_id"},
+    {"topic": "topic_id = :topic_id", "live": "state = 'live'"},
     table=("subscription", "kind", "state", "consumers", "consumer_names", "created_at"),
     default_limit=1000,
 )

@@ -34,6 +34,12 @@ class ShowTopic(TopicQuestion):
 class ListNamespaces(QuestionRequest):
     """List namespaces that have a topic which is not deleted, by name."""
 
+    data_plane: str | None = Field(
+        None,
+        max_length=500,
+        description="Only namespaces with a topic on this data plane.",
+        examples=["pulsar"],
+    )
     prefix: Prefix | None = Field(None, description="Names that begin with this.", examples=["acme/"])
 
 
@@ -61,10 +67,10 @@ SHOW_TOPIC = Question(
 LIST_NAMESPACES = Question(
     "topics namespaces",
     "/namespaces",
-    "(SELECT DISTINCT namespace FROM inspect.topics WHERE state <> 'deleted')",
+    "(SELECT namespace, array_agg(DISTINCT data_plane) AS data_planes FROM inspect.topics WHERE state <> 'deleted' GROUP BY namespace)",
     ListNamespaces,
     {"namespace": str},
-    {"prefix": "starts_with(namespace, :prefix)"},
+    {"prefix": "starts_with(namespace, :prefix)", "data_plane": ":data_plane = ANY (data_planes)"},
     default_limit=1000,
 )
 QUESTIONS = (LIST_TOPICS, SHOW_TOPIC, LIST_NAMESPACES)

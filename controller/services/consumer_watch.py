@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from controller import telemetry
+from controller import metrics, telemetry
 from controller.clock import Clock
 from controller.dataplane.base import DataPlane
 from controller.dataplane.observation import ObservesConsumers
@@ -88,7 +88,7 @@ class ConsumerWatch:
         try:
             outcome = "partial" if self.round().silent else "whole"
         finally:
-            telemetry.CONSUMER_ROUNDS.labels(outcome).inc()
+            metrics.CONSUMER_ROUNDS.labels(outcome).inc()
         return max(0.0, began + self._interval_seconds - self._clock.monotonic_seconds())
 
     def round(self) -> Round:

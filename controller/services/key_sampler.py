@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from controller import telemetry
+from controller import metrics, telemetry
 from controller.clock import Clock
 from controller.dataplane.base import DataPlane
 from controller.dataplane.observation import KeySample, SamplesKeys
@@ -147,7 +147,7 @@ class KeySampler:
             sketches.write(tx, drawn, fresh_seconds=self._sampling.fresh_seconds)
         outcome = SampleRound(len(drawn), len(found) - len(drawn), len(logs) - len(found))
         for name in ("sketched", "keyless", "failed"):
-            telemetry.KEY_SAMPLES.labels(name).inc(getattr(outcome, name))
+            metrics.KEY_SAMPLES.labels(name).inc(getattr(outcome, name))
         return outcome
 
     def _look(self, one: LogToSample, give_up_at: float) -> KeySample | None:

@@ -17,7 +17,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from controller import telemetry
+from controller import client_metrics, metrics, telemetry
 from controller.clock import Clock, SystemClock
 from controller.dataplane.base import Counters, DataPlane
 from controller.dataplane.observation import SamplesByPage
@@ -120,12 +120,12 @@ class LoadCollector:
         try:
             self.tick()
         except Exception:
-            telemetry.COLLECTOR_TICKS.labels("failed").inc()
+            metrics.COLLECTOR_TICKS.labels("failed").inc()
             raise
         finally:
             skipped = (self._clock.now_ms() - began_ms) // self._interval_ms
             if skipped:
-                telemetry.COLLECTOR_TICKS.labels("skipped").inc(skipped)
+                metrics.COLLECTOR_TICKS.labels("skipped").inc(skipped)
                 log.warning("ticks skipped: sampling took longer than the interval", skipped=skipped)
         return self._until_next_tick()
 
@@ -151,7 +151,7 @@ class LoadCollector:
             instant_ms -= reader.ahead_ms
             path = self._area.append(instant_ms, self.name, _table(samples, reader))
         self._note_producers(samples)
-        telemetry.COLLECTOR_TICKS.labels("partial" if failed else "whole").inc()
+        metrics.COLLECTOR_TICKS.labels("partial" if failed else "whole").inc()
         log.debug("tick", watched=len(watched), sampled=len(samples), failed=failed)
         return Tick(instant_ms, len(watched), len(samples), tuple(failed), path)
 
@@ -210,7 +210,7 @@ class LoadCollector:
             log.warning("data plane did not answer", data_plane=name, sampled=len(found), error=str(error))
             return _Answer(found, is_whole=False)
         except Exception:  # of this plane; the others are sampled
-            telemetry.LOOP_ERRORS.labels("data plane did not answer").inc()
+            client_metrics.LOOP_ERRORS.labels("data plane did not answer").inc()
             log.exception("data plane did not answer", data_plane=name, sampled=len(found))
             return _Answer(found, is_whole=False)
         return _Answer(found, is_whole=True)

@@ -19,7 +19,8 @@ from controller.domain.errors import CleaveError, StoreUnavailable, TopicNotFoun
 from controller.domain.layout import SegmentLayout
 from controller.domain.mirroring import LayoutStep
 from controller.repeating import repeat_every
-from controller.store.mirrors import mirrors, repairs
+from controller.store.journal import mirror_repairs
+from controller.store.mirrors import mirrors
 from controller.store.mirrors.mirroring import follow_layout
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
@@ -96,7 +97,7 @@ def follow(store: Store, planes: Mapping[str, DataPlane], topic_id: int) -> Look
             steps = follow_layout(tx, topic, layout)
         mirrors.record_look(tx, mirror, paused)
         if check is not None:
-            repairs.note_check(tx, topic_id, check.epoch, check.missing)
+            mirror_repairs.note_check(tx, topic_id, check.epoch, check.missing)
     if paused != mirror.paused_reason:
         log.warning("whether Cleave acts on a topic changed", topic=topic.name, paused=paused)
     return Look(topic_id, steps, paused)

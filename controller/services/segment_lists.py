@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from controller.domain.errors import Conflict, LostRace
 from controller.domain.layout import SegmentLayout
 from controller.store.postgres.engine import Store
-from controller.store.topics import bucket_owners, drains, published, subscriptions, to_read, topics
+from controller.store.topics import bucket_owners, drains, published, readable_segments, subscriptions, topics
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.subscriptions import SubscriptionKind
 
@@ -56,7 +56,7 @@ class SegmentLists:
             as_of = _demand_queue(
                 tx, key
             )  # before the segments: they may be newer than what it stands for, not older
-            found = to_read.to_read(tx, row.topic_id, subscription)
+            found = readable_segments.to_read(tx, row.topic_id, subscription)
         return SegmentList(
             row.topic_id, row.name, row.data_plane, _without(found), found.backing_topics, as_of
         )
@@ -78,7 +78,7 @@ class SegmentLists:
             drains.mark_drained(tx, topic_id, subscription, segment_ids)
 
 
-def _without(found: to_read.ToRead) -> SegmentLayout:
+def _without(found: readable_segments.ToRead) -> SegmentLayout:
     """The layout of those that are not drained."""
     layout = found.layout
     left = (one for one in layout.segments.values() if one.segment_id not in found.drained)

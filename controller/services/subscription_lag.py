@@ -19,7 +19,7 @@ from controller.domain.errors import CleaveError
 from controller.domain.hash_range import HashRange
 from controller.domain.segment import Segment
 from controller.store.postgres.engine import Store
-from controller.store.topics import bucket_owners, subscriptions, to_read, topics
+from controller.store.topics import bucket_owners, readable_segments, subscriptions, topics
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.subscriptions import SubscriptionKind
 
@@ -50,7 +50,7 @@ def lag(store: Store, planes: Mapping[str, DataPlane], topic: str, subscription:
     """By range and bucket. Raises TopicNotFound, SubscriptionNotFound, Unsupported."""
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
-        found = to_read.to_read(tx, row.topic_id, subscription)
+        found = readable_segments.to_read(tx, row.topic_id, subscription)
         kind = subscriptions.get_subscription(tx, row.topic_id, subscription).kind
         owned = bucket_owners.owners(tx, SubscriptionKey(row.topic_id, subscription))
     plane = configured(planes, row.data_plane, topic)
@@ -82,7 +82,7 @@ def unread(
     """Unacknowledged messages of these segments. What cannot be counted within `UNREAD_SECONDS` is left out. Raises TopicNotFound."""
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
-        logs = to_read.to_read(tx, row.topic_id, subscription).backing_topics
+        logs = readable_segments.to_read(tx, row.topic_id, subscription).backing_topics
     plane = configured(planes, row.data_plane, topic)
     calls = ThreadPoolExecutor(PARALLEL_CALLS, thread_name_prefix="cleave-unread")
     asked = {i: calls.submit(plane.backlog, logs[i], subscription) for i in segment_ids if i in logs}

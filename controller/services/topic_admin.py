@@ -10,16 +10,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from controller.dataplane.base import DataPlane
+from controller.dataplane.base import DataPlane, NamespacedDataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.dataplane.registry import demand_subscription
-from controller.domain.errors import Conflict, InvalidInput, Unsupported
+from controller.domain.errors import CleaveError, Conflict, InvalidInput, NotFound, Unsupported
 from controller.domain.names import demand_name
 from controller.domain.operation import Operation
 from controller.domain.policy import PolicyOverride
 from controller.domain.seek_target import SeekTarget
 from controller.domain.utf8 import utf8
-from controller.store.journal import operations, seeks, topic_intents
+from controller.store.journal import mirror_intents, operations, seeks, topic_intents
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 from controller.store.mirrors import mirrors
@@ -58,19 +58,20 @@ def create_topic(
     """Intend a topic (`topic://tenant/namespace/name`) of `segments` equal segments, 1..65536.
 
     The policy's cap on segments does not hold here: it binds automatic splits. Raises InvalidInput (an override
-    that does not fit the levels above included), TopicExists, or Unsupported for a data plane that is not configured
-    here.
+    that does not fit the levels above included), TopicExists, NotFound where the data plane lacks the namespace, or Unsupported for a
+    data plane that is not configured here.
     """
     if data_plane not in planes:
         raise Unsupported(
             f"data plane {data_plane!r} is not configured here; choose one of {', '.join(sorted(planes)) or 'none'}"
         )
     _check_properties(properties or {})
+    _demand_namespace(planes[data_plane], name)
     with store.transaction() as tx:
         if operations.find_by_request_key(tx, request.request_key) is None:  # a repeat has its first answer
             policies.demand_valid(tx, name, policy)
         if isinstance(planes[data_plane], LayoutKeeper):
-            return mirrors.intend_attach(
+            return mirror_intents.intend_attach(
                 tx,
                 name,
                 data_plane=data_plane,
@@ -108,7 +109,7 @@ def attach_topic(
             "pulsar_scalable, or create the topic"
         )
     with store.transaction() as tx:
-        return mirrors.intend_attach(tx, name, data_plane=data_plane, request=request)
+        return mirror_intents.intend_attach(tx, name, data_plane=data_plane, request=request)
 
 
 def detach_topic(store: Store, name: str, request: Request) -> Intent:
@@ -120,7 +121,7 @@ def detach_topic(store: Store, name: str, request: Request) -> Intent:
         topic_id = topics.find_topic(tx, name).topic_id
         if mirrors.get_mirror(tx, topic_id) is None:
             raise Conflict(f"{name} is not attached: Cleave keeps its layout; delete it if it is to go")
-        return mirrors.intend_detach(tx, topic_id, request)
+        return mirror_intents.intend_detach(tx, topic_id, request)
 
 
 def delete_topic(store: Store, name: str, request: Request) -> Intent:
@@ -233,6 +234,18 @@ def what_a_seek_moves(
         )
         for one in wanted[:limit]
     ]
+
+
+def _demand_namespace(plane: DataPlane, topic: str) -> None:
+    """Raise NotFound if the data plane lacks the topic's namespace. What it cannot say just now, the operation finds out."""
+    if not isinstance(plane, NamespacedDataPlane):
+        return
+    try:
+        plane.demand_namespace(topic)
+    except NotFound:
+        raise
+    except CleaveError:
+        return
 
 
 def _check_properties(properties: Mapping[str, str]) -> None:

@@ -98,7 +98,7 @@ class FleetFigures:
     lease_changes: Mapping[str, int]
     """Of each shard that had a worker within the hour: how often a worker began to have it."""
     approvals: Mapping[str, float | None]
-    """Acts that wait for a person: `pending`, `oldest_seconds`, and `ending`, how many have less than a quarter of their time left."""
+    """Approvals that wait for a person: `pending`, `oldest_seconds`, and `ending`, how many have less than a quarter of their time left."""
     recent: Sequence[RecentFigure]
     topics: Sequence[TopicFigures]
     topics_left_out: int

@@ -15,6 +15,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection, TextClause, text
 
+from controller.domain.errors import TopicNotFound
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:
@@ -156,6 +158,22 @@ def address_of_holder(tx: Connection, name: str) -> str | None:
     )
     address: str | None = found.scalar_one_or_none()
     return address
+
+
+def find_leader(tx: Connection, topic: str, shard_count: int) -> tuple[int, str | None]:
+    """Return the id of the topic and where its leader answers, None if it has no leader, in one statement. Raises TopicNotFound."""
+    found = tx.execute(
+        text("""
+            SELECT t.topic_id, w.address FROM cleave.topic t
+              LEFT JOIN cleave.lease l ON l.name = 'shard/' || t.topic_id % :shards AND l.expires_at > clock_timestamp()
+              LEFT JOIN cleave.lease w ON w.name = 'worker/' || l.holder AND w.expires_at > clock_timestamp()
+             WHERE t.name = :topic AND t.state <> 'deleted'
+        """),
+        {"topic": topic, "shards": shard_count},
+    ).one_or_none()
+    if found is None:
+        raise TopicNotFound(f"topic {topic} does not exist; create it or check the name")
+    return found.topic_id, found.address
 
 
 def limit_pause(tx: Connection, seconds: float) -> None:

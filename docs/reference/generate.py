@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from docs.reference.pages import client, model, program, reasons, rest, views
+from docs.reference.pages import client, model, program, reasons, views
 
 HERE = Path(__file__).resolve().parent
 NOTICE = "<!-- Written by docs/reference/generate.py from the code. Do not edit. -->\n"
@@ -25,7 +25,6 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reasons.md": reasons.reasons,
     "errors.md": model.errors_page,
     "inspect.md": views.views,
-    "rest.md": rest.rest,
 }
 
 

@@ -1,19 +1,21 @@
--- Approvals. The actions that a policy marks wait for a person: the autoscaler proposes the action, a person answers, and an
--- approved action is carried out when the next evaluation still wants it.
+-- Approvals. What waits for a person, whatever it is about: an operation that a policy holds back, a proposal of the bundle balancer, or
+-- the promotion of a candidate policy. The subject keeps what it is about in its own table; an operation, which has no row before it is
+-- approved, keeps its plan here.
 
 CREATE TABLE cleave.approval (
     approval_id    bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    topic_id       bigint      NOT NULL,
+    subject_id     bigint      NOT NULL,
+    topic_id       bigint,
     proposed_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     expires_at     timestamptz NOT NULL,
-    decision_id    bigint      NOT NULL,
-    epoch          bigint      NOT NULL,
-    operation_id   bigint,
     answered_at    timestamptz,
     ended_at       timestamptz,
-    parts          integer     NOT NULL,
-    segments       integer     NOT NULL,
-    kind           text        NOT NULL,
+    epoch          bigint,
+    operation_id   bigint,
+    parts          integer,
+    segments       integer,
+    subject        text        NOT NULL,
+    action         text        NOT NULL,
     reason         text        NOT NULL,
     proposed_by    text        NOT NULL,
     default_answer text        NOT NULL,
@@ -21,9 +23,14 @@ CREATE TABLE cleave.approval (
     answered_by    text,
     outcome        text,
     asked_in       text,
-    segment_ids    bigint[]    NOT NULL,
+    kind           text,
+    segment_ids    bigint[],
     CONSTRAINT approval_of_topic FOREIGN KEY (topic_id) REFERENCES cleave.topic,
     CONSTRAINT approval_of_operation FOREIGN KEY (operation_id) REFERENCES cleave.operation,
+    CONSTRAINT approval_subject_known CHECK (subject IN ('operation', 'bundle-proposal', 'promotion')),
+    CONSTRAINT approval_operation_whole CHECK (
+        num_nonnulls(kind, segment_ids, parts, segments, epoch) = CASE subject WHEN 'operation' THEN 5 ELSE 0 END
+        AND (subject <> 'operation' OR topic_id IS NOT NULL)),
     CONSTRAINT approval_kind_known CHECK (kind IN ('split', 'merge', 'rebucket', 'recut')),
     CONSTRAINT approval_seals_something CHECK (cardinality(segment_ids) BETWEEN 1 AND 65536 AND parts >= 1 AND segments >= 1),
     CONSTRAINT approval_default_known CHECK (default_answer IN ('approve', 'reject')),
@@ -33,50 +40,51 @@ CREATE TABLE cleave.approval (
         AND (state NOT IN ('approved', 'rejected', 'done') OR answered_at IS NOT NULL)),
     CONSTRAINT approval_ended CHECK (
         (state IN ('expired', 'done')) = (ended_at IS NOT NULL) AND (state = 'pending') = (outcome IS NULL)),
-    CONSTRAINT approval_done_by_operation CHECK ((state = 'done') = (operation_id IS NOT NULL))
+    CONSTRAINT approval_done_by_operation CHECK ((state = 'done' AND subject = 'operation') = (operation_id IS NOT NULL))
 );
-CREATE UNIQUE INDEX approval_one_pending ON cleave.approval (topic_id, kind, segment_ids) WHERE state = 'pending';
-CREATE INDEX approval_last_word ON cleave.approval (topic_id) WHERE state IN ('pending', 'approved', 'rejected');
+CREATE UNIQUE INDEX approval_one_pending ON cleave.approval (topic_id, kind, segment_ids)
+    WHERE state = 'pending' AND subject = 'operation';
+CREATE UNIQUE INDEX approval_one_of_subject ON cleave.approval (subject, subject_id)
+    WHERE state = 'pending' AND subject <> 'operation';
+CREATE INDEX approval_last_word ON cleave.approval (topic_id)
+    WHERE state IN ('pending', 'approved', 'rejected') AND subject = 'operation';
 CREATE INDEX approval_open ON cleave.approval (approval_id) WHERE state IN ('pending', 'approved');
+CREATE INDEX approval_open_of_subject ON cleave.approval (subject, subject_id) WHERE state IN ('pending', 'approved');
 CREATE INDEX approval_by_topic ON cleave.approval (topic_id, approval_id);
 CREATE INDEX approval_by_operation ON cleave.approval (operation_id) WHERE operation_id IS NOT NULL;
 COMMENT ON TABLE cleave.approval IS
-    'Acts that wait for a person, or waited: what was proposed, until when an answer counts, who answered, and what came of it.';
-COMMENT ON COLUMN cleave.approval.expires_at IS 'When the default holds, if nobody has answered.';
-COMMENT ON COLUMN cleave.approval.parts IS 'Segments the act makes; of a rebucket the entry buckets.';
-COMMENT ON COLUMN cleave.approval.segments IS 'Segments the act seals or makes, whichever are more.';
-COMMENT ON COLUMN cleave.approval.segment_ids IS 'What the act seals, in the order of the ranges.';
-COMMENT ON COLUMN cleave.approval.reason IS 'Why the act was decided, as an operation has it.';
-COMMENT ON COLUMN cleave.approval.asked_in IS
-    'Run of Airflow, as dag/run, in which somebody is asked under Required Actions; null while nobody is.';
-COMMENT ON COLUMN cleave.approval.outcome IS 'Why it was answered so, or why it ended.';
+    'Actions that wait for a person, or waited: what was proposed, until when an answer counts, who answered, and what came of it.';
+COMMENT ON COLUMN cleave.approval.subject_id IS
+    'Id of the subject: the decision that wants the operation, the bundle proposal, or the candidate to promote.';
+COMMENT ON COLUMN cleave.approval.topic_id IS 'Topic of the subject; NULL for a subject of the cluster.';
+COMMENT ON COLUMN cleave.approval.action IS 'The action that waits, in a few words.';
 COMMENT ON CONSTRAINT approval_of_topic ON cleave.approval IS 'What is proposed is proposed for a topic that there is.';
-COMMENT ON CONSTRAINT approval_of_operation ON cleave.approval IS
-    'What was approved is carried out by an operation of the journal.';
+COMMENT ON CONSTRAINT approval_of_operation ON cleave.approval IS 'What was approved is carried out by an operation of the journal.';
+COMMENT ON CONSTRAINT approval_subject_known ON cleave.approval IS 'An approval is about an operation, a bundle proposal or a promotion.';
+COMMENT ON CONSTRAINT approval_operation_whole ON cleave.approval IS
+    'An approval has the plan of its operation and the topic, or is about another subject.';
 COMMENT ON CONSTRAINT approval_kind_known ON cleave.approval IS 'What is proposed is a split, merge, rebucket or recut.';
 COMMENT ON CONSTRAINT approval_seals_something ON cleave.approval IS 'An act seals at least one segment and makes at least one.';
-COMMENT ON CONSTRAINT approval_default_known ON cleave.approval IS 'Without an answer an act is approved or rejected.';
-COMMENT ON CONSTRAINT approval_state_known ON cleave.approval IS 'A proposal is pending, approved, rejected, expired or done.';
-COMMENT ON CONSTRAINT approval_answered ON cleave.approval IS
-    'An answer is given at an instant by somebody, and what is pending has none.';
-COMMENT ON CONSTRAINT approval_ended ON cleave.approval IS
-    'What is expired or done ended at an instant, and what is not pending says why.';
-COMMENT ON CONSTRAINT approval_done_by_operation ON cleave.approval IS 'An approved act is done when an operation carries it out.';
+COMMENT ON CONSTRAINT approval_default_known ON cleave.approval IS 'Without an answer an action is approved or rejected.';
+COMMENT ON CONSTRAINT approval_state_known ON cleave.approval IS 'An approval is pending, approved, rejected, expired or done.';
+COMMENT ON CONSTRAINT approval_answered ON cleave.approval IS 'An answer is given at an instant by somebody, and what is pending has none.';
+COMMENT ON CONSTRAINT approval_ended ON cleave.approval IS 'What is expired or done ended at an instant, and what is not pending says why.';
+COMMENT ON CONSTRAINT approval_done_by_operation ON cleave.approval IS
+    'An approved operation is done when an operation of the journal carries it out.';
 COMMENT ON INDEX cleave.approval_one_pending IS 'An act of a topic is proposed once at a time: answer that proposal.';
+COMMENT ON INDEX cleave.approval_one_of_subject IS 'A subject waits for one answer at a time: answer that approval.';
 
+-- `controller/domain/approvals.py` has the transitions; a test compares them with these.
 CREATE FUNCTION cleave.approval_before_update() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE changing CONSTANT text[] := '{state, answered_at, answered_by, outcome, ended_at, asked_in, operation_id}';
 BEGIN
     IF (OLD.state, NEW.state) NOT IN (('pending', 'approved'), ('pending', 'rejected'), ('pending', 'expired'),
                                       ('approved', 'done'), ('approved', 'expired'))
        AND NOT (OLD.state = 'pending' AND NEW.state = 'pending' AND OLD.asked_in IS NULL AND NEW.asked_in IS NOT NULL)
        OR (OLD.asked_in IS NOT NULL AND NEW.asked_in IS DISTINCT FROM OLD.asked_in)
        OR (OLD.answered_at IS NOT NULL AND (NEW.answered_at, NEW.answered_by) IS DISTINCT FROM (OLD.answered_at, OLD.answered_by))
-       OR (NEW.approval_id, NEW.topic_id, NEW.proposed_at, NEW.expires_at, NEW.decision_id, NEW.epoch, NEW.parts, NEW.segments,
-           NEW.kind, NEW.reason, NEW.proposed_by, NEW.default_answer, NEW.segment_ids)
-          IS DISTINCT FROM
-          (OLD.approval_id, OLD.topic_id, OLD.proposed_at, OLD.expires_at, OLD.decision_id, OLD.epoch, OLD.parts, OLD.segments,
-           OLD.kind, OLD.reason, OLD.proposed_by, OLD.default_answer, OLD.segment_ids) THEN
-        RAISE EXCEPTION 'Rows of approval are history: a proposal is answered once, and only what was approved is done.'
+       OR to_jsonb(NEW) - changing IS DISTINCT FROM to_jsonb(OLD) - changing THEN
+        RAISE EXCEPTION 'Rows of approval are history: an approval is answered once, and only what was approved is done.'
             USING ERRCODE = 'restrict_violation', CONSTRAINT = 'approval_is_history';
     END IF;
     RETURN NEW;
@@ -84,13 +92,13 @@ END $$;
 CREATE TRIGGER approval_before_update BEFORE UPDATE ON cleave.approval
     FOR EACH ROW EXECUTE FUNCTION cleave.approval_before_update();
 
--- An answer is an input of the next decision. What is done was written by a decision itself. Once a statement, so that two that
--- settle many proposals raise their topics in the same order.
+-- An answer about an operation is an input of the next decision. What is done was written by a decision itself. Once a statement, so
+-- that two statements that settle many approvals raise their topics in the same order.
 CREATE FUNCTION cleave.approval_after_update() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM cleave.raise_input(ARRAY(
         SELECT DISTINCT now.topic_id FROM now_answered now JOIN was_pending was USING (approval_id)
-         WHERE now.state <> was.state AND now.state <> 'done'));
+         WHERE now.state <> was.state AND now.state <> 'done' AND now.subject = 'operation'));
     RETURN NULL;
 END $$;
 CREATE TRIGGER approval_after_update AFTER UPDATE ON cleave.approval

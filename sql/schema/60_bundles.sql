@@ -316,17 +316,10 @@ BEGIN
     NEW.changed_at := clock_timestamp();
     IF NEW.state = 'applied' AND OLD.state <> 'applied' THEN
         NEW.applied_at := NEW.changed_at;
+    ELSIF NEW.state = 'approved' AND OLD.state <> 'approved' THEN
+        NEW.approved_at := NEW.changed_at;
     END IF;
     RETURN NEW;
 END $$;
 CREATE TRIGGER bundle_proposal_before_update BEFORE UPDATE ON cleave.bundle_proposal
     FOR EACH ROW EXECUTE FUNCTION cleave.bundle_proposal_before_update();
-
-CREATE FUNCTION cleave.bundle_proposal_note_approval() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    NEW.approved_at := clock_timestamp();
-    RETURN NEW;
-END $$;
-CREATE TRIGGER bundle_proposal_note_approval BEFORE UPDATE ON cleave.bundle_proposal
-    FOR EACH ROW WHEN (NEW.state = 'approved' AND OLD.state <> 'approved')
-    EXECUTE FUNCTION cleave.bundle_proposal_note_approval();

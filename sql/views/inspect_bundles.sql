@@ -60,12 +60,15 @@ SELECT p.proposal_id, p.cycle_id, d.decided_at, p.cluster, p.namespace, inspect.
        p.kind, p.state, p.broker, p.destination,
        ARRAY(SELECT '0x' || lpad(to_hex(cut), 8, '0') FROM unnest(p.cut_points) AS cut) AS cut_points,
        p.reason, p.outcome, p.actor, n.mode, p.attempts, round(extract(epoch FROM clock_timestamp() - d.decided_at)) AS age_seconds,
-       p.claimed_by, p.claimed_until, p.changed_at, d.code_version, p.detail
+       p.claimed_by, p.claimed_until, p.changed_at, d.code_version, p.detail,
+       (SELECT a.approval_id FROM cleave.approval a
+         WHERE a.subject = 'bundle-proposal' AND a.subject_id = p.proposal_id AND a.state = 'pending') AS approval_id
   FROM cleave.bundle_proposal p
   JOIN cleave.bundle_decision d USING (cycle_id)
   LEFT JOIN cleave.namespace_bundles n ON n.cluster = p.cluster AND n.namespace = p.namespace;
 COMMENT ON VIEW inspect.bundles_proposals IS
     'What the balancer proposed, why, and how far each has come; a proposal of a namespace in dry run is only shown.';
+COMMENT ON COLUMN inspect.bundles_proposals.approval_id IS 'Approval that waits for a person; NULL if none waits.';
 
 CREATE VIEW inspect.bundles_why_not AS
 WITH newest AS (

@@ -8,11 +8,14 @@ SELECT c.candidate_id, t.name AS topic, c.topic_id, c.state, c.override, c.propo
        (SELECT sum(b.cost) / nullif(sum(b.least_cost), 0) FROM cleave.backtest_result b
          WHERE b.run_id = c.run_id AND b.topic_id = c.topic_id AND b.policy = 'in-force') AS live_regret,
        (SELECT count(*) FROM cleave.shadow_decision s WHERE s.candidate_id = c.candidate_id) AS shadow_decisions,
-       (SELECT max(s.decided_at) FROM cleave.shadow_decision s WHERE s.candidate_id = c.candidate_id) AS last_decided_at
+       (SELECT max(s.decided_at) FROM cleave.shadow_decision s WHERE s.candidate_id = c.candidate_id) AS last_decided_at,
+       (SELECT a.approval_id FROM cleave.approval a
+         WHERE a.subject = 'promotion' AND a.subject_id = c.candidate_id AND a.state = 'pending') AS approval_id
   FROM cleave.policy_candidate c
   JOIN cleave.topic t USING (topic_id);
 COMMENT ON VIEW inspect.policy_candidates IS
     'Policies proposed for a topic: the knobs they set on top of what is in force, who proposed them and why, what became of them, and both regrets in the backtest that is their evidence.';
+COMMENT ON COLUMN inspect.policy_candidates.approval_id IS 'Approval of the promotion that waits for a person; NULL if none waits.';
 
 CREATE VIEW inspect.shadow_decisions AS
 SELECT s.shadow_id, t.name AS topic, s.topic_id, s.candidate_id, s.decided_at, s.epoch, s.lanes,

@@ -10,7 +10,7 @@ SELECT t.name AS topic, u.topic_id, u.name AS subscription, u.kind, u.state, u.c
   JOIN cleave.topic t USING (topic_id);
 COMMENT ON VIEW inspect.subscriptions IS 'Subscriptions and their registered consumers.';
 
--- What may be handed out is a law, and is here; who has which bucket of it is in inspect.buckets.
+-- What may be handed out is the rule of controller/domain/drain_barrier.py, here in SQL; who has which bucket of it is in inspect.buckets.
 CREATE VIEW inspect.assignments AS
 SELECT t.name AS topic, t.topic_id, u.name AS subscription, u.kind, s.segment_id,
        inspect.hash_range_text(s.range_start, s.range_end) AS hash_range, s.state, done.drained AS is_drained,
@@ -98,9 +98,9 @@ SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state,
          FROM cleave.drain_backlog left_over
         WHERE left_over.topic_id = a.topic_id AND left_over.subscription = a.subscription
           AND left_over.segment_id = ANY (a.waits_for)) unread
- WHERE NOT a.is_drained AND a.kind <> 'QUEUE';
+ WHERE NOT a.is_drained AND (a.kind = 'STREAM' OR a.kind = 'CHECKPOINT' AND cardinality(a.consumer_names) > 0);
 COMMENT ON VIEW inspect.buckets IS
-    'Per entry bucket that a subscription has to read: its owner, why nothing comes of it, since when, who holds what it waits for, and how many messages are unread in that (backlog), as last counted: the first time within two minutes of a seal, then once a minute; empty where nothing was counted, or cannot be.';
+    'Per entry bucket that a stream subscription, or a checkpoint subscription with registered consumers, has to read: its owner, why nothing comes of it, since when, who holds what it waits for, and how many messages are unread in that (backlog), as last counted: the first time within two minutes of a seal, then once a minute; empty where nothing was counted, or cannot be.';
 
 CREATE VIEW inspect.failing_messages AS
 SELECT t.name AS topic, d.topic_id, d.subscription, d.segment_id,

@@ -20,14 +20,14 @@ from controller.domain.load_window import LoadWindow
 from controller.landing.history import RateHistory, Scratch
 from controller.landing.location import Location
 from controller.landing.schemas import RATE_SCHEMA
-from controller.services.load_aggregation import Landed, SqlTwinEngine
+from controller.services.load_aggregation import Landed, SqlEngine
 from controller.store.load import records as loads
 from controller.store.postgres.engine import Store
 from tests.support.aggregation import Run
 from tests.support.bench import Bench
 
 
-class InParts(SqlTwinEngine):
+class InParts(SqlEngine):
     """Writes each segment's rates into a file of its own, as executors do."""
 
     def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:

@@ -13,6 +13,7 @@ import pytest
 from controller.devstack.postgres import PostgresServer
 from controller.devstack.pulsar.java_server import QUICK
 from controller.devstack.pulsar.standalone import PulsarStandalone
+from tests.chaos.scalable_scene import ScalableBench, scalable_benches
 from tests.support.bench import Bench
 from tests.support.bench_planes import OnPulsar
 from tests.support.benches import benches
@@ -55,6 +56,14 @@ def new_pulsar_bench(
         bench.pulsar.remove(bench.plane)
 
     yield from benches(postgres_server, migrated_template, build, remove_topic)
+
+
+@pytest.fixture
+def new_scalable_bench(
+    pulsar5_broker: SharedBroker, postgres_server: PostgresServer, migrated_template: str
+) -> Iterator[Callable[[], ScalableBench]]:
+    """Any number of benches on the run's broker, each with a database and a topic of its own."""
+    yield from scalable_benches(postgres_server, migrated_template, pulsar5_broker)
 
 
 @pytest.fixture(scope="module")

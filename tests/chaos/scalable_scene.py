@@ -35,7 +35,7 @@ from controller.store.topics.topics import TopicState
 from tests.chaos.cells import Cell, Path, Side, some_operation
 from tests.chaos.laws import unwritable_ms_of
 from tests.chaos.scenarios import Scenario, creating, deleting, operation_of, reshaping
-from tests.chaos.strikes import pass_deadline
+from tests.chaos.strikes import Matrix, pass_deadline
 from tests.support.bench import Bench
 from tests.support.bench_planes import OnPulsar
 from tests.support.benches import benches
@@ -256,3 +256,11 @@ def _check_left(bench: ScalableBench, scenario: Scenario, operation: Operation) 
     else:
         assert is_there is (operation.kind is not OperationKind.DELETE)
         assert not is_there or bench.keeper.auto_scaler(bench.topic_name) == BEFORE
+
+
+def ended_as(scenario: Scenario, path: Path) -> str:
+    """How the operation ends when every fault was one of ours."""
+    return "aborted" if path is Path.ABORT or scenario.kind in REFUSED else "done"
+
+
+MATRIX = Matrix(BY_NAME, begin, settle_and_check, ended_as)

@@ -119,6 +119,29 @@ def test_one_of_a_batch_is_settled_by_itself(planes: Planes) -> None:
     assert list(reader.read(10)) == []
 
 
+def test_what_is_given_back_takes_nothing_along_that_is_in_hand_or_settled(planes: Planes) -> None:
+    """The other readers of the queue would do it a second time. A broker gives out the whole batch again, to any of them."""
+    log = planes.log("s")
+    planes.send(log, *(b"%d" % number for number in range(6)))
+    reader = planes.queue(log, "s")
+    *back, settled, last = planes.read(reader, 6)
+    others = [planes.queue(log, "s", name) for name in "abc"]
+    acknowledge(reader, [settled])
+    again: list[LogMessage] = []
+    for one in back:
+        reader.give_back([one.position])
+        found = take_all(1, reader, *others)
+        for mine, whose in zip(found, (reader, *others), strict=True):
+            acknowledge(whose, mine)
+            again.extend(mine)
+
+    assert payloads(again) == payloads(back)
+    assert [one.deliveries for one in again] == [2] * len(back)
+    acknowledge(reader, [last])
+    planes.settles_at(log, "s", 0)
+    assert not any(one.read(10) for one in (reader, *others))
+
+
 def test_what_waits_behind_a_message_that_is_given_back_comes_once(planes: Planes) -> None:
     log = planes.log("s")
     planes.send(log, b"1", b"2", b"3", b"4")

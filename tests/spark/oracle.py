@@ -7,21 +7,12 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from controller.domain.load import (
-    CounterSample,
-    LoadRecord,
-    LoadStats,
-    LoadThresholds,
-    LoadUpdate,
-    NoRate,
-    WindowLoad,
-    judge_counters,
-    next_record,
-    rates_from_counters,
-)
+from controller.domain.counter_rates import CounterSample, NoRate, WindowLoad, judge_counters
+from controller.domain.load import LoadRecord, LoadStats, LoadThresholds, LoadUpdate, next_record
 from controller.domain.load_window import LoadWindow
 from controller.landing.schemas import SAMPLE_SCHEMA
 from controller.store.load.records import RECORD_SCHEMA, SOURCE_SCHEMA, THRESHOLD_SCHEMA
+from tests.support.counters import rates_from_counters
 
 Values = tuple[object, ...]
 

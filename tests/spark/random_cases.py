@@ -8,7 +8,8 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from controller.domain.load import FLOOR_FRACTION, CounterSample, LoadStats, LoadThresholds
+from controller.domain.counter_rates import CounterSample
+from controller.domain.load import FLOOR_FRACTION, LoadStats, LoadThresholds
 from controller.domain.load_window import LoadWindow
 from tests.spark.oracle import Case, Stored, Values, by_topic
 
@@ -93,22 +94,23 @@ def batch(seed: int) -> list[Case]:
     return [_case(random, number) for number in range(CASES)]
 
 
-def expected(drawn: list[Case]) -> tuple[dict[int, Values], dict[int, Values], dict[str, int]]:
-    numbered = list(enumerate(drawn))
+def expected(drawn: list[Case]) -> tuple[dict[int, Values], dict[str, int]]:
+    """The rates by topic, and when each source was heard."""
     heard = {source: at for case in drawn for source, at in case.expected_heard(WINDOW).items()}
-    return (
-        {n: found for n, case in numbered if (found := case.expected_rates(WINDOW)) is not None},
-        {n: found for n, case in numbered if (found := case.expected_change(WINDOW)) is not None},
-        heard,
-    )
+    rates = {n: found for n, case in enumerate(drawn) if (found := case.expected_rates(WINDOW)) is not None}
+    return rates, heard
 
 
-def check(cases: list[Case], rates: pa.Table, changes: pa.Table, heard: pa.Table) -> None:
+def check(cases: list[Case], rates: pa.Table, heard: pa.Table) -> None:
     """All of it, and of what differs the first case alone."""
-    expected_rates, expected_changes, expected_heard = expected(cases)
-    for wanted, found in ((expected_rates, by_topic(rates)), (expected_changes, by_topic(changes))):
-        wrong = [n for n in range(len(cases)) if wanted.get(n) != found.get(n)]
-        if wrong:
-            n = wrong[0]
-            pytest.fail(f"{len(wrong)} differ; {cases[n]}: {found.get(n)} instead of {wanted.get(n)}")
+    expected_rates, expected_heard = expected(cases)
+    demand_equal(cases, expected_rates, by_topic(rates))
     assert {row["source"]: row["observed_at_ms"] for row in heard.to_pylist()} == expected_heard
+
+
+def demand_equal(cases: list[Case], wanted: dict[int, Values], found: dict[int, Values]) -> None:
+    """Fail with the first case that differs."""
+    wrong = [n for n in range(len(cases)) if wanted.get(n) != found.get(n)]
+    if wrong:
+        n = wrong[0]
+        pytest.fail(f"{len(wrong)} differ; {cases[n]}: {found.get(n)} instead of {wanted.get(n)}")

@@ -1,4 +1,4 @@
-"""Spark, the SQL twin and the domain's functions answer alike, to the last bit, on random histories."""
+"""Spark and PostgreSQL compute the rates that the domain's rule gives, to the last bit, on random histories."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from controller.landing.schemas import RATE_SCHEMA
-from controller.store.load import twin as load_twin
-from controller.store.load.records import Baseline
+from controller.store.load import sql_rates
 from controller.store.postgres.engine import Store
-from spark_jobs.load_aggregation import build_changes, build_heard, build_rates
+from spark_jobs.load_aggregation import build_heard, build_rates
 from tests.spark.oracle import tables
 from tests.spark.random_cases import CASES, WINDOW, batch, check, expected
 from tests.support.drawn import cases
@@ -32,42 +31,33 @@ def test_spark_answers_as_the_domain_does(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
     cases = batch(seed)
-    given_tables = tables(cases)
     path = tmp_path_factory.mktemp("samples") / "samples.parquet"
-    pq.write_table(given_tables.pop("samples"), path)
+    pq.write_table(tables(cases)["samples"], path)
     samples = spark.read.parquet(str(path))
-    before = {name: spark.createDataFrame(table) for name, table in given_tables.items()}
+
     rates, heard = build_rates(samples, WINDOW), build_heard(samples, WINDOW)
 
-    changes = build_changes(rates, heard, window=WINDOW, **before)
-
-    check(cases, rates.toArrow(), changes.toArrow(), heard.toArrow())
+    check(cases, rates.toArrow(), heard.toArrow())
 
 
 @seeds
 @quickly
-def test_the_twin_answers_as_the_domain_does(database: str, seed: int) -> None:
+def test_postgresql_answers_as_the_domain_does(database: str, seed: int) -> None:
     cases = batch(seed)
-    given_tables = tables(cases)
-    samples = given_tables.pop("samples").select(load_twin.COLUMNS).to_batches()
+    samples = tables(cases)["samples"].select(sql_rates.COLUMNS).to_batches()
     store = Store(database, pool_size=1)
 
     with store.transaction() as tx:
-        rates, changes, heard = load_twin.aggregate(
-            tx, samples, WINDOW, Baseline(None, **given_tables), RATE_SCHEMA
-        )
+        rates, heard = sql_rates.aggregate(tx, samples, WINDOW, RATE_SCHEMA)
     store.dispose()
 
-    check(cases, rates, changes, heard)
+    check(cases, rates, heard)
 
 
 def test_the_batches_hold_what_they_are_meant_to() -> None:
-    """Writes, silences and stays: a generator that never writes would prove nothing."""
-    cases = batch(0)
-    rates, changes, _ = expected(cases)
-
-    silenced = [n for n, change in changes.items() if change[6] is not None]
+    """A generator that never gives a rate would prove nothing."""
+    rates, heard = expected(batch(0))
 
     assert len(rates) > CASES / 4
-    assert len(silenced) > CASES / 100
-    assert len([n for n in rates if n not in changes]) > CASES / 50
+    assert len([rate for rate in rates.values() if rate[0] is None]) > CASES / 100
+    assert len(heard) > CASES / 4

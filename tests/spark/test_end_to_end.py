@@ -15,7 +15,7 @@ from controller.domain.load_window import LoadWindow
 from controller.landing.area import LandingArea
 from controller.landing.history import RateHistory
 from controller.landing.schemas import SAMPLE_SCHEMA
-from controller.services.load_aggregation import AggregationResult, SparkEngine, SqlTwinEngine, aggregate
+from controller.services.load_aggregation import AggregationResult, SparkEngine, SqlEngine, aggregate
 from controller.store.postgres.engine import Store
 from tests.support.bench import Bench
 
@@ -49,8 +49,8 @@ class Landing:
         return self.directory / "landing" / self.area.append(instant_us // 1000, "c", table)
 
     def aggregate(self, run_id: str, end_ms: int = END, *, spark: bool = True) -> AggregationResult:
-        """A run by Spark, or by the twin."""
-        engine = SparkEngine("local[2]") if spark else SqlTwinEngine(self.store)
+        """A run by Spark, or by PostgreSQL."""
+        engine = SparkEngine("local[2]") if spark else SqlEngine(self.store)
         return aggregate(self.store, self.area, self.history, engine, LoadWindow(end_ms), run_id=run_id)
 
     def records(self) -> list[tuple[object, ...]]:
@@ -109,7 +109,7 @@ def test_a_repeat_and_an_older_window_change_nothing(landing: Landing) -> None:
     assert landing.history.read(END - 1, END).num_rows == 2
 
 
-def test_spark_and_its_twin_take_turns(landing: Landing) -> None:
+def test_spark_and_postgresql_take_turns(landing: Landing) -> None:
     landing.aggregate("first")
     for number in (1, 2, 3, 4, 5, 6):
         landing.tick(number, (30, 4_000))

@@ -14,8 +14,9 @@ from controller.bundles.services.aggregation import LIMIT_SCHEMA
 from controller.bundles.store.loads import BASELINE_SCHEMAS
 from controller.devstack.ports import LOOPBACK, free_port, release_port
 from controller.devstack.spark_connect import SparkConnectServer
+from controller.domain.counter_rates import CounterSample
 from controller.domain.errors import InvalidInput, Retryable
-from controller.domain.load import CounterSample, LoadStats, LoadThresholds
+from controller.domain.load import LoadStats, LoadThresholds
 from controller.landing.schemas import KEY_COUNT_SCHEMA
 from controller.store.load.records import SKETCH_SCHEMA
 from spark_jobs.run_bundle_load import main as bundle_main
@@ -37,25 +38,18 @@ def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkConnectSe
 
 
 def hand_over(cases: list[Case], scratch: Path) -> str:
-    """Lays the baseline out as a run's scratch directory; returns the URL of the samples."""
-    found = tables(cases)
-    for name, table in found.items():
-        (scratch / name).mkdir(parents=True)
-        pq.write_table(table, scratch / name / "part-0.parquet")
-    return (scratch / "samples" / "part-0.parquet").as_uri()
+    """Write the samples into a run's scratch directory. Return their URL."""
+    (scratch / "samples").mkdir(parents=True)
+    path = scratch / "samples" / "part-0.parquet"
+    pq.write_table(tables(cases)["samples"], path)
+    return path.as_uri()
 
 
 def run_on(master: str, cases: list[Case], scratch: Path) -> None:
     """One run on the session for the master, checked against the domain."""
     samples = hand_over(cases, scratch)
-    changes, heard = with_session(
-        master, lambda spark: _collected(*compute(spark, [samples], scratch.as_uri(), WINDOW))
-    )
-    check(cases, pq.read_table(scratch / "rates"), changes, heard)
-
-
-def _collected(changes: object, heard: pa.Table) -> tuple[pa.Table, pa.Table]:
-    return changes.toArrow(), heard  # type: ignore[attr-defined]  # a DataFrame of either kind of session
+    heard = with_session(master, lambda spark: compute(spark, [samples], scratch.as_uri(), WINDOW))
+    check(cases, pq.read_table(scratch / "rates"), heard)
 
 
 def test_every_run_on_a_connect_server_shares_one_session(
@@ -194,7 +188,7 @@ def test_the_job_takes_its_parts_as_options(tmp_path: Path) -> None:
 
     main([*parts(samples, scratch), "--key-counts", counts, "--counted-since-ms", COUNTED_SINCE])
 
-    check(cases, *(pq.read_table(scratch / name) for name in ("rates", "changes", "heard")))
+    check(cases, *(pq.read_table(scratch / name) for name in ("rates", "heard")))
     assert sketches(scratch).equals(expected)
 
 
@@ -215,5 +209,5 @@ def test_spark_submit_runs_the_same_job_on_two_workers(tmp_path: Path) -> None:
         cluster.submit(*parts(samples, scratch), "--key-counts", counts, "--counted-since-ms", COUNTED_SINCE)
 
         assert cluster.workers_that_ran_it() == 2
-    check(cases, *(pq.read_table(scratch / name) for name in ("rates", "changes", "heard")))
+    check(cases, *(pq.read_table(scratch / name) for name in ("rates", "heard")))
     assert sketches(scratch).equals(expected)

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from controller.landing.schemas import KEY_COUNT_SCHEMA
-from controller.store.load import twin
+from controller.store.load import sql_rates
 from controller.store.load.records import SKETCH_SCHEMA
 from spark_jobs.run_load_aggregation import add_up
 from tests.support.bench import Bench
@@ -70,9 +70,9 @@ def test_both_engines_add_up_the_same(spark: SparkSession, database: str, tmp_pa
     pq.write_table(table, tmp_path / "counts.parquet")
     bench = Bench(database)
     with bench.store.transaction() as tx:
-        by_twin = twin.add_up(tx, table.to_batches(), SINCE, UNTIL)
+        by_sql = sql_rates.add_up(tx, table.to_batches(), SINCE, UNTIL)
     bench.close()
 
     by_spark = add_up(spark, [(tmp_path / "counts.parquet").as_uri()], SINCE, UNTIL)
 
-    assert seen(by_twin) == seen(by_spark) == expected(table)
+    assert seen(by_sql) == seen(by_spark) == expected(table)

@@ -10,9 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from controller.domain.load import CounterSample, LoadStats, LoadThresholds
+from controller.domain.counter_rates import CounterSample
+from controller.domain.load import LoadStats, LoadThresholds
 from controller.domain.load_window import LoadWindow
-from spark_jobs.load_aggregation import build_changes, build_heard, build_rates
+from controller.services.load_aggregation.record_changes import record_changes
+from controller.store.load.records import Baseline
+from spark_jobs.load_aggregation import build_heard, build_rates
 from spark_jobs.run_load_aggregation import SAMPLES
 from tests.spark.oracle import Case, Stored, Values, by_topic, tables
 
@@ -117,9 +120,8 @@ def answers(
     path = tmp_path_factory.mktemp("named") / "samples.parquet"
     pq.write_table(given.pop("samples"), path)
     samples = spark.read.schema(SAMPLES).parquet(str(path))
-    rates, heard = build_rates(samples, WINDOW), build_heard(samples, WINDOW)
-    before = {name: spark.createDataFrame(table) for name, table in given.items()}
-    return by_topic(rates.toArrow()), by_topic(build_changes(rates, heard, window=WINDOW, **before).toArrow())
+    rates, heard = build_rates(samples, WINDOW).toArrow(), build_heard(samples, WINDOW).toArrow()
+    return by_topic(rates), by_topic(record_changes(rates, heard, Baseline(None, **given), WINDOW))
 
 
 @pytest.mark.parametrize("name", CASES)

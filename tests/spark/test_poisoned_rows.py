@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from controller.domain.key_counts import PRODUCERS, SEGMENT_MESSAGES
 from controller.domain.policy import PolicyOverride
 from controller.landing.schemas import KEY_COUNT_SCHEMA, SAMPLE_SCHEMA
-from controller.services.load_aggregation import SparkEngine, SqlTwinEngine
+from controller.services.load_aggregation import SparkEngine, SqlEngine
 from controller.store.topics import policies
 from tests.support.aggregation import END_MS, Run, loading
 from tests.support.bench import Bench
@@ -38,8 +38,8 @@ def run(spark: SparkSession, database: str, tmp_path: Path) -> Iterator[Run]:
 
 
 @pytest.fixture(params=["spark", "sql"])
-def engine(request: pytest.FixtureRequest, run: Run) -> SparkEngine | SqlTwinEngine:
-    return SparkEngine("local[2]") if request.param == "spark" else SqlTwinEngine(run.store)
+def engine(request: pytest.FixtureRequest, run: Run) -> SparkEngine | SqlEngine:
+    return SparkEngine("local[2]") if request.param == "spark" else SqlEngine(run.store)
 
 
 def set_aside(run: Run) -> list[tuple[str, str, int | None]]:
@@ -78,7 +78,7 @@ def land_samples(run: Run, *rows: dict[str, Any]) -> None:
     ],
 )
 def test_samples_that_cannot_be_are_set_aside(
-    run: Run, engine: SparkEngine | SqlTwinEngine, rows: list[dict[str, Any]]
+    run: Run, engine: SparkEngine | SqlEngine, rows: list[dict[str, Any]]
 ) -> None:
     land_samples(run, *rows)
     result = run.aggregate(engine=engine)
@@ -90,7 +90,7 @@ def test_samples_that_cannot_be_are_set_aside(
     assert run.heard() == 0
 
 
-def test_the_largest_counters_there_are_count(run: Run, engine: SparkEngine | SqlTwinEngine) -> None:
+def test_the_largest_counters_there_are_count(run: Run, engine: SparkEngine | SqlEngine) -> None:
     land_samples(run, {"segment_id": 1, "byte_in": 0}, {"segment_id": 1, "byte_in": HUGE})
     result = run.aggregate(engine=engine)
 
@@ -112,7 +112,7 @@ def test_the_largest_counters_there_are_count(run: Run, engine: SparkEngine | Sq
     ],
 )
 def test_counts_that_cannot_be_are_set_aside(
-    run: Run, engine: SparkEngine | SqlTwinEngine, poison: list[dict[str, Any]]
+    run: Run, engine: SparkEngine | SqlEngine, poison: list[dict[str, Any]]
 ) -> None:
     for number, row in enumerate(poison):
         land_counts(run, {"segment_id": 1, **row}, worker=f"poisoned-{number}")
@@ -124,9 +124,7 @@ def test_counts_that_cannot_be_are_set_aside(
     assert set_aside(run) == [("key counts", f"segment 1 of topic {run.topic_id}", run.topic_id)]
 
 
-def test_counts_lead_no_further_than_the_brokers_counters(
-    run: Run, engine: SparkEngine | SqlTwinEngine
-) -> None:
+def test_counts_lead_no_further_than_the_brokers_counters(run: Run, engine: SparkEngine | SqlEngine) -> None:
     """They say where the load lies: of 600 messages a third."""
     most = SEGMENT_MESSAGES // 4
     land_counts(run, {"segment_id": 0, "bins": [most, 2 * most, *[0] * 1_022]})

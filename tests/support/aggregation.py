@@ -22,7 +22,7 @@ from controller.services.load_aggregation import (
     AggregationResult,
     Engine,
     KeyCountIntake,
-    SqlTwinEngine,
+    SqlEngine,
     aggregate,
 )
 from controller.store.postgres.engine import Store
@@ -101,7 +101,7 @@ class Run:
             self.store,
             self.area,
             self.history,
-            engine or SqlTwinEngine(self.store),
+            engine or SqlEngine(self.store),
             LoadWindow(END_MS + minutes * MINUTE_MS),
             run_id=run_id or secrets.token_hex(6),
             key_counts=self.key_counts,

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 
-from controller.domain.assignment import Assignment, SegmentBucket, candidates
+from controller.domain.assignment import Assignment, SegmentBucket
+from controller.domain.drain_barrier import candidates
 from controller.domain.errors import InvalidLayoutChange
 from controller.domain.layout import SegmentLayout
 from tests.support.least_moves import least_moves, moves

@@ -37,7 +37,6 @@ from controller.client.checkpoint_consumer import CheckpointConsumer, Start
 from controller.client.checkpoint_group import CheckpointGroupConsumer
 from controller.client.http_source import HttpSource
 from controller.client.keyed_work import KeyedWork
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.queue_consumer import QueueConsumer
 from controller.client.servers import Servers
@@ -48,8 +47,9 @@ from controller.dataplane.embedded import EmbeddedDataPlane
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.registry import PlaneSettings, build_log_client
 from controller.domain.errors import Terminal
+from controller.postgres.listener import Listener
+from controller.postgres_source import PostgresSource
 from controller.store.postgres.engine import Store
-from controller.store.postgres.notifications import Listener
 
 STREAM, QUEUE, GROUP = "billing", "jobs", "index"
 """Subscriptions of the topic, one of each kind."""

@@ -93,6 +93,8 @@ class HeldLogs:
     def append(self, *_: Any, **__: Any) -> int:
         raise NotImplementedError
 
+    locate = open_reader_at = open_queue_reader = close = append
+
     def open_reader(
         self, backing_topic: str, *_: Any, on_arrival: Callable[[], None], **__: Any
     ) -> HeldReader:

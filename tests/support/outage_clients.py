@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controller.client.history import ConsumerHistory, Message, ProducerHistory, Readings
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.dataplane.base import LogClient, OutgoingMessage
 from controller.devstack.serving import token_for
+from controller.postgres_source import PostgresSource
 
 KEYS = tuple(f"key-{number}" for number in range(32))
 PATIENCE_SECONDS = 600.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,10 +12,15 @@ from typing import Any
 import httpx
 import pytest
 
+from controller.bootstrap import application, build_server
 from controller.devstack.ports import free_port, release_port
 from controller.devstack.process import ChildProcess
 from controller.devstack.serving import SECRET, token_of
 from controller.entrypoints.web.access import Role
+from controller.entrypoints.web.server import WebServer
+from controller.services.worker.worker import demand_none_ended, run_part
+from controller.settings import Settings
+from controller.telemetry import start_thread
 from tests.support.cleave_process import cleave_process
 from tests.support.command_line import Answer, CommandLine
 from tests.support.every_row import every_row
@@ -27,14 +34,43 @@ NO_DATABASE = "postgresql://nobody@127.0.0.1:1/none"
 
 @contextmanager
 def serving(database: str, directory: Path, **settings: object) -> Iterator[str]:
-    """The address of `cleave serve`, a process on the database; no worker is up."""
-    with server_process(database, directory, **settings) as (_, address):
-        yield address
+    """The address of what `cleave serve` runs, in threads of this process; no worker is up.
+
+    A process of its own takes four seconds of a core to start: `server_process` is for tests of the process.
+    """
+    given = _settings(database_url=database, landing_url=directory / "landing", **settings)
+    limit = given.worker_statement_seconds
+    with application(given, name="cleave-serve", statement_seconds=limit) as app:
+        web = WebServer(given, SECRET)
+        parts, leaving, ended = build_server(app, web), threading.Event(), list[str]()
+        threads = [
+            start_thread(type(part).__name__, run_part, part, ended, leaving.is_set, leaving.set)
+            for part in parts
+        ]
+        try:
+            yield web.address
+            demand_none_ended(ended)
+        finally:
+            leaving.set()
+            for part in parts:
+                part.stop()
+            for thread in threads:
+                thread.join()
+
+
+def _settings(**given: object) -> Settings:
+    """Those of a server: read from the environment, as its process does, where the command's own are left out."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("CLEAVE_")]:
+            patch.delenv(name)
+        for name, value in {"api_secret": SECRET, **given}.items():
+            patch.setenv(f"CLEAVE_{name.upper()}", str(value))
+        return Settings()
 
 
 @contextmanager
 def server_process(database: str, directory: Path, **settings: object) -> Iterator[tuple[ChildProcess, str]]:
-    """The same with the process itself, which may be killed, and started again at its address."""
+    """`cleave serve` with its address: a process that may be killed, and started again there."""
     port, log = free_port(), directory / "serve.log"
     process = cleave_process(
         "serve",

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
 
+from controller.client.servers import Servers
 from controller.domain.errors import CleaveError, StoreUnavailable
 
 PATIENCE_SECONDS = 30.0
@@ -94,10 +95,10 @@ class Feed:
         raise StoreUnavailable("the stream broke", 0.0)
 
 
-class ScriptedLeader:
+class ScriptedLeader(Servers):
     """`held` are the kinds of calls that wait for the test; others are heard at once."""
 
-    count = 1
+    count = 1  # type: ignore[assignment]
 
     def __init__(self, on_call: Callable[[Call], None] = lambda _call: None, *held: str) -> None:
         """`on_call` sees each as it comes, in the asking thread."""
@@ -110,7 +111,7 @@ class ScriptedLeader:
 
     # As `Servers`.
 
-    def ask(
+    def ask(  # type: ignore[override]
         self,
         method: str,
         path: str,
@@ -125,7 +126,9 @@ class ScriptedLeader:
         return {"topic_id": 1, "silent_seconds": 1e6, "grace_seconds": 2e6} if what == "register" else None
 
     @contextmanager
-    def events(self, _path: str, *, query: Mapping[str, Any], **_: object) -> Iterator[Feed]:
+    def events(  # type: ignore[override]
+        self, _path: str, *, query: Mapping[str, Any], **_: object
+    ) -> Iterator[Feed]:
         self._called("attach", query)
         feed = Feed()
         with self._changed:

@@ -26,7 +26,6 @@ from psycopg2.extras import execute_values
 from controller.client.checkpoint_group import CheckpointGroupConsumer
 from controller.client.history import Attachment, ConsumerHistory, Event, ProducerHistory, Readings
 from controller.client.position_table import PositionTable
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.queue_consumer import QueueConsumer, QueuedMessage
 from controller.client.servers import Servers
@@ -35,6 +34,7 @@ from controller.dataplane.base import LogClient, OutgoingMessage
 from controller.dataplane.embedded import EmbeddedLogClient
 from controller.devstack.process import ChildProcess
 from controller.domain.errors import FencedOut
+from controller.postgres_source import PostgresSource
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -238,7 +238,7 @@ def test_a_child_wakes_no_listener_of_its_parents() -> None:
 
     assert in_child(listener.close) is None
 
-    assert not readable(listener._wake_read, timeout_seconds=0.0)
+    assert not readable(listener._listener._wake_read, timeout_seconds=0.0)
     listener.close()
 
 

@@ -27,7 +27,6 @@ RUN_OTHERWISE = {
         "controller/dataplane/pulsar/batch_sender.py",
         "_await",
     ): "a call waits for its results until its deadline",
-    ("controller/dataplane/postgres_listener.py", "_listen"): "one connection; `_run` makes the next",
 }
 """Loops that ask whether to stop, and why each goes on, or ends, by itself."""
 

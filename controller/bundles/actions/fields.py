@@ -9,9 +9,9 @@ from pydantic import Field
 
 from controller.actions.fields import from_text
 from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.domain.ring.topic_name import checked_namespace
 from controller.bundles.domain.splitting.bundle_choice import BUNDLE_CHOICES
 from controller.domain.names import demand_namespace
+from controller.domain.pulsar_names import checked_namespace
 
 
 def _namespace(text: str) -> str:

@@ -15,11 +15,11 @@ from controller.actions.fields import AS_ARGUMENT
 from controller.actions.responses import Answer, Document, Row
 from controller.bundles.actions.fields import BundleNamespace, knob_rows
 from controller.bundles.domain.ring.hashes import edge_text, topic_hash
-from controller.bundles.domain.ring.topic_name import canonical_topic_name, namespace_of
 from controller.bundles.services import split_policies
 from controller.bundles.store import cycles, namespaces
 from controller.bundles.store import views as bundle_views
 from controller.domain.errors import DataPlaneUnavailable, StoreUnavailable
+from controller.domain.pulsar_names import canonical_topic_name, namespace_of
 from controller.questions.page_keys import write_keys
 from controller.questions.question import PageAnswer, PageRequest, QuestionRequest
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from controller import telemetry
+from controller import metrics, telemetry
 from controller.bundles.brokers.documents import SystemReport, TopicReport
 from controller.bundles.brokers.reader import BundleReader
 from controller.bundles.domain.cluster import is_system_namespace
@@ -133,7 +133,7 @@ class BundleCollector:
         try:
             self.tick()
         except Exception:
-            telemetry.BUNDLE_TICKS.labels("failed").inc()
+            metrics.BUNDLE_TICKS.labels("failed").inc()
             raise
         return self._until_next_tick()
 
@@ -163,8 +163,8 @@ class BundleCollector:
                 kind: pa.Table.from_pylist(rows[kind], schema) for kind, schema in REPORT_SCHEMAS.items()
             }
             path = self._area.append(instant_ms, self.name, tables)
-        telemetry.BUNDLE_TICKS.labels("read" if path else "nobody-answered").inc()
-        telemetry.BUNDLE_SILENT.set(len(silent))
+        metrics.BUNDLE_TICKS.labels("read" if path else "nobody-answered").inc()
+        metrics.BUNDLE_SILENT.set(len(silent))
         counts = {"brokers": len(rows["brokers"]), "topics": len(rows["topics"])}
         if silent:
             log.warning("brokers are silent", **counts, silent=silent)

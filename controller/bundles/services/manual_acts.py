@@ -18,7 +18,6 @@ from controller.bundles.domain.load.stats import BundleStats
 from controller.bundles.domain.ring.boundaries import NamespaceBundles
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.hashes import parse_edge, topic_hash
-from controller.bundles.domain.ring.topic_name import checked_namespace
 from controller.bundles.domain.splitting.algorithms.base import (
     BundleTopic,
     SplitOptions,
@@ -33,6 +32,7 @@ from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import views as bundle_views
 from controller.domain.errors import Conflict, InvalidInput, Unsupported
+from controller.domain.pulsar_names import checked_namespace
 from controller.store.postgres.engine import Store
 
 _DEFAULT_PARTS: Final = 2

@@ -58,7 +58,6 @@ class CycleRow:
     inputs: str | None
     outcome: str | None
     refusals: Sequence[Mapping[str, Any]]
-    recorded_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +70,8 @@ class StoredCycle:
     outcome: str | None
 
 
-_COLUMNS = (
-    "cycle_id, cluster, request_key, decided_at, decided_by, code_version, inputs, outcome, refusals,"
-    " recorded_at"
-)
+_COLUMNS = "cycle_id, cluster, request_key, decided_at, decided_by, code_version, inputs, outcome, refusals"
 _GET = text(f"SELECT {_COLUMNS} FROM cleave.bundle_decision WHERE cycle_id = :cycle_id")  # noqa: S608  # our own names
-_LIST = text(f"""
-    SELECT {_COLUMNS} FROM cleave.bundle_decision WHERE cluster = :cluster AND cycle_id < :before
-     ORDER BY cycle_id DESC LIMIT :limit
-""")  # noqa: S608
 _BY_REQUEST = text("SELECT cycle_id FROM cleave.bundle_decision WHERE request_key = :request_key")
 _RECORD = text("""
     INSERT INTO cleave.bundle_decision
@@ -135,6 +127,7 @@ def record(tx: Connection, cycle: NewCycle, *, next_state: str, seen_state_versi
     bundle_proposals.add(tx, cycle_id, cycle.cluster, cycle.proposals, actor=cycle.decided_by)
     bundle_proposals.supersede(tx, cycle.cluster, cycle_id)
     bundle_proposals.expire_approved(tx, cycle.cluster)
+    bundle_proposals.ask(tx, cycle.cluster)
     return cycle_id
 
 
@@ -150,12 +143,6 @@ def stored_cycle(tx: Connection, cycle_id: int) -> StoredCycle:
     """What it takes to decide one again. Raises NotFound."""
     row = get_cycle(tx, cycle_id)
     return StoredCycle(row.cycle_id, row.code_version, row.inputs, row.outcome)
-
-
-def list_cycles(tx: Connection, cluster: str, *, limit: int = 100, before: int = 2**63 - 1) -> list[CycleRow]:
-    """A cluster's cycles, newest first; for the next page give the last row's id as `before`."""
-    rows = tx.execute(_LIST, {"cluster": cluster, "before": before, "limit": limit})
-    return [CycleRow(**row._mapping) for row in rows]
 
 
 def expire(tx: Connection, older_than: datetime) -> int:

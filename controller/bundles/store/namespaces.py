@@ -18,9 +18,10 @@ from sqlalchemy import Connection, text
 
 from controller.bundles.domain.ring.boundaries import NamespaceBundles
 from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.domain.ring.topic_name import namespace_of
 from controller.bundles.domain.splitting.policy import SplitPolicy, read_stored
+from controller.bundles.store import proposals as bundle_proposals
 from controller.domain.errors import LostRace, NotFound
+from controller.domain.pulsar_names import namespace_of
 
 
 class BalancingMode(StrEnum):
@@ -120,8 +121,15 @@ def add_namespace(
 def set_mode(
     tx: Connection, cluster: str, namespace: str, mode: BalancingMode, *, actor: str, seen_row_version: int
 ) -> NamespaceRow:
-    """Enable a namespace or disable it. Raises NotFound, or LostRace if the row is not at the version seen."""
-    return _update(tx, cluster, namespace, seen_row_version, actor, mode=mode.value)
+    """Enable a namespace or disable it, and ask a person for its proposals, or no longer. Raises NotFound, or LostRace if the row is not
+    at the version seen.
+    """
+    row = _update(tx, cluster, namespace, seen_row_version, actor, mode=mode.value)
+    if mode is BalancingMode.APPROVAL:
+        bundle_proposals.ask(tx, cluster)
+    else:
+        bundle_proposals.stop_asking(tx, cluster, namespace, f"the mode of namespace {namespace} is {mode}")
+    return row
 
 
 def set_split_settings(

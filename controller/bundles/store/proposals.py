@@ -16,7 +16,11 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.domain.errors import Conflict, LostRace, NotFound
+from controller.domain.approvals import ApprovalState, Subject
+from controller.domain.errors import LostRace, NotFound
+from controller.store import approvals
+from controller.store.approvals import NewApproval
+from controller.store.postgres.clock import database_now
 
 PATIENCE_SECONDS = 3600.0
 """How long a proposal waits for its approval, and how long after that it may be carried out. Then it is stale."""
@@ -63,7 +67,6 @@ class ProposalRow:
 
     proposal_id: int
     cycle_id: int
-    ordinal: int
     cluster: str
     namespace: str
     lower_bound: int
@@ -77,8 +80,6 @@ class ProposalRow:
     state: ProposalState
     actor: str
     outcome: str | None
-    claimed_by: str | None
-    claimed_until: datetime | None
     attempts: int
     row_version: int
     proposed_at: datetime
@@ -92,6 +93,15 @@ class ProposalRow:
         """The bundle to act on."""
         return NamespaceBundle(self.namespace, self.lower_bound, self.upper_bound)
 
+    @property
+    def action(self) -> str:
+        """The act in a few words: `unload acme/shop/0x00000000_0x40000000 from a:8080 to b:8080`."""
+        cuts = ", ".join(f"{cut:#010x}" for cut in self.cut_points)
+        places = (("at", cuts), ("from", self.broker), ("to", self.destination))
+        return " ".join(
+            [self.kind, str(self.bundle), *(f"{word} {place}" for word, place in places if place)]
+        )
+
 
 STALE = f"""coalesce(
            CASE state WHEN 'proposed' THEN proposed_at WHEN 'approved' THEN approved_at END
@@ -102,11 +112,12 @@ STALE = f"""coalesce(
 One that somebody is carrying out is not stale, nor one whose next attempt has its time set.
 """
 COLUMNS = (
-    "proposal_id, cycle_id, ordinal, cluster, namespace, lower_bound, upper_bound, kind, broker, destination,"
-    " cut_points, reason, detail, state, actor, outcome, claimed_by, claimed_until, attempts, row_version,"
+    "proposal_id, cycle_id, cluster, namespace, lower_bound, upper_bound, kind, broker, destination,"
+    " cut_points, reason, detail, state, actor, outcome, attempts, row_version,"
     f" proposed_at, applied_at, changed_at, {STALE} AS is_stale"
 )
 _GET = text(f"SELECT {COLUMNS} FROM cleave.bundle_proposal WHERE proposal_id = :proposal_id")  # noqa: S608  # ours
+_LOCK = text(f"{_GET.text} FOR UPDATE")
 _LIST = text(f"""
     SELECT {COLUMNS} FROM cleave.bundle_proposal
      WHERE cluster = :cluster AND (CAST(:cycle_id AS bigint) IS NULL OR cycle_id = :cycle_id)
@@ -136,6 +147,7 @@ _SUPERSEDE = text(f"""
             OR (p.cluster, p.namespace, p.lower_bound) IN (
                 SELECT q.cluster, q.namespace, q.lower_bound FROM cleave.bundle_proposal q
                  WHERE q.cycle_id = :cycle_id))
+    RETURNING proposal_id
 """)  # noqa: S608
 _BUSY = text(f"""
     SELECT {COLUMNS} FROM cleave.bundle_proposal p
@@ -158,6 +170,7 @@ _EXPIRE = text(f"""
                                                            coalesce(outcome, 'nobody knows how it ended'))
                              ELSE '' END
      WHERE cluster = :cluster AND state = 'approved' AND {STALE}
+    RETURNING proposal_id
 """)  # noqa: S608
 _MOVE = text(f"""
     UPDATE cleave.bundle_proposal
@@ -201,12 +214,50 @@ def supersede(tx: Connection, cluster: str, cycle_id: int) -> int:
 
     In a namespace that needs approval a proposal stays for PATIENCE_SECONDS, or until there is another for its bundle.
     """
-    return tx.execute(_SUPERSEDE, {"cluster": cluster, "cycle_id": cycle_id}).rowcount
+    ids = tx.execute(_SUPERSEDE, {"cluster": cluster, "cycle_id": cycle_id}).scalars().all()
+    approvals.end(tx, Subject.BUNDLE_PROPOSAL, ids, ApprovalState.EXPIRED, f"cycle {cycle_id} decided anew")
+    return len(ids)
 
 
 def expire_approved(tx: Connection, cluster: str) -> int:
     """Refuses what was approved and not done within PATIENCE_SECONDS, tried or not; returns how many."""
-    return tx.execute(_EXPIRE, {"cluster": cluster}).rowcount
+    ids = tx.execute(_EXPIRE, {"cluster": cluster}).scalars().all()
+    approvals.end(
+        tx,
+        Subject.BUNDLE_PROPOSAL,
+        ids,
+        ApprovalState.EXPIRED,
+        "not done in time: the load has changed since",
+    )
+    return len(ids)
+
+
+def ask(tx: Connection, cluster: str) -> None:
+    """Ask for an approval of each proposal that waits for a person and has none, for as long as the proposal is not stale."""
+    now = database_now(tx)
+    waiting = [row for row in under_way(tx, cluster) if row.state is ProposalState.PROPOSED]
+    approvals.propose(
+        tx,
+        [
+            NewApproval(
+                Subject.BUNDLE_PROPOSAL,
+                row.proposal_id,
+                None,
+                row.action,
+                row.reason,
+                row.actor,
+                PATIENCE_SECONDS - (now - row.proposed_at).total_seconds(),
+            )
+            for row in waiting
+        ],
+    )
+
+
+def stop_asking(tx: Connection, cluster: str, namespace: str, why: str) -> None:
+    """End the approvals that wait for a person, of the proposals of a namespace; the proposals stay."""
+    proposed = list_proposals(tx, cluster, states=[ProposalState.PROPOSED])
+    ids = [row.proposal_id for row in proposed if row.namespace == namespace]
+    approvals.end(tx, Subject.BUNDLE_PROPOSAL, ids, ApprovalState.EXPIRED, why)
 
 
 def under_way(tx: Connection, cluster: str) -> list[ProposalRow]:
@@ -223,9 +274,9 @@ def applied_within(tx: Connection, cluster: str, kind: ProposalKind, seconds: fl
     return [read_proposal(row._mapping) for row in tx.execute(_APPLIED, values)]
 
 
-def get_proposal(tx: Connection, proposal_id: int) -> ProposalRow:
+def get_proposal(tx: Connection, proposal_id: int, *, lock: bool = False) -> ProposalRow:
     """One proposal. Raises NotFound."""
-    row = tx.execute(_GET, {"proposal_id": proposal_id}).one_or_none()
+    row = tx.execute(_LOCK if lock else _GET, {"proposal_id": proposal_id}).one_or_none()
     if row is None:
         raise NotFound(f"no proposal {proposal_id}; list them with inspect.bundles_proposals")
     return read_proposal(row._mapping)
@@ -242,30 +293,6 @@ def list_proposals(
     """A cluster's proposals, those of the newest cycle first."""
     values = {"cluster": cluster, "cycle_id": cycle_id, "states": [s.value for s in states], "limit": limit}
     return [read_proposal(row._mapping) for row in tx.execute(_LIST, values)]
-
-
-def approve(tx: Connection, proposal_id: int, *, actor: str, seen_row_version: int) -> ProposalRow:
-    """A person's consent.
-
-    Raises NotFound, LostRace; InvalidInput in dry run or where it is too late; Conflict while another act on the
-    bundle is under way, and for a proposal that is stale.
-    """
-    found = get_proposal(tx, proposal_id)
-    if found.is_stale:
-        raise Conflict(
-            f"proposal {proposal_id} has waited longer than {PATIENCE_SECONDS / 60:g} minutes, and the load has "
-            "changed since: propose anew"
-        )
-    return move(
-        tx, proposal_id, ProposalState.APPROVED, actor=actor, outcome=None, seen_row_version=seen_row_version
-    )
-
-
-def refuse(tx: Connection, proposal_id: int, why: str, *, actor: str, seen_row_version: int) -> ProposalRow:
-    """Refuse a proposal before it is applied. Raises NotFound, LostRace, InvalidInput."""
-    return move(
-        tx, proposal_id, ProposalState.REFUSED, actor=actor, outcome=why, seen_row_version=seen_row_version
-    )
 
 
 def approve_automatic(tx: Connection, cycle_id: int, kind: ProposalKind, *, limit: int, actor: str) -> int:
@@ -286,7 +313,10 @@ def move(
     outcome: str | None,
     seen_row_version: int,
 ) -> ProposalRow:
-    """Sets the next state by compare-and-set and ends the claim. Raises as `approve` does."""
+    """Set the next state by compare-and-set, and end the claim and, unless this is the answer, the approval.
+
+    Raises NotFound, LostRace; InvalidInput in dry run or where it is too late; Conflict while another act on the bundle is under way.
+    """
     values = {"state": state.value, "actor": actor, "outcome": outcome}
     key = {"proposal_id": proposal_id, "seen": seen_row_version}
     row = tx.execute(_MOVE, values | key).one_or_none()
@@ -297,7 +327,17 @@ def move(
             "read it again and decide anew",
             what="bundle-proposal",
         )
+    if state in _ENDS_OF_APPROVALS:
+        approvals.end(tx, Subject.BUNDLE_PROPOSAL, [proposal_id], _ENDS_OF_APPROVALS[state], outcome)
     return read_proposal(row._mapping)
+
+
+_ENDS_OF_APPROVALS = {
+    ProposalState.APPLIED: ApprovalState.DONE,
+    ProposalState.FAILED: ApprovalState.EXPIRED,
+    ProposalState.REFUSED: ApprovalState.EXPIRED,
+}
+"""The state of an approval, unless it has ended, once its proposal is in a state."""
 
 
 def read_proposal(row: Mapping[Any, Any]) -> ProposalRow:

@@ -19,7 +19,7 @@ _BUNDLES_NOW = """
      WHERE cluster = :cluster AND namespace = :namespace ORDER BY lower_bound
 """
 _PROPOSED = """
-    SELECT proposal_id, kind, namespace || '/' || bundle AS bundle, broker, destination, cut_points, reason, state,
+    SELECT proposal_id, approval_id, kind, namespace || '/' || bundle AS bundle, broker, destination, cut_points, reason, state,
            mode, outcome
       FROM inspect.bundles_proposals WHERE cluster = :cluster AND cycle_id = :cycle_id ORDER BY proposal_id
 """

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from controller import telemetry
+from controller import client_metrics, telemetry
 from controller.dataplane.base import Position
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.domain.errors import LogShortened
@@ -80,7 +80,7 @@ def shortened(
     resume: Position | None = None,
 ) -> LogShortened:
     """Report that the log lacks the message before `place`, and return the error to raise. `again` is the offset to read from next."""
-    telemetry.SHORTENED_LOGS.inc()
+    client_metrics.SHORTENED_LOGS.inc()
     log.warning(
         "log shortened",
         log=backing_topic,

@@ -10,9 +10,10 @@ from typing import Any
 
 from controller.dataplane.base import CursorReport, LogState
 from controller.dataplane.pulsar.admin import Answer, Ask
-from controller.dataplane.pulsar.names import subscription_path, topic_path
+from controller.dataplane.pulsar.names import namespace_path, subscription_path, topic_path
 from controller.domain.errors import DataPlaneUnavailable
 from controller.domain.log_origin import LogOrigin
+from controller.domain.pulsar_names import namespace_of
 
 EXISTS = frozenset({409})
 GONE = frozenset({404})
@@ -25,6 +26,12 @@ _NO_ENTRY = ":-1"
 """End of a position before the first entry of a ledger."""
 _NO_TYPE = frozenset({None, "", "None"})
 """Types of a subscription that had no consumer since the broker loaded the topic."""
+
+
+def namespace_of_topic(topic: str) -> Ask:
+    """The topics in the namespace of a topic. NotFound where there is no such namespace."""
+    namespace = namespace_of(topic)
+    return Ask("GET", f"persistent/{namespace_path(namespace)}", f"look at namespace {namespace}")
 
 
 def create_topic(backing_topic: str, origin: LogOrigin | None) -> Ask:

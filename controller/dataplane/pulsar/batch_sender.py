@@ -21,9 +21,9 @@ from controller.dataplane.base import OutgoingMessage
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.binary import Connections, mapped, mapped_result
 from controller.dataplane.pulsar.buckets import marks
-from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.messages import EntryMarks, outgoing
 from controller.dataplane.pulsar.stored import NOWHERE, SentBatch
+from controller.dataplane.pulsar.topic_end import TopicEnd
 from controller.domain.errors import CleaveError, DataPlaneTimeout, DataPlaneUnavailable, SegmentTerminated
 from controller.domain.hash_range import HashRange
 
@@ -39,8 +39,10 @@ write. The pauses between looks double, since each look asks a broker that may b
 """
 LOOK_ANSWER_SECONDS = 1.0
 """A look waits no longer than this, since the answers to the messages may come meanwhile."""
-END_KNOWN_SECONDS = 0.1
-"""A broker refuses messages for the termination some milliseconds before it says where the topic ends."""
+END_KNOWN_SECONDS = 1.0
+"""A broker refuses messages for the termination some milliseconds before the topic's end is final. A topic whose end is not final
+after this time, or whose broker does not tell, is taken as it is.
+"""
 _SEND_SHARE = 0.8
 """Part of the time a send may take; what is left goes to opening and closing."""
 
@@ -51,12 +53,12 @@ class BatchSender:
     def __init__(
         self,
         connections: Connections,
-        cursors: Cursors,
+        end: TopicEnd,
         backing_topic: str,
         producer: str,
         bucket: HashRange | None = None,
     ) -> None:
-        self._connections, self._cursors = connections, cursors
+        self._connections, self._end = connections, end
         self._backing_topic, self._name = backing_topic, producer
         self._bucket = bucket
         if bucket is not None:
@@ -113,6 +115,11 @@ class BatchSender:
 
         return answer
 
+    def open(self, deadline: Deadline) -> None:
+        """Open the producer, so that the first append need not wait for it. Raises as `append` does."""
+        with self._lock:
+            self._opened(deadline)
+
     def _marks(self, messages: Sequence[OutgoingMessage]) -> EntryMarks | None:
         return None if self._bucket is None else marks(self._bucket, messages)
 
@@ -154,7 +161,7 @@ class BatchSender:
 
     def _opened(self, deadline: Deadline) -> pulsar.Producer:
         if self._producer is None:
-            end = self._end(deadline)
+            end = self._end.place(deadline)
             if self._behind is None and self._in_doubt is None:
                 self._behind = end
             try:
@@ -216,7 +223,7 @@ class BatchSender:
         stored, failure = results.outcome(self._act)
         if failure is None:
             # A repeat that the broker knew already has no position. Then the topic's end lies after it.
-            self._behind = results.last_place or self._end(deadline)
+            self._behind = results.last_place or self._end.place(deadline)
             return stored
         self._in_doubt, self._answered = sequence, stored
         if terminated is not None:
@@ -249,28 +256,21 @@ class BatchSender:
         """Whether the topic is terminated, as far as is known: while no broker answers, nobody can say."""
         soon = Deadline(min(LOOK_ANSWER_SECONDS, deadline.left_seconds))
         try:
-            return self._cursors.is_terminated(self._backing_topic, soon)
+            return self._end.is_terminated(soon)
         except DataPlaneUnavailable:
             return False
 
-    def _end(self, deadline: Deadline) -> tuple[int, int]:
-        """The place of the topic's last entry."""
-        return self._cursors.end_of(self._backing_topic, deadline)
-
     def _count_stored(self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline) -> int:
-        """How many of the batch in doubt are stored, from its front, now that the topic is terminated. What is not found at once is
-        looked for again when the topic's end is known for sure.
+        """Return how many of the batch in doubt are stored, from its front, now that the topic is terminated. Looks again until all
+        are found or the topic's end is final.
         """
-        found = self._count_found(messages, sequence, deadline)
-        if found < len(messages):
-            threading.Event().wait(END_KNOWN_SECONDS)
-            found = self._count_found(messages, sequence, deadline)
-        return max(found, self._answered)
-
-    def _count_found(self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline) -> int:
-        """How many of the batch, from its front, lie in the terminated topic."""
         batch = SentBatch(self._name, _first_sequence_id(sequence), len(messages))
-        return self._cursors.stored_of(self._backing_topic, batch, self._behind or NOWHERE, deadline)
+        until_known = Deadline(END_KNOWN_SECONDS)
+        while True:
+            found, is_final = self._end.stored_of(batch, self._behind or NOWHERE, deadline)
+            if found == len(messages) or is_final or not until_known.left_seconds:
+                return max(found, self._answered)
+            threading.Event().wait(FIRST_LOOK_SECONDS)
 
 
 def _first_sequence_id(sequence: int) -> int:

@@ -128,13 +128,14 @@ class Connections:
             self._threads.submit(_close, *opened)
 
     def run_aside(self, act: Callable[[], object]) -> None:
-        """Do it in another thread, and ignore the library's errors."""
+        """Do it in another thread, and ignore its errors. Does nothing after `close`."""
 
         def quietly() -> None:
-            with contextlib.suppress(pulsar.PulsarException):
+            with contextlib.suppress(pulsar.PulsarException, CleaveError):
                 act()
 
-        self._flushing.submit(quietly)
+        with contextlib.suppress(RuntimeError):
+            self._flushing.submit(quietly)
 
     def close(self) -> None:
         """Close what is open; waits for what is being closed aside."""

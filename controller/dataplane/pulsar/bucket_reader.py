@@ -16,7 +16,7 @@ from typing import Any
 
 import pulsar
 
-from controller import telemetry
+from controller import client_metrics, telemetry
 from controller.dataplane.base import Position
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.belonging import Belonging
@@ -68,7 +68,7 @@ class BucketReader(PulsarReader):
         self._in_parts.add(run.entry)
         is_first = self.misplaced == 0
         self.misplaced += len(run)
-        telemetry.MISPLACED_MESSAGES.inc(len(run))
+        client_metrics.MISPLACED_MESSAGES.inc(len(run))
         if is_first:
             log.warning(
                 "an entry holds messages of another bucket; they stay unacknowledged, so the segment does not end. Have their "

@@ -8,7 +8,7 @@ statistics show.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +17,12 @@ from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
 from controller.dataplane.pulsar.asks import FAILED
 from controller.dataplane.pulsar.names import cursor_name, subscription_path, topic_path
 from controller.dataplane.pulsar.stored import (
-    SentBatch,
+    StoredPart,
     messages_in,
     messages_left,
+    parts_of,
     place_before_instant,
     place_told,
-    stored_of,
 )
 from controller.dataplane.pulsar.versions import VERSION
 from controller.domain.errors import (
@@ -108,7 +108,7 @@ class Cursors:
 
     def is_contiguous(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
         """Whether nothing is acknowledged behind the first message that is not. Moving the cursor would undo it."""
-        cursor = self._cursor(self._internal(backing_topic, deadline), backing_topic, subscription)
+        cursor = self._cursor(self.internal(backing_topic, deadline), backing_topic, subscription)
         return int(cursor.get("totalNonContiguousDeletedMessagesRange", 0)) == 0
 
     def cut_off(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
@@ -117,7 +117,7 @@ class Cursors:
         What is acknowledged between the look and the move is delivered again, a batch acknowledged in part as well, and
         everything that is acknowledged behind the first message that is not.
         """
-        cursor = self._cursor(self._internal(backing_topic, deadline), backing_topic, subscription)
+        cursor = self._cursor(self.internal(backing_topic, deadline), backing_topic, subscription)
         act = f"take over {subscription!r} on {backing_topic}"
         self._move_behind(
             backing_topic, subscription, place_told(cursor["markDeletePosition"]), act, deadline
@@ -139,7 +139,7 @@ class Cursors:
             self._move_behind(backing_topic, subscription, place, act, deadline)
 
     def _is_closed_and_empty(self, backing_topic: str, deadline: Deadline) -> bool:
-        internal = self._internal(backing_topic, deadline)
+        internal = self.internal(backing_topic, deadline)
         return internal.get("state") == "Terminated" and internal.get("numberOfEntries") == 0
 
     def _move_behind(
@@ -160,7 +160,7 @@ class Cursors:
         `is_terminated` it is known to be. Raises SegmentNotFound, SubscriptionNotFound.
         """
         if not is_terminated:
-            internal = self._internal(backing_topic, deadline)
+            internal = self.internal(backing_topic, deadline)
             self._cursor(internal, backing_topic, subscription)
             if internal["state"] != "Terminated":
                 return None
@@ -171,13 +171,13 @@ class Cursors:
         """How many messages the `entries` hold that are not acknowledged, where the broker does not count them itself; see
         `stored`. Raises SegmentNotFound, SubscriptionNotFound.
         """
-        internal = self._internal(backing_topic, deadline)
+        internal = self.internal(backing_topic, deadline)
         cursor = self._cursor(internal, backing_topic, subscription)
         return messages_left(self._admin, backing_topic, cursor, entries, internal, deadline)
 
     def is_terminated(self, backing_topic: str, deadline: Deadline) -> bool:
         """Whether nothing can be appended any more."""
-        return bool(self._internal(backing_topic, deadline).get("state") == "Terminated")
+        return bool(self.internal(backing_topic, deadline).get("state") == "Terminated")
 
     def reload_if_terminated(self, backing_topic: str, deadline: Deadline) -> bool:
         """Have the broker load a terminated topic anew; whether it was asked to.
@@ -196,11 +196,11 @@ class Cursors:
         """(ledger, entry) of the last entry, entry -1 in an empty topic. SegmentNotFound where there is no such topic:
         opening a producer might create it.
         """
-        return place_told(self._internal(backing_topic, deadline)["lastConfirmedEntry"])
+        return place_told(self.internal(backing_topic, deadline)["lastConfirmedEntry"])
 
     def is_at_end(self, backing_topic: str, read: Position, deadline: Deadline) -> bool:
         """Whether the topic is terminated and `read` (empty: nothing) is its last message. SegmentNotFound."""
-        internal = self._internal(backing_topic, deadline)
+        internal = self.internal(backing_topic, deadline)
         if internal.get("state") != "Terminated":
             return False
         last = place_told(internal["lastConfirmedEntry"])
@@ -212,13 +212,13 @@ class Cursors:
 
     def has_more(self, backing_topic: str, read: Position, deadline: Deadline) -> bool:
         """Whether an entry is stored behind that of `read` (empty: nothing was read). SegmentNotFound."""
-        internal = self._internal(backing_topic, deadline)
+        internal = self.internal(backing_topic, deadline)
         last = place_told(internal["lastConfirmedEntry"])
         return last[1] >= 0 and read[:2] < last and int(internal.get("numberOfEntries", 0)) > 0
 
     def demand_kept(self, backing_topic: str, after: Position, deadline: Deadline) -> None:
         """Raise DataGone unless the broker has everything that follows upon the position, or nothing does. SegmentNotFound."""
-        internal = self._internal(backing_topic, deadline)
+        internal = self.internal(backing_topic, deadline)
         ledgers = {int(one["ledgerId"]) for one in internal.get("ledgers") or ()}
         if after[0] in ledgers or after[:2] > place_told(internal["lastConfirmedEntry"]):
             return
@@ -238,7 +238,7 @@ class Cursors:
             ledger, entry = int(answer.document["ledgerId"]), int(answer.document["entryId"])
             if ledger >= 0:
                 return ledger, entry - 1
-        internal = self._internal(backing_topic, deadline)
+        internal = self.internal(backing_topic, deadline)
         if answer.status in _GONE:
             if internal.get("state") != "Terminated":
                 raise _missing(backing_topic)
@@ -246,21 +246,25 @@ class Cursors:
         ledgers = internal.get("ledgers") or [{"ledgerId": 0}]
         return min(int(one["ledgerId"]) for one in ledgers), -1
 
-    def stored_of(
-        self, backing_topic: str, batch: SentBatch, behind: tuple[int, int], deadline: Deadline
-    ) -> int:
-        """How much of the batch lies in the terminated topic; see `stored`."""
-        internal = self._internal(backing_topic, deadline)
-        return stored_of(self._admin, backing_topic, batch, behind, internal, deadline)
+    def internal(self, backing_topic: str, deadline: Deadline) -> Mapping[str, Any]:
+        """Return the topic's internal statistics. Raises SegmentNotFound."""
+        return self._ask(backing_topic, "internalStats", deadline)
+
+    def internal_with_ledgers(self, backing_topic: str, deadline: Deadline) -> Mapping[str, Any]:
+        """Return the topic's internal statistics with the metadata of each ledger. Raises SegmentNotFound."""
+        return self._ask(backing_topic, "internalStats?metadata=true", deadline)
+
+    def parts_of(
+        self, backing_topic: str, places: Sequence[tuple[int, int]], deadline: Deadline
+    ) -> dict[tuple[int, int], StoredPart | None]:
+        """Return what entries hold; see `stored`."""
+        return parts_of(self._admin, backing_topic, places, deadline)
 
     def _subscription(
         self, backing_topic: str, subscription: str, deadline: Deadline, query: str = ""
     ) -> Mapping[str, Any]:
         stats = self._ask(backing_topic, f"stats{query}", deadline)
         return _of(stats.get("subscriptions") or {}, backing_topic, subscription)
-
-    def _internal(self, backing_topic: str, deadline: Deadline) -> Mapping[str, Any]:
-        return self._ask(backing_topic, "internalStats", deadline)
 
     def _cursor(
         self, internal: Mapping[str, Any], backing_topic: str, subscription: str

@@ -13,8 +13,9 @@ from controller.dataplane.adoptable import FoundTopic
 from controller.dataplane.base import LogState
 from controller.dataplane.pulsar import asks
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
-from controller.dataplane.pulsar.names import full_name, topic_path
+from controller.dataplane.pulsar.names import topic_path
 from controller.domain.errors import InvalidInput, TopicNotFound
+from controller.domain.pulsar_names import full_name
 
 _MANY = 10_000
 """The most partitions that a topic may have; more are a mistake."""

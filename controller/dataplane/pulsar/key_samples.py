@@ -21,10 +21,10 @@ from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
 from controller.dataplane.pulsar.binary import Connections, mapped
 from controller.dataplane.pulsar.messages import ends_its_entry, key_of, position_of
-from controller.dataplane.pulsar.names import full_name
 from controller.dataplane.pulsar.stored import places_backwards
 from controller.domain.errors import SegmentNotFound, SegmentTerminated
 from controller.domain.key_hash import key_hash
+from controller.domain.pulsar_names import full_name
 
 SAMPLE_BYTES = 16 * 1024 * 1024
 """About so much of a topic is read for one sample."""

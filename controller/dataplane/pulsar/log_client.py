@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 import pulsar
 
@@ -32,11 +32,11 @@ from controller.dataplane.pulsar.bucket_reader import BUCKET_PREFETCH_MESSAGES, 
 from controller.dataplane.pulsar.buckets import demand_on_ring
 from controller.dataplane.pulsar.claims import Claim, make_way
 from controller.dataplane.pulsar.cursors import OWNER, OWNERSHIP, READER, Cursors, Holder, ownership_text
-from controller.dataplane.pulsar.names import full_name
 from controller.dataplane.pulsar.position_reader import WHOLE_ENTRY, PulsarPositionReader
 from controller.dataplane.pulsar.queue_reader import AGAIN_MS, QUEUE_PREFETCH_MESSAGES, PulsarQueueReader
 from controller.dataplane.pulsar.reader import PREFETCH_MESSAGES, PulsarReader
 from controller.dataplane.pulsar.stall import STALL_SECONDS
+from controller.dataplane.pulsar.topic_end import TopicEnd
 from controller.dataplane.pulsar.versions import demand_readable
 from controller.domain.errors import (
     CleaveError,
@@ -46,6 +46,7 @@ from controller.domain.errors import (
     LostRace,
 )
 from controller.domain.hash_range import HashRange
+from controller.domain.pulsar_names import full_name
 from controller.forks import OneProcess
 
 log = telemetry.get_logger(__name__)
@@ -91,6 +92,7 @@ class PulsarLogClient(OneProcess):
         self._cursors = Cursors(self._admin)
         self._lock = threading.Lock()
         self._senders: OrderedDict[tuple[str, str, HashRange | None], BatchSender] = OrderedDict()
+        self._ends: WeakValueDictionary[str, TopicEnd] = WeakValueDictionary()
         self._readers: set[PulsarReader] = set()
         self._others: set[PulsarPositionReader | PulsarQueueReader] = set()
         self._mark, self._numbers = uuid.uuid4().hex, itertools.count(1)
@@ -129,6 +131,11 @@ class PulsarLogClient(OneProcess):
             return None
         sender = self._sender_for(backing_topic, messages, producer, bucket)
         return sender.begin(messages, sequence, self._admin.deadline())
+
+    def open_ahead(self, backing_topic: str, *, producer: str, bucket: HashRange | None = None) -> None:
+        """Open the producer in another thread; see `EagerLogClient.open_ahead`."""
+        sender, deadline = self._sender(full_name(backing_topic), producer, bucket), self._admin.deadline()
+        self._connections.run_aside(lambda: sender.open(deadline))
 
     def open_reader(
         self,
@@ -318,9 +325,9 @@ class PulsarLogClient(OneProcess):
         with self._lock:
             sender = self._senders.get(key)
             if sender is None:
-                sender = self._senders[key] = BatchSender(
-                    self._connections, self._cursors, backing_topic, producer, bucket
-                )
+                end = self._ends.setdefault(backing_topic, TopicEnd(self._cursors, backing_topic))
+                sender = BatchSender(self._connections, end, backing_topic, producer, bucket)
+                self._senders[key] = sender
                 if len(self._senders) > MAX_SENDERS:
                     dropped = self._senders.popitem(last=False)[1]
             else:

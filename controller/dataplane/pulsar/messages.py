@@ -119,6 +119,11 @@ def ends_its_entry(message_id: pulsar.MessageId) -> bool:
     return 0 <= index == _batch_size(message_id.serialize()) - 1
 
 
+def shares_its_entry(message_id: pulsar.MessageId) -> bool:
+    """Return False if the entry holds only this message."""
+    return message_id.batch_index() >= 0 and _batch_size(message_id.serialize()) != 1
+
+
 def _batch_size(serialized: bytes) -> int:
     """Of an id in its wire form, the protobuf message `MessageIdData`; 0 where it is not told. No call of the library tells it."""
     at, field, found = 0, 0, 0

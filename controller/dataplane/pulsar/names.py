@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from urllib.parse import quote, quote_plus
 
 from controller.domain.errors import InvalidInput
+from controller.domain.names import quoted
+from controller.domain.pulsar_names import NAME_PART, full_name
 from controller.domain.segment import is_segment_descriptor
 from controller.domain.shown import shown
 
@@ -18,7 +20,6 @@ MAX_NAME_BYTES = 1000
 """Percent-encoded up to three times as long; a broker takes 8 KiB of request line and headers (its default)."""
 _SCALABLE = re.compile(r"topic://([^/]*)/([^/]*)/(.*)", re.DOTALL)
 _PERSISTENT = re.compile(r"(?:persistent://)?([^/]*)/([^/]*)/(.*)", re.DOTALL)
-_ENTITY = re.compile(r"[-=:.A-Za-z0-9_]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _INFIX = "-segment-"
 
@@ -37,19 +38,6 @@ def segment_topic(topic: str, descriptor: str) -> str:
     name = f"persistent://{tenant}/{namespace}/{local}{_INFIX}{descriptor}"
     _check_length(name)
     return name
-
-
-def full_name(name: str) -> str:
-    """Pulsar's long form: `x` is `persistent://public/default/x`, `t/n/x` is `persistent://t/n/x`."""
-    if "://" not in name and "/" not in name:
-        name = f"public/default/{name}"
-    return name if "://" in name else f"persistent://{name}"
-
-
-def namespace_of(name: str) -> str:
-    """`tenant/namespace` of a topic, `topic://` or `persistent://`."""
-    found = _SCALABLE.fullmatch(name) or _split(name)
-    return f"{found[1]}/{found[2]}"
 
 
 def topic_path(backing_topic: str) -> str:
@@ -113,7 +101,7 @@ def _split(name: str) -> re.Match[str]:
 
 
 def _check_entity(kind: str, text: str, whole: str) -> None:
-    if _ENTITY.fullmatch(text) is None or text in (".", ".."):
+    if NAME_PART.fullmatch(text) is None or text in (".", ".."):
         raise InvalidInput(
             f"{kind} {text!r} of {shown(whole)}: Pulsar allows letters, digits and - = : . _ in it; rename it"
         )
@@ -134,8 +122,3 @@ def _check_length(name: str) -> None:
         raise InvalidInput(
             f"{shown(name)} has {len(name.encode())} bytes; keep a segment's topic within {MAX_NAME_BYTES}"
         )
-
-
-def quoted(text: str) -> str:
-    """Dots too: a part that is `..` would be taken for the directory above."""
-    return quote(text, safe="").replace(".", "%2E")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from controller import telemetry
 from controller.dataplane.adoptable import FoundTopic
 from controller.dataplane.base import Born, Counters, LogReport, LogState, Successor
+from controller.dataplane.load_settings import LoadSettings
 from controller.dataplane.observation import KeySample
 from controller.dataplane.pulsar import asks, set_wise
 from controller.dataplane.pulsar.access import PulsarAccess
@@ -24,7 +25,7 @@ from controller.dataplane.pulsar.names import (
     subscription_path,
     topic_path,
 )
-from controller.dataplane.pulsar_load import LoadSettings, PulsarLoad
+from controller.dataplane.pulsar_load.load import PulsarLoad
 from controller.domain.errors import (
     CleaveError,
     NotFound,
@@ -71,6 +72,10 @@ class PulsarDataPlane(OneProcess):
     def backing_topic(self, topic: str, descriptor: str) -> str:
         """`persistent://tenant/namespace/name-segment-0000-7fff-12`."""
         return segment_topic(topic, descriptor)
+
+    def demand_namespace(self, topic: str) -> None:
+        """See `NamespacedDataPlane`."""
+        self._admin.ask(asks.namespace_of_topic(topic), self._admin.deadline())
 
     def create_segment(
         self, backing_topic: str, subscriptions: Sequence[str], origin: LogOrigin | None = None

@@ -1,8 +1,8 @@
 """Reading one topic as one of several who share its messages: a Shared consumer that acknowledges each message by itself.
 
-The broker gives out whole entries. When one message of a batch is given back the whole batch may come again (it does, but for
-what is acknowledged, where the broker keeps acknowledgements within batches: `cleave doctor`). What is in hand, or settled, or
-waits for its delay here is not handed out a second time then.
+The broker delivers whole entries. This reader therefore keeps a message of a batch that is given back, and delivers the message again
+itself: the broker would deliver the whole batch to any reader, with the messages that are unsettled here and those whose
+acknowledgement is on its way. The broker delivers a message that is alone in its entry, to this reader or another one.
 
 As for a reader in order, a connection that breaks ends the reader: after a move of the cursor, what is in hand must neither be
 acknowledged nor kept from coming again.
@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from itertools import islice, takewhile
+from typing import NamedTuple
 
 import pulsar
 
@@ -24,7 +25,7 @@ from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.drain_look import DrainLook
 from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
-from controller.dataplane.pulsar.messages import incoming, position_of
+from controller.dataplane.pulsar.messages import incoming, position_of, shares_its_entry
 from controller.dataplane.pulsar.stall import STALL_SECONDS, SubscriptionStall
 from controller.domain.errors import DataPlaneUnavailable, InvalidInput, LostRace, NotFound
 from controller.forks import OneProcess
@@ -34,9 +35,23 @@ log = telemetry.get_logger(__name__)
 QUEUE_PREFETCH_MESSAGES = 500
 """The most messages of a queue's reader in this process, beside as many in the library's queue."""
 AGAIN_MS = 100
-"""The least time after which the library asks for a message again."""
+"""Least time before a message that was given back is delivered again."""
 MOST_REMEMBERED = 10_000
 """Settled messages that are known again when their batch comes once more."""
+
+
+class _Delivery(NamedTuple):
+    """A message as it came last, and which of its deliveries this is."""
+
+    message: pulsar.Message
+    number: int
+
+
+class _Returned(NamedTuple):
+    """A delivery that was given back, and when (`time.monotonic`) the message is due again."""
+
+    due_at: float
+    delivery: _Delivery
 
 
 class PulsarQueueReader(OneProcess):
@@ -60,10 +75,9 @@ class PulsarQueueReader(OneProcess):
         self._backing_topic, self._subscription = backing_topic, subscription
         self._on_arrival, self._on_close = on_arrival, on_close
         self._lock = threading.Lock()
-        self._arrived: dict[Position, pulsar.Message] = {}
-        self._held: dict[Position, pulsar.MessageId] = {}
-        self._waiting: dict[Position, tuple[float, pulsar.MessageId]] = {}
-        """What was given back with a delay, and when (`time.monotonic`) it is to be asked for again."""
+        self._arrived: dict[Position, _Delivery] = {}
+        self._held: dict[Position, _Delivery] = {}
+        self._waiting: dict[Position, _Returned] = {}
         self._settled: dict[Position, None] = {}
         self._drain = DrainLook(cursors, backing_topic, subscription)
         self._stall = SubscriptionStall(cursors, backing_topic, subscription, mark, stall_seconds)
@@ -89,13 +103,14 @@ class PulsarQueueReader(OneProcess):
         with self._lock:
             is_settled = position in self._settled
             if position in self._arrived:
-                self._arrived[position] = message
+                self._arrived[position] = self._arrived[position]._replace(message=message)
             elif position in self._held:
-                self._held[position] = message_id
+                self._held[position] = self._held[position]._replace(message=message)
             elif position in self._waiting:
-                self._waiting[position] = (self._waiting[position][0], message_id)
+                due_at, delivery = self._waiting[position]
+                self._waiting[position] = _Returned(due_at, delivery._replace(message=message))
             elif not is_settled:
-                self._arrived[position] = message
+                self._arrived[position] = _Delivery(message, message.redelivery_count() + 1)
                 if len(self._arrived) >= self.prefetch_messages and not self._is_paused:
                     self._is_paused = True
                     consumer.pause_message_listener()
@@ -112,7 +127,7 @@ class PulsarQueueReader(OneProcess):
             log.exception("the callback for arrivals failed", backing_topic=self._backing_topic)
 
     def look(self) -> None:
-        """Notice a broken connection, and ask for what was given back once its time has come."""
+        """Notice a broken connection. Deliver each message that was given back and is due, or have the broker deliver it."""
         opened = self._opened
         if opened is None:
             return
@@ -122,13 +137,21 @@ class PulsarQueueReader(OneProcess):
             return
         if self._drain.is_due:
             self.ring()
-        now = time.monotonic()
+        now, asked, is_returned = time.monotonic(), list[pulsar.MessageId](), False
         with self._lock:
-            due = [position for position, (at, _) in self._waiting.items() if at <= now]
-            again = [self._waiting.pop(position)[1] for position in due]
-        for message_id in again:
+            for position in [position for position, one in self._waiting.items() if one.due_at <= now]:
+                message, number = self._waiting.pop(position).delivery
+                message_id = message.message_id()
+                if shares_its_entry(message_id):
+                    self._arrived[position] = _Delivery(message, number + 1)
+                    is_returned = True
+                else:
+                    asked.append(message_id)
+        for message_id in asked:
             with contextlib.suppress(pulsar.PulsarException):
                 opened[1].negative_acknowledge(message_id)
+        if is_returned:
+            self.ring()
 
     def may_wait(self) -> bool:
         """Whether the next `read` would ask for the end of the topic, or whether the broker delivers no more."""
@@ -144,13 +167,13 @@ class PulsarQueueReader(OneProcess):
         self._demand_connected()
         opened = self._opened
         with self._lock:
-            readable = takewhile(lambda one: not is_unreadable(one[1]), self._arrived.items())
+            readable = takewhile(lambda one: not is_unreadable(one[1].message), self._arrived.items())
             taken = [*islice(readable, limit)]
             if not taken and self._arrived:
-                raise unreadable(next(iter(self._arrived.values())), self._backing_topic)
+                raise unreadable(next(iter(self._arrived.values())).message, self._backing_topic)
             for position, _ in taken:
                 del self._arrived[position]
-            self._held |= {position: message.message_id() for position, message in taken}
+            self._held |= dict(taken)
             if self._is_paused and len(self._arrived) <= self.prefetch_messages // 2 and opened is not None:
                 self._is_paused = False
                 opened[1].resume_message_listener()
@@ -163,8 +186,7 @@ class PulsarQueueReader(OneProcess):
                 delay_seconds=0.0,
             )
         return [
-            incoming(message, position)._replace(deliveries=message.redelivery_count() + 1)
-            for position, message in taken
+            incoming(message, position)._replace(deliveries=number) for position, (message, number) in taken
         ]
 
     def acknowledge(self, positions: Sequence[Position]) -> Sequence[Position]:
@@ -173,14 +195,14 @@ class PulsarQueueReader(OneProcess):
         opened, refused = self._opened, []
         for position in positions:
             with self._lock:
-                message_id = self._held.pop(position, None)
-                if message_id is not None:
+                delivery = self._held.pop(position, None)
+                if delivery is not None:
                     self._remember(position)
                 elif position not in self._settled:
                     refused.append(position)
-            if message_id is not None and opened is not None:
+            if delivery is not None and opened is not None:
                 try:
-                    opened[1].acknowledge(message_id)
+                    opened[1].acknowledge(delivery.message.message_id())
                 except pulsar.PulsarException:
                     self._let_go()
                     raise self._lost() from None
@@ -193,17 +215,22 @@ class PulsarQueueReader(OneProcess):
         positions: Sequence[Position],
         *,
         delay_seconds: float = 0.0,
-        unseen: bool = False,  # noqa: ARG002 - the broker counts it all the same
+        unseen: bool = False,  # noqa: ARG002 - it is counted all the same
     ) -> None:
-        """Have these given out again, no sooner than after 100 ms. The broker counts each as a delivery, seen or not."""
+        """Have these delivered again, no sooner than after 100 ms; a message of a batch by this reader. Each counts as a delivery, seen or
+        not.
+        """
         self._demand_connected()
         self._stall.heard()
-        due_at = time.monotonic() + max(0.0, delay_seconds - AGAIN_MS / 1000)
+        now = time.monotonic()
         with self._lock:
             for position in positions:
-                message_id = self._held.pop(position, None)
-                if message_id is not None:
-                    self._waiting[position] = (due_at, message_id)
+                delivery = self._held.pop(position, None)
+                if delivery is not None:
+                    # The library waits for `AGAIN_MS` before it asks.
+                    by_library = 0.0 if shares_its_entry(delivery.message.message_id()) else AGAIN_MS / 1000
+                    due_at = now + max(delay_seconds, AGAIN_MS / 1000) - by_library
+                    self._waiting[position] = _Returned(due_at, delivery)
         self.look()
 
     def is_drained(self) -> bool:

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from controller.dataplane.base import MISSING_LOG, Born, LogReport, LogState, Successor
 from controller.dataplane.pulsar import asks
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask
-from controller.dataplane.pulsar.names import namespace_of, namespace_path, segment_topic, segments_of
+from controller.dataplane.pulsar.names import namespace_path, segment_topic, segments_of
 from controller.domain.errors import CleaveError, SegmentNotFound
+from controller.domain.pulsar_names import namespace_of
 
 
 def create(admin: AdminCalls, successors: Sequence[Successor]) -> dict[str, Born]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from controller import telemetry
+from controller import client_metrics, telemetry
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.cursors import Attachments, Cursors
 from controller.domain.errors import CleaveError
@@ -85,7 +85,7 @@ class SubscriptionStall:
 
 def tell_of_stall(backing_topic: str, **more: str) -> None:
     """Count it, and say so in the log."""
-    telemetry.STALLED_READERS.inc()
+    client_metrics.STALLED_READERS.inc()
     log.warning("delivery stopped", backing_topic=backing_topic, **more)
 
 

@@ -34,6 +34,7 @@ MOST_COUNTED = 64
 """Entries whose messages are counted one by one, each with a request of its own that brings the whole entry."""
 _AT_ONCE = 16
 _ACKNOWLEDGED_RANGE = re.compile(r"\((-?\d+):(-?\d+)\.\.(\d+):(\d+)]")
+_CLOSED_LEDGER = re.compile(r"\bstate=CLOSED\b.*\blastEntryId=(-?\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +46,45 @@ class SentBatch:
     messages: int
 
 
-def stored_of(
-    admin: AdminCalls,
-    backing_topic: str,
-    batch: SentBatch,
-    behind: tuple[int, int],
-    internal: Mapping[str, Any],
-    deadline: Deadline,
-) -> int:
-    """How many of the batch, from its front, are stored after `behind`, an entry as (ledger, entry).
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """What an entry holds: messages of one producer, numbered up to before `ends_before`."""
 
-    `internal` is the topic's `internalStats`, asked for after it was terminated. One request for each entry that
-    others stored later; what retention already removed counts as not stored.
+    producer: str | None
+    ends_before: int
+
+    def count_of(self, batch: SentBatch) -> int:
+        """Return how many messages of the batch, from its front, are stored if this is the last entry of the producer."""
+        return max(0, min(batch.messages, self.ends_before - batch.first_sequence_id))
+
+
+def parts_of(
+    admin: AdminCalls, backing_topic: str, places: Sequence[tuple[int, int]], deadline: Deadline
+) -> dict[tuple[int, int], StoredPart | None]:
+    """Return what each entry holds, with a request for each, side by side. None for an entry that was deleted."""
+    answers = admin.demand_all([_entry_ask(backing_topic, place) for place in places], deadline)
+    return {
+        place: None if answer.status in _TRIMMED else _part(answer)
+        for place, answer in zip(places, answers, strict=True)
+    }
+
+
+def _part(answer: Answer) -> StoredPart:
+    ends_before = int(answer.headers[_SEQUENCE]) + int(answer.headers.get(_MESSAGES, "1"))
+    return StoredPart(answer.headers.get(_PRODUCER), ends_before)
+
+
+def is_final(internal: Mapping[str, Any]) -> bool:
+    """Return True if the topic is terminated and its last entry stays the last: the newest ledger is closed with that entry.
+
+    A broker terminates a topic before the broker closes the ledger, and an entry that is under way may be stored until then.
+    `internal` holds the metadata of ledgers; without the metadata the answer is False.
     """
-    for place in places_backwards(internal, behind):
-        answer = admin.ask(_entry_ask(backing_topic, place), deadline)
-        if answer.status in _TRIMMED:
-            return 0
-        if answer.headers.get(_PRODUCER) == batch.producer:
-            ends_before = int(answer.headers[_SEQUENCE]) + int(answer.headers.get(_MESSAGES, "1"))
-            return max(0, min(batch.messages, ends_before - batch.first_sequence_id))
-    return 0
+    last_ledger, last_entry = place_told(internal["lastConfirmedEntry"])
+    newest = max(internal["ledgers"], key=lambda ledger: int(ledger["ledgerId"]), default={"ledgerId": -1})
+    closed = _CLOSED_LEDGER.search(str(newest.get("metadata")))
+    is_last = int(newest["ledgerId"]) == last_ledger and closed is not None and int(closed[1]) == last_entry
+    return is_last and internal.get("state") == "Terminated"
 
 
 def messages_in(admin: AdminCalls, backing_topic: str, place: tuple[int, int], deadline: Deadline) -> int:

@@ -1,10 +1,5 @@
 """What a Pulsar cluster's brokers report: counters of logs from their metrics pages, consumers from topic statistics.
 
-Given to the data planes `pulsar` and `pulsar_scalable`, whose `sample` and `consumers` are these.
+Given to the data planes `pulsar` and `pulsar_scalable`, whose `sample` and `consumers` are these. Nothing is imported here: a client needs the
+HTTP session alone.
 """
-
-from controller.dataplane.load_settings import LoadSettings
-from controller.dataplane.pulsar_load.http import AuthorizedSession, HttpSession
-from controller.dataplane.pulsar_load.load import PulsarLoad
-
-__all__ = ["AuthorizedSession", "HttpSession", "LoadSettings", "PulsarLoad"]

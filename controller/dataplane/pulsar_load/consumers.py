@@ -13,10 +13,10 @@ from typing import Any
 from zlib import crc32
 
 from controller import telemetry
-from controller.dataplane.pulsar.names import quoted
 from controller.dataplane.pulsar_load.brokers import BrokerList
 from controller.dataplane.pulsar_load.http import REDIRECTS, Answer, HttpSession, ask, origin
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable, Retryable
+from controller.domain.names import quoted
 from controller.domain.observed_consumers import ObservedConsumer
 
 log = telemetry.get_logger(__name__)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
-from controller import telemetry
+from controller import metrics, telemetry
 from controller.clock import Clock, to_datetime
 from controller.dataplane.base import Counters
 from controller.dataplane.pulsar_load.brokers import Broker, BrokerList
@@ -108,10 +108,10 @@ class CounterScraper:
                 raise DataPlaneTimeout(f"broker {broker.name} did not give its page whole in time")
             read = reading.result()
         except Retryable as error:
-            telemetry.BROKER_PAGES.labels("silent").inc()
+            metrics.BROKER_PAGES.labels("silent").inc()
             log.warning("broker is silent: its logs are not sampled", broker=broker.name, error=str(error))
             return error
-        telemetry.BROKER_PAGES.labels("whole").inc()
+        metrics.BROKER_PAGES.labels("whole").inc()
         source, before = self._series.get(broker.name, ("", {}))
         series: dict[str, Series] = {}
         for topic, counters in read.page.topics.items():

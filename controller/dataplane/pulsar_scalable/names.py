@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from controller.dataplane.pulsar.names import namespace_path, quoted
+from controller.dataplane.pulsar.names import namespace_path
 from controller.domain.errors import InvalidInput
+from controller.domain.names import quoted
 from controller.domain.segment import parse_segment_descriptor
 
 _TOPIC = re.compile(r"topic://([^/]+/[^/]+)/(.+)", re.DOTALL)

@@ -13,11 +13,13 @@ from typing import Any
 
 from controller.dataplane.base import Counters, LogState
 from controller.dataplane.layout_keeper import LayoutKeeper, LogCheck, segment_log
+from controller.dataplane.load_settings import LoadSettings
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, may_be_under_way
+from controller.dataplane.pulsar.asks import namespace_of_topic
 from controller.dataplane.pulsar.errors import UnknownAddress
 from controller.dataplane.pulsar.names import subscription_path
-from controller.dataplane.pulsar_load import LoadSettings, PulsarLoad
+from controller.dataplane.pulsar_load.load import PulsarLoad
 from controller.dataplane.pulsar_scalable.names import lookup_path, segment_path, topic_of, topic_path
 from controller.domain.errors import (
     Conflict,
@@ -152,6 +154,10 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
     def backing_topic(self, topic: str, descriptor: str) -> str:
         """`segment://tenant/namespace/name/0000-7fff-12`."""
         return segment_log(topic, descriptor)
+
+    def demand_namespace(self, topic: str) -> None:
+        """See `NamespacedDataPlane`."""
+        self._ask(namespace_of_topic(topic))
 
     def create_segment(
         self,

@@ -17,7 +17,6 @@ from controller.domain.hash_range import RING_SIZE
 from controller.domain.lanes.cooldowns import Cooldowns, Pause
 from controller.domain.load import LoadRecord, LoadStats
 from controller.domain.situation import LiveReshape, Situation
-from controller.domain.split_points.midpoint import midpoint
 from controller.domain.whole_numbers import LARGEST_FLOAT
 
 
@@ -152,7 +151,9 @@ class Ground:
         """
         segment = self.active[index]
         has_no_choice = self.situation.capabilities.midpoint_only and segment.hash_range.width > 1
-        return Split(segment.segment_id, (), reason, midpoint(segment.hash_range) if has_no_choice else None)
+        return Split(
+            segment.segment_id, (), reason, segment.hash_range.equal_cuts(2) if has_no_choice else None
+        )
 
     def refuse_stale(self, lane: Lane, index: int, other_id: int | None = None) -> bool:
         """Refuses the segment at `index` if its reading is stale, else notes when it becomes so."""

@@ -52,7 +52,7 @@ from controller.domain.profiles.ring_plan import (
 from controller.domain.situation import TICKS_OF_MEMORY
 from controller.domain.split_points.fewest import fewest_cuts
 
-CODE_VERSION = "adaptive-4"
+CODE_VERSION = "adaptive-5"
 
 SETTLE_TICKS = 1
 """A segment made so recently that is above its capacity was made too large: it is relieved without tolerance."""

@@ -29,9 +29,6 @@ TICKS_PER_SEGMENT = 1.0
 TICKS_PER_GROWTH = 10.0
 """What a relief counts for each segment it adds, so that it adds no more than are needed."""
 
-GROWTH_FORESEEN = 0.5
-"""A relief is sized for the present load and this part of the last tick's growth, once more."""
-
 UNEVEN_DENSITY = 2.0
 """Where neighbours' loads per hash differ by more than this factor, equal widths would be unfair to both."""
 
@@ -202,10 +199,7 @@ def _is_equal(members: Sequence[Member], first: int, end: int) -> bool:
 
 def _relief(first: int, end: int, width: float, ticks: Sequence[float], prices: Prices) -> Run | None:
     count = end - first
-    load = ticks[0]
-    growth = GROWTH_FORESEEN * (load - ticks[1]) if len(ticks) > 1 else 0.0
-    parts = max(_parts(load, prices), _parts(load + growth, prices), 2 if count == 1 else 1)
-    parts = min(parts, prices.most_parts)
+    parts = min(max(_parts(ticks[0], prices), 2 if count == 1 else 1), prices.most_parts)
     if count > 1 and parts > 1 and not prices.recut:
         return None
     price = prices.of_reseal(width, count)

@@ -10,12 +10,11 @@ import importlib.util
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from sqlalchemy import Connection, text
 
 from controller.bootstrap import Application, application
 from controller.clock import SystemClock
@@ -26,13 +25,17 @@ from controller.entrypoints.commands.checks_in_time import findings_by
 from controller.entrypoints.commands.findings import Finding, Note
 from controller.entrypoints.commands.options import AsJson
 from controller.entrypoints.output import emit, rows_table
-from controller.store.postgres import inspection, migrations
-from controller.store.postgres.engine import Store, is_pooled
+from controller.questions.overviews import last_load_run, live_workers
+from controller.questions.question import Row, read_view
+from controller.store.postgres import migrations, public_rights
+from controller.store.postgres.engine import Store, is_pooled, server_version
+from controller.store.postgres.public_rights import Login
 from controller.system_java import NO_SPARK, system_java_home
 from controller.system_java import OLDEST as OLDEST_JAVA
 
 OLDEST_POSTGRES = 150_000
 LANDING_LOOK_BACK_MS = 3_600_000
+_GAPS = "inspect.bucket_gaps"
 STATEMENT_SECONDS = 4.0
 """Time for a statement of a check, and for an attempt to connect; shorter than `CHECK_SECONDS`, so that the check says which
 server is silent.
@@ -75,6 +78,11 @@ def _said_once(findings: Sequence[Finding]) -> list[Finding]:
     ]
 
 
+def _read(cleave: Application, view: str, *conditions: str, **options: Any) -> list[Row]:
+    with cleave.store.transaction() as tx:
+        return read_view(tx, view, *conditions, **options)
+
+
 def _look(name: str, check: Callable[[Application], str], cleave: Application) -> list[Finding]:
     try:
         return [Finding(name, "ok", check(cleave))]
@@ -96,9 +104,7 @@ def database(cleave: Application) -> str:
     """Return the server's version and whether a pooler is in between. Raises Terminal for a version that is too old."""
     with cleave.store.transaction() as tx:
         between = ", through a pooler that keeps sessions" if is_pooled(tx) else ""
-        number, version = tx.execute(
-            text("SELECT current_setting('server_version_num')::int, current_setting('server_version')")
-        ).one()
+        number, version = server_version(tx)
     if number < OLDEST_POSTGRES:
         raise Terminal(
             f"PostgreSQL {version} at {cleave.settings.database_label}: Cleave needs 15 or newer; upgrade the server"
@@ -120,7 +126,7 @@ def schema(cleave: Application) -> str:
 def role(cleave: Application) -> str:
     """What the login may do. Raises Note where that is less or more than the controller's work takes."""
     with cleave.store.transaction() as tx:
-        login = _login(tx)
+        login = public_rights.login(tx)
     if "cleave_inspector" in login.roles and "cleave_controller" not in login.roles:
         raise Note(
             f"user {login.user} is in role cleave_inspector: enough for commands that only read; the worker, the "
@@ -143,41 +149,13 @@ def _loader_role(cleave: Application) -> str:
     )
     try:
         with loader.transaction() as tx:
-            login = _login(tx)
+            login = public_rights.login(tx)
     finally:
         loader.dispose()
     return _demand_role(login, "cleave_spark_loader", "loader_url")
 
 
-@dataclass(frozen=True, slots=True)
-class _Login:
-    """Who is connected; of Cleave's roles those it is a member of, which for a superuser is each."""
-
-    user: str
-    is_superuser: bool
-    roles: frozenset[str]
-
-    @property
-    def surplus(self) -> str | None:
-        """What it is that only the migrations need; None where it is nothing more than its work takes."""
-        if self.is_superuser:
-            return "a superuser"
-        return "in role cleave_owner" if "cleave_owner" in self.roles else None
-
-
-_ROLES = ("cleave_controller", "cleave_inspector", "cleave_owner", "cleave_spark_loader")
-_LOGIN = text("""
-    SELECT current_user, (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) AS is_superuser,
-           ARRAY(SELECT role FROM unnest(CAST(:roles AS name[])) AS role WHERE pg_has_role(current_user, role, 'member')) AS roles
-""")
-
-
-def _login(tx: Connection) -> _Login:
-    user, is_superuser, roles = tx.execute(_LOGIN, {"roles": list(_ROLES)}).one()
-    return _Login(user, is_superuser, frozenset(roles))
-
-
-def _demand_role(login: _Login, role: str, setting: str) -> str:
+def _demand_role(login: Login, role: str, setting: str) -> str:
     if role not in login.roles:
         raise Terminal(f"user {login.user} is not in role {role}; run GRANT {role} TO {login.user}")
     if login.surplus is not None:
@@ -188,14 +166,9 @@ def _demand_role(login: _Login, role: str, setting: str) -> str:
     return f"user {login.user} is in role {role}"
 
 
-_WORKERS = (
-    "SELECT holder, address FROM inspect.leases WHERE starts_with(name, 'worker/') AND live ORDER BY name"
-)
-
-
 def _workers(cleave: Application) -> str:
     with cleave.store.transaction() as tx:
-        alive = inspection.rows(tx, _WORKERS)
+        alive = live_workers(tx)
     if not alive:
         raise Note(
             "no worker is up: Airflow's passes run operations themselves, consumer events wait; start `cleave worker`"
@@ -205,35 +178,24 @@ def _workers(cleave: Application) -> str:
     return f"{len(alive)} up: {', '.join((*serving, *silent))}"
 
 
-_OLD_WORKERS = """
-    SELECT l.holder, l.schema_version, m.newest
-      FROM inspect.leases l, (SELECT max(name COLLATE "C") AS newest FROM inspect.migrations WHERE name <> 'views') m
-     WHERE starts_with(l.name, 'worker/') AND l.live AND coalesce(l.schema_version, '') COLLATE "C" < m.newest
-     ORDER BY l.holder
-"""
-
-
 def _worker_schemas(cleave: Application) -> str:
     """Whether every running worker knows the newest migration. Raises Note where one does not."""
     with cleave.store.transaction() as tx:
-        old = inspection.rows(tx, _OLD_WORKERS)
+        alive = live_workers(tx)
+        [known] = read_view(
+            tx, "inspect.migrations", "name <> 'views'", columns='max(name COLLATE "C") AS newest'
+        )
+    old = [worker for worker in alive if (worker["schema_version"] or "") < known["newest"]]
     if not old:
         return "no running worker is older than the schema"
-    named = ", ".join(f"{one['holder']} (knows {one['schema_version'] or 'no version'})" for one in old)
-    raise Note(
-        f"older than the schema, which is at {old[0]['newest']}: {named}; replace them by this program"
-    )
-
-
-_STUCK = (
-    "SELECT operation_id, topic, kind, stuck_because FROM inspect.stuck_operations ORDER BY age_seconds DESC"
-)
+    versions = {one["holder"]: one["schema_version"] or "no version" for one in old}
+    named = ", ".join(f"{holder} (knows {version})" for holder, version in sorted(versions.items()))
+    raise Note(f"older than the schema, which is at {known['newest']}: {named}; replace them by this program")
 
 
 def _stuck_operations(cleave: Application) -> str:
     """Whether every live operation moves on."""
-    with cleave.store.transaction() as tx:
-        stuck = inspection.rows(tx, _STUCK)
+    stuck = _read(cleave, "inspect.stuck_operations", order="age_seconds DESC")
     if not stuck:
         return "none is stuck"
     oldest = stuck[0]
@@ -243,31 +205,17 @@ def _stuck_operations(cleave: Application) -> str:
     )
 
 
-_WRITE = "CREATE TEMPORARY TABLE cleave_doctor ON COMMIT DROP AS SELECT repeat('x', 1000) FROM generate_series(1, 1000)"
-"""A megabyte in a table that no other session sees, gone at the end of the transaction."""
-
-
 def _writes(cleave: Application) -> str:
     """Whether the database takes writes: its disk has room, and its server is no standby."""
     with cleave.store.transaction() as tx:
-        may_write: bool = tx.execute(
-            text("SELECT has_database_privilege(current_database(), 'TEMPORARY')")
-        ).scalar_one()
-        if not may_write:
+        if not public_rights.write_temporary(tx):
             raise Note("not checked: this login may create no temporary table")
-        tx.execute(text(_WRITE))
     return "a megabyte was written and removed"
 
 
-_GAPS = """
-    SELECT topic, subscription, segment_id, bucket, holder, reason, gap_seconds FROM inspect.bucket_gaps
-     WHERE gap_seconds > :most ORDER BY gap_seconds DESC
-"""
-
-
 def _buckets(cleave: Application) -> str:
-    with cleave.store.transaction() as tx:
-        gaps = inspection.rows(tx, _GAPS, most=cleave.settings.bucket_gap_seconds)
+    most = cleave.settings.bucket_gap_seconds
+    gaps = _read(cleave, _GAPS, "gap_seconds > :most", order="gap_seconds DESC", most=most)
     if not gaps:
         return f"none waits for longer than {duration(cleave.settings.bucket_gap_seconds)}"
     worst = gaps[0]
@@ -279,15 +227,9 @@ def _buckets(cleave: Application) -> str:
     )
 
 
-_HELD = """
-    SELECT topic, held_reason, unverified FROM inspect.held_topics ORDER BY unverified, held_at, topic
-"""
-
-
 def _held_topics(cleave: Application) -> str:
     """Report that no topic is held. Raises Note if the logs of topics are still to be compared with the database."""
-    with cleave.store.transaction() as tx:
-        topics = inspection.rows(tx, _HELD)
+    topics = _read(cleave, "inspect.held_topics", order="unverified, held_at, topic")
     if not topics:
         return "none, and each topic's logs have been compared with this database"
     unverified = [topic["topic"] for topic in topics if topic["unverified"]]
@@ -303,14 +245,10 @@ def _held_topics(cleave: Application) -> str:
     )
 
 
-_SET_ASIDE = "SELECT batch, subject, reason FROM inspect.set_aside WHERE is_current ORDER BY last_at DESC"
-_FOREIGN = "SELECT backing_topic, count(*) OVER () AS logs FROM inspect.foreign_logs ORDER BY topic, segment_id LIMIT 3"
-
-
 def _foreign_logs(cleave: Application) -> str:
     """Report that every log belongs to a segment. Raises Note with the first logs that Cleave must not delete."""
-    with cleave.store.transaction() as tx:
-        logs = inspection.rows(tx, _FOREIGN)
+    columns = "backing_topic, count(*) OVER () AS logs"
+    logs = _read(cleave, "inspect.foreign_logs", columns=columns, order="topic, segment_id", limit=3)
     if not logs:
         return "none"
     named = ", ".join(log["backing_topic"] for log in logs)
@@ -363,10 +301,10 @@ def _landing(cleave: Application) -> str:
 
 def _load_runs(cleave: Application) -> str:
     with cleave.store.transaction() as tx:
-        runs = inspection.rows(tx, "SELECT * FROM inspect.load_runs ORDER BY window_end DESC LIMIT 1")
-    if not runs:
+        newest = last_load_run(tx)
+    if newest is None:
         raise Note("the load was never aggregated; unpause the DAG cleave_load_aggregation")
-    age_seconds, engine = float(runs[0]["age_seconds"]), runs[0]["engine"]
+    age_seconds, engine = float(newest["age_seconds"]), newest["engine"]
     if age_seconds > max(OLD_AFTER_INTERVALS * cleave.settings.rate_window_seconds, OLD_AFTER_SECONDS):
         raise Terminal(
             f"the last aggregation of load is {duration(age_seconds)} old; look at the runs of the DAG "
@@ -376,8 +314,7 @@ def _load_runs(cleave: Application) -> str:
 
 
 def _set_aside(cleave: Application) -> str:
-    with cleave.store.transaction() as tx:
-        rows = inspection.rows(tx, _SET_ASIDE)
+    rows = _read(cleave, "inspect.set_aside", "is_current", order="last_at DESC")
     if rows:
         first = rows[0]
         raise Note(
@@ -406,17 +343,14 @@ def _quarantine(cleave: Application) -> str:
     return "no file was moved aside"
 
 
-_READERS = """
-    SELECT name, beside, clock_ahead_seconds FROM inspect.load_readers WHERE is_live ORDER BY abs(clock_ahead_seconds) DESC, name
-"""
 CLOCK_OFF_SECONDS = 2.0
 """A clock that differs more from the database's is reported."""
 
 
 def _collectors(cleave: Application) -> str:
     """Report the readers of counters. Raises Note where two read the same counters, or a clock is off."""
-    with cleave.store.transaction() as tx:
-        readers = inspection.rows(tx, _READERS)
+    order = "abs(clock_ahead_seconds) DESC, name"
+    readers = _read(cleave, "inspect.load_readers", "is_live", order=order)
     faults = [
         f"the clock of {one['name']} is {abs(float(one['clock_ahead_seconds'])):g} s "
         f"{'ahead of' if one['clock_ahead_seconds'] > 0 else 'behind'} the database's; set it by NTP"

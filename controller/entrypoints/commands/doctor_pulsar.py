@@ -15,13 +15,11 @@ from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.namespaces import Namespaces, Severity, Unmet
 from controller.domain.errors import CleaveError, StoreUnavailable, Terminal
 from controller.entrypoints.commands.findings import Finding, Note
-from controller.store.postgres import inspection
+from controller.questions.question import read_answers
+from controller.questions.topics import LIST_NAMESPACES
 
 LONGEST_CALL_SECONDS = 3.0
 """Time for a call of a check, where `call_timeout_seconds` is longer: the end of the process waits for calls."""
-_ON_PULSAR = """
-    SELECT DISTINCT namespace FROM inspect.topics WHERE data_plane = 'pulsar' AND state <> 'deleted' ORDER BY namespace
-"""
 
 
 def cluster(cleave: Application) -> str:
@@ -126,7 +124,6 @@ def _namespaces_in_use(cleave: Application) -> list[str]:
     """None where the database is away. Another check reports that."""
     try:
         with cleave.store.transaction() as tx:
-            rows = inspection.rows(tx, _ON_PULSAR)
-            return [row["namespace"] for row in rows]
+            return [row["namespace"] for row in read_answers(tx, LIST_NAMESPACES, data_plane="pulsar")]
     except StoreUnavailable:
         return []

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from controller.domain.errors import CleaveError, InvalidInput, NotFound, Retryable
 from controller.domain.names import topic_name
 from controller.entrypoints.pages import (
+    approvals,
     backtests,
     bundles,
     dry_runs,
@@ -91,7 +92,6 @@ def _reading(request: Request) -> Iterator[Connection]:
 Reading = Annotated[Connection, Depends(_reading)]
 Text = Annotated[str, Query(max_length=1_000)]
 Id = Annotated[int, Query(ge=0, lt=2**63)]
-Before = Annotated[int | None, Query(ge=0, lt=2**63)]
 
 
 def pages_app(desk: Desk, dependencies: Sequence[Any] = ()) -> FastAPI:
@@ -139,14 +139,9 @@ def one_segment(request: Request, tx: Reading, name: Text, segment_id: Id) -> HT
 
 
 @router.get("/decisions")
-def all_decisions(
-    request: Request,
-    tx: Reading,
-    wanted: Annotated[journal.DecisionFilter, Depends()],
-    before: Before = None,
-) -> HTMLResponse:
+def all_decisions(request: Request, tx: Reading) -> HTMLResponse:
     """The ledger."""
-    return render(request, "decisions.html", **journal.decisions(tx, wanted, before))
+    return render(request, "decisions.html", **journal.decisions(tx, request.query_params))
 
 
 @router.get("/decision")
@@ -156,14 +151,9 @@ def one_decision(request: Request, tx: Reading, decision_id: Id) -> HTMLResponse
 
 
 @router.get("/operations")
-def all_operations(
-    request: Request,
-    tx: Reading,
-    wanted: Annotated[journal.OperationFilter, Depends()],
-    before: Before = None,
-) -> HTMLResponse:
+def all_operations(request: Request, tx: Reading) -> HTMLResponse:
     """The journal."""
-    return render(request, "operations.html", **journal.operations(tx, wanted, before))
+    return render(request, "operations.html", **journal.operations(tx, request.query_params))
 
 
 @router.get("/operation")
@@ -204,6 +194,12 @@ def one_backtest(request: Request, tx: Reading, run_id: Id) -> HTMLResponse:
 def all_bundles(request: Request, tx: Reading, cluster: Text = "", namespace: Text = "") -> HTMLResponse:
     """Brokers, proposals, and the bundles of one namespace."""
     return render(request, "bundles.html", **bundles.page(tx, cluster, namespace))
+
+
+@router.get("/approvals")
+def all_approvals(request: Request, tx: Reading) -> HTMLResponse:
+    """What waits for a person, and what was answered."""
+    return render(request, "approvals.html", **approvals.page(tx))
 
 
 @router.get("/policy")

@@ -7,50 +7,35 @@ from typing import Any
 from sqlalchemy import Connection
 
 from controller.actions import backtest_rows
-from controller.domain.errors import NotFound
+from controller.entrypoints.dag_runs import dag_run
 from controller.entrypoints.pages import figures
 from controller.entrypoints.pages.desk import MOST_ROWS
-from controller.entrypoints.tasks.dag_runs import dag_run
-from controller.store.backtests import BacktestResult
-from controller.store.postgres import inspection
+from controller.questions.backtests import LIST_BACKTESTS, read_backtest
+from controller.questions.policies import LIST_CANDIDATES
+from controller.questions.question import read_answers
 
-_RUNS = """
-    SELECT run_id, state, asked_at, asked_by, policies, cardinality(loads) AS loads, since, until, engine, seconds, results, error
-      FROM inspect.backtest_runs ORDER BY run_id DESC LIMIT :limit
-"""
-_RUN = "SELECT * FROM inspect.backtest_runs WHERE run_id = :run_id"
-_RESULTS = """
-    SELECT load, topic_id, policy, seed, cost, least_cost, figures FROM inspect.backtest_results
-     WHERE run_id = :run_id ORDER BY load, policy, seed
-"""
-_CANDIDATES = """
-    SELECT candidate_id, topic, state, override, proposed_by, proposed_at, reason, regret, live_regret, run_id, shadow_decisions,
-           ended_at, ended_by, outcome
-      FROM inspect.policy_candidates ORDER BY state = 'shadow' DESC, candidate_id DESC LIMIT :limit
-"""
+RUN_COLUMNS = "run_id, state, asked_at, asked_by, policies, cardinality(loads) AS loads, since, until, engine, seconds, results, error"
+"""A list does without the inputs, which name every load."""
+_SHADOW_FIRST = "state = 'shadow' DESC, candidate_id DESC"
 
 
 def page(tx: Connection) -> dict[str, Any]:
     """The runs, newest first, and the candidates."""
     return {
-        "runs": inspection.rows(tx, _RUNS, limit=MOST_ROWS + 1),
-        "candidates": inspection.rows(tx, _CANDIDATES, limit=MOST_ROWS + 1),
+        "runs": read_answers(tx, LIST_BACKTESTS, MOST_ROWS + 1, columns=RUN_COLUMNS),
+        "candidates": read_answers(tx, LIST_CANDIDATES, MOST_ROWS + 1, order=_SHADOW_FIRST),
     }
 
 
 def run(tx: Connection, run_id: int) -> dict[str, Any]:
     """One run: a row a policy, then one a load and policy. Raises NotFound."""
-    found = inspection.rows(tx, _RUN, run_id=run_id)
-    if not found:
-        raise NotFound(f"there is no backtest {run_id}; the list of backtests has those there are")
-    rows = backtest_rows.result_rows(
-        BacktestResult(**one) for one in inspection.rows(tx, _RESULTS, run_id=run_id)
-    )
+    found, results = read_backtest(tx, run_id)
+    rows = backtest_rows.result_rows(results)
     summary = backtest_rows.summary(rows)
     by_load = backtest_rows.by_load(rows)
     return {
-        "run": found[0],
-        "dag_run": dag_run(found[0]["request_key"]),
+        "run": found,
+        "dag_run": dag_run(found["request_key"]),
         "columns": backtest_rows.SUMMARY,
         "summary": backtest_rows.cells(summary),
         "regrets": figures.regrets(summary),

@@ -14,7 +14,7 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from controller.bootstrap import Application
 from controller.domain.shown import duration, printable
@@ -26,7 +26,6 @@ MOST_ROWS = 200
 """Rows of one table on a page; a list that has more says so."""
 PATIENCE_SECONDS = 8.0
 """For each statement: a page that is asked for every few seconds may not keep a database busy for longer."""
-_PATIENCE = text("SELECT set_config('statement_timeout', :milliseconds, true)")
 
 
 class Desk:
@@ -36,7 +35,7 @@ class Desk:
         self, where: Callable[[], Mapping[str, Any]], *, patience_seconds: float = PATIENCE_SECONDS
     ) -> None:
         """`where` gives the arguments of `cleave_at`; it is asked for each page, and raises where it cannot tell."""
-        self._where, self._patience = where, {"milliseconds": str(round(patience_seconds * 1_000))}
+        self._where, self._patience_seconds = where, patience_seconds
         self._kept: tuple[Mapping[str, Any], Application] | None = None
         self._open = ExitStack()
         self._guard = threading.Lock()
@@ -53,8 +52,7 @@ class Desk:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """One snapshot of the database, in which nothing can be changed. Raises StoreUnavailable for what takes too long."""
-        with snapshot(self.application().store) as tx:
-            tx.execute(_PATIENCE, self._patience)
+        with snapshot(self.application().store, statement_seconds=self._patience_seconds) as tx:
             yield tx
 
     def close(self) -> None:

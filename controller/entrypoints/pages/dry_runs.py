@@ -11,40 +11,36 @@ from controller.actions.candidates import PromoteCandidate
 from controller.actions.fields import fill_in
 from controller.bootstrap import Application
 from controller.domain.errors import InvalidInput, NotFound
-from controller.domain.shown import shown
+from controller.domain.names import CLUSTER
 from controller.entrypoints.tasks.actions import form_of, perform_form
 from controller.entrypoints.tasks.backtest import loads_of
 from controller.entrypoints.tasks.forms import BacktestForm
 from controller.questions import backtest_requests
-from controller.store.postgres import inspection
+from controller.questions.policies import LIST_CANDIDATES
+from controller.questions.question import read_answers
+from controller.store.decisions.candidates import CandidateState
 from controller.store.postgres.snapshots import snapshot
+from controller.store.topics import inspected
 
 Conf = Mapping[str, Any]
 _ACTIONS: Mapping[str, str] = {
     "cleave_manual_split": "segments split",
     "cleave_manual_merge": "segments merge",
     "cleave_manual_rebucket": "segments rebucket",
-    "bundle_approve": "bundles approve",
+    "cleave_approve": "approvals approve",
+    "bundle_approve": "approvals approve",
     "cleave_policy": "policy set",
     "policy_propose": "policy propose",
 }
 """DAGs whose form is that of an action."""
-_RECORDED = """
-    SELECT count(DISTINCT h.topic_id) AS topics, count(DISTINCT (h.topic_id, h.segment_id)) AS segments, count(*) AS records,
-           min(h.recorded_at) AS since, max(h.recorded_at) AS until
-      FROM inspect.load_history h
-     WHERE h.recorded_at BETWEEN :since AND :until AND (CAST(:topics AS text[]) IS NULL OR h.topic = ANY (:topics))
-       AND (CAST(:namespace AS text) IS NULL OR starts_with(h.topic, 'topic://' || :namespace || '/'))
-"""
-_CANDIDATE = """
-    SELECT candidate_id, override, reason FROM inspect.policy_candidates WHERE topic = :topic AND state = 'shadow'
-"""
+_FIXED: Mapping[str, Conf] = {"bundle_approve": {"level": CLUSTER}}
+"""Fields of the action that the form of a DAG has not."""
 
 
 def dry_run(cleave: Application, dag_id: str, conf: Conf) -> dict[str, Any]:
     """Return what the run would do, with a `sentence` for people. Raises what the run itself would raise."""
     if dag_id in _ACTIONS:
-        return _action(cleave, find_action(_ACTIONS[dag_id]), conf)
+        return _action(cleave, find_action(_ACTIONS[dag_id]), {**conf, **_FIXED.get(dag_id, {})})
     if dag_id not in _OTHERS:
         raise InvalidInput(
             f"{dag_id!r} has no preview; those with one are {', '.join((*_ACTIONS, *_OTHERS))}"
@@ -64,14 +60,7 @@ def _backtest(cleave: Application, conf: Conf) -> dict[str, Any]:
     asked = backtest_requests.question(form.policies, weights=form.weights, seeds=form.seeds)
     loads = loads_of(form, datetime.now(UTC))
     with snapshot(cleave.store) as tx:
-        [past] = inspection.rows(
-            tx,
-            _RECORDED,
-            since=loads.since,
-            until=loads.until,
-            topics=list(loads.topics) if loads.topics else None,
-            namespace=loads.namespace,
-        )
+        past = backtest_requests.recorded_load(tx, loads)
     if not past["records"]:
         nothing = "PostgreSQL has no record of load of that; the run looks at what the landing area keeps, and may find nothing either"
         return {"records": 0, "sentence": nothing}
@@ -89,13 +78,13 @@ def _backtest(cleave: Application, conf: Conf) -> dict[str, Any]:
 def _promotion(cleave: Application, conf: Conf) -> dict[str, Any]:
     form = fill_in(PromoteCandidate, conf)
     with snapshot(cleave.store) as tx:
-        found = inspection.rows(tx, _CANDIDATE, topic=form.topic)
+        topic = inspected.find_topic(tx, form.topic)
+        found = read_answers(tx, LIST_CANDIDATES, state=CandidateState.SHADOW, **topic.key)
     if not found:
         raise NotFound(f"topic {form.topic} has no candidate in shadow; `cleave policy propose` makes one")
     [one] = found
-    knobs = ", ".join(f"{knob}={shown(value)}" for knob, value in one["override"].items())
     told = (
-        f"would weigh candidate {one['candidate_id']} ({knobs}) against the policy in force on {form.days} days of load, refuse it if it "
+        f"would weigh candidate {one['candidate_id']} ({one['knobs']}) against the policy in force on {form.days} days of load, refuse it if it "
         "would have cost more, and else wait for somebody's approval before it is in force"
     )
     return {"candidate_id": one["candidate_id"], "sentence": told}

@@ -2,159 +2,80 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection
 
-from controller.clock import to_ms
+from controller.actions.fields import fill_in
 from controller.domain.decision import Lane, RefusalReason
-from controller.domain.errors import NotFound
-from controller.domain.how_far import how_far
 from controller.domain.operation import OperationKind, OperationState, Origin
+from controller.entrypoints.dag_runs import DagRun, dag_run, deciding_run
+from controller.entrypoints.pages.backtests import RUN_COLUMNS
 from controller.entrypoints.pages.desk import MOST_ROWS
-from controller.entrypoints.tasks.dag_runs import DagRun, dag_run, deciding_run
-from controller.questions.spans import span
-from controller.store.postgres import inspection
-
-# A full name is looked up by its index; a part of one is looked for in all.
-_OF_TOPIC = """
-     WHERE (CAST(:find AS text) = '' OR topic = :find OR (NOT starts_with(:find, 'topic://') AND strpos(topic, :find) > 0))
-"""
-_DECISION_COLUMNS = (
-    "decision_id, topic, decided_at, epoch, lanes, decided_by, acts, operations, refusals, code_version"
+from controller.questions.backtests import LIST_BACKTESTS
+from controller.questions.decisions import LIST_DECISIONS, SHOW_DECISION, ShowDecision
+from controller.questions.operations import (
+    LIST_OPERATIONS,
+    LIST_STEPS,
+    SHOW_OPERATION,
+    ShowOperation,
 )
-_DECISIONS = f"""
-    SELECT {_DECISION_COLUMNS} FROM inspect.decisions
-    {_OF_TOPIC} AND (CAST(:before AS bigint) IS NULL OR decision_id < :before)
-       AND (CAST(:lane AS text) = '' OR lanes @> ARRAY[CAST(:lane AS text)])
-       AND (CAST(:reason AS text) = '' OR refusals @> jsonb_build_array(jsonb_build_object('reason', CAST(:reason AS text))))
-       AND (CAST(:acted AS text) = '' OR (decisions <> '[]') = (:acted = 'yes'))
-       AND (CAST(:decider AS text) = '' OR strpos(decided_by, :decider) > 0)
-       AND decided_at BETWEEN CAST(:since AS timestamptz) AND CAST(:until AS timestamptz)
-     ORDER BY decision_id DESC LIMIT :limit
-"""
-_DECIDED = f"""
-    SELECT {_DECISION_COLUMNS} FROM inspect.decisions WHERE decided_by = :decider ORDER BY decision_id DESC LIMIT :limit
-"""
-_DECISION = f"SELECT {_DECISION_COLUMNS}, decisions, valid_until, situation FROM inspect.decisions WHERE decision_id = :decision_id"
-_OPERATION_COLUMNS = """
-    operation_id, topic, kind, state, live, origin, actor, reason, parents, children, creates, intended_at, age_seconds, fenced_seconds, last_error,
-    decision_id
-"""
-_OPERATIONS = f"""
-    SELECT {_OPERATION_COLUMNS} FROM inspect.operations
-    {_OF_TOPIC} AND (CAST(:before AS bigint) IS NULL OR operation_id < :before)
-       AND (CAST(:state AS text) = '' OR state = :state OR (:state = 'live' AND live))
-       AND (CAST(:kind AS text) = '' OR kind = :kind) AND (CAST(:origin AS text) = '' OR origin = :origin)
-       AND (CAST(:actor AS text) = '' OR strpos(actor, :actor) > 0)
-     ORDER BY operation_id DESC LIMIT :limit
-"""
-_OF_RUN = f"""
-    SELECT {_OPERATION_COLUMNS} FROM inspect.operations
-     WHERE starts_with(request_key, :asked) OR decision_id IN (SELECT decision_id FROM inspect.decisions WHERE decided_by = :decider)
-     ORDER BY operation_id DESC LIMIT :limit
-"""
-_ON_SEGMENT = f"""
-    SELECT {_OPERATION_COLUMNS} FROM inspect.operations
-     WHERE topic_id = :topic_id AND (live OR state = 'aborted')
-       AND (:segment_id = ANY (parents) OR :segment_id = ANY (children))
-     ORDER BY live DESC, operation_id DESC LIMIT :limit
-"""
-_BACKTESTS_OF_RUN = """
-    SELECT b.run_id, b.state, b.policies, cardinality(b.loads) AS loads, b.error, c.candidate_id, c.topic, c.state AS candidate_state, c.outcome
-      FROM inspect.backtest_runs b LEFT JOIN inspect.policy_candidates c USING (run_id)
-     WHERE starts_with(b.request_key, :asked) ORDER BY b.run_id DESC LIMIT :limit
-"""
-_OPERATION = "SELECT * FROM inspect.operations WHERE operation_id = :operation_id"
-_STEPS = (
-    "SELECT * FROM inspect.operation_steps WHERE operation_id = :operation_id ORDER BY sequence LIMIT :limit"
-)
-_LOADS = "SELECT * FROM inspect.operation_loads WHERE operation_id = :operation_id ORDER BY segment_id"
-_STUCK = "SELECT stuck_because FROM inspect.stuck_operations WHERE operation_id = :operation_id"
-STATES = ("live", *OperationState)
+from controller.questions.policies import LIST_CANDIDATES
+from controller.questions.question import Question, Row, read_answers, read_page, read_view
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionFilter:
-    """What a list of decisions is narrowed to; an empty text narrows nothing. Times as `spans.span` reads them."""
-
-    find: str = ""
-    lane: str = ""
-    reason: str = ""
-    acted: str = ""
-    decider: str = ""
-    since: str = ""
-    until: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class OperationFilter:
-    """What a list of operations is narrowed to; an empty text narrows nothing."""
-
-    find: str = ""
-    state: str = ""
-    kind: str = ""
-    origin: str = ""
-    actor: str = ""
-
-
-def decisions(
-    tx: Connection, wanted: DecisionFilter, before: int | None = None, rows: int = MOST_ROWS
-) -> dict[str, Any]:
-    """Decisions older than `before`; each refusal with how far it was from acting when it was made. Raises InvalidInput."""
-    since, until = span(wanted.since or None, wanted.until or None)
-    filters = {**asdict(wanted), "since": since, "until": until}
-    found = inspection.rows(tx, _DECISIONS, **filters, before=before, limit=rows + 1)
+def decisions(tx: Connection, wanted: Mapping[str, str]) -> dict[str, Any]:
+    """The page of decisions that the query asks for. Raises InvalidInput."""
+    found, following = _page(tx, LIST_DECISIONS, wanted)
     return {
-        "wanted": wanted,
         "lanes": tuple(Lane),
         "reasons": tuple(RefusalReason),
-        "decisions": _shown(found[:rows]),
-        "next": _next(found, rows, "decision_id"),
+        "decisions": shown(found),
+        "next": following,
     }
 
 
 def decision(tx: Connection, decision_id: int) -> dict[str, Any]:
     """One decision with the situation it was made on. Raises NotFound."""
-    found = inspection.rows(tx, _DECISION, decision_id=decision_id)
-    if not found:
-        raise NotFound(f"there is no decision {decision_id}; the list of decisions has those that are kept")
-    return {"decision": _shown(found)[0]}
+    found = read_page(tx, SHOW_DECISION, ShowDecision(decision_id=decision_id), limit=1)
+    return {"decision": shown(found.rows)[0]}
 
 
-def operations(
-    tx: Connection, wanted: OperationFilter, before: int | None = None, rows: int = MOST_ROWS
-) -> dict[str, Any]:
-    """Operations older than `before`."""
-    found = inspection.rows(tx, _OPERATIONS, **asdict(wanted), before=before, limit=rows + 1)
+def operations(tx: Connection, wanted: Mapping[str, str]) -> dict[str, Any]:
+    """The page of operations that the query asks for. Raises InvalidInput."""
+    is_live = wanted.get("state") == "live"
+    found, following = _page(
+        tx, LIST_OPERATIONS, {**wanted, "state": "", "live": "yes"} if is_live else wanted
+    )
     return {
-        "wanted": wanted,
-        "states": STATES,
+        "states": ("live", *OperationState),
         "kinds": tuple(OperationKind),
         "origins": tuple(Origin),
-        "operations": found[:rows],
-        "next": _next(found, rows, "operation_id"),
+        "operations": found,
+        "next": following,
     }
 
 
-def on_segment(tx: Connection, topic_id: int, segment_id: int) -> list[dict[str, Any]]:
-    """Operations on the segment that are under way or were aborted: what was done is in the layout's history."""
-    return inspection.rows(tx, _ON_SEGMENT, topic_id=topic_id, segment_id=segment_id, limit=20)
+def _page(tx: Connection, question: Question, wanted: Mapping[str, str]) -> tuple[list[Row], str | None]:
+    """Return the rows that the fields of a form ask for, where an empty field does not filter, and the `page` after them."""
+    given = {name: value for name, value in wanted.items() if value and name in question.request.model_fields}
+    lists = {"state": [given["state"]]} if "state" in given else {}
+    request = fill_in(question.request, {**given, **lists})
+    found = read_page(tx, question, request, limit=MOST_ROWS, page=wanted.get("page") or None)
+    return [*found.rows], found.next
 
 
 def operation(tx: Connection, operation_id: int) -> dict[str, Any]:
     """One operation: what it seals and creates, each step, and the load it was asked at. Raises NotFound."""
-    found = inspection.rows(tx, _OPERATION, operation_id=operation_id)
-    if not found:
-        raise NotFound(f"there is no operation {operation_id}; the list of operations has those there are")
-    stuck = inspection.rows(tx, _STUCK, operation_id=operation_id)
+    [found] = read_page(tx, SHOW_OPERATION, ShowOperation(operation_id=operation_id), limit=1).rows
     return {
-        "operation": found[0],
-        "dag_run": dag_run(found[0]["request_key"]) or _decided_in(tx, found[0]["decision_id"]),
-        "stuck_because": stuck[0]["stuck_because"] if stuck else None,
-        "steps": inspection.rows(tx, _STEPS, operation_id=operation_id, limit=MOST_ROWS),
-        "loads": inspection.rows(tx, _LOADS, operation_id=operation_id),
+        "operation": found,
+        "dag_run": dag_run(found["request_key"]) or _decided_in(tx, found["decision_id"]),
+        "steps": read_answers(tx, LIST_STEPS, MOST_ROWS, operation_id=operation_id),
+        "loads": read_view(
+            tx, "inspect.operation_loads", "operation_id = :id", order="segment_id", id=operation_id
+        ),
     }
 
 
@@ -164,38 +85,28 @@ def run(tx: Connection, dag_id: str, run_id: str) -> dict[str, Any]:
     Airflow 3.1.0 puts the id into the tab's address as it is, where a plus sign is a space; Airflow allows no spaces in ids.
     """
     run_id = run_id.replace(" ", "+")
-    asked = f"airflow/{dag_id}/{run_id}/"
+    of_run = f"{dag_id}/{run_id}"
+    backtests = read_answers(tx, LIST_BACKTESTS, MOST_ROWS, columns=RUN_COLUMNS, run=of_run)
     return {
         "dag_id": dag_id,
         "run_id": run_id,
-        "operations": inspection.rows(
-            tx, _OF_RUN, asked=asked, decider=_decider(dag_id, run_id), limit=MOST_ROWS
+        "operations": read_answers(tx, LIST_OPERATIONS, MOST_ROWS, run=of_run),
+        "backtests": backtests,
+        "candidates": read_answers(
+            tx, LIST_CANDIDATES, MOST_ROWS, run_id=[one["run_id"] for one in backtests]
         ),
-        "backtests": inspection.rows(tx, _BACKTESTS_OF_RUN, asked=asked, limit=MOST_ROWS),
-        "decisions": _shown(inspection.rows(tx, _DECIDED, decider=_decider(dag_id, run_id), limit=MOST_ROWS)),
+        "decisions": shown(read_answers(tx, LIST_DECISIONS, MOST_ROWS, run=of_run)),
     }
-
-
-def _decider(dag_id: str, run_id: str) -> str:
-    """The name under which a pass decides, see `cleave_dags.run_name`."""
-    return f"airflow {dag_id} {run_id}"
 
 
 def _decided_in(tx: Connection, decision_id: int | None) -> DagRun | None:
     """The run of the pass that decided it."""
-    found = inspection.rows(tx, _DECISION, decision_id=decision_id) if decision_id is not None else []
+    if decision_id is None:
+        return None
+    found = read_view(tx, "inspect.decisions", "decision_id = :id", columns="decided_by", id=decision_id)
     return deciding_run(found[0]["decided_by"]) if found else None
 
 
-def _shown(decisions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each with the run that made it, and each refusal with how far it was from acting then."""
-    return [
-        row
-        | {"run": deciding_run(row["decided_by"])}
-        | {"refusals": [one | {"how_far": how_far(one, to_ms(row["decided_at"]))} for one in row["refusals"]]}
-        for row in decisions
-    ]
-
-
-def _next(found: list[dict[str, Any]], rows: int, key: str) -> int | None:
-    return int(found[rows - 1][key]) if len(found) > rows else None
+def shown(decisions: Sequence[Row]) -> list[Row]:
+    """Each decision with the run of the pass that made it."""
+    return [row | {"run": deciding_run(row["decided_by"])} for row in decisions]

@@ -9,15 +9,10 @@ from sqlalchemy import Connection
 from controller.domain.names import CLUSTER, policy_level
 from controller.domain.policy import KNOBS, OVERRIDABLE_KNOBS, AutoScalePolicy, PolicyLevel
 from controller.entrypoints.pages.desk import MOST_ROWS
+from controller.questions.policies import LIST_KNOB_CHANGES
+from controller.questions.question import read_answers, read_view
 from controller.services.policy_admin import kind_of
-from controller.store.postgres import inspection
 from controller.store.topics import inspected
-
-_LEVELS = "SELECT level, name, actor, updated_at FROM inspect.policies ORDER BY level, name LIMIT :limit"
-_HISTORY = """
-    SELECT changed_at, actor, knob, was, value FROM inspect.policy_history
-     WHERE level = :level AND name IS NOT DISTINCT FROM CAST(:name AS text) ORDER BY change_id DESC, knob LIMIT :limit
-"""
 
 
 def page(tx: Connection, name: str) -> dict[str, Any]:
@@ -29,8 +24,8 @@ def page(tx: Connection, name: str) -> dict[str, Any]:
     return {
         "level": where,
         "knobs": _knobs(tx, where, kind, stored),
-        "levels": inspection.rows(tx, _LEVELS, limit=MOST_ROWS),
-        "history": inspection.rows(tx, _HISTORY, level=kind.value, name=own, limit=50),
+        "levels": read_view(tx, "inspect.policies", order="level, name", limit=MOST_ROWS),
+        "history": read_answers(tx, LIST_KNOB_CHANGES, 50, level=kind, name=own),
     }
 
 

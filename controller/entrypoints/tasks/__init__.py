@@ -7,11 +7,7 @@ one's operation. Nothing here imports Airflow.
 
 from controller.entrypoints.tasks.access import database_url, url_with_options
 from controller.entrypoints.tasks.actions import form_fields, perform
-from controller.entrypoints.tasks.approvals import (
-    answer_approvals,
-    answer_question,
-    approval_questions,
-)
+from controller.entrypoints.tasks.approvals import answer_question, approval_questions
 from controller.entrypoints.tasks.backtest import policy_backtest
 from controller.entrypoints.tasks.bundles import (
     aggregate_bundles,
@@ -34,11 +30,7 @@ from controller.entrypoints.tasks.maintenance import (
     sweep_tombstones,
 )
 from controller.entrypoints.tasks.passes import merge_pass, split_pass
-from controller.entrypoints.tasks.policy_candidates import (
-    promote_policy,
-    tune_policies,
-    weigh_policy,
-)
+from controller.entrypoints.tasks.policy_candidates import tune_policies
 from controller.entrypoints.tasks.pulsar_connection import PulsarConnection
 from controller.entrypoints.tasks.spark_connection import SparkConnection
 
@@ -48,7 +40,6 @@ __all__ = [
     "SparkConnection",
     "aggregate_bundles",
     "aggregate_load",
-    "answer_approvals",
     "answer_question",
     "apply_bundles",
     "approval_questions",
@@ -67,7 +58,6 @@ __all__ = [
     "merge_pass",
     "perform",
     "policy_backtest",
-    "promote_policy",
     "propose_bundles",
     "reconcile_share",
     "split_pass",
@@ -76,5 +66,4 @@ __all__ = [
     "tune_policies",
     "url_with_options",
     "verify_bundles",
-    "weigh_policy",
 ]

@@ -18,12 +18,12 @@ from controller.actions.context import AIRFLOW_REASON, Caller, Options, open_con
 from controller.actions.fields import fill_in
 from controller.actions.responses import Answer
 from controller.bootstrap import Application
-from controller.domain.errors import InvalidInput
+from controller.domain.errors import Conflict, InvalidInput
 from controller.domain.names import topic_name
 from controller.domain.operation import Origin
 from controller.domain.shown import shown
+from controller.entrypoints import dag_runs
 from controller.entrypoints.output import answer_table, emit
-from controller.entrypoints.tasks import dag_runs
 from controller.entrypoints.tasks.access import Extras, cleave_at
 
 
@@ -66,7 +66,9 @@ def form_of(action: AnyAction) -> type[Form]:
 def perform(
     name: str, *, dsn: str, extras: Extras, params: Mapping[str, object], request_key: str, actor: str
 ) -> dict[str, Any]:
-    """Perform the action with the values of a form, and return its response. Raises InvalidInput for a wrong value."""
+    """Perform the action with the values of a form, and return its response. Raises InvalidInput for a wrong value, Conflict where the command
+    would not succeed, either.
+    """
     action = find_action(name)
     form = fill_in(form_of(action), params)
     _demand_confirmed(form)
@@ -76,6 +78,8 @@ def perform(
         sentence = response.sentence()
         emit(False, None, answer_table(response, sentence))
         dag_runs.note(app.settings, request_key, f"Dry run: {sentence}" if form.dry_run else sentence)
+    if response.exit_code:
+        raise Conflict(sentence)
     return response.model_dump(mode="json")
 
 

@@ -10,8 +10,8 @@ from controller.actions import backtest_rows
 from controller.actions.fields import fill_in
 from controller.bootstrap import build_backtest
 from controller.domain.errors import InvalidInput
+from controller.entrypoints import dag_runs
 from controller.entrypoints.output import emit, rows_table
-from controller.entrypoints.tasks import dag_runs
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.entrypoints.tasks.forms import BacktestForm
 from controller.questions import backtest_requests

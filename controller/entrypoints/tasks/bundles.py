@@ -18,6 +18,7 @@ from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import views as bundle_views
 from controller.entrypoints.bundles import rows as bundle_rows
 from controller.entrypoints.tasks.access import Extras, cleave_at
+from controller.services import approvals
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import BULK_STATEMENT_SECONDS, STATEMENT_SECONDS
 
@@ -49,7 +50,12 @@ def propose_bundles(*, dsn: str, extras: Extras, request_key: str, decided_by: s
         cycle = bundles.propose(request_key, decided_by)
         with bundles.store.transaction() as tx:
             proposals, why_not = bundle_views.cycle_rows(tx, bundles.cluster, cycle.cycle_id)
-    return {**asdict(cycle), "proposals": _plain(proposals), "why_not": _plain(why_not)}
+        return {
+            **asdict(cycle),
+            "proposals": _plain(proposals),
+            "why_not": _plain(why_not),
+            "unasked": approvals.some_unasked(bundles.store),
+        }
 
 
 def apply_bundles(

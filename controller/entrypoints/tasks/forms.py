@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from controller.actions.fields import Reason, TopicName, split_words
-from controller.domain.whole_numbers import MOST
+from controller.actions.fields import TopicName, split_words
 
 
 class BacktestForm(BaseModel):
@@ -26,19 +25,6 @@ class BacktestForm(BaseModel):
     weights: str = ""
     seeds: int = Field(1, ge=1, le=1_000)
     engine: Literal["spark", "here"] | None = None
-
-
-class AnswerForm(BaseModel):
-    """Which approvals, and what is said of all of them."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    approvals: Annotated[
-        tuple[Annotated[int, Field(ge=1, le=MOST)], ...], Field(min_length=1, max_length=100)
-    ]
-    answer: Literal["approve", "reject"]
-    reason: Reason = "asked for in Airflow"
-    dry_run: bool = False
 
 
 class TuningForm(BaseModel):

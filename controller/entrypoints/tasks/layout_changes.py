@@ -10,9 +10,9 @@ from typing import Any, Self
 from controller.domain.errors import InvalidInput
 from controller.domain.names import topic_name
 from controller.entrypoints.tasks.access import Extras, cleave_at
+from controller.postgres.listener import Listener
 from controller.services import asset_events
 from controller.services.asset_events import LayoutFollower
-from controller.store.postgres.notifications import Listener
 
 
 class LayoutChanges:

@@ -17,12 +17,13 @@ from controller import telemetry
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.entrypoints.tasks.operations_here import run_where_no_worker_is
+from controller.questions.question import read_view
+from controller.questions.topics import LIST_TOPICS
 from controller.services import garbage_collector, log_trimmer, reconciler, tombstone_sweeper
-from controller.store import audit, backtests
-from controller.store.decisions import approvals, ledger, shadow_decisions
+from controller.store import approvals, audit, backtests
+from controller.store.decisions import ledger, shadow_decisions
 from controller.store.journal import tombstones
 from controller.store.load import history
-from controller.store.postgres import inspection
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import BULK_STATEMENT_SECONDS
 from controller.store.shards import Shards
@@ -38,8 +39,6 @@ SHOWN_AT_MOST = 100
 DAYS_AHEAD = 7
 """Tables of the ledger made ahead, so that a scheduler that is down for days costs nothing."""
 
-_TOPICS = "SELECT count(*) AS topics FROM inspect.topics WHERE state <> 'deleted'"
-
 Share = Mapping[str, int]
 """`{"share": 0, "of": 4}`: the topics whose id is 0 modulo 4."""
 
@@ -47,7 +46,8 @@ Share = Mapping[str, int]
 def fleet_shares(*, dsn: str, extras: Extras, turn: int) -> list[dict[str, int]]:
     """This round's shares of the fleet; none when there are no topics."""
     with cleave_at(dsn, extras) as app, app.store.transaction() as tx:
-        return shares_of(inspection.rows(tx, _TOPICS)[0]["topics"], turn)
+        [count] = read_view(tx, LIST_TOPICS.view, LIST_TOPICS.always, columns="count(*) AS topics")
+    return shares_of(count["topics"], turn)
 
 
 def shares_of(topic_count: int, turn: int) -> list[dict[str, int]]:

@@ -15,14 +15,15 @@ from controller import telemetry
 from controller.actions.waiting import worker_is_up
 from controller.bootstrap import Application
 from controller.domain.decision import Lane
+from controller.entrypoints import dag_runs
 from controller.entrypoints.output import emit, rows_table
-from controller.entrypoints.tasks import dag_runs
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.entrypoints.tasks.operations_here import run_where_no_worker_is
+from controller.questions.question import read_view
 from controller.services import approvals, autoscaler
 from controller.services.autoscaler import PassResult
-from controller.store.postgres import inspection
 from controller.store.shards import Shards
+from controller.store.topics import topics
 
 log = telemetry.get_logger(__name__)
 
@@ -31,10 +32,6 @@ BATCHES_ALONE = 10
 SHARES_AT_MOST = 8
 BATCHES_A_SHARE = 40
 SHOWN_AT_MOST = 50
-_BACKLOG = """
-    SELECT count(DISTINCT topic_id) AS topics FROM inspect.evaluation_backlog
-     WHERE lane = ANY (:lanes) AND NOT coalesce(paused, false)"""
-_NAMES = "SELECT topic_id, topic FROM inspect.topics WHERE topic_id = ANY (:topic_ids)"
 
 Share = Mapping[str, int]
 """`{"share": 0, "of": 4}`: the topics whose id is 0 modulo 4."""
@@ -102,8 +99,15 @@ def _pass(
 def _shares(app: Application, lanes: Collection[Lane]) -> list[dict[str, int]]:
     """As many shares as the remaining topics fill, at most `SHARES_AT_MOST`."""
     with app.store.transaction() as tx:
-        topics = inspection.rows(tx, _BACKLOG, lanes=sorted(lanes))[0]["topics"]
-    wanted = min(ceil(topics / (app.settings.pass_batch_topics * BATCHES_ALONE)), SHARES_AT_MOST)
+        [due] = read_view(
+            tx,
+            "inspect.evaluation_backlog",
+            "lane = ANY (:lanes)",
+            "NOT coalesce(paused, false)",
+            columns="count(DISTINCT topic_id) AS topics",
+            lanes=sorted(lanes),
+        )
+    wanted = min(ceil(due["topics"] / (app.settings.pass_batch_topics * BATCHES_ALONE)), SHARES_AT_MOST)
     return [{"share": number, "of": wanted} for number in range(wanted)]
 
 
@@ -115,8 +119,8 @@ def _tell(app: Application, result: PassResult) -> None:
         return
     shown = acting[:SHOWN_AT_MOST]
     with app.store.transaction() as tx:
-        found = inspection.rows(tx, _NAMES, topic_ids=[outcome.topic_id for outcome in shown])
-    names = {row["topic_id"]: row["topic"] for row in found}
+        found = topics.get_topics(tx, [outcome.topic_id for outcome in shown])
+    names = {row.topic_id: row.name for row in found}
     rows = [
         {"topic": names.get(outcome.topic_id, outcome.topic_id), "decision": outcome.decision_id, **act}
         for outcome in shown

@@ -60,11 +60,6 @@ WithProperties = Annotated[
     ),
 ]
 """A list's topics that have these."""
-OfTopic = Annotated[
-    str | None,
-    Query(max_length=2000, description="Its full name.", examples=["topic://acme/shop/orders"]),
-]
-"""A list's rows of one topic only."""
 From = Annotated[
     str | None,
     Query(alias="from", description="An instant, or so long ago.", examples=["12h", "2026-11-21T03:00:00Z"]),

@@ -24,7 +24,7 @@ from controller.bootstrap import Application
 from controller.entrypoints.web.acting import Acting, AtDesk
 from controller.entrypoints.web.paths import PRINTABLE
 from controller.services.computing.computers import Computation
-from controller.store import api_requests
+from controller.store import idempotency_keys
 from controller.store.postgres.engine import Store
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -59,17 +59,17 @@ class Change:
                 return act(store)
         store = self.app.store
         with store.transaction() as tx:
-            first = api_requests.begin(tx, self.actor, self.key, self.digest)
+            first = idempotency_keys.begin(tx, self.actor, self.key, self.digest)
         if first is not None:
             return kind.model_validate(first)
         try:
             answer = act(store)
         except Exception:
             with store.transaction() as tx:
-                api_requests.free(tx, self.actor, self.key)
+                idempotency_keys.free(tx, self.actor, self.key)
             raise
         with store.transaction() as tx:
-            api_requests.finish(tx, self.actor, self.key, answer.model_dump(mode="json"))
+            idempotency_keys.finish(tx, self.actor, self.key, answer.model_dump(mode="json"))
         return answer
 
     def perform(

@@ -30,15 +30,15 @@ from controller.entrypoints.web.paths import (
 )
 from controller.entrypoints.web.refusals import REFUSALS, json_answer
 from controller.entrypoints.web.streams import EventStream, event_of, response
+from controller.questions.history import LIST_SEGMENTS
+from controller.questions.question import read_answers
 from controller.questions.spans import moment
 from controller.services.segment_lists import SegmentList
 from controller.services.watches.layout_feed import FedLayout
 from controller.services.watches.topic_feed import Names, TopicChanges, TopicFilter, snapshot_hash
-from controller.store.postgres import inspection
 from controller.store.topics import inspected
 from controller.store.topics.published import PublishedLayout
 
-_LOGS = "SELECT segment_id, backing_topic FROM inspect.segments WHERE topic_id = :topic_id AND segment_id = ANY (:ids)"
 router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["clients: layouts"])
 peoples_router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["clients: layouts"])
 """Of these what people look at, too, wherever it is served."""
@@ -145,7 +145,8 @@ def _layout_then(served: ConsumerServices, topic: str, at: int | datetime) -> di
     with served.api.store.transaction() as tx:
         row = inspected.find_topic(tx, topic)
         found = inspected.layout_at(tx, row, at)
-        logs = inspection.rows(tx, _LOGS, topic_id=row.topic_id, ids=[one.segment_id for one in found.active])
+        ids = [segment.segment_id for segment in found.active]
+        logs = read_answers(tx, LIST_SEGMENTS, columns="segment_id, backing_topic", segment_id=ids, **row.key)
     names = {one["segment_id"]: one["backing_topic"] for one in logs}
     return layout_document(
         FedLayout(PublishedLayout(row.topic_id, row.name, row.data_plane, found, names), None)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from controller.postgres.listener import Listener
+from controller.postgres.notification import Notification
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
-from controller.store.postgres.notifications import Listener, Notification
 from controller.store.topics import layout_changes
 from controller.store.topics.layout_changes import LayoutEvent, Place
 

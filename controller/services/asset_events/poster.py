@@ -11,11 +11,12 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from controller import telemetry
+from controller import metrics, telemetry
 from controller.domain.errors import CleaveError
+from controller.postgres.listener import Listener
+from controller.postgres.notification import Notification
 from controller.repeating import Repeating
 from controller.store.postgres.engine import Store
-from controller.store.postgres.notifications import Listener, Notification
 from controller.store.shards import Shards
 from controller.store.topics import layout_changes as layout_events
 from controller.store.topics.layout_changes import LayoutEvent
@@ -86,7 +87,7 @@ class AssetEventPoster:
                     self._pending[topic_id, epoch] = None
         while len(self._pending) > PENDING_AT_MOST:
             del self._pending[next(iter(self._pending))]
-            telemetry.ASSET_EVENTS.labels(outcome="dropped").inc()
+            metrics.ASSET_EVENTS.labels(outcome="dropped").inc()
 
     def _post_some(self) -> None:
         """A batch, in the order of commits. One whose answer is lost is posted again, later."""
@@ -103,7 +104,7 @@ class AssetEventPoster:
                 return
             is_known = self._assets.post(event.topic, document(event))
             del self._pending[event.topic_id, event.epoch]
-            telemetry.ASSET_EVENTS.labels(outcome="posted" if is_known else "unknown").inc()
+            metrics.ASSET_EVENTS.labels(outcome="posted" if is_known else "unknown").inc()
 
 
 def document(event: LayoutEvent) -> dict[str, Any]:

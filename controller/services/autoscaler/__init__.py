@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from controller import telemetry
+from controller import metrics
 from controller.dataplane.base import DataPlane
 from controller.domain.decision import Lane, lane_of
-from controller.services.autoscaler.batch import ACTING_TOPICS, Batch, TopicOutcome
+from controller.services.autoscaler.batch import ACTING_TOPICS, Batch
+from controller.services.autoscaler.batch_topic import Course, TopicOutcome
 from controller.store.decisions import evaluations
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
@@ -80,18 +81,19 @@ def run_pass(
                     skip=passed if dry_run else left,
                 )
             batch = Batch(tx, planes, frozenset(lanes), decided_by, pending)
-            batch.evaluate(batch.pending)
+            batch.evaluate(batch.topics)
             if not dry_run:
                 batch.act()
         if not dry_run:
-            batch.say()
-        passed += batch.pending.keys() - set(batch.postponed)
-        left += batch.left
+            batch.log_outcomes()
+        postponed = batch.on_course(Course.POSTPONED)
+        passed += batch.topics.keys() - set(postponed)
+        left += batch.on_course(Course.LEFT, Course.PAUSED)
         # Where many act, a full batch would be read again and again for the few it may act on.
-        size = min(batch_topics, 2 * ACTING_TOPICS) if batch.postponed else batch_topics
-        evaluated += len(batch.verdicts)
-        outcomes += batch.outcomes()
-        if len(pending) < wanted and not batch.postponed:
+        size = min(batch_topics, 2 * ACTING_TOPICS) if postponed else batch_topics
+        evaluated += sum(topic.evaluation is not None for topic in batch.topics.values())
+        outcomes += [topic.outcome() for topic in batch.new_topics()]
+        if len(pending) < wanted and not postponed:
             break  # that was all there is
     _count(outcomes)
     return PassResult(evaluated, tuple(outcomes), tuple(left))
@@ -102,8 +104,6 @@ def _count(outcomes: Sequence[TopicOutcome]) -> None:
         if outcome.decision_id is None:
             continue
         for act in outcome.evaluation.decisions:
-            telemetry.DECISIONS.labels(lane_of(act).value, type(act).__name__.lower()).inc()
+            metrics.DECISIONS.labels(lane_of(act).value, type(act).__name__.lower()).inc()
         for refusal in outcome.evaluation.refusals:
-            telemetry.REFUSALS.labels(
-                refusal.lane.value if refusal.lane else "all", refusal.reason.value
-            ).inc()
+            metrics.REFUSALS.labels(refusal.lane.value if refusal.lane else "all", refusal.reason.value).inc()

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from sqlalchemy import Connection
 
-from controller import telemetry
+from controller import client_metrics, metrics, telemetry
 from controller.clock import Clock
 from controller.domain.errors import (
     AccessForbidden,
@@ -30,13 +30,13 @@ from controller.domain.errors import (
     Retryable,
     StoreUnavailable,
 )
+from controller.postgres.listener import Listener
 from controller.repeating import Repeating
 from controller.services.consumer_sessions.requests import Attach, Detach, Goodbye, Pulse, Register, Request
 from controller.services.consumer_sessions.sessions import SubscriptionSessions
 from controller.services.consumer_sessions.settlement import Settlement, settle
 from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.store.postgres.engine import Store, server_process
-from controller.store.postgres.notifications import Listener
 from controller.store.shards import Shards
 from controller.store.topics import consumers
 from controller.store.topics.bucket_owners import SubscriptionKey
@@ -238,15 +238,15 @@ class SessionLeader:
 
     def _measure(self) -> None:
         """What this worker leads, for its metrics."""
-        telemetry.SESSIONS.set(sum(known.connected for known in self._known.values()))
+        metrics.SESSIONS.set(sum(known.connected for known in self._known.values()))
         settled = [known.settled for known in self._known.values() if known.settled is not None]
         owners = [owner for one in settled for owner in one.owners]
-        telemetry.BUCKETS_OWNED.set(len(owners))
-        telemetry.BUCKETS_WITHHELD.set(sum(owner.is_asked for owner in owners))
-        telemetry.BUCKETS_AWAY.set(sum(one.away for one in settled))
-        telemetry.BUCKETS_OVERDUE.set(sum(len(known.alarmed) for known in self._known.values()))
-        telemetry.SEGMENTS_SHARED.set(sum(one.shared_segments for one in settled))
-        telemetry.SEGMENTS_DRAINING.set(sum(one.draining_segments for one in settled))
+        metrics.BUCKETS_OWNED.set(len(owners))
+        metrics.BUCKETS_WITHHELD.set(sum(owner.is_asked for owner in owners))
+        metrics.BUCKETS_AWAY.set(sum(one.away for one in settled))
+        metrics.BUCKETS_OVERDUE.set(sum(len(known.alarmed) for known in self._known.values()))
+        metrics.SEGMENTS_SHARED.set(sum(one.shared_segments for one in settled))
+        metrics.SEGMENTS_DRAINING.set(sum(one.draining_segments for one in settled))
 
     def _alarm(self, key: SubscriptionKey, known: SubscriptionSessions, settled: Settlement) -> None:
         """Say once of each bucket that nobody reads for too long who does not let go of it, or is away."""
@@ -254,7 +254,7 @@ class SessionLeader:
         for identity, owner in overdue.items():
             if identity in known.alarmed:
                 continue
-            telemetry.BUCKET_ALARMS.inc()
+            metrics.BUCKET_ALARMS.inc()
             ids = {
                 "topic_id": key.topic_id,
                 "subscription": key.name,
@@ -297,7 +297,7 @@ class SessionLeader:
                 for request in requests:
                     self._settle(key, [request])
                 return
-            telemetry.LOOP_ERRORS.labels("sessions not settled").inc()
+            client_metrics.LOOP_ERRORS.labels("sessions not settled").inc()
             log.exception("sessions not settled", topic_id=key.topic_id, subscription=key.name)
             failed = Retryable("the leader failed, and its log says why; ask again", RETRY_SECONDS)
             self._put_off(key, self._of(key), requests, failed)
@@ -363,7 +363,7 @@ class SessionLeader:
         now = self._clock.monotonic_seconds()
         known.settled = settled
         self._alarm(key, known, settled)
-        telemetry.BUCKETS_GRANTED.inc(settled.granted)
+        metrics.BUCKETS_GRANTED.inc(settled.granted)
         for index, request in enumerate(requests):
             try:
                 if index in settled.refused:
@@ -377,7 +377,7 @@ class SessionLeader:
                     known.attach(request.consumer, request.incarnation, request.stream, now)
                 elif isinstance(request, Goodbye):
                     reason = "expired" if request.has_expired else "left"
-                    telemetry.SESSIONS_ENDED.labels(reason).inc()
+                    metrics.SESSIONS_ENDED.labels(reason).inc()
                     log.info("session ended", **ids, reason=reason)
                     known.end(request.consumer, request.incarnation, reason)
             except CleaveError as refusal:

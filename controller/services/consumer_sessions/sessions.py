@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from controller.domain.assignment import SegmentBucket
 from controller.domain.errors import LostRace
-from controller.services.consumer_sessions.presence import AWAY_SECONDS, Presence
+from controller.services.consumer_sessions.connection_state import AWAY_SECONDS, Presence
 from controller.services.consumer_sessions.requests import (
     NO_SESSION,
     GrantedBucket,
@@ -160,11 +160,15 @@ class SubscriptionSessions:
         self.sessions.clear()
 
     def hang_up_silent(self, now: float) -> None:
-        """Close the streams of those who have not been heard for so long: the other end may be gone unnoticed, and as long as that."""
+        """Close the streams of those who have not been heard for `silent_seconds`: the other end may be gone unnoticed. Those seconds are
+        part of the grace period.
+        """
         for consumer, session in self.sessions.items():
             if session.stream is not None and now - session.heard_at > self.timing.silent_seconds:
                 stream = session.stream
                 self.detach(consumer, stream, now)
+                # Not counted from `heard_at`: a leader that was late itself has kept others from being heard.
+                session.expires_at = now + self.timing.grace_seconds - self.timing.silent_seconds
                 session.away_since = session.heard_at
                 stream.end("silent")
 

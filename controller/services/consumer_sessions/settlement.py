@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from controller.domain.assignment import Assignment, SegmentBucket, assign
 from controller.domain.bucket_ownership import BucketOwner, owner_changes
 from controller.domain.errors import CleaveError, Conflict, LostRace
-from controller.services.consumer_sessions.presence import Presence
+from controller.services.consumer_sessions.connection_state import Presence
 from controller.services.consumer_sessions.requests import (
     NO_SESSION,
     Attach,
@@ -31,11 +31,19 @@ from controller.services.consumer_sessions.requests import (
 from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.store.journal import seeks
 from controller.store.journal.seeks import SeekUnderWay
-from controller.store.topics import bucket_owners, consumers, drains, holds, subscriptions, to_read, topics
+from controller.store.topics import (
+    bucket_owners,
+    consumers,
+    drains,
+    holds,
+    readable_segments,
+    subscriptions,
+    topics,
+)
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.consumers import ConsumerRow
+from controller.store.topics.readable_segments import Front, ToRead
 from controller.store.topics.subscriptions import SubscriptionKind
-from controller.store.topics.to_read import Front, ToRead
 
 STOPPING_LOOK_SECONDS = 0.5
 """A seek's readers are looked at so often: the time in which they have to let go may be over."""
@@ -149,7 +157,7 @@ def settle(
         if (seek is not None and seek.is_release_over) or one.asked_seconds > timing.release_seconds
     }
     _begin_and_end(tx, key, asked)
-    front = to_read.front(tx, key.topic_id, key.name)
+    front = readable_segments.front(tx, key.topic_id, key.name)
     found = front.found
     rows = {row.name: row for row in consumers.list_consumers(tx, key.topic_id, key.name)}
     changes = owner_changes(

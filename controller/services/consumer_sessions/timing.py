@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class ConsumerTiming:
     """As the settings say.
 
-    `grace_seconds`: a consumer that lost its connection may come back for so long. `release_seconds`: one that does not let go of a
+    `grace_seconds`: a consumer that lost its connection, or is silent, may come back within this time. `release_seconds`: one that does not let go of a
     bucket for so long loses it; infinite where it is waited for. `gap_seconds`: a bucket that its owner has not let go of for so long, or
     whose owner has been away for so long, is an alarm.
     """

@@ -1,18 +1,18 @@
-"""Which engine computes the load: Spark where it can run, else its SQL twin in PostgreSQL."""
+"""Which engine computes the load: Spark where it can run, else SQL in PostgreSQL."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from controller.services.load_aggregation.run import Engine
-from controller.services.load_aggregation.spark import SparkEngine
-from controller.services.load_aggregation.twin import SqlTwinEngine
+from controller.services.load_aggregation.spark_engine import SparkEngine
+from controller.services.load_aggregation.sql_engine import SqlEngine
 from controller.store.postgres.engine import Store
 from controller.system_java import can_run_spark
 
 
 def choose_engine(spark_master: str, spark_conf: Mapping[str, str], store: Store) -> Engine:
-    """The engine for this master. `store` logs in as the loader; only the SQL twin uses it."""
+    """The engine for this master. `store` logs in as the loader; only the SQL engine uses it."""
     if can_run_spark(spark_master):
         return SparkEngine(spark_master, spark_conf)
-    return SqlTwinEngine(store)
+    return SqlEngine(store)

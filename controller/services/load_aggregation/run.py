@@ -1,4 +1,4 @@
-"""One run: read the baseline, have an engine compute, merge what changed by compare-and-set, keep the history.
+"""One run: read the baseline, have an engine compute rates, merge the records that change by compare-and-set, keep the history.
 
 A run is of one window and may be repeated: its id and the watermark make a repeat, or a run that overlaps a newer one,
 change nothing. Files that cannot be read, or that Cleave did not write, are set aside and named, and the rest goes on.
@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from controller import telemetry
 from controller.clock import to_datetime, to_ms
+from controller.domain.counter_rates import LONGEST_SOURCE
 from controller.domain.errors import Retryable
-from controller.domain.load import LONGEST_SOURCE
 from controller.domain.load_window import LoadWindow
 from controller.landing.area import Examination, LandingArea
 from controller.landing.history import RateHistory, Scratch, with_rates
@@ -25,10 +25,11 @@ from controller.landing.names import LandedFile
 from controller.landing.schemas import RATE_SCHEMA
 from controller.services.load_aggregation.counted import CountedKeys, KeyCountIntake, leave_out
 from controller.services.load_aggregation.landed import Landed
+from controller.services.load_aggregation.record_changes import record_changes
 from controller.services.load_aggregation.recovery import publish_left_over
 from controller.store import set_aside
 from controller.store.load import records as loads
-from controller.store.load.records import CHANGE_SCHEMA, HEARD_SCHEMA, SOURCE_SCHEMA, Baseline, LoadRun
+from controller.store.load.records import HEARD_SCHEMA, SOURCE_SCHEMA, LoadRun
 from controller.store.postgres.arrow_copy import MergeResult
 from controller.store.postgres.engine import Store
 from controller.store.set_aside import SetAside
@@ -40,8 +41,7 @@ TICK_SLACK_MS = 60_000
 
 
 class Engine(Protocol):
-    """Computes one run. Reads `records`, `sources` and `thresholds` (`store/load/records.py`) from the scratch
-    directory and writes `rates` (RATE_SCHEMA), `changes` (CHANGE_SCHEMA) and `heard` (HEARD_SCHEMA) to it; where counts of
+    """Computes the rates of one run. Writes `rates` (RATE_SCHEMA) and `heard` (HEARD_SCHEMA) to the scratch directory; where counts of
     keys are given, also `sketches` (SKETCH_SCHEMA).
     """
 
@@ -97,13 +97,11 @@ def aggregate(
         f"{run_id}-{token_hex(4)}"
     )  # two attempts of one run keep out of each other's way
     try:
-        for name in ("records", "sources", "thresholds"):
-            scratch.write(name, getattr(baseline, name))
         usable, broken = _compute(engine, Landed(area, usable.files, counted), usable, scratch, window)
         left_out += broken
         segments = scratch.rate_rows()
-        changes, heard = scratch.read("changes", CHANGE_SCHEMA), scratch.read("heard", HEARD_SCHEMA)
-        rates = _rates_to_remember(scratch, baseline)
+        rates, heard = with_rates(scratch.read("rates", RATE_SCHEMA)), scratch.read("heard", HEARD_SCHEMA)
+        changes = record_changes(rates, heard, baseline, window)
         remembered = loads.ticks(rates, baseline.memories)
         counts = None if counted is None else counted.sketches(scratch, rates, baseline)
     except BaseException:
@@ -167,13 +165,6 @@ def _without_rates(scratch: Scratch) -> list[SetAside]:
         )
         for row in scratch.without_rates().to_pylist()
     ]
-
-
-def _rates_to_remember(scratch: Scratch, baseline: Baseline) -> pa.Table:
-    """What the engine wrote for the history; nothing is read where no profile looks back."""
-    if not baseline.memories.num_rows:
-        return RATE_SCHEMA.empty_table()
-    return with_rates(scratch.read("rates", RATE_SCHEMA))
 
 
 def _usable(area: LandingArea, window: LoadWindow) -> tuple[Examination, tuple[str, ...]]:

@@ -27,8 +27,9 @@ from controller.domain.mirroring import has_taken_over
 from controller.domain.operation import Operation, OperationKind, OperationState, Step
 from controller.domain.reshape import ReshapeKind
 from controller.services.operation_runner.log_acts import CallAll, Detail, Result
+from controller.store.journal import mirror_repairs
 from controller.store.journal.operations import get_operation
-from controller.store.mirrors import mirrors, repairs
+from controller.store.mirrors import mirrors
 from controller.store.postgres.engine import Store
 from controller.store.topics import topics
 from controller.store.topics.topics import TopicState
@@ -163,7 +164,7 @@ class MirrorActs:
         except (DataPlaneUnavailable, Terminal):
             return {}
         with self._store.transaction() as tx:
-            repairs.note_check(tx, self._operation.topic_id, check.epoch, check.missing)
+            mirror_repairs.note_check(tx, self._operation.topic_id, check.epoch, check.missing)
         return {"segments without a log": list(check.missing)} if check.missing else {}
 
     def _is_done(self, layout: SegmentLayout) -> bool:

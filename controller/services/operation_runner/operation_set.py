@@ -22,7 +22,7 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
-from controller import telemetry
+from controller import metrics, telemetry
 from controller.dataplane.base import DataPlane, SetWiseDataPlane
 from controller.domain.errors import (
     CleaveError,
@@ -44,6 +44,7 @@ from controller.domain.operation import (
     Step,
     can_give_up,
     next_step,
+    why_aborted,
 )
 from controller.services.operation_runner import backoff
 from controller.services.operation_runner.context import Outcome, RunnerContext
@@ -111,7 +112,7 @@ class OperationSet:
         self._members = [_Member(one.operation, one.observed) for one in claimed]
         for one in claimed:
             if one.operation.state is OperationState.INTENDED and one.operation.claim_term == 1:
-                telemetry.NOTIFICATION_LAG.observe(one.observed.age_ms / 1000)
+                metrics.NOTIFICATION_LAG.observe(one.observed.age_ms / 1000)
         self._claimed_until = claimed_until
         self._calling: Sequence[int] = ()
         """Operations that the calls under way are made for."""
@@ -219,7 +220,7 @@ class OperationSet:
     def _act(self, step: Step, members: Sequence[_Member]) -> Acted:
         if step is Step.ABORT:
             return Acted(
-                {one.operation_id: _reason(one.giving_up or one.seen().abort_reason) for one in members}
+                {one.operation_id: {"reason": one.giving_up or why_aborted(one.seen())} for one in members}
             )
         if any(one.operation.is_mirrored and not one.left_undone for one in members):
             [one] = members
@@ -350,9 +351,9 @@ class OperationSet:
         member.lost_races, member.ready_at = 0, 0.0
         if not operation.state.is_live:
             self._put_down(member, Outcome.FINISHED)
-            telemetry.OPERATIONS.labels(operation.kind, operation.origin, operation.state).inc()
+            metrics.OPERATIONS.labels(operation.kind, operation.origin, operation.state).inc()
             if operation.state is OperationState.DONE:
-                telemetry.OPERATION_SECONDS.labels(operation.kind).observe(age_ms / 1000)
+                metrics.OPERATION_SECONDS.labels(operation.kind).observe(age_ms / 1000)
             log.info(
                 "operation ended",
                 **self._ids(operation),
@@ -552,10 +553,6 @@ def _may_finish_without(member: _Member) -> bool:
 
 def _left_undone(member: _Member) -> dict[str, object]:
     return {"left undone": member.left_undone} if member.left_undone else {}
-
-
-def _reason(giving_up: str) -> dict[str, object]:
-    return {"reason": giving_up} if giving_up else {}
 
 
 def _urgency(move: Move) -> tuple[int, str]:

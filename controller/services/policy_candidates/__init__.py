@@ -10,7 +10,6 @@ from controller.services.policy_candidates.promotion import (
     Promotion,
     Weighed,
     promote,
-    promote_on,
     weigh,
 )
 from controller.services.policy_candidates.trials import CANDIDATE, IN_FORCE, Trial, Trials, Variant
@@ -30,7 +29,6 @@ __all__ = [
     "Variant",
     "Weighed",
     "promote",
-    "promote_on",
     "propose",
     "tune",
     "weigh",

@@ -1,9 +1,8 @@
 """Promotion: a candidate is in force from the moment a backtest of the topic's own past says that it would have cost less.
 
-The backtest takes a while, so it is run first, outside of any transaction, and everything else rests on its rows: whoever
-promotes later, after an approval for instance, names the run. In one transaction it is then asked again whether the
-evidence is about this candidate and the policy that is in force now, whether it costs less there, and only then the
-topic's override is set.
+The backtest takes a while, so it is run first, outside of any transaction, and everything else rests on its rows: the run is the candidate's
+evidence, also for a promotion that waits for an approval. In one transaction it is then asked again whether the evidence is about this
+candidate and the policy that is in force now, whether it costs less there, and only then the topic's override is set.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from datetime import timedelta
 from sqlalchemy import Connection
 
 from controller import telemetry
+from controller.domain.approvals import ApprovalState, Subject
 from controller.domain.errors import Conflict, LostRace, NotFound
 from controller.domain.policy import AutoScalePolicy, PolicyOverride
 from controller.services.policy_candidates.candidacy import demand_candidate, promoted
@@ -26,6 +26,7 @@ from controller.services.policy_candidates.trials import (
     regret,
 )
 from controller.store import backtests
+from controller.store.approvals import ApprovalRow, NewApproval
 from controller.store.backtests import BacktestResult
 from controller.store.decisions import candidates
 from controller.store.decisions.candidates import CandidateRow, CandidateState
@@ -39,6 +40,8 @@ DAYS = 14
 """Days of the topic's past that a candidate is weighed on."""
 DAYS_NEEDED = 3
 """Recorded days below which nothing is said about a policy: a weekday says little about a weekend."""
+WAIT_SECONDS = 7 * 86_400.0
+"""How long a promotion waits for its approval. After that nothing is promoted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +70,12 @@ class Weighed:
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """What became of the candidate. `weighed` None: it had ended before, and nothing was asked or changed."""
+    """What became of the candidate. `weighed` None: it had ended before, and nothing was asked or changed. `waits`: for an approval."""
 
     topic: str
     candidate: CandidateRow
     weighed: Weighed | None = None
+    waits: bool = False
 
     @property
     def is_promoted(self) -> bool:
@@ -80,9 +84,10 @@ class Promotion:
 
 
 def promote(
-    store: Store, trials: Trials, topic: str, *, days: int, actor: str, request_key: str
+    store: Store, trials: Trials, topic: str, *, days: int, actor: str, request_key: str, ask: bool = False
 ) -> Promotion:
-    """Weigh the topic's candidate, then promote or refuse it. What has ended stays as it is.
+    """Weigh the topic's candidate, then promote or refuse it. With `ask`, a candidate that would have cost less waits for a person. A candidate
+    that has ended stays as it is.
 
     Raises what `weigh` raises, and LostRace where the policy in force was changed meanwhile.
     """
@@ -90,7 +95,23 @@ def promote(
     if found.state is not CandidateState.SHADOW:
         return Promotion(topic, _ended(found, topic))
     weighed = weigh(store, trials, topic, days=days, actor=actor, request_key=request_key)
-    return promote_on(store, topic, weighed.run_id, actor=actor)
+    with store.transaction() as tx:
+        promotion = promote_on(tx, topic, weighed.run_id, actor=actor, ask=ask)
+    if promotion.is_promoted and promotion.weighed is not None and not store.rolls_back:
+        log.info("policy set", level=topic, actor=actor, candidate_id=promotion.candidate.candidate_id)
+    return promotion
+
+
+def lock(tx: Connection, row: ApprovalRow) -> None:
+    """Lock the topic of the candidate that waits for an approval. Raises TopicNotLive."""
+    topics.lock_live_topic(tx, row.topic_id or 0)
+
+
+def carry_out(tx: Connection, row: ApprovalRow) -> None:
+    """Promote the candidate that was approved; a rejected candidate stays in shadow. Raises as `promote_on`."""
+    candidate = candidates.newest(tx, row.topic_id or 0)
+    if row.state is ApprovalState.APPROVED and candidate is not None:
+        promote_on(tx, row.topic or "", candidate.run_id or 0, actor=row.answered_by or "")
 
 
 def weigh(store: Store, trials: Trials, topic: str, *, days: int, actor: str, request_key: str) -> Weighed:
@@ -125,32 +146,46 @@ def weigh(store: Store, trials: Trials, topic: str, *, days: int, actor: str, re
     return weighed
 
 
-def promote_on(store: Store, topic: str, run_id: int, *, actor: str) -> Promotion:
-    """Promote or refuse the topic's candidate on the evidence of a backtest that was run. What has ended stays as it is.
+def promote_on(tx: Connection, topic: str, run_id: int, *, actor: str, ask: bool = False) -> Promotion:
+    """Promote or refuse the topic's candidate on the evidence of a backtest that was run, or ask for the approval to promote it. What has
+    ended stays as it is.
 
     Raises Conflict for a run that is not about this candidate, and LostRace where the policy in force is not the one that
     was weighed: weigh again.
     """
-    with store.transaction() as tx:
-        row = topics.lock_live_topic(tx, topics.find_topic(tx, topic).topic_id)
-        found = demand_candidate(candidates.newest(tx, row.topic_id), topic)
-        if found.state is not CandidateState.SHADOW:
-            return Promotion(topic, _ended(found, topic))
-        weighed = _evidence(tx, topic, found, run_id)
-        if weighed.is_better:
-            override = promoted(tx, row.topic_id, PolicyOverride.from_document(found.override))
-            policies.set_topic(tx, row.topic_id, override, actor=actor)
-        ended = candidates.end(
-            tx,
-            found.candidate_id,
-            CandidateState.PROMOTED if weighed.is_better else CandidateState.REFUSED,
-            ended_by=actor,
-            outcome=weighed.sentence,
-            run_id=run_id,
-        )
-    if weighed.is_better and not store.rolls_back:
-        log.info("policy set", level=topic, actor=actor, candidate_id=found.candidate_id)
+    row = topics.lock_live_topic(tx, topics.find_topic(tx, topic).topic_id)
+    found = demand_candidate(candidates.newest(tx, row.topic_id), topic)
+    if found.state is not CandidateState.SHADOW:
+        return Promotion(topic, _ended(found, topic))
+    weighed = _evidence(tx, topic, found, run_id)
+    if ask and weighed.is_better:
+        asked = candidates.ask(tx, found, run_id, _approval(weighed, actor))
+        return Promotion(topic, asked, weighed, waits=True)
+    if weighed.is_better:
+        override = promoted(tx, row.topic_id, PolicyOverride.from_document(found.override))
+        policies.set_topic(tx, row.topic_id, override, actor=actor)
+    ended = candidates.end(
+        tx,
+        found.candidate_id,
+        CandidateState.PROMOTED if weighed.is_better else CandidateState.REFUSED,
+        ended_by=actor,
+        outcome=weighed.sentence,
+        run_id=run_id,
+    )
     return Promotion(topic, ended, weighed)
+
+
+def _approval(weighed: Weighed, actor: str) -> NewApproval:
+    found = weighed.candidate
+    return NewApproval(
+        Subject.PROMOTION,
+        found.candidate_id,
+        found.topic_id,
+        f"promote candidate {found.candidate_id} ({found.knobs})",
+        f"{weighed.sentence}; {found.proposed_by} proposed it: {found.reason}",
+        actor,
+        WAIT_SECONDS,
+    )
 
 
 def _newest(store: Store, topic: str) -> CandidateRow:

@@ -78,11 +78,6 @@ class PlaneView:
         """Return the state of a segment's log."""
         return self.reports.get(log.backing_topic, MISSING_LOG).state
 
-    @property
-    def unlisted(self) -> tuple[str, ...]:
-        """Logs on the data plane that the books do not account for."""
-        return tuple(name for name in self.listed if name not in self.books.names)
-
 
 def compare(
     topic: str,

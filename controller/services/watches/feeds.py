@@ -14,8 +14,9 @@ from typing import Protocol, TypeVar
 
 from controller import telemetry
 from controller.clock import Clock
+from controller.postgres.listener import Listener
+from controller.postgres.notification import Notification
 from controller.repeating import Repeating
-from controller.store.postgres.notifications import Listener, Notification
 
 log = telemetry.get_logger(__name__)
 

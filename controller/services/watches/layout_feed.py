@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller import telemetry
+from controller import client_metrics, telemetry
 from controller.domain.errors import CleaveError, NotFound
+from controller.postgres.notification import Notification
 from controller.services.watches.feeds import Watcher
 from controller.store import leases
 from controller.store.postgres import inspection
 from controller.store.postgres.engine import Store
-from controller.store.postgres.notifications import Notification
 from controller.store.topics import topics
 from controller.store.topics.published import PublishedLayout, published_layout
 
@@ -61,9 +61,8 @@ class LayoutFeed:
         """The topic's id, and where its leader answers if anybody leads it: what every request of a consumer begins with. Raises
         TopicNotFound.
         """
-        with self._store.transaction() as tx:
-            topic_id = topics.find_topic(tx, topic).topic_id
-            return topic_id, leases.address_of_holder(tx, self._shard_of(topic_id))
+        with self._store.single_statement() as tx:
+            return leases.find_leader(tx, topic, self._shard_count)
 
     def why(self, topic: str, subscription: str) -> list[dict[str, Any]]:
         """Of each bucket that the subscription has to read who has it, or why nobody reads it. Raises TopicNotFound."""
@@ -120,7 +119,7 @@ class LayoutFeed:
             except (
                 Exception
             ):  # The next sweep reads this topic again; the watchers of other topics are notified.
-                telemetry.LOOP_ERRORS.labels("watchers not notified").inc()
+                client_metrics.LOOP_ERRORS.labels("watchers not notified").inc()
                 log.exception("watchers not notified", topic_id=topic_id)
             else:
                 self._push(topic_id, found)

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 from sqlalchemy import text
 
-from controller import telemetry
+from controller import client_metrics, telemetry
 from controller.clock import Clock
 from controller.domain.errors import CleaveError, InvalidInput
+from controller.postgres.notification import Notification
 from controller.services.watches.feeds import Watcher
 from controller.store.postgres.engine import Store
-from controller.store.postgres.notifications import Notification
 
 log = telemetry.get_logger(__name__)
 
@@ -118,7 +118,7 @@ class TopicFeed:
             except (
                 Exception
             ):  # The next sweep reads this namespace again; the watchers of others are notified.
-                telemetry.LOOP_ERRORS.labels("watchers not notified").inc()
+                client_metrics.LOOP_ERRORS.labels("watchers not notified").inc()
                 log.exception("watchers not notified", namespace=wanted.namespace)
                 continue
             for watcher in self._watching(wanted):

@@ -19,7 +19,7 @@ from math import ceil
 
 from sqlalchemy import Connection
 
-from controller import telemetry
+from controller import metrics, telemetry
 from controller.clock import Clock
 from controller.domain.errors import FencedOut, HeldUp, Retryable, WorkerNameInUse
 from controller.forks import OneProcess
@@ -158,7 +158,7 @@ class ShardLeases(OneProcess):
 
     def _say(self, change: str, changed: Mapping[int, Lease]) -> None:
         """Count what was got or lost, and a line for each."""
-        telemetry.LEASE_CHANGES.labels(change).inc(len(changed))
+        metrics.LEASE_CHANGES.labels(change).inc(len(changed))
         said = "shard got" if change == "got" else "shard lost"
         for shard, lease in sorted(changed.items()):
             log.info(said, shard=shard, worker=self._worker_id, term=lease.term)

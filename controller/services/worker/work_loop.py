@@ -14,17 +14,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from typing import NamedTuple, Protocol
 
-from controller import telemetry
+from controller import client_metrics, metrics, telemetry
 from controller.clock import Clock, to_ms
 from controller.domain.decision import Lane
 from controller.domain.errors import CleaveError, Retryable
+from controller.postgres.listener import Listener
+from controller.postgres.notification import Notification
 from controller.repeating import Repeating
 from controller.services.worker.agenda import Agenda, Firing
 from controller.services.worker.sensors import Sensor, everything
 from controller.services.worker.work import NOTHING, Work
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
-from controller.store.postgres.notifications import Listener, Notification
 from controller.store.shards import Shards
 
 log = telemetry.get_logger(__name__)
@@ -169,7 +170,7 @@ class WorkLoop:
             if not is_ours:
                 continue
             if work.topic_ids is None or topic_id in work.topic_ids:
-                telemetry.CONSUMER_DECISION_SECONDS.observe(now - since)
+                metrics.CONSUMER_DECISION_SECONDS.observe(now - since)
             else:
                 self._notified_at[topic_id] = since
 
@@ -212,7 +213,7 @@ class WorkLoop:
                 log.warning("operation left for later", error=str(error))
                 return
             except Exception:  # a thread of the pool would swallow it unseen
-                telemetry.LOOP_ERRORS.labels("operation runner failed").inc()
+                client_metrics.LOOP_ERRORS.labels("operation runner failed").inc()
                 log.exception("operation runner failed")
                 self._stopping.wait(
                     RETRY_SECONDS
@@ -252,7 +253,7 @@ class WorkLoop:
             for sensor in self._sensors:
                 if notification.channel not in sensor.channels:
                     continue
-                telemetry.WAKEUPS.labels(sensor.name).inc()
+                metrics.WAKEUPS.labels(sensor.name).inc()
                 asked = sensor.notified(topic_id)
                 if sensor.is_measured:
                     self._notified_at.setdefault(topic_id, now)

@@ -12,9 +12,9 @@ from typing import Protocol
 
 from controller import telemetry
 from controller.domain.errors import InvariantViolated, Retryable, Terminal
+from controller.postgres.listener import Listener
 from controller.services.worker.shard_leases import ShardLeases
 from controller.services.worker.work_loop import WorkLoop
-from controller.store.postgres.notifications import Listener
 
 log = telemetry.get_logger(__name__)
 

@@ -16,7 +16,10 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
+from controller.domain.approvals import ApprovalState, Subject
 from controller.domain.policy import PolicyOverride
+from controller.store import approvals
+from controller.store.approvals import NewApproval
 from controller.store.postgres.prepared import Prepared
 
 
@@ -80,6 +83,9 @@ _END = text(f"""
            run_id = coalesce(:run_id, run_id)
      WHERE candidate_id = :candidate_id RETURNING {_COLUMNS}
 """)  # noqa: S608
+_EVIDENCE = text(f"""
+    UPDATE cleave.policy_candidate SET run_id = :run_id WHERE candidate_id = :candidate_id RETURNING {_COLUMNS}
+""")  # noqa: S608
 _REFUSED = text(f"""
     SELECT {_COLUMNS} FROM cleave.policy_candidate
      WHERE topic_id = :topic_id AND override = CAST(:override AS jsonb) AND state IN ('refused', 'withdrawn')
@@ -134,8 +140,8 @@ def end(
     outcome: str,
     run_id: int | None = None,
 ) -> CandidateRow:
-    """Takes the candidate out of shadow. Raises InvariantViolated for one that is not in shadow any more, InvalidInput for a
-    promotion without a backtest that says that it costs less.
+    """Take the candidate out of shadow, and end its approvals. Raises InvariantViolated for a candidate that is not in shadow, InvalidInput
+    for a promotion without a backtest that says that the candidate costs less.
     """
     asked = {
         "candidate_id": candidate_id,
@@ -144,7 +150,21 @@ def end(
         "outcome": outcome,
         "run_id": run_id,
     }
-    return _candidate(tx.execute(_END, asked).one())
+    ended = _candidate(tx.execute(_END, asked).one())
+    if state is CandidateState.PROMOTED:
+        approvals.end(tx, Subject.PROMOTION, [candidate_id], ApprovalState.DONE, None)
+    why = f"candidate {candidate_id} was {state}"
+    approvals.end(tx, Subject.PROMOTION, [candidate_id], ApprovalState.EXPIRED, why)
+    return ended
+
+
+def ask(tx: Connection, candidate: CandidateRow, run_id: int, approval: NewApproval) -> CandidateRow:
+    """Make the backtest the evidence for the candidate, and ask for the approval. An approval on other evidence ends."""
+    if candidate.run_id != run_id:
+        why = f"candidate {candidate.candidate_id} was weighed again, in backtest {run_id}"
+        approvals.end(tx, Subject.PROMOTION, [candidate.candidate_id], ApprovalState.EXPIRED, why)
+    approvals.propose(tx, [approval])
+    return _candidate(tx.execute(_EVIDENCE, {"candidate_id": candidate.candidate_id, "run_id": run_id}).one())
 
 
 def turned_down(

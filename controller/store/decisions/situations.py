@@ -32,7 +32,7 @@ from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment
 from controller.domain.situation import Capabilities, History, LiveReshape, Situation
-from controller.store.decisions import approvals
+from controller.store import approvals
 from controller.store.postgres.prepared import Prepared
 from controller.store.topics.holds import MAY_ACT
 from controller.store.topics.layouts import load_layouts

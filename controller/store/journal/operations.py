@@ -56,7 +56,7 @@ class NewOperation:
 
 
 READ_COLUMNS = """o.operation_id, o.topic_id, t.name AS topic_name, t.data_plane, o.kind, o.state, o.origin, o.actor,
-           o.reason, o.request_key, o.parameters, o.subscription_version, o.claim_term, o.attempts, o.epoch, o.deadline,
+           o.reason, o.request_key, o.parameters, o.subscription_version, o.claim_term, o.attempts, o.last_error, o.epoch, o.deadline,
            CAST(o.token AS text) AS token,
            ARRAY(SELECT p.segment_id FROM cleave.operation_parent p
                   WHERE p.operation_id = o.operation_id ORDER BY p.ordinal) AS parent_ids,
@@ -157,6 +157,7 @@ def operation_of(row: Row[Any]) -> Operation:
         subscription_version=row.subscription_version,
         claim_term=row.claim_term,
         attempts=row.attempts,
+        last_error=row.last_error,
         deadline_at_ms=to_ms(row.deadline),
         epoch=row.epoch,
         token=row.token,

@@ -73,6 +73,9 @@ JOURNAL = """
           FROM moved m JOIN given g USING (operation_id)
          CROSS JOIN LATERAL unnest(g.steps) WITH ORDINALITY AS n (step, ordinal)
 """
+ABORT_REASON = """(SELECT a.detail ->> 'reason' FROM cleave.operation_step a
+                  WHERE a.operation_id = o.operation_id AND a.step = 'abort' ORDER BY a.sequence DESC LIMIT 1)"""
+"""Why operation `o` is given up; a failure since then has replaced it in the row."""
 STEP_TYPES = {"given": "text", "runner": "text", "started_at": "timestamptz"}
 
 RECORD = Prepared(
@@ -80,7 +83,9 @@ RECORD = Prepared(
     f"""{GIVEN}
     , moved AS (
         UPDATE cleave.operation o
-           SET state = g.states[cardinality(g.states)], row_version = o.row_version + 1, attempts = 0, last_error = NULL,
+           SET state = g.states[cardinality(g.states)], row_version = o.row_version + 1, attempts = 0,
+               last_error = CASE WHEN 'aborting' = ANY (g.states) THEN g.detail ->> 'reason'
+                                 WHEN 'aborted' = ANY (g.states) THEN {ABORT_REASON} END,
                subscription_version = coalesce(g.subscription_version, o.subscription_version),
                fenced_at = CASE WHEN 'fenced' = ANY (g.states) THEN CAST(:started_at AS timestamptz) ELSE o.fenced_at END,
                committed_at = CASE WHEN 'committed' = ANY (g.states) THEN clock_timestamp() ELSE o.committed_at END,

@@ -12,7 +12,7 @@ from secrets import token_hex
 
 from sqlalchemy import Connection, text
 
-from controller.domain.load import LONGEST_SOURCE
+from controller.domain.counter_rates import LONGEST_SOURCE
 from controller.store.postgres.clock import Ahead
 
 MOST_APART_MS = 1_000

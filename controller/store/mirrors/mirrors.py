@@ -1,8 +1,7 @@
 """Mirrors: topics whose layout a broker keeps (Pulsar 5), written into the same tables as those Cleave keeps.
 
-Here are the intents to attach and to detach one, and the row that
-remembers what the broker's own auto-scaler was set to. How a layout that was read becomes rows is `mirroring`'s;
-talking to the broker is the data plane's. Ids and epochs are the broker's: nothing is reserved at an intent.
+This module holds the row that remembers what the broker's own auto-scaler was set to. `mirroring` writes a layout that was read;
+`journal.mirror_intents` attaches and detaches a topic; the data plane talks to the broker.
 """
 
 from __future__ import annotations
@@ -14,14 +13,9 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from controller.domain.errors import LostRace, TopicNotLive
-from controller.domain.operation import MIRRORED, Operation, OperationKind
-from controller.domain.policy import PolicyOverride
-from controller.store.journal.operations import NewOperation, Request, write_operation
-from controller.store.journal.request_keys import Intent, is_same, once
+from controller.domain.errors import LostRace
 from controller.store.shards import Shards
 from controller.store.topics import topics
-from controller.store.topics.topics import TopicState
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +69,9 @@ def remember_policy(tx: Connection, topic_id: int, policy: Mapping[str, Any] | N
     tx.execute(text(_REMEMBER), {"topic_id": topic_id, "policy": document})
     mirror = get_mirror(tx, topic_id)
     if mirror is None:
-        raise LostRace(f"topic {topic_id} is being attached no more; look again", 0.0, what="mirror")
+        raise LostRace(
+            f"topic {topics.name_of(tx, topic_id)} is being attached no more; look again", 0.0, what="mirror"
+        )
     return mirror
 
 
@@ -84,7 +80,9 @@ def record_look(tx: Connection, mirror: Mirror, paused_reason: str | None) -> No
     seen = {"topic_id": mirror.topic_id, "row_version": mirror.row_version, "paused_reason": paused_reason}
     if tx.execute(text(_SEEN), seen).rowcount != 1:
         raise LostRace(
-            f"mirror of topic {mirror.topic_id} changed since it was read; look again", 0.0, what="mirror"
+            f"mirror of topic {topics.name_of(tx, mirror.topic_id)} changed since it was read; look again",
+            0.0,
+            what="mirror",
         )
 
 
@@ -100,54 +98,3 @@ def due_mirrors(
     parameters = {"shard_count": None, "shards": None} if shards is None else shards.parameters
     found = {"planes": list(planes), "older_than_seconds": older_than_seconds, "limit": limit, **parameters}
     return list(tx.execute(text(_DUE), found).scalars())
-
-
-def intend_attach(
-    tx: Connection,
-    name: str,
-    *,
-    data_plane: str,
-    request: Request,
-    segments: int | None = None,
-    policy: PolicyOverride | None = None,
-    properties: Mapping[str, str] | None = None,
-) -> Intent:
-    """Take over a topic the broker keeps; with `segments` it is made there first, with that many.
-
-    Raises TopicExists, or LostRace when the name was used and freed meanwhile.
-    """
-
-    def act() -> Operation:
-        topic = topics.insert_topic(
-            tx,
-            name,
-            data_plane=data_plane,
-            next_segment_id=topics.first_free_segment_id(tx, name),
-            actor=request.actor,
-            policy=policy,
-            properties=properties,
-        )
-        new = NewOperation(OperationKind.ATTACH, parameters={MIRRORED: True, "create_segments": segments})
-        return write_operation(tx, topic, new, request)
-
-    return once(
-        tx, request, act, lambda first: first.topic_name == name and first.kind is OperationKind.ATTACH
-    )
-
-
-def intend_detach(tx: Connection, topic_id: int, request: Request) -> Intent:
-    """Give the topic back to the broker's own controller; its logs stay as they are.
-
-    Raises TopicNotFound, TopicNotLive.
-    """
-
-    def act() -> Operation:
-        topic = topics.get_topic(tx, topic_id, lock=True)
-        if topic.state is not TopicState.LIVE:
-            raise TopicNotLive(f"topic {topic.name} is {topic.state}; only a live topic can be detached")
-        topics.update_topic(tx, topic, state=TopicState.DELETING.value)
-        return write_operation(
-            tx, topic, NewOperation(OperationKind.DETACH, parameters={MIRRORED: True}), request
-        )
-
-    return once(tx, request, act, lambda first: is_same(first, topic_id, OperationKind.DETACH))

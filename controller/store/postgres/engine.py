@@ -18,7 +18,7 @@ from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine,
 from sqlalchemy.exc import DBAPIError, InvalidatePoolError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from controller import telemetry
+from controller import metrics
 from controller.descriptors import readable
 from controller.domain.errors import CleaveError, HeldUp, InvalidInput, LostRace, StoreUnavailable
 from controller.forks import Renewed
@@ -50,6 +50,12 @@ def is_pooled(tx: Connection) -> bool:
     """Return True if the transaction reaches its server through a pooler."""
     driver: Any = tx.connection.dbapi_connection
     return bool(driver.is_pooled)
+
+
+def server_version(tx: Connection) -> tuple[int, str]:
+    """Return the version of the server as a number, such as 150004, and as text."""
+    driver: Any = tx.connection.dbapi_connection
+    return int(driver.server_version), str(driver.get_parameter_status("server_version"))
 
 
 class Store(Renewed):
@@ -167,7 +173,7 @@ def count_race(error: CleaveError) -> None:
     Who answers with it instead counts it, too. Being held up loses nothing.
     """
     if isinstance(error, LostRace) and not isinstance(error, HeldUp):
-        telemetry.LOST_RACES.labels(error.what).inc()
+        metrics.LOST_RACES.labels(error.what).inc()
 
 
 def _leave_servers_that_are_away(engine: Engine) -> None:

@@ -8,6 +8,7 @@ managed server only the provider's superuser may revoke the others, so that the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
@@ -58,6 +59,45 @@ _UNLIMITED = text("""
              WHERE s.setrole = r.oid AND starts_with(setting, 'statement_timeout=')))
      ORDER BY r.rolname LIMIT 5
 """)
+_ROLES = ("cleave_controller", "cleave_inspector", "cleave_owner", "cleave_spark_loader")
+_LOGIN = text("""
+    SELECT current_user, (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) AS is_superuser,
+           ARRAY(SELECT role FROM unnest(CAST(:roles AS name[])) AS role WHERE pg_has_role(current_user, role, 'member')) AS roles
+""")
+_MAY_WRITE = text("SELECT has_database_privilege(current_database(), 'TEMPORARY')")
+_WRITE = text(
+    "CREATE TEMPORARY TABLE cleave_doctor ON COMMIT DROP AS SELECT repeat('x', 1000) FROM generate_series(1, 1000)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """The login of a connection. `roles`: the roles of Cleave that it is a member of; a superuser is a member of each."""
+
+    user: str
+    is_superuser: bool
+    roles: frozenset[str]
+
+    @property
+    def surplus(self) -> str | None:
+        """What the login is that only migrations need; None if it is nothing more than its work takes."""
+        if self.is_superuser:
+            return "a superuser"
+        return "in role cleave_owner" if "cleave_owner" in self.roles else None
+
+
+def login(tx: Connection) -> Login:
+    """Return the login of the transaction."""
+    user, is_superuser, roles = tx.execute(_LOGIN, {"roles": list(_ROLES)}).one()
+    return Login(user, is_superuser, frozenset(roles))
+
+
+def write_temporary(tx: Connection) -> bool:
+    """Write a megabyte into a table that ends with the transaction. Return False if the login may create no temporary table."""
+    may_write: bool = tx.execute(_MAY_WRITE).scalar_one()
+    if may_write:
+        tx.execute(_WRITE)
+    return may_write
 
 
 def held_by_everybody(tx: Connection) -> list[str]:

@@ -13,8 +13,8 @@ from sqlalchemy import Connection, text
 
 from controller.domain.assignment import SegmentBucket
 from controller.domain.bucket_ownership import BucketOwner, OwnerChanges
-from controller.domain.errors import SubscriptionNotFound
 from controller.domain.hash_range import HashRange
+from controller.store.topics import subscriptions
 
 _LOCK = """
     SELECT u.generation, u.origin FROM cleave.subscription u
@@ -91,9 +91,7 @@ def lock(tx: Connection, key: SubscriptionKey) -> tuple[int, int]:
     """
     row = tx.execute(text(_LOCK), key.parameters).one_or_none()
     if row is None:
-        raise SubscriptionNotFound(
-            f"topic {key.topic_id} has no live subscription {key.name}; create it first, or check the name"
-        )
+        raise subscriptions.missing(tx, key.topic_id, key.name, kind="live subscription")
     return row.generation, row.origin
 
 

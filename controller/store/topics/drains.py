@@ -81,7 +81,7 @@ def mark_drained(tx: Connection, topic_id: int, subscription: str, segment_ids: 
     not_sealed = tx.execute(text(_NOT_SEALED), parameters).scalars().all()
     if not_sealed:
         raise Conflict(
-            f"segment {not_sealed[0]} of topic {topic_id} is not sealed, so it cannot be drained; read on in it"
+            f"segment {not_sealed[0]} of topic {topics.name_of(tx, topic_id)} is not sealed, so it cannot be drained; read on in it"
         )
     tx.execute(text(_MARK), parameters)
     tell(tx, topic_id)

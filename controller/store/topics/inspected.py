@@ -55,6 +55,11 @@ class InspectedTopic:
     data_plane: str
     properties: Mapping[str, Any]
 
+    @property
+    def key(self) -> dict[str, Any]:
+        """The topic as the filters of a question name it."""
+        return {"topic": self.name, "topic_id": self.topic_id}
+
 
 def find_topic(tx: Connection, name: str) -> InspectedTopic:
     """The topic that has the name now, in whatever state but deleted. Raises TopicNotFound."""

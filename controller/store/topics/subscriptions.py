@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from controller.domain.errors import SubscriptionNotFound
+from controller.store.topics import topics
 
 
 class SubscriptionKind(StrEnum):
@@ -145,10 +146,15 @@ def get_subscription(tx: Connection, topic_id: int, name: str) -> SubscriptionRo
     """One subscription of a topic. Raises SubscriptionNotFound."""
     row = tx.execute(text(_ONE), {"topic_id": topic_id, "name": name}).one_or_none()
     if row is None:
-        raise SubscriptionNotFound(
-            f"topic {topic_id} has no subscription {name}; create it or check the name"
-        )
+        raise missing(tx, topic_id, name)
     return _subscription(row)
+
+
+def missing(tx: Connection, topic_id: int, name: str, *, kind: str = "subscription") -> SubscriptionNotFound:
+    """Return the error about a subscription that the topic does not have."""
+    return SubscriptionNotFound(
+        f"topic {topics.name_of(tx, topic_id)} has no {kind} {name}; create it, or check the name"
+    )
 
 
 def _subscription(row: Row[Any]) -> SubscriptionRow:

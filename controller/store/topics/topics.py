@@ -75,6 +75,12 @@ def get_topic(tx: Connection, topic_id: int, *, lock: bool = False) -> TopicRow:
     return _topic(row)
 
 
+def name_of(tx: Connection, topic_id: int) -> str:
+    """The name of a topic for a message, deleted topics included."""
+    name = tx.execute(select(TOPIC.c.name).where(TOPIC.c.topic_id == topic_id)).scalar_one_or_none()
+    return f"with id {topic_id}" if name is None else str(name)
+
+
 def get_topics(tx: Connection, topic_ids: Collection[int]) -> list[TopicRow]:
     """Those of the topics that there are, deleted ones included."""
     return [_topic(row) for row in tx.execute(select(TOPIC).where(TOPIC.c.topic_id.in_(topic_ids)))]

@@ -11,7 +11,13 @@ _PLACE = re.compile(r"(?<=<!-- figures -->\n).*?(?=<!-- end of figures -->)", re
 
 
 def figures() -> str:
-    """The table. Raises LookupError where a figure is no longer among the results."""
+    """The table, and the commits of its figures. Raises LookupError where a figure is no longer among the results."""
+    pages = ("pulsar_controllers", "fleet_pass")
+    commits = ", ".join(f"`{_commit(page)}` ({page})" for page in pages)
+    return f"{_table()}\nMeasured at {commits}.\n"
+
+
+def _table() -> str:
     consumer, gap = "second_consumer", "publish_gap"
     native, ours = "native", "pulsar"
     return table(
@@ -34,6 +40,16 @@ def figures() -> str:
             ),
         ),
     )
+
+
+def _commit(page: str) -> str:
+    """The commit at which the figures of a page were measured."""
+    found = re.search(
+        rf"^## {page}\n.*?^Measured \S+ at commit `([^`]+)`", RESULTS.read_text(), re.DOTALL | re.MULTILINE
+    )
+    if found is None:
+        raise LookupError(f"benchmarks/RESULTS.md names no commit of {page!r}")
+    return found[1]
 
 
 def in_readme() -> str:

@@ -13,7 +13,8 @@ from typing import Any
 import typer
 from prometheus_client.metrics import MetricWrapperBase
 
-from controller import settings, telemetry
+from controller import client_metrics, settings
+from controller import metrics as process_metrics
 from controller.entrypoints import fleet_metrics
 from controller.entrypoints.bundles.metrics import GAUGES
 from controller.entrypoints.cli import app
@@ -157,7 +158,7 @@ def _dag_variables() -> Iterator[tuple[str, str, str]]:
 def metrics() -> str:
     """Every metric the worker and the collector serve."""
     rows = []
-    for value in vars(telemetry).values():
+    for value in [*vars(process_metrics).values(), *vars(client_metrics).values()]:
         if isinstance(value, MetricWrapperBase):
             (described,) = value.describe()
             suffix = "_total" if described.type == "counter" else ""
@@ -174,8 +175,9 @@ def metrics() -> str:
         "Served for Prometheus by `cleave worker`, `cleave serve`, `cleave collect` and `cleave bundles collect` with `--metrics-port` "
         "(on loopback unless `--metrics-host` says otherwise), each for what it does itself: the others stay at 0 there. Those that begin with "
         "`cleave_bundle` are served by `cleave bundles collect`, which reads the gauges from the database, wherever the cycles run. Those of "
-        "producers (`cleave_producer_*`) and readers (`cleave_stalled_readers_total`, `cleave_misplaced_messages_total`) are counted in the "
-        "application that sends or reads, which [serves them itself](../how-to/watch-the-fleet.md#those-of-applications).",
+        "producers (`cleave_producer_*`), consumers (`cleave_consumer_messages_total`, `cleave_consumer_acknowledged_total`) and readers "
+        "(`cleave_stalled_readers_total`, `cleave_misplaced_messages_total`, `cleave_shortened_logs_total`) are counted in the application that "
+        "sends or reads, which [serves them itself](../how-to/watch-the-fleet.md#those-of-applications).",
         table(("metric", "type", "labels", "what it counts"), rows),
         "## Of the fleet",
         "Served by `cleave metrics`, out of the database: passes of Airflow and runs of Spark end, and nobody can scrape those. One such "

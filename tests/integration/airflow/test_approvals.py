@@ -16,6 +16,7 @@ from controller.store.topics import policies
 from tests.integration.airflow.conftest import RunDag
 from tests.integration.airflow.test_passes import states, xcom
 from tests.support.airflow_home import read_dags
+from tests.support.approvals import pending
 from tests.support.bench import TOPIC, Bench
 from tests.support.passes import COLD
 from tests.support.reports import report_load
@@ -39,7 +40,7 @@ def marked(bench: Bench) -> Bench:
 def asked(marked: Bench, run_dag: RunDag) -> int:
     """The proposal that a merge pass has made; its id."""
     run_dag("cleave_merge_pass")
-    [row] = approvals.list_approvals(marked.store, TOPIC, pending_only=True, limit=9)
+    [row] = pending(marked.store)
     return row.approval_id
 
 
@@ -78,7 +79,7 @@ def test_a_pass_that_proposes_rings_until_somebody_is_asked(
     [question] = xcom(run, "questions")
     assert question["subject"] == f"{TOPIC}: {MERGE}?"
     assert (question["default"], "decision" in question["body"]) == ("reject", True)
-    [row] = approvals.list_approvals(marked.store, TOPIC, pending_only=True, limit=9)
+    [row] = pending(marked.store)
     assert row.asked_in == f"cleave_approvals/{run.run_id}"
     run_dag("cleave_merge_pass")
     assert rings() == 2
@@ -97,14 +98,14 @@ def test_a_rehearsed_pass_and_one_that_proposes_nothing_ring_nothing(
 
 
 def test_the_form_answers_and_says_what_it_would_answer(asked: int, run_dag: RunDag, bench: Bench) -> None:
-    rehearsed = run_dag("cleave_approve", approvals=[asked], answer="approve", dry_run=True)
-    assert xcom(rehearsed, "answer")[0]["state"] == "approved"
+    rehearsed = run_dag("cleave_approve", approvals=str(asked), answer="approve", dry_run=True)
+    assert xcom(rehearsed, "answer")["approvals"][0]["state"] == "approved"
     assert approvals.find(bench.store, asked).state is ApprovalState.PENDING
 
-    done = run_dag("cleave_approve", approvals=[asked], answer="approve", reason="quiet week")
+    done = run_dag("cleave_approve", approvals=str(asked), answer="approve", reason="quiet week")
 
-    [answer] = xcom(done, "answer")
-    assert (answer["state"], answer["outcome"], answer["act"]) == ("approved", "quiet week", MERGE)
+    [answer] = xcom(done, "answer")["approvals"]
+    assert (answer["state"], answer["outcome"], answer["action"]) == ("approved", "quiet week", MERGE)
     found = approvals.find(bench.store, asked)
     assert (found.state, found.answered_by) == (ApprovalState.APPROVED, answer["answered_by"])
     assert found.answered_by not in (None, "default")
@@ -113,8 +114,8 @@ def test_the_form_answers_and_says_what_it_would_answer(asked: int, run_dag: Run
 @pytest.mark.parametrize(
     ("conf", "said"),
     [
-        ({"approvals": [], "answer": "approve"}, "approvals=[]"),
-        ({"approvals": [4711], "answer": "approve"}, "approval 4711 does not exist"),
+        ({"approvals": "none", "answer": "approve"}, "approvals.0='none'"),
+        ({"approvals": "4711", "answer": "approve"}, "approval 4711 does not exist"),
     ],
 )
 def test_what_cannot_be_answered_fails_the_task_with_that_line(
@@ -134,7 +135,9 @@ def test_what_cannot_be_answered_fails_the_task_with_that_line(
 
 
 def test_all_or_none_are_answered(asked: int, run_dag: RunDag, bench: Bench) -> None:
-    assert states(run_dag("cleave_approve", approvals=[asked, 4711], answer="reject")) == {"answer": "failed"}
+    assert states(run_dag("cleave_approve", approvals=f"{asked}, 4711", answer="reject")) == {
+        "answer": "failed"
+    }
 
     assert approvals.find(bench.store, asked).state is ApprovalState.PENDING
 

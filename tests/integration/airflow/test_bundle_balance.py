@@ -23,6 +23,7 @@ from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import ProposalRow, ProposalState
+from controller.store.postgres import inspection
 from tests.integration.airflow.conftest import RunDag
 from tests.support.bench import Bench
 from tests.support.brokers import SharedBroker
@@ -131,8 +132,8 @@ def test_an_uneven_cluster_comes_into_balance_and_no_message_is_lost(
     assert (count.lost, count.failed) == (0, 0)
     assert count.sent == count.confirmed == count.received > 0
     with bench.store.transaction() as tx:
-        listed = bundle_cycles.list_cycles(tx, CLUSTER)
-        cycles = [bundle_cycles.stored_cycle(tx, row.cycle_id) for row in listed]
+        ids = inspection.rows(tx, "SELECT cycle_id FROM cleave.bundle_decision ORDER BY cycle_id")
+        cycles = [bundle_cycles.stored_cycle(tx, row["cycle_id"]) for row in ids]
     replayed = [bundle_balancer.replay(one) for one in cycles]
     assert len(replayed) >= 2
     assert [one.difference for one in replayed] == [None] * len(replayed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,11 @@ from typing import Any
 import pytest
 
 from controller.domain.policy import PolicyOverride
+from controller.entrypoints import tasks
 from controller.services import policy_candidates
 from controller.store.topics import policies
 from tests.integration.airflow.conftest import RunDag
-from tests.support.airflow_home import read_dags
+from tests.support.approvals import pending
 from tests.support.bench import TOPIC, Bench
 from tests.support.recorded import keep_series
 from tests.support.reports import milliseconds
@@ -21,7 +21,6 @@ from tests.support.reports import milliseconds
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
 
 DAYS = 4
-RunApproved = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
@@ -49,17 +48,6 @@ def recorded(bench: Bench, past: Path, monkeypatch: pytest.MonkeyPatch) -> Bench
     return bench
 
 
-@pytest.fixture
-def approved(run_dag: RunDag, dag_bag: Any) -> RunApproved:
-    """Runs the DAG `policy_promote` where somebody approves at once."""
-
-    def run(**conf: Any) -> Any:
-        fresh = read_dags(dag_bag.dags["policy_promote"].fileloc).dags["policy_promote"]
-        return fresh.test(run_conf=conf, mark_success_pattern="approve")
-
-    return run
-
-
 def propose(bench: Bench, **knobs: Any) -> None:
     policy_candidates.propose(bench.store, TOPIC, PolicyOverride(**knobs), actor="ada", reason="to see")
 
@@ -77,24 +65,30 @@ def stored(bench: Bench) -> Any:
     return bench.scalar("SELECT policy FROM cleave.topic WHERE topic_id = :t", t=bench.topic_id)
 
 
-def test_a_candidate_that_costs_less_is_promoted_once_it_is_approved(
-    recorded: Bench, approved: RunApproved
+def test_a_candidate_that_costs_less_waits_and_is_promoted_once_it_is_approved(
+    recorded: Bench, run_dag: RunDag, controller_url: str
 ) -> None:
     propose(recorded, min_segments=1)
 
-    run = approved(topic=TOPIC.removeprefix("topic://"))
+    run = run_dag("policy_promote", topic=TOPIC.removeprefix("topic://"))
 
     assert run.state == "success", states(run)
-    weighed, done = result(run, "weigh"), result(run, "promote")
-    assert weighed["regret"]["candidate"] < weighed["regret"]["in-force"]
-    assert weighed["knobs"] == "min_segments=1"
-    assert (done["state"], done["outcome"]) == ("promoted", weighed["sentence"])
+    weighed = result(run, "promote")
+    assert (weighed["state"], weighed["waits"], weighed["is_better"]) == ("shadow", True, True)
+    there = {"dsn": controller_url, "extras": {}}
+    [question] = tasks.approval_questions(**there, run="cleave_approvals/one")
+    assert question["subject"] == f"{TOPIC}: promote candidate {weighed['candidate_id']} (min_segments=1)?"
+    assert (weighed["evidence"] in question["body"], question["default"]) == (True, "reject")
+    bob = {"approve": True, "actor": "bob", "reason": ""}
+    answered = tasks.answer_question(**there, question=question, given=bob)
+
+    assert (answered["state"], answered["answered_by"]) == ("done", "bob")
     assert stored(recorded) == {"profile": "pip483", "min_segments": 1}
-    [(state, run_id, key)] = recorded.rows(
-        "SELECT c.state, c.run_id, r.request_key FROM cleave.policy_candidate c JOIN cleave.backtest_run r USING (run_id)"
+    [row] = recorded.rows(
+        "SELECT c.state, c.ended_by, c.run_id, r.request_key FROM cleave.policy_candidate c JOIN cleave.backtest_run r USING (run_id)"
     )
-    assert (state, run_id) == ("promoted", weighed["run_id"])
-    assert key == f"airflow/policy_promote/{run.run_id}/weigh/-1"
+    key = f"airflow/policy_promote/{run.run_id}/promote/-1"
+    assert row == ("promoted", "bob", weighed["run_id"], key)
 
 
 def test_a_form_puts_a_candidate_into_shadow_and_a_rehearsal_none(recorded: Bench, run_dag: RunDag) -> None:
@@ -132,46 +126,19 @@ def test_what_cannot_be_proposed_fails_with_one_line(
     assert recorded.rows("SELECT * FROM cleave.policy_candidate") == []
 
 
-def test_both_figures_are_what_the_approval_shows(dag_bag: Any) -> None:
-    approve = dag_bag.dags["policy_promote"].task_dict["approve"]
-
-    assert (approve.options, approve.defaults) == (["Approve", "Reject"], ["Reject"])
-    assert approve.upstream_task_ids == {"weigh"}
-    assert dag_bag.dags["policy_promote"].task_dict["promote"].upstream_task_ids == {"weigh", "approve"}
-    assert "['sentence']" in approve.body
-
-
 def test_a_candidate_that_costs_more_is_refused_and_nobody_is_asked(
-    recorded: Bench, approved: RunApproved
+    recorded: Bench, run_dag: RunDag, capsys: pytest.CaptureFixture[str]
 ) -> None:
     propose(recorded, min_segments=2, max_segments=2)
     before = stored(recorded)
 
-    run = approved(topic=TOPIC, days=4)
+    run = run_dag("policy_promote", topic=TOPIC, days=4)
 
-    assert run.state == "failed"
-    assert states(run)["weigh"] == "failed"
-    assert "success" not in (states(run)["promote"], states(run)["approve"])
+    assert states(run) == {"promote": "failed"}
+    assert "is refused: regret" in capsys.readouterr().out
+    assert pending(recorded.store) == []
     assert stored(recorded) == before
     assert recorded.rows("SELECT state FROM cleave.policy_candidate") == [("refused",)]
-
-
-def test_a_policy_that_was_changed_during_the_approval_stays(recorded: Bench, run_dag: RunDag) -> None:
-    from controller.domain.errors import LostRace
-    from controller.entrypoints import tasks
-
-    propose(recorded, min_segments=1)
-    asked = {"dsn": recorded.url, "extras": {}, "actor": "ada"}
-    weighed = tasks.weigh_policy(**asked, request_key="key", params={"topic": TOPIC})
-    changed = PolicyOverride(profile="pip483", max_segments=9)
-    with recorded.store.transaction() as tx:
-        policies.set_topic(tx, recorded.topic_id, changed)
-
-    with pytest.raises(LostRace, match="was changed since"):
-        tasks.promote_policy(**asked, weighed=weighed)
-
-    assert stored(recorded) == changed.to_document()
-    assert recorded.rows("SELECT state FROM cleave.policy_candidate") == [("shadow",)]
 
 
 def test_a_night_without_enough_past_says_so(recorded: Bench, run_dag: RunDag) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.client.postgres_source import PostgresSource
 from controller.client.servers import Servers
 from controller.dataplane.base import LogMessage
 from controller.devstack.serving import client_of, serving_leader
+from controller.postgres_source import PostgresSource
 from tests.support.bench import Bench
 
 

@@ -12,13 +12,13 @@ from controller.client.checkpoint import Checkpoint
 from controller.client.checkpoint_consumer import CheckpointBatch, CheckpointConsumer, Start
 from controller.client.history import Attachment, ConsumerHistory, Message, ProducerHistory, read_history
 from controller.client.history_check import check
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.dataplane.base import LogClient, PositionReader
 from controller.dataplane.embedded import EmbeddedDataPlane
 from controller.domain.errors import DataGone, DataPlaneUnavailable, InvalidInput, TopicNotFound
 from controller.domain.key_hash import key_hash
+from controller.postgres_source import PostgresSource
 from controller.services import garbage_collector, topic_admin
 from controller.services.segment_admin import merging, splitting
 from controller.store.topics.subscriptions import SubscriptionKind

@@ -15,7 +15,6 @@ from controller.client.checkpoint_consumer import CheckpointBatch
 from controller.client.checkpoint_group import CheckpointGroupConsumer
 from controller.client.history import read_history
 from controller.client.history_check import check
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
@@ -23,6 +22,7 @@ from controller.dataplane.base import LogMessage
 from controller.devstack.serving import serving_leader
 from controller.domain.errors import CleaveError, Conflict, InvalidInput
 from controller.domain.seek_target import EARLIEST, KEPT
+from controller.postgres_source import PostgresSource
 from controller.services import topic_admin
 from controller.services.segment_admin import merging, splitting
 from controller.store.topics.subscriptions import SubscriptionKind

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from controller.client.http_source import HttpSource
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.stream_consumer import StreamConsumer
 from controller.devstack.serving import client_of, serving_worker
+from controller.postgres_source import PostgresSource
 from controller.services.segment_admin import splitting
 from tests.support.bench import TOPIC, Bench
 from tests.support.crowd import crowded

@@ -11,7 +11,6 @@ import pytest
 
 from controller.client.dead_letters import DeadLetter, DeadLetterLog, reading_dead_letters
 from controller.client.keyed_work import KeyedWork
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
@@ -20,6 +19,7 @@ from controller.dataplane.embedded import EmbeddedLogClient
 from controller.devstack.postgres import PostgresServer
 from controller.devstack.serving import client_of
 from controller.domain.errors import DataPlaneUnavailable
+from controller.postgres_source import PostgresSource
 from tests.support.bench import TOPIC, Bench
 from tests.support.command_line import CommandLine
 from tests.support.waiting import wait_until

@@ -15,12 +15,12 @@ import pytest
 from controller.client import keyed_work
 from controller.client.delivery_counts import TROUBLED_OPENINGS
 from controller.client.keyed_work import KeyedWork
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.base import LogMessage
 from controller.domain.errors import LostRace, StoreUnavailable
+from controller.postgres_source import PostgresSource
 from controller.services.segment_admin import splitting
 from tests.support.bench import TOPIC, Bench
 from tests.support.waiting import wait_until

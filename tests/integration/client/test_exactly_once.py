@@ -16,12 +16,12 @@ import sqlalchemy
 from controller.client.history import Event, Record, read_history
 from controller.client.history_check import Kind, check
 from controller.client.position_table import PositionTable
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.domain.errors import AlreadyStored, Conflict, FencedOut, InvalidInput
 from controller.domain.seek_target import EARLIEST
+from controller.postgres_source import PostgresSource
 from controller.services import topic_admin
 from controller.services.segment_admin import merging, splitting
 from tests.support.bench import TOPIC, Bench

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from controller.client.history import history_files, read_history
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.domain.seek_target import EARLIEST
+from controller.postgres_source import PostgresSource
 from controller.services import topic_admin
 from controller.services.segment_admin import rebucketing, splitting
 from controller.store.topics import subscriptions

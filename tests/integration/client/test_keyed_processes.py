@@ -11,8 +11,8 @@ import pytest
 from controller.client.dead_letters import reading_dead_letters
 from controller.client.history import ProducerHistory, read_history
 from controller.client.history_check import check
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
+from controller.postgres_source import PostgresSource
 from controller.services.segment_admin import merging, splitting
 from tests.support.bench import TOPIC, Bench
 from tests.support.keyed_worker import KILLER, MAX_DELIVERIES, KeyedWorker

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from controller.client.keyed_work import KeyedWork
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.session import Session
@@ -19,6 +18,7 @@ from controller.dataplane.base import LogMessage
 from controller.domain.entry_buckets import bucket_of
 from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_hash
+from controller.postgres_source import PostgresSource
 from controller.services.segment_admin import splitting
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_logs import FaultyLogs
@@ -169,6 +169,24 @@ def test_what_fails_is_tried_again_with_its_key_held_while_the_others_go_on(
     is_mended.set()
     turn_until(lambda: bench.unread("billing") == 0, doing)
     assert desk.numbers(first) == [0, 1, 2]
+
+
+def test_a_message_says_which_attempt_this_is(
+    bench: Bench, producer: Producer, desk: Desk, work: Work
+) -> None:
+    seen: list[int] = []
+
+    def fail_twice(message: LogMessage) -> None:
+        seen.append(message.deliveries)
+        if len(seen) < 3:
+            raise ValueError("the till is closed")
+
+    desk.acts[KEYS[0], 0] = fail_twice
+    send(producer, 0, keys=KEYS[:1])
+    doing = work()
+    turn_until(lambda: bench.unread("billing") == 0, doing)
+
+    assert seen == [1, 2, 3]
 
 
 def test_why_tells_of_the_key_that_is_held_and_of_the_bucket_that_is_paused(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.queue_consumer import QueueConsumer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.domain.entry_buckets import bucket_of, bucket_ranges
 from controller.domain.key_hash import key_hash
+from controller.postgres_source import PostgresSource
 from controller.services import topic_admin
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench

@@ -8,9 +8,9 @@ import pytest
 
 from controller.client.http_source import HttpSource
 from controller.client.layout_source import LayoutSource, TopicSnapshot
-from controller.client.postgres_source import PostgresSource
 from controller.client.servers import Servers
 from controller.domain.errors import InvalidInput, TopicNotFound, TopicNotLive
+from controller.postgres_source import PostgresSource
 from controller.services import topic_admin
 from controller.services.segment_admin import splitting
 from tests.support.bench import TOPIC, Bench

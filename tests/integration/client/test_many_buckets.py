@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from controller.client.checkpoint_group import CheckpointGroupConsumer
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.domain.entry_buckets import MOST_UNITS, bucket_ranges, equal_splits, ownership_units
 from controller.domain.key_hash import key_hash
+from controller.postgres_source import PostgresSource
 from controller.services import topic_admin
 from controller.services.segment_admin import rebucketing
 from controller.store.topics.subscriptions import SubscriptionKind

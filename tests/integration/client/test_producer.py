@@ -9,10 +9,10 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.dataplane.base import LogClient, OutgoingMessage
 from controller.domain.errors import (
@@ -25,6 +25,7 @@ from controller.domain.errors import (
 from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_hash
 from controller.domain.operation import OperationState
+from controller.postgres_source import PostgresSource
 from controller.services import topic_admin
 from controller.services.segment_admin import merging, splitting
 from tests.integration.client.conftest import stored
@@ -46,7 +47,7 @@ def producer(bench: Bench, source: PostgresSource, logs: FaultyLogs) -> Iterator
     bench.topic_with(segments=2)
     producer = Producer(source, logs, TOPIC, batch_messages=10)
     yield producer
-    producer.close()
+    producer.close(flush=False)
 
 
 def send_numbered(producer: Producer, numbers: range) -> None:
@@ -227,6 +228,41 @@ def test_a_batch_in_doubt_is_settled_before_anything_is_routed_anew(
     assert flows(bench, 0, 1, 2) == {b"key-1": list(range(4))}
     assert len(stored(bench, 0)) == (2 if was_stored else 0)
     assert producer.pending == 0
+    producer.close()
+
+
+class OpensAhead(FaultyLogs):
+    """Logs that note what is opened ahead."""
+
+    def __init__(self, inner: LogClient) -> None:
+        super().__init__(inner)
+        self.opened: list[str] = []
+
+    def begin_append(self, *_given: object, **_named: object) -> None:
+        """Each batch is sent aside."""
+
+    def open_ahead(self, backing_topic: str, *, producer: str, bucket: HashRange | None = None) -> None:
+        del producer, bucket
+        self.opened.append(backing_topic)
+
+
+def test_what_a_batch_in_doubt_may_go_to_is_opened_while_the_log_is_asked_for_it(
+    bench: Bench, source: PostgresSource
+) -> None:
+    bench.topic_with(segments=1)
+    logs = OpensAhead(bench.logs)
+    producer = Producer(source, logs, TOPIC, send_timeout_seconds=0.0)
+    logs.refuse = 1
+    send_numbered(producer, range(1))
+    with pytest.raises(DataPlaneUnavailable):
+        producer.flush()
+    bench.reshape(splitting(0))
+    wait_until(lambda: producer._watch.changed, message="the new layout is told of")
+
+    producer.flush()
+
+    assert sorted(logs.opened) == sorted(producer._snapshot.backing_topics.values())
+    assert flows(bench, 0, 1, 2) == in_order(1)
     producer.close()
 
 
@@ -450,7 +486,7 @@ def prompt(bench: Bench, source: PostgresSource, logs: FaultyLogs, producer: Pro
     """One that sends by itself what has waited."""
     prompt = Producer(source, logs, TOPIC, batch_delay_seconds=0.02, send_timeout_seconds=0.3)
     yield prompt
-    prompt.close()
+    prompt.close(flush=False)
 
 
 def test_what_has_waited_for_the_delay_is_sent_without_a_flush(bench: Bench, prompt: Producer) -> None:
@@ -489,7 +525,7 @@ def test_what_could_not_be_sent_is_tried_again_and_told_by_the_next_call(
 def test_a_delay_that_means_nothing_is_refused(
     bench: Bench, source: PostgresSource, producer: Producer, delay_seconds: float
 ) -> None:
-    with pytest.raises(InvalidInput, match="batch delay"):
+    with pytest.raises(InvalidInput, match=r"batch.delay"):
         Producer(source, bench.logs, TOPIC, batch_delay_seconds=delay_seconds)
 
 
@@ -497,13 +533,91 @@ def test_a_closed_producer_takes_nothing_more_and_says_what_it_dropped(
     bench: Bench, producer: Producer
 ) -> None:
     producer.send(b"0", "key-1")
-    producer.close()
+    producer.close(flush=False)
 
     for act in (producer.flush, lambda: producer.send(b"1", "key-1")):
         with pytest.raises(Terminal, match=r"was closed with 1 message\(s\) that are not known to be stored"):
             act()
     assert producer.pending == 1
     assert flows(bench, 0, 1) == {}
+
+
+def test_a_close_stores_what_was_sent(bench: Bench, producer: Producer) -> None:
+    for number in range(7):
+        producer.send(b"%d" % number, "key-1")
+    producer.close()
+
+    assert producer.pending == 0
+    assert flows(bench, 0, 1) == {b"key-1": [*range(7)]}
+
+
+def test_a_close_that_cannot_store_what_was_sent_says_how_much_is_dropped_and_why(
+    bench: Bench, source: PostgresSource, logs: FaultyLogs
+) -> None:
+    bench.topic_with(segments=1)
+    logs.refuse = 1_000_000
+    producer = Producer(source, logs, TOPIC, send_timeout_seconds=0.2)
+    producer.send(b"0", "key-1")
+
+    with pytest.raises(
+        Terminal, match=r"was closed with 1 message\(s\) that are not known to be stored \(.+\); make"
+    ) as refusal:
+        producer.close()
+    producer.close()
+
+    assert isinstance(refusal.value.__cause__, DataPlaneUnavailable)
+
+
+def test_a_block_that_ends_with_an_error_drops_what_is_pending(
+    bench: Bench, source: PostgresSource, producer: Producer
+) -> None:
+    def send() -> None:
+        with Producer(source, bench.logs, TOPIC) as dropping:
+            dropping.send(b"0", "key-1")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        send()
+
+    assert flows(bench, 0, 1) == {}
+
+
+@pytest.mark.parametrize("is_outdated", [False, True], ids=["routed at once", "to be routed"])
+@pytest.mark.parametrize(
+    ("payload", "key"),
+    [
+        ({}, "k"),
+        ("text", "k"),
+        (None, "k"),
+        (bytearray(b"x"), "k"),
+        (b"x", 7),
+        (b"x", []),
+        (b"x", 1.5),
+        (b"x", True),
+    ],
+)
+def test_what_is_of_a_wrong_type_is_refused_and_keeps_no_other_waiting(
+    bench: Bench, producer: Producer, payload: Any, key: Any, is_outdated: bool
+) -> None:
+    producer.send(b"0", "key-1")
+    if is_outdated:
+        producer._changed()
+    with pytest.raises(InvalidInput, match=r"Producer\.send: (payload|key) must be .+, not a value of type"):
+        producer.send(payload, key=key)
+    assert producer.pending == 1
+
+    producer.send(b"1", "key-1")
+    producer.flush()
+
+    assert flows(bench, 0, 1) == {b"key-1": [0, 1]}
+
+
+@pytest.mark.parametrize("bound", ["batch_messages", "batch_bytes", "max_pending_messages"])
+def test_a_bound_below_one_is_refused(
+    bench: Bench, source: PostgresSource, producer: Producer, bound: str
+) -> None:
+    with pytest.raises(InvalidInput, match=f"{bound} = 0; give a whole number from 1"):
+        Producer(source, bench.logs, TOPIC, **{bound: 0})  # type: ignore[arg-type]
 
 
 def test_a_producer_closed_with_nothing_pending_has_flushed(producer: Producer) -> None:
@@ -525,7 +639,7 @@ def test_a_send_while_another_thread_closes_says_what_is_dropped_and_not_what_is
     producer = Producer(source, logs, TOPIC, batch_messages=1)
     producer.send(b"0", "key-1")
     with ThreadPoolExecutor(2) as threads:
-        closing = threads.submit(producer.close)
+        closing = threads.submit(producer.close, flush=False)
         wait_until(lambda: producer._busy_threads, message="it closes")
         late = threads.submit(producer.send, b"1", "key-1")
         wait_until(lambda: late.done() or len(producer._busy_threads) == 2, message="it waits for that")
@@ -594,6 +708,27 @@ def test_a_handler_that_closes_in_the_middle_of_a_send_waits_for_nothing_that_th
 
     with pytest.raises(Terminal, match="was closed"):
         producer.send(b"1", Closes("key-2"))
+
+
+def test_a_handler_that_sends_and_closes_in_the_middle_of_a_send_waits_for_nothing_either(
+    bench: Bench, source: PostgresSource, logs: FaultyLogs
+) -> None:
+    """The end of the handler's own send is not the end of the send that it interrupts."""
+    bench.topic_with(segments=1)
+    producer = Producer(source, logs, TOPIC, batch_messages=1, batch_delay_seconds=0.01)
+    producer.send(b"0", "key-1")
+
+    class SendsAndCloses(str):
+        __slots__ = ()
+
+        def encode(self, *_given: str) -> bytes:  # type: ignore[override]
+            producer.send(b"1", "key-1")
+            producer.close()
+            assert not producer._sends._shutdown, "the send that is interrupted ends the producer"
+            return b"key-2"
+
+    with pytest.raises(Terminal, match="was closed"):
+        producer.send(b"2", SendsAndCloses("key-2"))
 
 
 @pytest.mark.drawn

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.stream_consumer import StreamConsumer
 from controller.devstack.serving import client_of, serving_leader
+from controller.postgres_source import PostgresSource
 from controller.services.garbage_collector import collect
 from controller.services.segment_admin import splitting
 from tests.support.bench import TOPIC, Bench

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from controller import client_metrics
 from controller.client.history import read_history
 from controller.client.history_check import Kind, check
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.queue_consumer import QueueConsumer, QueuedMessage
 from controller.client.servers import Servers
@@ -28,6 +28,7 @@ from controller.domain.errors import (
 )
 from controller.domain.key_hash import key_hash
 from controller.domain.seek_target import EARLIEST
+from controller.postgres_source import PostgresSource
 from controller.services import garbage_collector, topic_admin
 from controller.services.segment_admin import merging, splitting
 from controller.services.subscription_lag import lag
@@ -513,3 +514,19 @@ def test_killed_consumers_lose_nothing_through_splits_and_merges(
     assert verdict.sent > 2000
     assert verdict.counts[Kind.LOST] == 0, verdict
     assert verdict.redelivered > 0
+
+
+def test_what_is_received_and_acknowledged_is_counted(producer: Producer, join: Join) -> None:
+    received = client_metrics.CONSUMER_MESSAGES.labels("queue")
+    acknowledged = client_metrics.CONSUMER_ACKNOWLEDGED.labels("queue")
+    before = received._value.get(), acknowledged._value.get()
+    send(producer, 0)
+    a = join("a")
+
+    one, *others = receive(a, len(KEYS))
+    a.nack(one, 0.0)
+    assert a.acknowledge(*others)
+    assert a.acknowledge(*receive(a, 1))
+
+    assert received._value.get() - before[0] == len(KEYS) + 1
+    assert acknowledged._value.get() - before[1] == len(KEYS)

@@ -14,10 +14,10 @@ import pytest
 
 from controller.client.checkpoint import Checkpoint
 from controller.client.checkpoint_consumer import CheckpointConsumer, Start
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.queue_consumer import QueueConsumer, QueuedMessage
 from controller.client.servers import Servers
+from controller.postgres_source import PostgresSource
 from controller.services import topic_admin
 from controller.services.segment_admin import merging, splitting
 from controller.store.topics.subscriptions import SubscriptionKind

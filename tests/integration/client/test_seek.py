@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.domain.errors import Conflict, DataPlaneUnavailable, SubscriptionNotFound
 from controller.domain.operation import OperationState, Step
 from controller.domain.seek_target import EARLIEST, LATEST, SeekTarget
+from controller.postgres_source import PostgresSource
 from controller.services import garbage_collector, topic_admin
 from controller.services.segment_admin import splitting
 from controller.store.journal import claims, seeks, steps

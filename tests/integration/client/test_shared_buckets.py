@@ -10,7 +10,6 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.session import Session
@@ -18,6 +17,7 @@ from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.domain.entry_buckets import bucket_of, bucket_ranges
 from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_hash
+from controller.postgres_source import PostgresSource
 from controller.services.segment_admin import rebucketing, splitting
 from controller.store.topics import subscriptions
 from tests.support.bench import TOPIC, Bench

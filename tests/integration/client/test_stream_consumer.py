@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from controller.client.postgres_source import PostgresSource
+from controller import client_metrics
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.domain.errors import DataPlaneUnavailable, FencedOut, SubscriptionNotFound
 from controller.domain.key_hash import key_hash
 from controller.domain.seek_target import EARLIEST
+from controller.postgres_source import PostgresSource
 from controller.services import topic_admin
 from controller.services.segment_admin import merging, splitting
 from tests.support.bench import TOPIC, Bench
@@ -475,3 +476,23 @@ def test_consuming_without_a_subscription_is_refused(
 ) -> None:
     with pytest.raises(SubscriptionNotFound, match="create it first"):
         StreamConsumer(servers, bench.logs, TOPIC, "nobody", "a")
+
+
+def test_what_is_received_and_acknowledged_is_counted_once(producer: Producer, join: Join) -> None:
+    received = client_metrics.CONSUMER_MESSAGES.labels("stream")
+    acknowledged = client_metrics.CONSUMER_ACKNOWLEDGED.labels("stream")
+    before = received._value.get(), acknowledged._value.get()
+
+    def counted() -> tuple[float, float]:
+        return received._value.get() - before[0], acknowledged._value.get() - before[1]
+
+    for number in range(5):
+        producer.send(b"%d" % number, KEYS[0])
+    producer.flush()
+    a = join("a")
+    batch = next_batch(a)
+    assert counted() == (5, 0)
+
+    for upto, settled in ((1, 2), (3, 4), (1, 4), (4, 5), (4, 5)):
+        assert a.acknowledge(batch, batch.messages[upto].position)
+        assert counted() == (5, settled)

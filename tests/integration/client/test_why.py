@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from controller.client.http_source import HttpSource
+from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import BucketStatus, StreamConsumer
 from controller.devstack.serving import client_of, serving_leader
@@ -73,6 +75,20 @@ def test_what_an_owner_knows_everybody_is_told(bench: Bench, join: Join) -> None
     assert {datetime.fromisoformat(one.since or "") >= began for one in a.why()} == {True}
     a.resume()
     wait_until(lambda: a.receive(0.1) is None and bench.rows(SHOWN) == [("a", "no data")])
+
+
+def test_a_consumer_that_does_not_receive_says_no_more_than_that(
+    bench: Bench, servers: Servers, join: Join
+) -> None:
+    """Whether there is something to read it does not know; everything may be acknowledged."""
+    a = join("a")
+    with Producer(HttpSource(servers), bench.logs, TOPIC) as producer:
+        producer.send(b"1", "key-1")
+    batch = wait_until(lambda: a.receive(0.1))
+    assert a.acknowledge(batch)
+
+    assert "waits for the next `receive`" in {one.reason for one in a.why()}
+    assert {one.messages for one in a.lag()} == {0}
 
 
 def test_a_reason_lasts_from_when_it_began(bench: Bench, join: Join) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from structlog.testing import capture_logs
 
-from controller import telemetry
+from controller import client_metrics
 from controller.dataplane.base import LogReader, OutgoingMessage
 from controller.domain.errors import DataGone, DataPlaneUnavailable, LogShortened, LostRace
 from controller.domain.hash_range import HashRange
@@ -68,7 +68,7 @@ def test_a_read_beyond_the_end_is_refused_and_reported(planes: Planes, database:
     planes.send(log, *numbers(15, 20))
     planes.read(reader, 8)
     older.restore()
-    count = telemetry.SHORTENED_LOGS._value.get()
+    count = client_metrics.SHORTENED_LOGS._value.get()
 
     with capture_logs() as lines, pytest.raises(LogShortened) as refused:
         reader.read(10)
@@ -79,7 +79,7 @@ def test_a_read_beyond_the_end_is_refused_and_reported(planes: Planes, database:
     (line,) = [line for line in lines if line["event"] == "log shortened"]
     assert (line["log"], line["subscription"], line["log_level"]) == (log, "s", "warning")
     assert (line["own_position"], line["log_end"], line["server_position"]) == (20, 15, 12)
-    assert telemetry.SHORTENED_LOGS._value.get() == count + 1
+    assert client_metrics.SHORTENED_LOGS._value.get() == count + 1
     planes.send(log, *again(5))
     assert read_on(planes, log, reader) == [*numbers(12, 15), *again(5)]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,11 +14,18 @@ from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.base import EagerLogClient, LogClient, LogState, OutgoingMessage
-from controller.dataplane.pulsar.admin import Deadline
+from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
 from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.log_client import PulsarLogClient
-from controller.domain.errors import DataPlaneTimeout, InvalidInput, LostRace, SegmentTerminated
+from controller.domain.errors import (
+    DataPlaneTimeout,
+    InvalidInput,
+    LostRace,
+    SegmentNotFound,
+    SegmentTerminated,
+)
+from controller.domain.hash_range import HashRange
 from tests.integration.dataplane.pulsar_house import PulsarHouse
 from tests.support.waiting import wait_until
 
@@ -145,8 +153,17 @@ def test_a_batch_that_is_refused_for_the_fence_and_stored_all_the_same_is_found_
     """
     from controller.dataplane.pulsar import batch_sender
 
-    look, early = Cursors.stored_of, iter(range(looks_too_early))
-    monkeypatch.setattr(Cursors, "stored_of", lambda *given: look(*given) if next(early, None) is None else 0)
+    look, early = Cursors.internal_with_ledgers, iter(range(looks_too_early))
+
+    def looked(cursors: Cursors, backing_topic: str, deadline: Deadline) -> Mapping[str, Any]:
+        found = look(cursors, backing_topic, deadline)
+        if next(early, None) is None:
+            return found
+        [ledger] = found["ledgers"]  # as the broker answers while it closes the ledger
+        is_open = {**ledger, "metadata": "LedgerMetadata{state=OPEN}"}
+        return {**found, "lastConfirmedEntry": f"{ledger['ledgerId']}:0", "ledgers": [is_open]}
+
+    monkeypatch.setattr(Cursors, "internal_with_ledgers", looked)
     house.create(1)
     log = house.log_of(0)
     logs.append(log, [OutgoingMessage(b"before")], producer="p", sequence=1)
@@ -161,6 +178,59 @@ def test_a_batch_that_is_refused_for_the_fence_and_stored_all_the_same_is_found_
 
     with pytest.raises(SegmentTerminated):
         logs.append(log, [OutgoingMessage(b"3")], producer="p", sequence=3)
+
+
+def test_what_a_terminated_topic_has_is_looked_up_once_for_all_buckets(
+    house: PulsarHouse, logs: LogClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.create(1)
+    log, buckets = house.log_of(0), [HashRange(one << 14, ((one + 1) << 14) - 1) for one in range(4)]
+
+    def batch(bucket: HashRange) -> list[OutgoingMessage]:
+        return [OutgoingMessage(b"x", None, bucket.start)]
+
+    for bucket in buckets:
+        logs.append(log, batch(bucket), producer="p", sequence=1, bucket=bucket)
+    lost = logs_that_lose_answers(logs, log, monkeypatch)
+    for bucket in buckets[:2]:
+        with pytest.raises(lost):
+            logs.append(log, batch(bucket), producer="p", sequence=2, bucket=bucket)
+    monkeypatch.undo()
+    house.app.planes["pulsar"].terminate_segment(log)
+    asked: list[str] = []
+    perform = AdminCalls._perform
+
+    def noted(calls: AdminCalls, ask: Ask, deadline: Deadline) -> Answer:
+        asked.append(ask.path.rpartition(log.rpartition("/")[2])[2])
+        return perform(calls, ask, deadline)
+
+    monkeypatch.setattr(AdminCalls, "_perform", noted)
+    for bucket in buckets[:2]:
+        assert logs.append(log, batch(bucket), producer="p", sequence=2, bucket=bucket) == 1
+    for bucket in buckets[2:]:
+        with pytest.raises(SegmentTerminated):
+            logs.append(log, batch(bucket), producer="p", sequence=2, bucket=bucket)
+
+    assert asked.count("/internalStats?metadata=true") == 1
+    entries = [path for path in asked if "/entry/" in path]
+    assert len(entries) == len({*entries})
+
+
+def test_a_producer_is_opened_ahead_of_its_first_append(house: PulsarHouse, logs: LogClient) -> None:
+    house.create(1, "s")
+    log = house.log_of(0)
+    assert isinstance(logs, EagerLogClient)
+
+    logs.open_ahead(log, producer="p")
+    logs.open_ahead("persistent://demo/shop/no-such-topic", producer="p")  # an error is for the append
+
+    begun = wait_until(
+        lambda: logs.begin_append(log, [OutgoingMessage(b"1")], producer="p", sequence=1),
+        message="the producer is open",
+    )
+    assert begun() == 1
+    with pytest.raises(SegmentNotFound):
+        logs.append("persistent://demo/shop/no-such-topic", [OutgoingMessage(b"1")], producer="p", sequence=1)
 
 
 def logs_that_lose_answers(logs: LogClient, log: str, monkeypatch: pytest.MonkeyPatch) -> type[Exception]:

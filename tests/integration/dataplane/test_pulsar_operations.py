@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pulsar
 import pytest
 
 from controller.dataplane.base import LogState
 from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.services import tombstone_sweeper
 from controller.store.topics.subscriptions import list_subscriptions
 from tests.integration.dataplane.pulsar_house import PulsarHouse
@@ -53,12 +52,25 @@ def test_a_name_that_pulsar_does_not_take_is_refused_in_one_line(house: PulsarHo
 
 
 def test_a_topic_in_a_namespace_that_is_not_there_says_what_to_do(house: PulsarHouse) -> None:
-    answer = house.cleave("topics", "create", "nobody/nowhere/x", "--data-plane", "pulsar", "--json")
+    for more in ([], ["--dry-run"], ["--json"]):
+        said = house.cleave.refused("topics", "create", "nobody/nowhere/x", "--data-plane", "pulsar", *more)
+        assert "look at namespace nobody/nowhere: answered 404" in said
+        assert "create the tenant and namespace" in said
 
-    assert (answer.code, json.loads(answer.out) if answer.out else "") != (0, "")
-    assert "aborted" in answer.err
-    said = house.scalar("SELECT string_agg(detail::text, ' ') FROM cleave.operation_step")
-    assert "create the tenant and namespace" in said
+
+def test_an_operation_that_the_broker_refuses_for_good_says_why(
+    house: PulsarHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The namespace went after it was looked at."""
+    monkeypatch.setattr(PulsarDataPlane, "demand_namespace", lambda *_: None)
+
+    answer = house.cleave("topics", "create", "nobody/nowhere/x", "--data-plane", "pulsar")
+
+    assert answer.code == 1
+    assert "(create of topic://nobody/nowhere/x) was aborted: " in answer.err
+    assert "create the tenant and namespace" in answer.err
+    (listed,) = house.cleave.json("operations", "--topic", "nobody/nowhere/x")
+    assert "create the tenant and namespace" in listed["last_error"]
 
 
 def test_what_applications_subscribed_themselves_is_carried_over_and_noted(house: PulsarHouse) -> None:

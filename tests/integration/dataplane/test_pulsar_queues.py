@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -73,6 +75,38 @@ def test_everything_is_done_by_somebody_through_a_split_and_a_merge(
 
     assert done == {(key, number) for key in KEYS for number in range(9)}
     assert report.operation_ids
+
+
+def test_each_message_is_acknowledged_once_though_every_first_delivery_is_given_back(
+    house: PulsarHouse, logs: LogClient, servers: Servers
+) -> None:
+    """Three consumers; an acknowledgement that was True and a message that comes again do not go together without a crash."""
+    house.create(1)
+    house.cleave.ok("subscriptions", "create", house.topic, "jobs", "--kind", "queue")
+    done: Counter[int] = Counter()
+    with ExitStack() as stack:
+        producer = stack.enter_context(Producer(HttpSource(servers), logs, house.topic))
+        for number in range(2_000):
+            producer.send(b"%d" % number, f"key-{number % 50}")
+        producer.flush()
+        consumers = [
+            stack.enter_context(QueueConsumer(servers, logs, house.topic, "jobs", name)) for name in "abc"
+        ]
+
+        def all_done() -> bool:
+            for consumer in consumers:
+                for one in consumer.receive_many(20, 0.01):
+                    if one.deliveries == 1:
+                        consumer.nack(one, delay_seconds=0.5)
+                    elif consumer.acknowledge(one):
+                        done[int(one.payload)] += 1
+            return len(done) == 2_000
+
+        wait_until(all_done, timeout_seconds=60, message="everything is done")
+        for consumer in consumers:
+            done.update(int(one.payload) for one in consumer.receive_many(1, 1.0))
+
+    assert set(done.values()) == {1}
 
 
 def test_what_is_opened_while_everything_is_closed_is_not_left_open(

@@ -14,8 +14,11 @@ import requests
 from controller.bootstrap import application
 from controller.dataplane.base import LogState, OutgoingMessage
 from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane
+from controller.dataplane.pulsar.stored import NOWHERE, SentBatch
+from controller.dataplane.pulsar.topic_end import TopicEnd
 from controller.devstack.ports import free_port, release_port
 from controller.devstack.pulsar.jars import PULSAR_4
 from controller.devstack.pulsar.java_server import QUICK
@@ -210,6 +213,9 @@ def test_an_application_that_may_consume_needs_no_more(secured: Secured) -> None
     heir = logs.open_reader(log, "s", owner="b", live_owners=["b"], on_arrival=lambda: None)
     assert [m.payload for m in wait_until(lambda: heir.read(1))] == [b"x"]
     assert not heir.is_drained()
+    admin.terminate_segment(log)
+    end = TopicEnd(Cursors(logs._admin), log)
+    assert end.stored_of(SentBatch("p", 0, 1), NOWHERE, logs._admin.deadline())[1], "its end is final"
     for one in (dead, heir, logs, admin):
         one.close()
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from controller import telemetry
+from controller import client_metrics
 from controller.dataplane.base import LogMessage, OutgoingMessage
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.log_client import PulsarLogClient
@@ -53,7 +53,7 @@ def send(logs: PulsarLogClient, log: str, payload: bytes) -> None:
 
 def ends(read: Callable[[int], Sequence[LogMessage]], kind: type[CleaveError]) -> None:
     """It says so, and counts."""
-    before = telemetry.STALLED_READERS._value.get()
+    before = client_metrics.STALLED_READERS._value.get()
 
     def said() -> str:
         try:
@@ -63,7 +63,7 @@ def ends(read: Callable[[int], Sequence[LogMessage]], kind: type[CleaveError]) -
         return ""
 
     assert "delivers nothing" in wait_until(said, message="the end")
-    assert telemetry.STALLED_READERS._value.get() == before + 1
+    assert client_metrics.STALLED_READERS._value.get() == before + 1
 
 
 def misses_nothing(read: Callable[[int], Sequence[LogMessage]], watch: StallWatch, why: str) -> None:

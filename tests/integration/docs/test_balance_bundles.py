@@ -21,6 +21,7 @@ from benchmarks.uneven_namespace import KNOBS, UnevenNamespace, make
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.proposals import ProposalRow, ProposalState
+from tests.support.approvals import pending
 from tests.support.brokers import SharedBroker
 from tests.support.command_line import CommandLine
 from tests.support.spark_session import MASTER
@@ -83,10 +84,11 @@ class Reader:
         self._monkeypatch.setenv(variable, value)
 
     def _numbered(self, arguments: list[str]) -> list[str]:
-        if arguments[:2] != ["bundles", "approve"]:
+        if arguments[0] != "approvals" or arguments[1] == "list":
             return arguments
-        mine = [str(row.proposal_id) for row in self.proposals(ProposalState.PROPOSED)]
-        return [*arguments[:2], mine[0], *arguments[3:]]
+        mine = {row.proposal_id for row in self.proposals(ProposalState.PROPOSED)}
+        ids = sorted(row.approval_id for row in pending(self.cleave.store) if row.subject_id in mine)
+        return [*arguments[:2], str(ids[0]), *arguments[3:]]
 
     def proposals(self, *states: ProposalState) -> list[ProposalRow]:
         """Of the namespace, by number."""

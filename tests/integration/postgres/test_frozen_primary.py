@@ -18,9 +18,9 @@ from controller.devstack.postgres import PostgresServer
 from controller.domain.errors import DataPlaneTimeout, StoreUnavailable
 from controller.postgres.address import DatabaseAddress
 from controller.postgres.connection import connect
+from controller.postgres.listener import Listener
 from controller.store.postgres import engine
 from controller.store.postgres.engine import Store
-from controller.store.postgres.notifications import Listener
 from tests.support.replicated_postgres import Address, ReplicatedPostgres, execute
 from tests.support.silent_server import SilentServer
 
@@ -125,7 +125,7 @@ def test_connections_to_a_primary_that_wakes_up_beside_its_successor_are_not_use
     cluster: ReplicatedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old primary still accepts writes. What the process has learnt by one connection holds for all."""
-    monkeypatch.setattr("controller.store.postgres.notifications.SILENT_SECONDS", 0.0)
+    monkeypatch.setattr("controller.postgres.listener.SILENT_SECONDS", 0.0)
     url = cluster.url("postgres", Address.HOSTS)
     store, calls = Store(url, application_name="test"), PostgresCalls(url, call_timeout_seconds=LONG)
     with Listener(url, ["news"]) as listener:
@@ -157,7 +157,7 @@ def test_connections_to_a_primary_that_wakes_up_beside_its_successor_are_not_use
 def test_a_listener_whose_server_answers_hears_on_however_silent_it_is(
     cluster: ReplicatedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controller.store.postgres.notifications.SILENT_SECONDS", 0.0)
+    monkeypatch.setattr("controller.postgres.listener.SILENT_SECONDS", 0.0)
     with Listener(cluster.url("postgres", Address.HOSTS), ["news"]) as listener:
         listener.wait(LONG)
 

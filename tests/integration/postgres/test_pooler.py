@@ -12,8 +12,8 @@ from sqlalchemy import text
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.domain.errors import DataPlaneUnavailable, InvalidInput
 from controller.domain.policy import PolicyOverride
+from controller.postgres.listener import Listener
 from controller.store.postgres.engine import Store, is_pooled, server_process
-from controller.store.postgres.notifications import Listener
 from controller.store.topics import consumers, policies
 from tests.support.bench import Bench
 from tests.support.cleave_process import cleave_process

@@ -13,17 +13,25 @@ from sqlalchemy import text
 from structlog.testing import capture_logs
 
 from controller.actions.dry_run import DryRunStore
-from controller.domain.approvals import ApprovalState
+from controller.domain.approvals import MOVES, ApprovalState
 from controller.domain.decision import Lane, RefusalReason
-from controller.domain.errors import CleaveError, Conflict, InvalidInput, NotFound, Terminal
+from controller.domain.errors import (
+    CleaveError,
+    Conflict,
+    InvalidInput,
+    InvariantViolated,
+    NotFound,
+    Terminal,
+)
 from controller.domain.operation import OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.domain.replay import replay
 from controller.services import approvals, segment_admin
 from controller.services.approvals import ApprovalClock
-from controller.store.decisions import approvals as approval_rows
-from controller.store.decisions.approvals import ApprovalRow
+from controller.store import approvals as approval_rows
+from controller.store.approvals import ApprovalRow
 from controller.store.topics import policies
+from tests.support.approvals import pending
 from tests.support.bench import Bench
 from tests.support.passes import COLD, HOT, LOAD, decisions, owed, report, run
 
@@ -46,7 +54,7 @@ def marked(bench: Bench, **knobs: object) -> None:
 
 
 def waiting(bench: Bench) -> list[ApprovalRow]:
-    return approvals.list_approvals(bench.store, bench.topic_name, pending_only=True, limit=10)
+    return pending(bench.store)
 
 
 def proposed(bench: Bench) -> ApprovalRow:
@@ -57,7 +65,8 @@ def proposed(bench: Bench) -> ApprovalRow:
 
 
 def say(bench: Bench, row: ApprovalRow, *, approve: bool = True, actor: str = "ada") -> ApprovalRow:
-    return approvals.answer(bench.store, row.approval_id, approve=approve, actor=actor, reason="seen")
+    [answered] = approvals.answer(bench.store, [row.approval_id], approve=approve, actor=actor, reason="seen")
+    return answered
 
 
 def wind(bench: Bench, row: ApprovalRow, seconds: float) -> None:
@@ -81,7 +90,11 @@ def test_a_marked_merge_waits_and_is_told_once(cold: Bench) -> None:
     row = proposed(cold)
 
     assert (row.kind, row.segment_ids, row.parts, row.reason) == ("merge", (0, 1), 1, "cold")
-    assert (row.act, row.proposed_by, row.default_answer) == ("merge segments 0, 1 into 1", "tests", "reject")
+    assert (row.action, row.proposed_by, row.default_answer) == (
+        "merge segments 0, 1 into 1",
+        "tests",
+        "reject",
+    )
     assert row.expires_at - row.proposed_at == pytest.approx(timedelta(days=1), abs=timedelta(seconds=1))
     [told] = decisions(cold)
     assert told.decision_id == row.decision_id
@@ -193,8 +206,8 @@ def test_one_who_answers_waits_for_one_who_is_answering(cold: Bench) -> None:
     blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     with ThreadPoolExecutor(1) as other:
         with cold.store.transaction() as tx:
-            assert approval_rows.answer(
-                tx, row.approval_id, ApprovalState.REJECTED, answered_by="eve", outcome="not now"
+            assert approval_rows.move(
+                tx, row, ApprovalState.REJECTED, answered_by="eve", outcome="not now", in_time=True
             )
             second = other.submit(say, cold, row)
             cold.wait_until(lambda: cold.scalar(blocked))
@@ -220,7 +233,7 @@ def test_a_dry_run_answers_nothing(cold: Bench) -> None:
     store = DryRunStore(cold.url)
     try:
         with capture_logs() as lines:
-            would_be = approvals.answer(store, row.approval_id, approve=True, actor="ada", reason="seen")
+            [would_be] = approvals.answer(store, [row.approval_id], approve=True, actor="ada", reason="seen")
     finally:
         store.dispose()
 
@@ -232,7 +245,7 @@ def test_a_dry_run_answers_nothing(cold: Bench) -> None:
 def test_what_does_not_exist_is_said(bench: Bench) -> None:
     bench.topic_with(1)
     with pytest.raises(NotFound, match="approval 99 does not exist"):
-        approvals.answer(bench.store, 99, approve=True, actor="ada", reason="seen")
+        approvals.answer(bench.store, [99], approve=True, actor="ada", reason="seen")
 
 
 @pytest.mark.parametrize(
@@ -260,8 +273,8 @@ def test_no_answer_counts_after_its_time_whoever_looks_at_the_clock_first(cold: 
     with pytest.raises(Conflict, match=r"until .* UTC, and what holds without an answer is reject"):
         say(cold, row)
     with cold.store.transaction() as tx:
-        assert not approval_rows.answer(
-            tx, row.approval_id, ApprovalState.APPROVED, answered_by="ada", outcome="late"
+        assert not approval_rows.move(
+            tx, row, ApprovalState.APPROVED, answered_by="ada", outcome="late", in_time=True
         )
     assert approvals.settle(cold.store) == {row.approval_id: ApprovalState.REJECTED}
 
@@ -344,6 +357,59 @@ def test_a_proposal_about_a_layout_that_moved_on_expires_and_takes_no_answer(col
     assert settled == {row.approval_id: ApprovalState.EXPIRED}
     with pytest.raises(Conflict, match="has expired: the layout moved on"):
         say(cold, row)
+
+
+def test_the_database_knows_the_transitions_of_the_domain(cold: Bench) -> None:
+    """Of another subject than an operation, so that an approval ends without one."""
+    allowed = {
+        (before, after) for before in ApprovalState for after in ApprovalState if moves(cold, before, after)
+    }
+
+    assert allowed == {(before, after) for before, later in MOVES.items() for after in later}
+
+
+def moves(bench: Bench, before: ApprovalState, after: ApprovalState) -> bool:
+    """Whether the database lets an approval go from one state to the other."""
+    is_answered = {before} - {ApprovalState.PENDING, ApprovalState.EXPIRED}
+    bench.execute(
+        f"""
+        INSERT INTO cleave.approval (subject, subject_id, expires_at, action, reason, proposed_by, default_answer,
+                                     {", ".join(COLUMNS)})
+        VALUES ('promotion', nextval('cleave.decision_id_seq'), now(), 'a', 'r', 'p', 'reject',
+                {", ".join(columns_of(before, bool(is_answered)))})
+        """
+    )
+    is_answered |= {after} - {ApprovalState.PENDING, ApprovalState.EXPIRED}
+    changes = zip(COLUMNS, columns_of(after, bool(is_answered)), strict=True)
+    newest = "(SELECT max(approval_id) FROM cleave.approval)"
+    try:
+        bench.execute(
+            f"UPDATE cleave.approval SET {', '.join(f'{name} = {value}' for name, value in changes)} WHERE approval_id = {newest}"
+        )
+    except Terminal as error:
+        return "Rows of approval are history" not in error.message
+    return True
+
+
+COLUMNS = ("state", "answered_at", "answered_by", "outcome", "ended_at")
+
+
+def columns_of(state: ApprovalState, is_answered: bool) -> tuple[str, ...]:
+    """The columns of an approval in the state, as SQL."""
+    ends = state in (ApprovalState.EXPIRED, ApprovalState.DONE)
+    answer = ("'2026-01-01'", "'ada'") if is_answered else ("NULL", "NULL")
+    outcome = "NULL" if state is ApprovalState.PENDING else "'x'"
+    return (f"'{state}'", *answer, outcome, "'2026-01-01'" if ends else "NULL")
+
+
+def test_a_transition_that_is_none_is_refused_before_the_database_is_asked(cold: Bench) -> None:
+    rejected = say(cold, proposed(cold), approve=False)
+
+    with (
+        cold.store.transaction() as tx,
+        pytest.raises(InvariantViolated, match="rejected does not become approved"),
+    ):
+        approval_rows.move(tx, rejected, ApprovalState.APPROVED, outcome="x")
 
 
 @pytest.mark.parametrize(

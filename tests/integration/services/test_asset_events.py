@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from controller.postgres.listener import Listener
+from controller.postgres.notification import Notification
 from controller.services import asset_events, segment_admin
 from controller.services.asset_events import AirflowAway, AssetEventPoster
 from controller.services.asset_events import poster as poster_module
-from controller.store.postgres.notifications import Listener, Notification
 from controller.store.shards import Shards
 from tests.support.bench import TOPIC, Bench
 from tests.support.waiting import wait_until

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from controller.domain.errors import CleaveError, FencedOut, LostRace, StoreUnavailable
+from controller.postgres.listener import Listener
+from controller.postgres.notification import Notification
 from controller.services.consumer_sessions.leader import CHANNELS, SessionLeader
 from controller.services.consumer_sessions.requests import (
     Attach,
@@ -27,7 +29,6 @@ from controller.services.consumer_sessions.requests import (
 from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.services.worker.shard_leases import ShardLeases
 from controller.store.postgres.engine import Store
-from controller.store.postgres.notifications import Listener, Notification
 from controller.store.topics.bucket_owners import SubscriptionKey
 from tests.support.bench import Bench
 from tests.support.orders import cuts, merges

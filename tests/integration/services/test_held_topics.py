@@ -10,7 +10,7 @@ from controller.domain.log_origin import LogOrigin
 from controller.domain.operation import OperationState
 from controller.domain.reshape import plan_split
 from controller.domain.segment import segment_descriptor
-from controller.services.consumer_sessions.presence import Presence
+from controller.services.consumer_sessions.connection_state import Presence
 from controller.services.consumer_sessions.requests import Register
 from controller.services.consumer_sessions.settlement import settle
 from controller.services.consumer_sessions.timing import ConsumerTiming

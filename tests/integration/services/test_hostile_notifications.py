@@ -14,12 +14,13 @@ from controller.client.session import Session
 from controller.dataplane.postgres_listener import PostgresListener
 from controller.devstack.serving import ServingWorker, client_of, serving_worker, token_for
 from controller.domain.decision import Lane
+from controller.postgres.listener import Listener
+from controller.postgres.notification import Notification
 from controller.services import asset_events, segment_admin
 from controller.services.asset_events import AssetEventPoster, LayoutFollower
 from controller.services.consumer_sessions import leader
 from controller.services.watches import feeds
 from controller.store.decisions import evaluations
-from controller.store.postgres.notifications import Listener, Notification
 from controller.store.shards import Shards
 from tests.support.bench import TOPIC, Bench
 from tests.support.hostile_notifications import CHANNELS, KNOWN, send_all

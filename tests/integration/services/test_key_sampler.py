@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.clock import Clock, SystemClock
 from controller.dataplane.base import DataPlane
@@ -23,6 +22,7 @@ from controller.domain.operation import OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import plan_split
 from controller.domain.situation import Situation
+from controller.postgres_source import PostgresSource
 from controller.services import topic_admin
 from controller.services.key_sampler import (
     FEW_AGAIN_SECONDS,

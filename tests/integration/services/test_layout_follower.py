@@ -9,10 +9,11 @@ import pytest
 from sqlalchemy import Connection
 
 from controller.domain.errors import StoreUnavailable
+from controller.postgres.listener import Listener
+from controller.postgres.notification import Notification
 from controller.services import asset_events, segment_admin
 from controller.services.asset_events import LayoutFollower, follower
 from controller.store.postgres.clock import database_now
-from controller.store.postgres.notifications import Listener, Notification
 from controller.store.topics import layout_changes
 from tests.support.bench import Bench
 from tests.support.waiting import wait_until

@@ -18,7 +18,7 @@ from controller.domain.load_window import LoadWindow
 from controller.domain.policy import PolicyOverride
 from controller.landing.history import Scratch
 from controller.landing.schemas import SAMPLE_SCHEMA
-from controller.services.load_aggregation import AggregationResult, Landed, SqlTwinEngine, upcoming
+from controller.services.load_aggregation import AggregationResult, Landed, SqlEngine, upcoming
 from controller.store.topics import policies
 from tests.support.aggregation import BROKER, END_MS, MINUTE_MS, OTHER, Run, loading
 from tests.support.bench import Bench
@@ -334,7 +334,7 @@ def test_a_window_behind_the_watermark_changes_nothing(run: Run) -> None:
     assert run.history.read(END_MS, END_MS).num_rows == 0
 
 
-class Overtaken(SqlTwinEngine):
+class Overtaken(SqlEngine):
     """Lets another run pass by between its own baseline and its merge."""
 
     def __init__(self, run: Run, minutes: int) -> None:
@@ -381,7 +381,7 @@ def test_runs_at_the_same_time_merge_one_after_the_other(run: Run) -> None:
     assert run.history.read(END_MS, END_MS).num_rows == 1
 
 
-class Away(SqlTwinEngine):
+class Away(SqlEngine):
     """An engine that is away after it wrote half of its files."""
 
     def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:

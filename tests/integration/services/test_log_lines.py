@@ -36,7 +36,7 @@ def test_a_split_is_told_from_its_decision_to_its_end(bench: Bench) -> None:
     assert decided == {
         "event": "decided",
         "log_level": "info",
-        "module": "controller.services.autoscaler.batch",
+        "module": "controller.services.autoscaler.batch_topic",
         "topic": TOPIC,
         "topic_id": bench.topic_id,
         "decision_id": result.outcomes[0].decision_id,

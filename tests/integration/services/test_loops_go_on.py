@@ -25,6 +25,7 @@ from controller.domain.decision import Lane
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable, Retryable
 from controller.landing.area import LandingArea
 from controller.landing.schemas import KEY_COUNT_SCHEMA
+from controller.postgres.listener import Listener
 from controller.services import approvals, asset_events, drain_watch, key_count_landing, key_sampler, mirror
 from controller.services.approvals import ApprovalClock
 from controller.services.asset_events import AirflowLogin, AirflowRest, AssetEventPoster
@@ -47,7 +48,6 @@ from controller.services.worker.sensors import DueSensor
 from controller.services.worker.shard_leases import ShardLeases
 from controller.services.worker.work_loop import WorkLoop
 from controller.store.postgres.engine import Store
-from controller.store.postgres.notifications import Listener
 from controller.store.shards import Shards
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.published import PublishedLayout

@@ -209,6 +209,10 @@ def test_an_error_for_good_before_the_fence_aborts_and_says_why(bench: Bench, fa
     assert bench.operation(operation.operation_id).state is OperationState.ABORTED
     statement = "SELECT detail ->> 'reason' FROM cleave.operation_step WHERE step = 'abort'"
     assert bench.scalar(statement) == "quota of this namespace is used up"
+    assert bench.operation(operation.operation_id).last_error == "quota of this namespace is used up"
+    assert bench.scalar("SELECT last_error FROM inspect.operations WHERE state = 'aborted'") == (
+        "quota of this namespace is used up"
+    )
     bench.settle()
     bench.check_laws()
     assert [segment.segment_id for segment in bench.layout.active] == [0]
@@ -294,7 +298,8 @@ def test_deleting_a_topic_aborts_what_can_and_lets_the_rest_finish_first(bench: 
     deletion = topic_admin.delete_topic(bench.store, TOPIC, bench.request())
 
     assert bench.run_once(deletion.operation.operation_id) is Outcome.DEFERRED
-    assert bench.drive(early.operation_id).state is OperationState.ABORTED
+    aborted = bench.drive(early.operation_id)
+    assert (aborted.state, aborted.last_error) == (OperationState.ABORTED, "its topic is being deleted")
     assert bench.drive(late.operation_id).state is OperationState.DONE
     bench.finish(deletion)
 

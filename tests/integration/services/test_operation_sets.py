@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from controller import telemetry
+from controller import metrics
 from controller.clock import SystemClock
 from controller.domain.errors import SegmentNotFound, Terminal
 from controller.domain.operation import OperationState
@@ -329,7 +329,7 @@ def test_one_whose_commit_breaks_a_law_holds_up_no_other(bench: Bench) -> None:
 
 def lost_races() -> float:
     """Of any kind."""
-    samples = [one for family in telemetry.LOST_RACES.collect() for one in family.samples]
+    samples = [one for family in metrics.LOST_RACES.collect() for one in family.samples]
     return sum(one.value for one in samples if one.name.endswith("_total"))
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controller.domain.errors import TopicNotFound
 from controller.store import leases
 from controller.store.leases import Lease
 from tests.support.drawn import cases
@@ -157,3 +159,31 @@ def test_whatever_is_done_a_term_never_has_two_holders(
             held[holder] = lease
             assert holder_of.setdefault(lease.term, lease.holder) == lease.holder
             assert lease.term == max(holder_of)
+
+
+def test_a_leader_is_found_by_the_topics_name_while_both_of_its_leases_are_in_force(
+    driver: StoreDriver,
+) -> None:
+    topic = driver.create()
+
+    def leader() -> tuple[int, str | None]:
+        return driver.do(leases.find_leader, topic.name, 8)
+
+    assert leader() == (topic.topic_id, None)
+    shard = driver.do(leases.acquire, f"shard/{topic.topic_id % 8}", "a", LONG)
+    assert shard is not None
+    assert leader() == (topic.topic_id, None), "the worker itself has no lease"
+    worker = driver.do(leases.acquire, "worker/a", "a", LONG)
+    assert worker is not None
+    driver.sql("UPDATE cleave.lease SET address = 'http://a' WHERE name = 'worker/a' RETURNING 1")
+    assert leader() == (topic.topic_id, "http://a")
+
+    driver.do(leases.renew, worker, OVER)
+    assert leader() == (topic.topic_id, None)
+    driver.do(leases.renew, worker, LONG)
+    driver.do(leases.resign, shard)
+    assert leader() == (topic.topic_id, None)
+
+    driver.delete(topic.topic_id)
+    with pytest.raises(TopicNotFound, match=topic.name):
+        leader()

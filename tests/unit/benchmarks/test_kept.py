@@ -25,6 +25,7 @@ def test_what_is_measured_again_takes_the_place_of_what_was_before(results: Path
     found = json.loads((results / "decide.json").read_text())
 
     assert found.pop("measured_at").startswith("20")
+    assert found.pop("commit") == kept.commit()
     assert found == {"benchmark": "decide", "machine": {"cores": 4}, "rows": 1}
 
 
@@ -47,4 +48,5 @@ def test_a_page_names_the_command_that_made_it(results: Path) -> None:
 
     assert "## soak\n\n`make soak`\n" in page
     assert "| rounds | 500 |" in page
+    assert f" at commit `{kept.commit()}`; " in page
     assert "`.venv/bin/python -m benchmarks.bench_decide`" in page

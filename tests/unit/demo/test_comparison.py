@@ -9,29 +9,25 @@ from rich.console import Console
 
 from controller.backtest.load_series import read_csv
 from controller.demo.comparison import RuleCost, costs_table, write_trace
-from controller.demo.story import DayRecord, Moment
+from controller.demo.load_profile import LoadProfile
 
 
-def moment(share: float, rate: float) -> Moment:
-    return Moment(share * 240, rate, {}, 1, 1, share)
+def test_a_profile_is_spread_over_24_hours_with_its_steps(tmp_path: Path) -> None:
+    profile = LoadProfile("four steps", (100.0, 900.0, 300.0, 300.0))
 
-
-def test_the_day_is_spread_over_24_hours_and_where_it_waited_the_last_moment_counts(tmp_path: Path) -> None:
-    seen = DayRecord(
-        moments=[moment(0.25, 100.0), moment(0.5, 900.0), moment(0.5, 300.0), moment(1.0, 300.0)]
-    )
-
-    mean = write_trace(seen, tmp_path / "day.csv")
+    mean = write_trace(profile, tmp_path / "day.csv")
     series = read_csv("day", [tmp_path / "day.csv"], capacity=1.0, mean_load=mean, days=1)
 
-    assert mean == pytest.approx(100 * 0.25 + 200 * 0.25 + 300 * 0.5)
+    assert mean == pytest.approx(400.0)
     assert series.days == 1
-    assert [round(series.rates[step, 0]) for step in (0, 360, 540, 720, 1_439)] == [100, 100, 200, 300, 300]
-
-
-def test_a_day_without_traffic_is_no_trace(tmp_path: Path) -> None:
-    assert write_trace(DayRecord(), tmp_path / "day.csv") == 0
-    assert not (tmp_path / "day.csv").exists()
+    assert [round(series.rates[minute, 0]) for minute in (0, 359, 360, 719, 720, 1_439)] == [
+        100,
+        100,
+        900,
+        900,
+        300,
+        300,
+    ]
 
 
 def test_the_table_says_what_each_rule_would_have_cost() -> None:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.demo.load_profile import (
-    BASE_MESSAGES_PER_SECOND,
-    BURST_FACTOR,
+    BURST_MESSAGES_PER_SECOND,
+    FIRST_HOUR,
     PEAK_STEPS,
     SPIKE_MESSAGES_PER_SECOND,
     STEPS,
@@ -38,22 +38,15 @@ def busiest(profile: LoadProfile) -> float:
     return max(mean(rates[first : first + PEAK_STEPS]) for first in range(len(rates) - PEAK_STEPS + 1))
 
 
-def test_the_day_bursts_to_the_factor_and_is_below_the_base_elsewhere() -> None:
-    rates = synthetic_day().rates
-    burst = BASE_MESSAGES_PER_SECOND * BURST_FACTOR
-    quiet = [rate for rate in rates if rate != burst]
-    assert len(rates) == STEPS
-    assert max(rates) == burst
-    assert 0 < min(quiet) <= max(quiet) <= BASE_MESSAGES_PER_SECOND
+def test_the_day_rises_to_a_peak_at_noon_bursts_in_the_afternoon_and_ends_at_night() -> None:
+    def rate_at_hour(hour: float) -> float:
+        return synthetic_day().rate_at((hour - FIRST_HOUR) / 24)
 
-
-def test_the_burst_is_one_stretch_with_quiet_before_and_after() -> None:
-    rates = synthetic_day().rates
-    in_burst = [rate == max(rates) for rate in rates]
-    edges = [index for index in range(1, STEPS) if in_burst[index] != in_burst[index - 1]]
-    assert len(edges) == 2
-    assert not in_burst[0]
-    assert not in_burst[-1]
+    assert len(synthetic_day().rates) == STEPS
+    assert rate_at_hour(5) < rate_at_hour(7) < rate_at_hour(9) < rate_at_hour(11.9)
+    assert rate_at_hour(11.9) > rate_at_hour(13) > rate_at_hour(16.5) > rate_at_hour(20) > rate_at_hour(23)
+    assert max(synthetic_day().rates) == rate_at_hour(14) == BURST_MESSAGES_PER_SECOND
+    assert 0 < rate_at_hour(28) < BURST_MESSAGES_PER_SECOND / 20
 
 
 def test_a_day_is_the_same_each_time() -> None:

@@ -200,3 +200,26 @@ def test_the_verdict_names_every_problem(
 
     assert list(outcome.problems) == problems
     assert str(outcome) == ("; ".join(problems) or "as it should be")
+
+
+@pytest.mark.parametrize(
+    ("waits", "problems"),
+    [
+        ({"billing-1": 0.2, "billing-2": 10.0}, ()),
+        ({"billing-1": 10.1}, ("billing-1 waited longer than 10 s for its first message",)),
+        ({"billing-1": None}, ("billing-1 waited longer than 10 s for its first message",)),
+    ],
+)
+def test_a_consumer_that_waits_too_long_for_its_first_message_fails_the_day(
+    waits: dict[str, float | None], problems: tuple[str, ...]
+) -> None:
+    day = DayRecord(waits=waits)
+    judged = report.judge(day, verdict()).problems
+
+    assert tuple(one for one in judged if "waited" in one) == problems
+
+
+def test_the_waits_of_all_consumers_are_one_line() -> None:
+    day = DayRecord(waits={"billing-2": None, "billing-1": 0.24})
+
+    assert report.waits(day) == "waited for the first message: billing-1 0.2 s, billing-2 got none"

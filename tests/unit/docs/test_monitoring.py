@@ -13,7 +13,8 @@ import pytest
 import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
-from controller import telemetry
+from controller import client_metrics
+from controller import metrics as process_metrics
 from controller.entrypoints.bundles.metrics import GAUGES
 from controller.entrypoints.fleet_metrics import described
 from tests.support.missing import skip_without
@@ -29,7 +30,7 @@ _METRIC = re.compile(r"\b(?:cleave|pulsar)_[a-z_]+\b")
 def metrics() -> set[str]:
     """Every series that some process serves."""
     found = {name for name, *_ in described()} | set(GAUGES)
-    for value in vars(telemetry).values():
+    for value in [*vars(process_metrics).values(), *vars(client_metrics).values()]:
         if isinstance(value, MetricWrapperBase):
             [one] = value.describe()
             suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"]}.get(one.type, [""])

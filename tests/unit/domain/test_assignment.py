@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.domain.assignment import Assignment, SegmentBucket, assign, candidates
+from controller.domain.assignment import Assignment, SegmentBucket, assign
+from controller.domain.drain_barrier import candidates
 from controller.domain.entry_buckets import bucket_ranges, owners, ownership_units
 from controller.domain.hash_range import FULL_RANGE, HashRange
 from controller.domain.layout import SegmentLayout

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.domain.load import CounterSample, NoRate, judge_counters
+from controller.domain.counter_rates import CounterSample, NoRate, judge_counters
 
 END_MS, WINDOW_MS = 1_790_000_060_000, 60_000
 RATE, STAND = 1_000, 1_000_000_000_000

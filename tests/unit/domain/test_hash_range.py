@@ -79,6 +79,11 @@ def test_division_gives_equal_widths_but_for_the_last(whole: HashRange, parts: i
         assert sum(equal) + last == whole.width
 
 
+@given(hash_ranges(min_width=2))
+def test_two_equal_parts_are_the_halves(whole: HashRange) -> None:
+    assert whole.cut_many(whole.equal_cuts(2)) == whole.halves()
+
+
 @given(hash_ranges(min_width=4))
 def test_four_equal_parts_are_the_halves_of_the_halves(whole: HashRange) -> None:
     low, high = whole.halves()

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.domain import entry_buckets, load_window, reshape
+from controller.domain.counter_rates import CounterSample
 from controller.domain.decision import Lane, Merge, RefusalReason, Split
 from controller.domain.errors import (
     CleaveError,
@@ -24,13 +25,11 @@ from controller.domain.errors import (
 from controller.domain.evaluator import decide
 from controller.domain.hash_range import FULL_RANGE, MAX_HASH, RING_SIZE, HashRange
 from controller.domain.layout import SegmentLayout
-from controller.domain.load import CounterSample, LoadRecord, LoadStats, next_record, rates_from_counters
+from controller.domain.load import LoadRecord, LoadStats, next_record
 from controller.domain.policy import AutoScalePolicy, PolicyOverride, violations
 from controller.domain.segment import Segment, parse_segment_descriptor
 from controller.domain.situation import LiveReshape, Situation
-from controller.domain.split_points.base import HashLoad
-from controller.domain.split_points.midpoint import midpoint
-from controller.domain.split_points.weighted import weighted
+from tests.support.counters import rates_from_counters
 from tests.support.drawn import cases
 from tests.unit.domain.situations import NOW, SHARED, record, situations, topic
 
@@ -264,7 +263,6 @@ def test_ranges_are_divided_or_it_is_refused(number: int) -> None:
         lambda: FULL_RANGE.cut_many([1, number]),
         lambda: FULL_RANGE.divide(number if number < 2000 else LONG),
         lambda: FULL_RANGE.equal_cuts(number if number < 2000 else LONG),
-        lambda: midpoint(FULL_RANGE, number if number < 2000 else LONG),
     ):
         refused_or(InvalidRange, act)
 
@@ -341,35 +339,6 @@ def test_a_descriptor_of_an_impossible_id_is_refused_in_a_short_line(text: str) 
 
 def test_a_segment_of_an_impossible_id_can_be_named() -> None:
     assert "bits" in str(Segment(LONG, FULL_RANGE))
-
-
-# Split points.
-
-
-@given(st.lists(st.floats(0, allow_infinity=False), max_size=8), st.integers(2, 9))
-def test_weighted_cuts_are_cuts_whatever_the_loads(loads: list[float], parts: int) -> None:
-    seen = [HashLoad(HashRange(100 * i, 100 * i + 150), load) for i, load in enumerate(loads)]
-
-    cuts = weighted(FULL_RANGE, parts, seen)
-
-    assert len(FULL_RANGE.cut_many(cuts)) == parts
-
-
-@pytest.mark.parametrize("scale", [1e-320, 1e-300, 1.0, 1e300, 4e307])
-def test_the_unit_of_the_load_plays_no_part(scale: float) -> None:
-    shape = [3.0, 1.0, 1.0, 2.0]
-    seen = [HashLoad(HashRange(1000 * i, 1000 * i + 999), load * scale) for i, load in enumerate(shape)]
-    plain = [HashLoad(one.hash_range, load) for one, load in zip(seen, shape, strict=True)]
-
-    cuts, expected = weighted(FULL_RANGE, 3, seen), weighted(FULL_RANGE, 3, plain)
-
-    assert all(abs(one - other) <= 1 for one, other in zip(cuts, expected, strict=True))
-
-
-@pytest.mark.parametrize("load", [NAN, INF, -1.0, 10**400])
-def test_a_load_that_is_none_is_refused(load: float) -> None:
-    with pytest.raises(InvalidInput, match="drop the sample"):
-        HashLoad(FULL_RANGE, load)
 
 
 # Load.

@@ -8,20 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.domain.counter_rates import CounterSample, NoRate, WindowLoad, judge_counters
 from controller.domain.evaluator import decide
-from controller.domain.load import (
-    CounterSample,
-    LoadRecord,
-    LoadStats,
-    LoadUpdate,
-    NoRate,
-    WindowLoad,
-    is_material_change,
-    judge_counters,
-    next_record,
-    rates_from_counters,
-)
+from controller.domain.load import LoadRecord, LoadStats, LoadUpdate, is_material_change, next_record
 from controller.domain.policy import AutoScalePolicy
+from tests.support.counters import rates_from_counters
 from tests.unit.domain.situations import NOW, topic
 
 THRESHOLDS = AutoScalePolicy().thresholds
@@ -170,6 +161,12 @@ def test_from_nothing_any_rate_above_the_floor_is_news(rate: float, written: boo
     assert observe(0, rate)[-1].must_write is written
 
 
+def sides(stats: LoadStats) -> list[tuple[bool, bool]]:
+    """For each metric: whether the rate is above the split threshold, and whether it is below the merge threshold."""
+    limits = zip(stats.rates, THRESHOLDS.split.rates, THRESHOLDS.merge.rates, strict=True)
+    return [(rate > split_at, rate < merge_at) for rate, split_at, merge_at in limits]
+
+
 @given(st.lists(any_stats, min_size=1, max_size=12))
 def test_the_record_always_stands_where_the_last_observation_stands(series: list[LoadStats]) -> None:
     """On the same side of every threshold, cold exactly when it is, and never further off than the band."""
@@ -182,7 +179,7 @@ def test_the_record_always_stands_where_the_last_observation_stands(series: list
         cold_since = (instant if cold_since is None else cold_since) if cold else None
         assert record.cold_since == cold_since
         assert record.observed_at == instant
-        assert THRESHOLDS.sides(record.stats) == THRESHOLDS.sides(stats)
+        assert sides(record.stats) == sides(stats)
         for kept, rate, merge_at in zip(record.stats.rates, stats.rates, THRESHOLDS.merge.rates, strict=True):
             assert abs(kept - rate) <= max(0.25 * kept, 0.01 * merge_at)
         if not update.must_write:

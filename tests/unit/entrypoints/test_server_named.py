@@ -201,12 +201,12 @@ def test_an_operation_that_was_aborted_is_a_failure_with_where_it_says_why() -> 
         origin="manual",
         actor="ada",
         reason="more room",
+        last_error="its topic is being deleted",
         parameters={},
     )
 
     with pytest.raises(Terminal) as told:
         response.demand_done(60.0)
     assert str(told.value) == (
-        "operation 7 (split of topic://acme/shop/orders) was aborted; "
-        "`cleave operations --topic topic://acme/shop/orders` says why"
+        "operation 7 (split of topic://acme/shop/orders) was aborted: its topic is being deleted"
     )

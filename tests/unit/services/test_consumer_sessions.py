@@ -11,7 +11,7 @@ import pytest
 from controller.domain.assignment import SegmentBucket
 from controller.domain.bucket_ownership import BucketOwner
 from controller.domain.hash_range import HashRange
-from controller.services.consumer_sessions.presence import Presence
+from controller.services.consumer_sessions.connection_state import Presence
 from controller.services.consumer_sessions.requests import PushedAssignment
 from controller.services.consumer_sessions.sessions import SubscriptionSessions
 from controller.services.consumer_sessions.settlement import Settlement
@@ -63,8 +63,29 @@ def test_who_is_not_heard_is_disconnected_and_then_expires() -> None:
     known.hang_up_silent(now=5.1)
 
     assert stream.ended == ["silent"]
-    assert known.expired(now=15.0) == []
-    assert known.expired(now=15.2) == [("a", "1")]
+    assert known.expired(now=10.0) == []
+    assert known.expired(now=10.1) == [("a", "1")], "the grace period counts from when it was last heard"
+
+
+def test_whose_stream_ends_has_the_grace_period_to_come_back() -> None:
+    known, stream = SubscriptionSessions(ConsumerTiming(10.0)), Heard()
+    known.begin("a", "1", now=0.0)
+    known.attach("a", "1", stream, now=0.0)
+
+    known.detach("a", stream, now=4.0)
+
+    assert known.expired(now=13.9) == []
+    assert known.expired(now=14.0) == [("a", "1")]
+
+
+def test_a_leader_that_was_busy_for_long_leaves_who_was_silent_time_to_come_back() -> None:
+    known = SubscriptionSessions(ConsumerTiming(10.0))
+    known.begin("a", "1", now=0.0)
+    known.attach("a", "1", Heard(), now=0.0)
+
+    known.hang_up_silent(now=50.0)
+
+    assert known.expired(now=54.9) == []
 
 
 def test_a_goodbye_that_could_not_be_written_ends_the_session_all_the_same() -> None:
@@ -139,7 +160,7 @@ def test_who_hangs_is_away_since_it_was_last_heard() -> None:
     known.hang_up_silent(now=6.5)
 
     assert known.presence(6.5).away_seconds == {"a": 5.5}
-    assert known.expired(now=16.4) == []
+    assert known.expired(now=11.4) == []
 
 
 def test_rows_are_changed_only_where_they_say_something_else() -> None:

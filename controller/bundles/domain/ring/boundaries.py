@@ -13,8 +13,8 @@ from itertools import pairwise
 
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.hashes import FIRST_HASH, LAST_HASH, edge_text, topic_hash
-from controller.bundles.domain.ring.topic_name import checked_namespace, namespace_of
 from controller.domain.errors import BundleNotFound, InvalidInput, InvalidRange
+from controller.domain.pulsar_names import checked_namespace, namespace_of
 
 DEFAULT_BUNDLES = 4
 """`defaultNumberOfNamespaceBundles`."""

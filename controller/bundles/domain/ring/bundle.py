@@ -14,8 +14,8 @@ from functools import total_ordering
 from itertools import pairwise
 
 from controller.bundles.domain.ring.hashes import FIRST_HASH, LAST_HASH, edge_text
-from controller.bundles.domain.ring.topic_name import checked_namespace
 from controller.domain.errors import InvalidInput, InvalidRange
+from controller.domain.pulsar_names import checked_namespace
 
 _RANGE = re.compile(r"0[xX]([0-9a-fA-F]{1,8})_0[xX]([0-9a-fA-F]{1,8})")
 

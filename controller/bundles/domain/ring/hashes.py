@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 import zlib
 
-from controller.bundles.domain.ring.topic_name import canonical_topic_name
 from controller.domain.errors import InvalidRange
+from controller.domain.pulsar_names import canonical_topic_name
 
 FIRST_HASH = 0x00000000
 LAST_HASH = 0xFFFFFFFF

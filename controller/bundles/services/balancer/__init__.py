@@ -1,7 +1,6 @@
 """Bundle balancer: proposes splits and moves of bundles from stored load, applies what is approved, checks the result.
 
-`propose` decides a cycle and records it. `approve` is a person's answer to proposals. `apply` carries out what
-people or an automatic namespace approved. `verify` reads whether it holds. `replay` decides a stored cycle again
+`propose` decides a cycle and records it. `apply` carries out what people or an automatic namespace approved. `verify` reads whether it holds. `replay` decides a stored cycle again
 and compares the texts. `merges` shows which bundles could be merged, which Pulsar cannot do. Each is complete by
 itself and may be repeated. Reading brokers and aggregating their reports are services of their own, which run
 before.
@@ -14,7 +13,6 @@ from controller.bundles.services.balancer.apply import (
     require_cycle,
     waiting,
 )
-from controller.bundles.services.balancer.approve import approve
 from controller.bundles.services.balancer.merges import merges
 from controller.bundles.services.balancer.propose import ProposedCycle, propose
 from controller.bundles.services.balancer.replay import Replay, replay
@@ -26,7 +24,6 @@ __all__ = [
     "ProposedCycle",
     "Replay",
     "apply",
-    "approve",
     "merges",
     "propose",
     "replay",

@@ -7,7 +7,6 @@ const REFRESH_MILLISECONDS = 5000; // from one answer to the next question, so t
 const PATIENCE_MILLISECONDS = 30000;
 const [AXES, LABELS] = [["xaxis", "yaxis"], 8]; // of a figure, and of a hexadecimal axis
 const [FIRST_LOOK_MILLISECONDS, LATER_LOOKS_MILLISECONDS] = [1000, 30000]; // at a run that was asked for
-const WAITS_FOR_SOMEBODY = ["awaiting_input", "deferred"]; // in Airflow from 3.3 on, and before
 
 // Colours: Airflow's, if the page is in its frame; else what the system says.
 function outer() {
@@ -212,7 +211,6 @@ function filledIn(form, button) {
     else if (field.dataset.type === "integer") conf[field.name] = Number(field.value);
     else if (field.dataset.type === "words") conf[field.name] = field.value.split(/[\s,]+/).filter(Boolean);
     else if (field.dataset.type === "knobs") conf[field.name] = Object.fromEntries(field.value.split(/\s+/).filter(Boolean).map(knobOf));
-    else if (field.dataset.type === "integers") conf[field.name] = field.value.split(/[\s,]+/).map(Number);
     else conf[field.name] = field.value;
   }
   return conf;
@@ -253,9 +251,9 @@ async function run(form, conf) {
     for (const button of buttons) button.disabled = false;
   }
 }
-function intoAirflow(text, run, below = "") {
+function intoAirflow(text, run) {
   const link = document.createElement("a");
-  link.href = `${AIRFLOW}/dags/${run.dag_id}/runs/${encodeURIComponent(run.dag_run_id)}${below}`;
+  link.href = `${AIRFLOW}/dags/${run.dag_id}/runs/${encodeURIComponent(run.dag_run_id)}`;
   link.dataset.airflow = "";
   link.textContent = text;
   return link;
@@ -271,10 +269,8 @@ async function follow(place, run) {
     if (!told.isConnected) return; // something else was asked for here, or the row has another state
     const [state, tasks] = await Promise.all([read(path), read(`${path}/taskInstances`)]);
     if (!state || !tasks) { told.replaceChildren(": how it stands cannot be read here"); return; }
-    const waits = tasks.task_instances.find((one) => WAITS_FOR_SOMEBODY.includes(one.state));
     const failed = tasks.task_instances.find((one) => one.state === "failed");
-    if (waits) told.replaceChildren(": ", intoAirflow(`${waits.task_id} waits for an answer`, run, `/tasks/${waits.task_id}/required_actions`));
-    else if (state.state === "failed") {
+    if (state.state === "failed") {
       place.className = "bad";
       told.replaceChildren(`: failed. ${failed ? await lastError(path, failed) : ""}`);
     } else told.replaceChildren(`: ${state.state === "success" ? "done" : state.state}`);
@@ -308,10 +304,7 @@ document.addEventListener("submit", (event) => {
   if (!form.matches("form.act")) return;
   event.preventDefault();
   if (form.dataset.asks) return;
-  const { needs, without } = event.submitter?.dataset ?? {};
-  if (needs && !form.elements[needs].value.trim()) { say(form, "say why", "bad"); form.elements[needs].focus(); return; }
   const conf = filledIn(form, event.submitter);
-  delete conf[without];
   if (event.submitter?.value === "preview") preview(form, conf); else run(form, conf);
 });
 

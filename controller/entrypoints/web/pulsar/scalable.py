@@ -28,10 +28,12 @@ from controller.entrypoints.web.pulsar.documents import (
 )
 from controller.entrypoints.web.pulsar.switch import SWITCHED_ON
 from controller.entrypoints.web.refusals import REFUSALS
+from controller.questions.history import LIST_LOAD
+from controller.questions.question import read_answers
+from controller.questions.subscriptions import LIST_SUBSCRIPTIONS
 from controller.services import segment_admin, topic_admin, topic_adoption
 from controller.services.segment_admin import Planner
 from controller.services.watches.topic_feed import TopicFilter
-from controller.store.postgres import inspection
 from controller.store.topics import inspected, subscriptions, topics
 from controller.store.topics.published import published_segments
 from controller.store.topics.subscriptions import SubscriptionKind
@@ -48,13 +50,6 @@ router = APIRouter(
 )
 SegmentId = Annotated[int, Path(ge=0, lt=2**63, examples=[0])]
 NextSegmentId = Annotated[int, Path(ge=0, lt=2**63, examples=[1])]
-
-_LOADS = "SELECT * FROM inspect.load_now WHERE topic_id = :topic_id"
-_LOAD = "SELECT * FROM inspect.load_now WHERE topic_id = :topic_id AND segment_id = :segment_id"
-_SUBSCRIPTIONS = """
-    SELECT subscription, kind, consumers, consumer_names FROM inspect.subscriptions
-     WHERE topic_id = :topic_id AND state = 'live' ORDER BY subscription
-"""
 
 
 @router.get(_NAMESPACE, dependencies=[READ])
@@ -120,8 +115,8 @@ def delete_scalable_topic(
 
 def _demand_unused(acting: Acting, topic: str) -> None:
     with acting.app.store.transaction() as tx:
-        row = topics.find_topic(tx, topic)
-        used = [one for one in inspection.rows(tx, _SUBSCRIPTIONS, topic_id=row.topic_id) if one["consumers"]]
+        found = read_answers(tx, LIST_SUBSCRIPTIONS, live=True, **inspected.find_topic(tx, topic).key)
+    used = [one for one in found if one["consumers"]]
     if used:
         raise Conflict(
             f"{topic} has consumers, {used[0]['consumer_names'][0]} of {used[0]['subscription']} for one; stop them, or delete it "
@@ -135,14 +130,14 @@ def get_scalable_topic_stats(acting: AtDesk, topic: Topic) -> dict[str, Any]:
     each knob comes from.
     """
     with acting.app.store.transaction() as tx:
-        found = published_segments(tx, topic)
+        found, named = published_segments(tx, topic), inspected.find_topic(tx, topic)
         return documents.stats_of(
             topic,
             found.layout,
             found.backing_topics,
-            inspection.rows(tx, _LOADS, topic_id=found.topic_id),
-            inspection.rows(tx, _SUBSCRIPTIONS, topic_id=found.topic_id),
-            inspected.effective_policy(tx, inspected.find_topic(tx, topic)),
+            read_answers(tx, LIST_LOAD, **named.key),
+            read_answers(tx, LIST_SUBSCRIPTIONS, live=True, **named.key),
+            inspected.effective_policy(tx, named),
         )
 
 
@@ -153,7 +148,8 @@ def get_segment_stats(acting: AtDesk, topic: Topic, segment_id: SegmentId) -> di
     with app.store.transaction() as tx:
         found = published_segments(tx, topic)
         segment = found.layout.segment(segment_id)
-        loads = inspection.rows(tx, _LOAD, topic_id=found.topic_id, segment_id=segment_id)
+        named = inspected.find_topic(tx, topic)
+        loads = read_answers(tx, LIST_LOAD, segment_id=segment_id, **named.key)
         names = [one.name for one in subscriptions.list_subscriptions(tx, found.topic_id)]
     plane, log = configured(app.planes, found.data_plane, topic), found.backing_topics[segment_id]
     backlogs = {name: plane.backlog(log, name) for name in names}

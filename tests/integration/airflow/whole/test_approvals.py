@@ -14,9 +14,10 @@ from controller.devstack.airflow import AirflowStandalone
 from controller.domain.approvals import ApprovalState
 from controller.domain.policy import PolicyOverride
 from controller.services import approvals, segment_admin
-from controller.store.decisions.approvals import ApprovalRow
+from controller.store.approvals import ApprovalRow
 from controller.store.topics import policies
 from tests.support.airflow_home import ASKS_IN_THE_LIST, KEEPS_ITS_COOKIE
+from tests.support.approvals import pending
 from tests.support.bench import TOPIC, Bench
 from tests.support.browser import PAGES, pages_of
 from tests.support.passes import COLD, report, run
@@ -45,7 +46,7 @@ def waiting(airflow: AirflowStandalone, bench: Bench) -> ApprovalRow:
     both = {one.segment_id: COLD for one in bench.layout.active}
     report(bench, both, cold_for=timedelta(hours=1))
     run(bench)
-    [row] = approvals.list_approvals(bench.store, TOPIC, pending_only=True, limit=9)
+    [row] = pending(bench.store)
     return row
 
 
@@ -61,7 +62,7 @@ def passing(airflow: AirflowStandalone) -> Iterator[None]:
 
 def row_of(pages: FrameLocator, waiting: ApprovalRow) -> Locator:
     """The proposal on a page."""
-    return pages.locator("#approvals tr").filter(has_text=waiting.act)
+    return pages.locator("#approvals tr").filter(has_text=waiting.action)
 
 
 def stored(bench: Bench, waiting: ApprovalRow) -> tuple[Any, ...]:
@@ -83,7 +84,7 @@ def test_a_merge_is_asked_about_and_approved_under_required_actions_and_then_don
     expect(pages.locator("#topics")).to_contain_text("1 act(s) wait for somebody's approval")
     row_of(pages, waiting).get_by_role("link", name="asked in Airflow, too").click()
     expect(page).to_have_url(re.compile(rf"/dags/{ASKS}/runs/.*/required_actions\?map_index=0"))
-    question = page.get_by_text(f"{TOPIC}: {waiting.act}?")
+    question = page.get_by_text(f"{TOPIC}: {waiting.action}?")
     expect(question).to_be_visible()
     if not ASKS_IN_THE_LIST:
         question.click()

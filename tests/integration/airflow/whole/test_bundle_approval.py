@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(600)
 DAG = "bundle_approve"
 LEFT_BEHIND = """
     TRUNCATE cleave.broker_load, cleave.bundle_decision, cleave.bundle_load, cleave.bundle_load_run, cleave.bundle_proposal,
-             cleave.bundle_state, cleave.namespace_bundles CASCADE
+             cleave.bundle_state, cleave.namespace_bundles, cleave.approval CASCADE
 """
 """What a test leaves in the database that it shares, of brokers that are gone."""
 
@@ -55,15 +55,16 @@ def stored(desk: Desk, proposal: int) -> tuple[Any, ...]:
 
 
 @pytest.mark.chaos  # a quarter of a minute; the other way through the same buttons is made each time
-def test_a_proposal_is_refused_with_its_reason(airflow: AirflowStandalone, desk: Desk, page: Page) -> None:
+def test_a_proposal_is_rejected_with_its_reason(airflow: AirflowStandalone, desk: Desk, page: Page) -> None:
     desk.uneven()
+    desk.cleave.ok("bundles", "mode", NAMESPACE, "approval")
     first = proposed(desk)
     airflow.api.wait_dag(DAG)
     page.goto(f"{airflow.url}{PAGES}bundles")
     pages = pages_of(page)
     expect(row(pages, first)).to_contain_text(NAMESPACE)
-    row(pages, first).get_by_label("refuse, because").fill("not before the sale is over")
-    row(pages, first).get_by_role("button", name="Refuse").click()
+    row(pages, first).get_by_label("reason").fill("not before the sale is over")
+    row(pages, first).get_by_role("button", name="Reject").click()
     expect(row(pages, first)).to_have_count(0)
     assert stored(desk, first) == ("refused", "Anonymous", "not before the sale is over")
 

@@ -20,22 +20,21 @@ from airflow.api_fastapi.app import create_auth_manager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 manager = create_auth_manager()
 manager.init()
-print("TOKEN", manager.generate_jwt(SimpleAuthManagerUser(username=sys.argv[1], role=sys.argv[2])))
+for role in sys.argv[1:]:
+    print("TOKEN", role, manager.generate_jwt(SimpleAuthManagerUser(username=f"ann-{role}", role=role)))
 """
 
 
 @pytest.fixture(scope="module")
 def tokens(airflow: AirflowStandalone, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """As Airflow itself signs them, for a user of each of its simple roles."""
-    found = {}
-    for role in ("viewer", "op", "admin"):
-        said = run_checked(
-            [sys.executable, "-c", _SIGN, f"ann-{role}", role],
-            env=airflow.environment(),
-            cwd=tmp_path_factory.mktemp("signing"),
-        )
-        [found[role]] = [line.split()[1] for line in said.splitlines() if line.startswith("TOKEN ")]
-    return found
+    said = run_checked(
+        [sys.executable, "-c", _SIGN, "viewer", "op", "admin"],
+        env=airflow.environment(),
+        cwd=tmp_path_factory.mktemp("signing"),
+    )
+    signed = (line.split() for line in said.splitlines() if line.startswith("TOKEN "))
+    return {role: token for _, role, token in signed}
 
 
 def ask(

@@ -24,8 +24,10 @@ from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import ProposalState
 from controller.clock import SystemClock
+from controller.domain.approvals import Subject
 from controller.domain.errors import Conflict, InvalidPolicy
 from tests.support import bundle_reports as rows
+from tests.support.approvals import answer_subject
 from tests.support.bundle_brokers import Bench, Trouble, staged_bench
 from tests.support.bundle_reports import HALF, LAST, NOW_MS
 from tests.support.store_driver import StoreDriver
@@ -341,9 +343,7 @@ def test_what_waits_for_a_person_stands_and_is_done_once_approved(balancer: Bala
     assert (first.splits, second.splits) == (1, 0)
     assert balancer.apply(second) == []
     [row] = balancer.driver.do(bundle_proposals.list_proposals, CLUSTER)
-    balancer.driver.do(
-        bundle_proposals.approve, row.proposal_id, actor="ann", seen_row_version=row.row_version
-    )
+    answer_subject(balancer.driver.store, Subject.BUNDLE_PROPOSAL, row.proposal_id)
     [act] = balancer.apply(None)
 
     assert act.state is ProposalState.APPLIED
@@ -384,7 +384,7 @@ def test_a_proposal_nobody_answered_for_an_hour_is_no_more(balancer: Balancer) -
     balancer.driver.sql("UPDATE cleave.bundle_proposal SET proposed_at = proposed_at - interval '61 minutes'")
 
     with pytest.raises(Conflict, match="waited longer than 60 minutes"):
-        bundle_balancer.approve(balancer.driver.store, [old[0].proposal_id], refuse=None, actor="ann")
+        answer_subject(balancer.driver.store, Subject.BUNDLE_PROPOSAL, old[0].proposal_id)
     assert balancer.propose("run-1", EVEN).moves == needed
     assert sorted(balancer.states()) == ["proposed"] * needed + ["refused"] * needed
 
@@ -395,7 +395,7 @@ def test_what_was_approved_and_not_begun_for_an_hour_is_not_done(balancer: Balan
     balancer.mode(BalancingMode.APPROVAL)
     balancer.propose()
     [row] = balancer.driver.do(bundle_proposals.list_proposals, CLUSTER)
-    bundle_balancer.approve(balancer.driver.store, [row.proposal_id], refuse=None, actor="ann")
+    answer_subject(balancer.driver.store, Subject.BUNDLE_PROPOSAL, row.proposal_id)
     balancer.driver.sql("UPDATE cleave.bundle_proposal SET approved_at = approved_at - interval '61 minutes'")
 
     assert bundle_balancer.waiting(balancer.driver.store, cluster=CLUSTER, cycle_id=None) == []

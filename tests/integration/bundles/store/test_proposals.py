@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
 import pytest
 
 from controller.bundles.domain.ring.bundle import NamespaceBundle
@@ -12,7 +15,10 @@ from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.cycles import NewCycle
 from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import NewProposal, ProposalKind, ProposalRow, ProposalState
+from controller.domain.approvals import ApprovalState, Subject
 from controller.domain.errors import Conflict, InvalidInput, InvariantViolated, LostRace, NotFound, Terminal
+from controller.services import approvals
+from tests.support.approvals import answer_subject, pending
 from tests.support.bundle_reports import CLUSTER, HALF, LAST, NAMESPACE, NOW
 from tests.support.store_driver import StoreDriver
 
@@ -145,10 +151,9 @@ def test_a_proposal_goes_forward_only(cycles: Cycles, start: ProposalState) -> N
 def test_in_dry_run_nothing_is_approved(cycles: Cycles) -> None:
     [row] = cycles.propose(UNLOAD)
 
+    assert pending(cycles.driver.store) == []
     with pytest.raises(InvalidInput, match="is in dry run: enable it"):
-        cycles.driver.do(
-            bundle_proposals.approve, row.proposal_id, actor="ann", seen_row_version=row.row_version
-        )
+        cycles.move(row, ProposalState.APPROVED)
     assert (
         cycles.driver.do(
             bundle_proposals.approve_automatic, row.cycle_id, ProposalKind.UNLOAD, limit=9, actor="b"
@@ -243,7 +248,7 @@ def test_what_is_stale_is_neither_claimed_nor_under_way(cycles: Cycles) -> None:
 def test_what_is_being_carried_out_does_not_expire(cycles: Cycles) -> None:
     cycles.mode(BalancingMode.APPROVAL)
     [row] = cycles.propose(UNLOAD)
-    cycles.driver.do(bundle_proposals.approve, row.proposal_id, actor="ann", seen_row_version=row.row_version)
+    answer_subject(cycles.driver.store, Subject.BUNDLE_PROPOSAL, row.proposal_id)
     assert cycles.claim() == [row.proposal_id]
     cycles.age("approved_at", row)
 
@@ -325,7 +330,7 @@ def test_cut_points_lie_strictly_inside(cycles: Cycles, bad: NewProposal) -> Non
 
 def test_one_that_is_unknown_is_not_found(cycles: Cycles) -> None:
     with pytest.raises(NotFound, match="no proposal 404"):
-        cycles.driver.do(bundle_proposals.approve, 404, actor="ann", seen_row_version=1)
+        cycles.driver.do(bundle_proposals.get_proposal, 404, lock=True)
 
 
 @pytest.mark.parametrize(
@@ -346,3 +351,126 @@ def test_the_controller_rewrites_neither_history_nor_load(cycles: Cycles, statem
 
     with pytest.raises(Terminal, match="may not do this"):
         as_controller()
+
+
+def test_a_proposal_waits_for_an_answer_where_its_namespace_needs_one(cycles: Cycles) -> None:
+    """Also a proposal that was made before the mode was set, and none once the mode is another."""
+    rows = cycles.propose(UNLOAD, SPLIT)
+    assert pending(cycles.driver.store) == []
+
+    cycles.mode(BalancingMode.APPROVAL)
+    second, first = pending(cycles.driver.store)
+
+    assert (first.subject, first.subject_id, first.level) == (
+        Subject.BUNDLE_PROPOSAL,
+        rows[0].proposal_id,
+        "cluster",
+    )
+    assert (first.action, second.action) == (
+        f"unload {LOWER} from b",
+        f"split {UPPER} at {HALF + 5:#010x}",
+    )
+    assert (first.reason, first.proposed_by, first.default_answer) == ("overloaded", "balancer", "reject")
+    assert (first.expires_at - rows[0].proposed_at).total_seconds() == pytest.approx(3600, abs=10)
+    cycles.mode(BalancingMode.AUTOMATIC)
+    assert pending(cycles.driver.store) == []
+    ended = approvals.find(cycles.driver.store, first.approval_id)
+    assert (ended.state, ended.outcome) == (
+        ApprovalState.EXPIRED,
+        f"the mode of namespace {NAMESPACE} is automatic",
+    )
+    cycles.mode(BalancingMode.APPROVAL)
+    assert len(pending(cycles.driver.store)) == 2
+
+
+@pytest.mark.parametrize(
+    ("end", "state"),
+    [
+        (ProposalState.APPLIED, ApprovalState.DONE),
+        (ProposalState.FAILED, ApprovalState.EXPIRED),
+        (ProposalState.REFUSED, ApprovalState.EXPIRED),
+    ],
+)
+def test_an_approval_ends_with_its_proposal(cycles: Cycles, end: ProposalState, state: ApprovalState) -> None:
+    cycles.mode(BalancingMode.APPROVAL)
+    [row] = cycles.propose(UNLOAD)
+    approved = answer_subject(cycles.driver.store, Subject.BUNDLE_PROPOSAL, row.proposal_id, actor="bob")
+    assert (cycles.read(row).state, cycles.read(row).actor) == (ProposalState.APPROVED, "bob")
+
+    cycles.move(cycles.read(row), end)
+
+    ended = approvals.find(cycles.driver.store, approved.approval_id)
+    assert (ended.state, ended.answered_by, ended.outcome) == (state, "bob", "seen; said")
+
+
+def test_a_rejected_proposal_is_refused_with_the_reason(cycles: Cycles) -> None:
+    cycles.mode(BalancingMode.APPROVAL)
+    [row] = cycles.propose(UNLOAD)
+
+    rejected = answer_subject(
+        cycles.driver.store, Subject.BUNDLE_PROPOSAL, row.proposal_id, approve=False, reason="not today"
+    )
+
+    assert rejected.state is ApprovalState.REJECTED
+    assert (cycles.read(row).state, cycles.read(row).outcome) == (ProposalState.REFUSED, "not today")
+
+
+def test_a_proposal_that_nobody_answered_in_time_is_refused(cycles: Cycles) -> None:
+    cycles.mode(BalancingMode.APPROVAL)
+    [row] = cycles.propose(UNLOAD)
+    [waiting] = pending(cycles.driver.store)
+    cycles.driver.sql("ALTER TABLE cleave.approval DISABLE TRIGGER USER")
+    cycles.driver.sql("UPDATE cleave.approval SET expires_at = now() - interval '1 second'")
+    cycles.driver.sql("ALTER TABLE cleave.approval ENABLE TRIGGER USER")
+
+    assert approvals.settle(cycles.driver.store) == {waiting.approval_id: ApprovalState.REJECTED}
+
+    assert (cycles.read(row).state, cycles.read(row).outcome) == (
+        ProposalState.REFUSED,
+        "nobody answered in time",
+    )
+
+
+def test_a_proposal_of_another_cycle_takes_the_approval_along(cycles: Cycles) -> None:
+    cycles.mode(BalancingMode.APPROVAL)
+    cycles.propose(UNLOAD)
+    [old] = pending(cycles.driver.store)
+
+    [new] = cycles.propose(UNLOAD)
+
+    assert [row.subject_id for row in pending(cycles.driver.store)] == [new.proposal_id]
+    ended = approvals.find(cycles.driver.store, old.approval_id)
+    assert (ended.state, ended.outcome) == (
+        ApprovalState.EXPIRED,
+        f"cycle {new.cycle_id} decided anew",
+    )
+
+
+def test_two_answers_at_once_are_one_answer_and_a_conflict(cycles: Cycles) -> None:
+    """Each locks the proposal first, so the second finds the approval answered."""
+    cycles.mode(BalancingMode.APPROVAL)
+    [row] = cycles.propose(UNLOAD)
+    [waiting] = pending(cycles.driver.store)
+    together = Barrier(2)
+
+    def answer(approve: bool) -> str:
+        together.wait(10)
+        try:
+            [answered] = approvals.answer(
+                cycles.driver.store,
+                [waiting.approval_id],
+                approve=approve,
+                actor="ada" if approve else "eve",
+                reason="seen",
+            )
+        except Conflict as error:
+            return error.message
+        return answered.state.value
+
+    with ThreadPoolExecutor(2) as both:
+        said = sorted(both.map(answer, (True, False)), key=len)
+
+    final = approvals.find(cycles.driver.store, waiting.approval_id)
+    assert said[0] == final.state.value
+    assert f"was {final.state} by {final.answered_by} at " in said[1]
+    assert cycles.read(row).state.value == {"approved": "approved", "rejected": "refused"}[final.state]

@@ -13,7 +13,9 @@ from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.cycles import NewCycle
 from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import NewProposal, ProposalKind
+from controller.domain.approvals import Subject
 from tests.support import bundle_reports as rows
+from tests.support.approvals import answer_subject
 from tests.support.bundle_reports import CLUSTER, HALF, LAST, NAMESPACE, NOW
 from tests.support.store_driver import StoreDriver
 
@@ -104,12 +106,8 @@ def test_why_not_names_the_rule_that_refused_and_the_switch_that_is_off(seen: St
     assert seen.sql(WHY)[1][1] == "waits for approval"
 
     [proposal] = seen.do(bundle_proposals.list_proposals, CLUSTER)
-    seen.do(
-        bundle_proposals.refuse,
-        proposal.proposal_id,
-        "not today",
-        actor="ann",
-        seen_row_version=proposal.row_version,
+    answer_subject(
+        seen.store, Subject.BUNDLE_PROPOSAL, proposal.proposal_id, approve=False, reason="not today"
     )
     assert row.mode is BalancingMode.APPROVAL
     assert seen.sql(WHY)[1][1] == "not today"

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import requests
 
-from controller.dataplane.pulsar_load import AuthorizedSession, PulsarLoad
+from controller.dataplane.pulsar_load.http import AuthorizedSession
+from controller.dataplane.pulsar_load.load import PulsarLoad
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
 from controller.domain.observed_consumers import ObservedConsumer
 from tests.support import staged_brokers

@@ -10,8 +10,9 @@ import pytest
 import requests
 
 from controller.dataplane.base import Counters
-from controller.dataplane.pulsar_load import LoadSettings, PulsarLoad
-from controller.domain.load import CounterSample, NoRate, judge_counters
+from controller.dataplane.load_settings import LoadSettings
+from controller.dataplane.pulsar_load.load import PulsarLoad
+from controller.domain.counter_rates import CounterSample, NoRate, judge_counters
 from controller.domain.observed_consumers import subscription_uses
 from tests.support.brokers import SharedBroker
 from tests.support.waiting import wait_until

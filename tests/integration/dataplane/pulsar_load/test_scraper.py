@@ -10,7 +10,8 @@ import pytest
 import requests
 
 from controller.dataplane.base import Counters
-from controller.dataplane.pulsar_load import LoadSettings, PulsarLoad
+from controller.dataplane.load_settings import LoadSettings
+from controller.dataplane.pulsar_load.load import PulsarLoad
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
 from tests.support import staged_brokers
 from tests.support.staged_brokers import Manner, StagedBroker, Topic

@@ -37,7 +37,7 @@ def test_what_waits_is_listed_and_goes_once_it_is_approved(
     assert "would be approved" in cleave.ok("approvals", "approve", str(waiting), "--dry-run")
     assert cleave.rows() == before
 
-    answered = cleave.json("approvals", "approve", str(waiting), "--reason", "quiet week")
+    [answered] = cleave.json("approvals", "approve", str(waiting), "--reason", "quiet week")["approvals"]
     assert (answered["state"], answered["answered_by"], answered["outcome"]) == (
         "approved",
         "ada",

@@ -119,12 +119,15 @@ def test_a_cycle_is_proposed_approved_applied_and_replayed(desk: Desk) -> None:
         proposal["reason"],
     )
     number = str(proposal["proposal_id"])
-    assert "dry run" in desk.cleave.refused("bundles", "approve", number)
+    assert desk.cleave.json("approvals", "list") == []
     assert desk.cleave.json("bundles", "replay", str(cycle["cycle_id"]))["is_same"]
 
     desk.cleave.ok("bundles", "mode", NAMESPACE, "approval")
-    [row] = desk.cleave.json("bundles", "approve", number)["proposals"]
-    assert row["state"] == "approved"
+    [waiting] = desk.cleave.json("approvals", "list", "--subject", "bundle-proposal")
+    answer = ("approvals", "approve", str(waiting["approval_id"]))
+    assert "is of cluster, not of a topic" in desk.cleave.refused(*answer)
+    [row] = desk.cleave.json(*answer, "--level", "cluster")["approvals"]
+    assert (row["state"], row["subject_id"]) == ("approved", proposal["proposal_id"])
     assert number in desk.cleave.rehearsed("bundles", "apply")
     applied = desk.cleave.json("bundles", "apply")
     assert [one["state"] for one in applied][:1] == ["applied"]

@@ -31,7 +31,7 @@ LOOKS = (
 )
 CHANGES = (
     f"bundles mode {NAMESPACE} approval",
-    "bundles approve {proposal}",
+    "approvals approve {approval} --level cluster",
     f"bundles set-policy {NAMESPACE} max_topics=500",
     f"bundles set-policy {NAMESPACE} max_topics=null cooldown_seconds=60",
     f"bundles set-policy {NAMESPACE} max_topics=400 --replace",
@@ -51,12 +51,12 @@ REFUSED = (
     "bundles set-policy nonsense",
     "bundles mode nonsense approval",
     f"bundles mode {NAMESPACE} sometimes",
-    "bundles approve first",
+    "approvals approve first",
     f"bundles set-policy {NAMESPACE} max_topics=-1",
     f"bundles set-policy {NAMESPACE} colour=red",
     "bundles mode acme/none approval",
-    "bundles approve 99",
-    "bundles approve 1",
+    "approvals approve 99 --level cluster",
+    "approvals reject 1 --level acme/shop",
     "bundles replay 99",
     f"bundles unload {LOW} --destination nobody:1",
     "bundles unload nonsense",
@@ -112,21 +112,21 @@ def test_each_act_is_rehearsed_alike_and_done(both: tuple[Desk, OverHttp], over_
     desk, http = both
     way = http if over_http else desk.cleave
     named = {
-        "proposal": desk.cleave.json("bundles", "proposals")[0]["proposal_id"],
         "broker": desk.bench.cluster.brokers[1],
     }
     done = []
     for line in CHANGES:
-        asked = line.format(**named).split()
+        waiting = desk.cleave.json("approvals", "list")
+        asked = line.format(**named, approval=waiting[0]["approval_id"] if waiting else "").split()
         before, acts = http.rows(), list(desk.bench.cluster.acts)
         for form in ((), ("--json",)):
             rehearsed = (*asked, "--dry-run", *form)
-            assert http.ok(*rehearsed) == desk.cleave.ok(*rehearsed), line
+            assert _ageless(http.ok(*rehearsed)) == _ageless(desk.cleave.ok(*rehearsed)), line
         assert (http.rows(), desk.bench.cluster.acts) == (before, acts), line
         done.append(way.json(*asked))
 
     mode, answers, *policies, unloaded, first, second = done
-    [answer] = answers["proposals"]
+    [answer] = answers["approvals"]
     assert (mode["mode"], answer["state"]) == ("approval", "approved")
     assert [one["overrides"] for one in policies] == [
         {"max_topics": 500},
@@ -140,23 +140,19 @@ def test_each_act_is_rehearsed_alike_and_done(both: tuple[Desk, OverHttp], over_
     assert actors == ["ada"]
 
 
-def test_proposals_are_refused_for_a_reason_all_or_none(both: tuple[Desk, OverHttp]) -> None:
-    desk, http = both
-    proposals = [str(row["proposal_id"]) for row in desk.cleave.json("bundles", "proposals")]
-    said = http.refused("bundles", "approve", *proposals, "99", "--refuse", "not now")
-    assert "no proposal 99" in said
-
-    answers = http.json("bundles", "approve", *proposals, "--refuse", "not now")
-
-    assert {one["state"] for one in answers["proposals"]} == {"refused"}
-    assert {row["outcome"] for row in desk.cleave.json("bundles", "proposals")} == {"not now"}
-
-
-def test_an_empty_reason_refuses_nothing_and_approves_nothing(both: tuple[Desk, OverHttp]) -> None:
+def test_proposals_are_rejected_for_a_reason_all_or_none(both: tuple[Desk, OverHttp]) -> None:
     desk, http = both
     desk.cleave.ok("bundles", "mode", NAMESPACE, "approval")
+    ids = [str(row["approval_id"]) for row in desk.cleave.json("bundles", "proposals")]
+    assert "approval 99 does not exist" in http.refused("approvals", "reject", *ids, "99")
+
+    answers = http.json("approvals", "reject", *ids, "--reason", "not now")
+
+    assert {one["state"] for one in answers["approvals"]} == {"rejected"}
+    rows = desk.cleave.json("bundles", "proposals")
+    assert {(row["state"], row["outcome"]) for row in rows} == {("refused", "not now")}
     for way in (http, desk.cleave):
-        assert "refuse=" in way.refused("bundles", "approve", "1", "--refuse", "")
+        assert "reason=" in way.refused("approvals", "approve", *ids, "--level", "cluster", "--reason", "")
 
 
 def test_a_cycle_is_decided_again_by_the_rules_of_the_command(both: tuple[Desk, OverHttp]) -> None:
@@ -173,4 +169,4 @@ def test_a_cycle_is_decided_again_by_the_rules_of_the_command(both: tuple[Desk, 
 
 
 def _ageless(text: str) -> str:
-    return re.sub(r"\d+ (s|min) ago *|\"(age|silent)_seconds\": [\d.]+", "", text)
+    return re.sub(r"\d+ (s|min) ago *|\"(age|silent)_seconds\": [\d.]+|\"answered_at\": \"[^\"]+\"", "", text)

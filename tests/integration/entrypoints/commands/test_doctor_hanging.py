@@ -115,7 +115,9 @@ def test_a_connection_that_was_made_before_the_freeze_hangs_no_longer(
     cleave: CommandLine, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A statement hangs as a lock would, which no connection attempt sees."""
-    monkeypatch.setattr("controller.entrypoints.commands.doctor._GAPS", "SELECT pg_sleep(:most + 600)")
+    monkeypatch.setattr(
+        "controller.entrypoints.commands.doctor._GAPS", "(SELECT pg_sleep(600) AS slept, 1e9 AS gap_seconds)"
+    )
     monkeypatch.setenv("CLEAVE_AIRFLOW_URL", silent)
     began = time.monotonic()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sqlalchemy import text
 
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.dataplane.registry import PlaneSettings, build_log_client
 from controller.domain.key_hash import key_hash
+from controller.postgres_source import PostgresSource
 from tests.support.command_line import CommandLine
 
 _NEWEST = text("""

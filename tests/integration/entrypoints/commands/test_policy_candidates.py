@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -86,6 +88,88 @@ def test_a_worse_candidate_is_refused_and_the_policy_stays(cleave: CommandLine, 
     [row] = cleave.json("policy", "candidates")
     assert row["state"] == "refused"
     assert row["regret"] > row["live_regret"] > 1
+
+
+def waiting(cleave: CommandLine, topic: str) -> dict[str, Any]:
+    """The approval of a better candidate of the topic, which the command has asked for."""
+    cleave.ok("policy", "propose", topic, *BETTER[1:], "--reason", "fewer idle segments")
+    assert "would be in shadow, and waits for an approval" in cleave.rehearsed(
+        "policy", "promote", topic, "--ask"
+    )
+    assert "is in shadow, and waits for an approval: regret" in cleave.ok("policy", "promote", topic, "--ask")
+    [row] = cleave.json("approvals", "list", "--subject", "promotion")
+    return dict(row)
+
+
+def test_a_promotion_waits_for_an_approval_and_is_carried_out_by_it(
+    cleave: CommandLine, recorded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = override(cleave, recorded)
+    row = waiting(cleave, recorded)
+    [candidate] = cleave.json("policy", "candidates")
+    assert (row["level"], row["subject_id"], row["default_answer"]) == (
+        f"topic://{recorded}",
+        candidate["candidate_id"],
+        "reject",
+    )
+    assert row["action"] == f"promote candidate {candidate['candidate_id']} ({candidate['knobs']})"
+    assert re.match(r"regret .* against .*; ada proposed it: fewer idle segments$", row["reason"])
+    assert (candidate["approval_id"], candidate["state"]) == (row["approval_id"], "shadow")
+    assert override(cleave, recorded) == before
+
+    monkeypatch.setenv("USER", "bob")
+    [answered] = cleave.json("approvals", "approve", str(row["approval_id"]))["approvals"]
+
+    assert (answered["state"], answered["answered_by"]) == ("done", "bob")
+    [candidate] = cleave.json("policy", "candidates")
+    assert (candidate["state"], candidate["ended_by"]) == ("promoted", "bob")
+    assert override(cleave, recorded) == {**before, **candidate["override"]}
+
+
+def test_a_rejected_promotion_leaves_the_candidate_in_shadow(cleave: CommandLine, recorded: str) -> None:
+    before = override(cleave, recorded)
+    row = waiting(cleave, recorded)
+
+    assert "is rejected" in cleave.ok("approvals", "reject", str(row["approval_id"]))
+
+    assert cleave.json("policy", "candidates")[0]["state"] == "shadow"
+    assert override(cleave, recorded) == before
+    cleave.ok("policy", "promote", recorded, "--ask")
+    assert len(cleave.json("approvals", "list")) == 1, "it may be asked for again"
+
+
+@pytest.mark.parametrize(
+    ("act", "outcome"),
+    [
+        (("policy", "withdraw"), "candidate {} was withdrawn"),
+        (("policy", "promote"), "candidate {} was promoted"),
+        (("policy", "promote", "--ask", "--days", "5"), "candidate {} was weighed again, in backtest"),
+    ],
+)
+def test_an_approval_ends_with_its_candidate_and_with_its_evidence(
+    cleave: CommandLine, recorded: str, act: tuple[str, ...], outcome: str
+) -> None:
+    row = waiting(cleave, recorded)
+
+    cleave.ok(*act[:2], recorded, *act[2:])
+
+    ended = cleave.json("approvals", "show", str(row["approval_id"]))
+    assert ended["state"] == "expired"
+    assert ended["outcome"].startswith(outcome.format(row["subject_id"]))
+    assert "has expired" in cleave.refused("approvals", "approve", str(row["approval_id"]))
+
+
+def test_a_policy_that_was_changed_while_the_promotion_waits_stays(
+    cleave: CommandLine, recorded: str
+) -> None:
+    row = waiting(cleave, recorded)
+    cleave.ok("policy", "set", f"topic://{recorded}", "max_segments=9")
+    before = cleave.rows()
+
+    answer = cleave("approvals", "approve", str(row["approval_id"]))
+
+    assert (answer.code, "was changed since" in answer.err) != (0, False)
+    assert cleave.rows() == before
 
 
 def test_the_same_policy_is_no_better(cleave: CommandLine, recorded: str) -> None:

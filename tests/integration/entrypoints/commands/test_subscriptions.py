@@ -70,3 +70,36 @@ def test_how_a_subscription_is_shared_out_is_set_and_shown(cleave: CommandLine, 
     assert (row["parents_block"], row["drain_consumers"]) == (False, 4)
     assert "nothing to set" in cleave.refused("subscriptions", "set", orders, "billing")
     assert "nothing" in cleave.refused("subscriptions", "set", orders, "nothing", "--parents-block")
+
+
+def test_why_refuses_what_no_leader_hands_out_and_a_name_that_is_not_there(
+    cleave: CommandLine, orders: str
+) -> None:
+    cleave.ok("subscriptions", "create", orders, "jobs", "--kind", "queue")
+    cleave.ok("subscriptions", "create", orders, "kept", "--kind", "checkpoint")
+    cleave.ok("segments", "split", orders, "0")
+
+    def said(name: str) -> str:
+        return cleave.refused("consumers", "why", orders, "--subscription", name)
+
+    assert f"topic topic://{orders} has no subscription nosuch" in said("nosuch")
+    assert "subscription jobs is a queue: " in said("jobs")
+    assert "`QueueConsumer.why` of a consumer says" in said("jobs")
+    assert "subscription kept keeps messages for consumers that keep their own place" in said("kept")
+    assert cleave.json("consumers", "why", orders) == []
+    for act in (["consumers", "lag", orders, "nosuch"], ["consumers", "register", orders, "nosuch", "c1"]):
+        assert f"topic topic://{orders} has no subscription nosuch" in cleave.refused(*act)
+
+
+def test_a_checkpoint_group_with_a_member_has_buckets(cleave: CommandLine, orders: str) -> None:
+    cleave.ok("subscriptions", "create", orders, "kept", "--kind", "checkpoint")
+    cleave.execute(
+        """
+        INSERT INTO cleave.consumer (topic_id, subscription, name, incarnation)
+        SELECT topic_id, 'kept', 'a', gen_random_uuid()::text FROM cleave.topic
+        """
+    )
+
+    assert {row["reason"] for row in cleave.json("consumers", "why", orders, "--subscription", "kept")} == {
+        "not handed out yet"
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from datetime import timedelta
@@ -14,6 +15,7 @@ from sqlalchemy import text
 
 from controller.domain.decision import Lane
 from controller.domain.policy import PolicyOverride
+from controller.entrypoints.pages import journal
 from controller.entrypoints.pages.app import pages_app
 from controller.entrypoints.pages.desk import Desk
 from controller.services import autoscaler, policy_admin, policy_candidates, segment_admin, topic_admin
@@ -193,7 +195,9 @@ def test_a_segment_knows_where_it_came_from_and_who_made_it(bench: Bench, pages:
     assert intent.operation.actor in child
 
 
-def test_decisions_and_operations_are_listed_filtered_and_paged(bench: Bench, pages: AppClient) -> None:
+def test_decisions_and_operations_are_listed_filtered_and_paged(
+    bench: Bench, pages: AppClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.create(1)
     set_policy(bench, split_msg_rate_in=10.0, merge_msg_rate_in=1.0)
     report(bench, {0: 100.0})
@@ -204,9 +208,14 @@ def test_decisions_and_operations_are_listed_filtered_and_paged(bench: Bench, pa
     live = pages.get("/operations", params={"state": "live", "find": TOPIC}).text
     done = pages.get("/operations", params={"state": "done"}).text
     assert ("intended" in re.sub("<option.*?</option>", "", live), "create" in done) == (True, True)
+    monkeypatch.setattr(journal, "MOST_ROWS", 1)
     [(newest,)] = bench.rows("SELECT max(operation_id) FROM cleave.operation")
-    older = pages.get("/operations", params={"before": newest}).text
-    assert f'operation_id={newest}"' not in older
+    first = pages.get("/operations", params={"find": TOPIC}).text
+    [link] = re.findall(r'href="(\?[^"]*)">older operations', first)
+    older = pages.get(f"/operations{html.unescape(link)}").text
+    assert [f'operation_id={newest}"' in page for page in (first, older)] == [True, False]
+    assert "older operations" not in older
+    assert pages.get("/operations", params={"page": "x"}).status_code == 400
 
 
 def test_an_operation_that_a_dag_asked_for_leads_to_its_run(bench: Bench, pages: AppClient) -> None:
@@ -268,7 +277,7 @@ def test_without_a_broker_the_bundles_page_says_what_is_missing(pages: AppClient
         (f"/topic?name={NAME}&hours=0", 400, "hours"),
         (f"/segment?name={NAME}&segment_id=99", 404, "no segment 99"),
         (f"/segment?name={NAME}&segment_id=-1", 400, "segment_id"),
-        ("/operation?operation_id=9999", 404, "no operation 9999"),
+        ("/operation?operation_id=9999", 404, "operation 9999 is not in the journal"),
         ("/operation?operation_id=99999999999999999999", 400, "operation_id"),
         ("/backtest?run_id=9999", 404, "no backtest 9999"),
         ("/static/app.py", 404, "app.py"),

@@ -9,13 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from controller.client.http_source import HttpSource
-from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.devstack.serving import client_of, serving_leader
 from controller.domain.errors import AccessForbidden, InvalidInput
 from controller.domain.key_counts import PRODUCER_MESSAGES
 from controller.domain.key_hash import key_bytes, key_hash
+from controller.postgres_source import PostgresSource
 from controller.services import key_count_landing
 from tests.support.bench import TOPIC, Bench
 from tests.support.waiting import wait_until

@@ -177,8 +177,13 @@ RIGHTS: dict[tuple[str, str], Right] = {
             "policy",
         )
     },
-    ("POST", f"{CLIENTS}/approvals/{{approval_id}}/approve"): Right.OPERATE,
-    ("POST", f"{CLIENTS}/approvals/{{approval_id}}/reject"): Right.OPERATE,
+    **{
+        ("POST", f"/api/v1/approvals/{level}/{answer}"): Right.ADMINISTER
+        if level == "cluster"
+        else Right.OPERATE
+        for level in ("cluster", "namespaces/{tenant}/{namespace}", "topics/{tenant}/{namespace}/{topic}")
+        for answer in ("approve", "reject")
+    },
     ("POST", f"{CLIENTS}/decide"): Right.READ,
     ("POST", f"{CLIENTS}/situations"): Right.READ,
     **{("POST", f"{CLIENTS}/{act}"): Right.OPERATE for act in ("split", "merge", "rebucket", "recut")},
@@ -217,7 +222,6 @@ RIGHTS: dict[tuple[str, str], Right] = {
     **{
         ("POST", path): Right.ADMINISTER
         for path in (
-            "/api/v1/bundles/proposals/answer",
             f"{BUNDLES}/policy",
             f"{BUNDLES}/mode",
             f"{BUNDLES}/{{bundle}}/split",

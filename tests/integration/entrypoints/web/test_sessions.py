@@ -12,7 +12,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from controller import telemetry
+from controller import metrics
 from controller.client.servers import Servers
 from controller.client.session import OwnedBucket, Session
 from controller.devstack.serving import SECRET, ServingWorker, client_of, serving_worker
@@ -520,13 +520,13 @@ def test_a_sealed_segment_is_drained_by_several_and_read_by_one_when_it_is_clear
 def test_who_does_not_let_go_of_a_bucket_is_told_of_and_loses_it_where_there_is_a_limit(bench: Bench) -> None:
     with serving_worker(bench.url, bucket_gap_seconds=0.2, consumer_release_seconds=2.0) as worker:
         servers = client_of(worker.address)
-        alarms = telemetry.BUCKET_ALARMS._value.get()
+        alarms = metrics.BUCKET_ALARMS._value.get()
         holder = Session(servers, TOPIC, "billing", "a", on_change=lambda: None)
         wait_until(lambda: owned(holder) == EVERYTHING, message="all is a's")
         second = Reader(servers, "b")
 
         wait_until(
-            lambda: telemetry.BUCKET_ALARMS._value.get() == alarms + 2, message="an alarm for each bucket"
+            lambda: metrics.BUCKET_ALARMS._value.get() == alarms + 2, message="an alarm for each bucket"
         )
         found = bench.rows(
             "SELECT DISTINCT holder, successor, reason, gap_seconds >= 0.2 FROM inspect.bucket_gaps"
@@ -548,10 +548,10 @@ def test_who_does_not_let_go_of_a_bucket_is_told_of_and_loses_it_where_there_is_
 def worker_gauges() -> dict[str, float]:
     """What the worker says of its buckets."""
     return {
-        "owned": telemetry.BUCKETS_OWNED._value.get(),
-        "withheld": telemetry.BUCKETS_WITHHELD._value.get(),
-        "away": telemetry.BUCKETS_AWAY._value.get(),
-        "overdue": telemetry.BUCKETS_OVERDUE._value.get(),
+        "owned": metrics.BUCKETS_OWNED._value.get(),
+        "withheld": metrics.BUCKETS_WITHHELD._value.get(),
+        "away": metrics.BUCKETS_AWAY._value.get(),
+        "overdue": metrics.BUCKETS_OVERDUE._value.get(),
     }
 
 
@@ -576,7 +576,7 @@ def test_the_buckets_of_a_consumer_that_is_away_are_told_of_until_it_is_back(
         capture_logs() as lines,
     ):
         servers = client_of(worker.address)
-        alarms = telemetry.BUCKET_ALARMS._value.get()
+        alarms = metrics.BUCKET_ALARMS._value.get()
         first, second = Reader(servers, "a"), Reader(servers, "b")
         share(first, second)
         before = first.generations
@@ -585,7 +585,7 @@ def test_the_buckets_of_a_consumer_that_is_away_are_told_of_until_it_is_back(
         wait_until(lambda: bench.rows(_GAPS) == [("a", AWAY, True)], message="all are told")
         wait_until(lambda: worker_gauges()["away"] == 2.0, message="the worker counts them")
         wait_until(
-            lambda: telemetry.BUCKET_ALARMS._value.get() == alarms + 2, message="an alarm for each bucket"
+            lambda: metrics.BUCKET_ALARMS._value.get() == alarms + 2, message="an alarm for each bucket"
         )
         wait_until(lambda: worker_gauges()["overdue"] == 2.0, message="they are overdue")
         settlements = len(noted)
@@ -595,7 +595,7 @@ def test_the_buckets_of_a_consumer_that_is_away_are_told_of_until_it_is_back(
 
         assert bench.rows(_GAPS) == []
         assert bench.scalar(_AWAY_SINCE) is None
-        assert telemetry.BUCKET_ALARMS._value.get() == alarms + 2, "once for each"
+        assert metrics.BUCKET_ALARMS._value.get() == alarms + 2, "once for each"
         [away, back] = noted
         assert settlements == 1
         assert back == {"a": None}

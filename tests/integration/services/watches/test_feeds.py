@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from controller.clock import SystemClock
+from controller.postgres.listener import Listener
+from controller.postgres.notification import Notification
 from controller.services.segment_admin import splitting
 from controller.services.topic_admin import delete_topic
 from controller.services.watches import feeds, layout_feed, topic_feed
 from controller.services.watches.feeds import Feeds
 from controller.services.watches.layout_feed import LayoutFeed
 from controller.services.watches.topic_feed import Names, TopicFeed, TopicFilter
-from controller.store.postgres.notifications import Listener, Notification
 from tests.support.bench import TOPIC, Bench
 from tests.support.waiting import wait_until
 

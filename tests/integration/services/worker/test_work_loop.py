@@ -15,10 +15,11 @@ from structlog.testing import capture_logs
 from controller.clock import SystemClock
 from controller.domain.decision import Lane
 from controller.domain.errors import FencedOut, StoreUnavailable
+from controller.postgres.listener import Listener
+from controller.postgres.notification import Notification
 from controller.services.worker.sensors import ConsumerSensor, Sensor
 from controller.services.worker.work import NOTHING, Work
 from controller.services.worker.work_loop import Evaluate, WorkLoop
-from controller.store.postgres.notifications import Listener, Notification
 from controller.store.shards import Shards
 from tests.support.bench import Bench
 from tests.support.waiting import wait_until

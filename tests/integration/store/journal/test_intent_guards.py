@@ -11,12 +11,11 @@ from sqlalchemy import Connection, text
 
 from controller.domain.errors import Conflict, InvalidLayoutChange, TopicNotLive
 from controller.domain.reshape import plan_split
-from controller.store.journal import adoptions, reshape_intents, topic_intents
+from controller.store.journal import adoptions, mirror_intents, reshape_intents, topic_intents
 from controller.store.journal.adoptions import Adoption
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 from controller.store.journal.reshape_intents import ReshapeDraft
-from controller.store.mirrors import mirrors
 from controller.store.topics import drains
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.store_driver import SOMEBODY_WAITS, StoreDriver, backing_topic, request
@@ -134,10 +133,10 @@ def acts(topic_id: int, new: str = "topic://t/n/new") -> dict[str, Act]:
         "subscribe": subscribe,
         "unsubscribe": lambda tx, wanted: topic_intents.intend_subscription_delete(tx, topic_id, "s", wanted),
         "prune": lambda tx, wanted: topic_intents.intend_prune(tx, topic_id, [0], wanted),
-        "attach": lambda tx, wanted: mirrors.intend_attach(
+        "attach": lambda tx, wanted: mirror_intents.intend_attach(
             tx, new, data_plane="pulsar_scalable", request=wanted
         ),
-        "detach": lambda tx, wanted: mirrors.intend_detach(tx, topic_id, wanted),
+        "detach": lambda tx, wanted: mirror_intents.intend_detach(tx, topic_id, wanted),
     }
 
 

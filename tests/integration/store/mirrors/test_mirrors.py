@@ -14,10 +14,18 @@ from controller.domain.errors import InvariantViolated, LostRace, TopicNotLive
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation, OperationState, Step
 from controller.domain.reshape import Reshape, plan_merge, plan_split
-from controller.store.journal import claims, operations, reshape_intents, tombstones, topic_intents
+from controller.store.journal import (
+    claims,
+    mirror_intents,
+    mirror_repairs,
+    operations,
+    reshape_intents,
+    tombstones,
+    topic_intents,
+)
 from controller.store.journal.reshape_intents import ReshapeDraft
 from controller.store.journal.steps import StepRecord
-from controller.store.mirrors import mirroring, mirrors, repairs
+from controller.store.mirrors import mirroring, mirrors
 from controller.store.postgres.clock import database_now
 from controller.store.topics import layouts, topics
 from controller.store.topics.topics import TopicState
@@ -35,7 +43,9 @@ FIRST = SegmentLayout.initial(3, now=0)
 
 
 def intend_attach(driver: StoreDriver, name: str = NAME) -> Operation:
-    return driver.do(mirrors.intend_attach, name, data_plane="pulsar_scalable", request=request()).operation
+    return driver.do(
+        mirror_intents.intend_attach, name, data_plane="pulsar_scalable", request=request()
+    ).operation
 
 
 def to_the_commit(driver: StoreDriver, intended: Operation) -> Operation:
@@ -181,7 +191,7 @@ def test_only_a_live_topic_is_given_back(driver: StoreDriver) -> None:
     driver.do(topic_intents.intend_delete, topic_id, request())
 
     with pytest.raises(TopicNotLive, match="only a live topic can be detached"):
-        driver.do(mirrors.intend_detach, topic_id, request())
+        driver.do(mirror_intents.intend_detach, topic_id, request())
 
 
 @pytest.mark.parametrize("leaves_by", ["detach", "delete"])
@@ -190,7 +200,7 @@ def test_a_topic_is_left_when_nothing_else_of_it_lives_and_its_logs_stay_the_bro
 ) -> None:
     topic_id = attach(driver)
     older = intend(driver, topic_id, plan_split(FIRST, 0))
-    act = mirrors.intend_detach if leaves_by == "detach" else topic_intents.intend_delete
+    act = mirror_intents.intend_detach if leaves_by == "detach" else topic_intents.intend_delete
     leaving = to_the_commit(driver, driver.do(act, topic_id, request()).operation)
 
     with pytest.raises(LostRace, match="1 older operation"):
@@ -205,7 +215,7 @@ def test_a_topic_is_left_when_nothing_else_of_it_lives_and_its_logs_stay_the_bro
 
 def test_a_topic_attached_anew_goes_on_counting_whatever_its_broker_begins_with(driver: StoreDriver) -> None:
     first = attach(driver, FIRST.split(0, 1))
-    commit(driver, to_the_commit(driver, driver.do(mirrors.intend_detach, first, request()).operation))
+    commit(driver, to_the_commit(driver, driver.do(mirror_intents.intend_detach, first, request()).operation))
 
     again = attach(driver)
 
@@ -311,14 +321,14 @@ def test_a_segment_without_a_log_is_split_once_and_the_check_goes_on(driver: Sto
     topic_id = attach(driver)
     busy = intend(driver, topic_id, plan_split(FIRST, 0))
 
-    assert driver.do(repairs.note_check, topic_id, 0, (0, 1)) == 1
-    assert driver.do(repairs.note_check, topic_id, 0, (0, 1)) == 0
+    assert driver.do(mirror_repairs.note_check, topic_id, 0, (0, 1)) == 1
+    assert driver.do(mirror_repairs.note_check, topic_id, 0, (0, 1)) == 0
     assert checked(driver, topic_id) == -1
     live = driver.do(operations.list_operations, topic_id=topic_id, only_live=True)
     assert [(one.parent_ids, one.origin.value) for one in live] == [((1,), "reconciler"), ((0,), "manual")]
     assert live[1].operation_id == busy.operation_id
 
-    assert driver.do(repairs.note_check, topic_id, 0, ()) == 0
+    assert driver.do(mirror_repairs.note_check, topic_id, 0, ()) == 0
     assert checked(driver, topic_id) == 0
 
 
@@ -328,8 +338,8 @@ def test_nothing_is_repaired_where_the_brokers_own_controller_is_on(driver: Stor
     assert found is not None
     driver.do(mirrors.record_look, found, "the auto-scaler is on")
 
-    assert driver.do(repairs.note_check, topic_id, 0, (1,)) == 0
-    assert driver.do(repairs.note_check, topic_id, 0, ()) == 0
+    assert driver.do(mirror_repairs.note_check, topic_id, 0, (1,)) == 0
+    assert driver.do(mirror_repairs.note_check, topic_id, 0, ()) == 0
     assert checked(driver, topic_id) == -1
 
 

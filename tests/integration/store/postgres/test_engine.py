@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from controller import telemetry
+from controller import metrics
 from controller.devstack.ports import free_port
 from controller.devstack.postgres import FORGETFUL, EmbeddedPostgres
 from controller.domain.errors import (
@@ -269,7 +269,7 @@ def test_a_deadlock_is_a_lost_race_for_one_and_a_success_for_the_other(driver: S
 
 def races() -> dict[str, float]:
     """How many were lost so far, by what was to be written."""
-    samples = [one for family in telemetry.LOST_RACES.collect() for one in family.samples]
+    samples = [one for family in metrics.LOST_RACES.collect() for one in family.samples]
     return {one.labels["what"]: one.value for one in samples if one.name.endswith("_total")}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from controller.domain.assignment import candidates
+from controller.domain.drain_barrier import candidates
 from controller.domain.layout import SegmentLayout
 from controller.domain.reshape import plan_merge
 from controller.store.topics.subscriptions import SubscriptionKind

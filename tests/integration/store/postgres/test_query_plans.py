@@ -11,7 +11,9 @@ import pytest
 from sqlalchemy import Connection, event, text
 
 from controller.devstack.postgres import PostgresServer
-from controller.questions.question import read_page
+from controller.questions.history import LIST_SEGMENTS
+from controller.questions.operations import LIST_OPERATIONS, ListOperations
+from controller.questions.question import read_answers, read_page
 from controller.questions.topics import LIST_TOPICS, ListTopics
 from controller.store.decisions import situations
 from controller.store.journal import claims, commits, operations, reshape_intents, steps, tombstones
@@ -126,6 +128,21 @@ STATEMENTS: list[tuple[str, Callable[[Connection], object], set[str]]] = [
         "list of a namespace",
         lambda tx: read_page(tx, LIST_TOPICS, ListTopics(namespace="t/n7"), limit=10),
         {"topic_by_namespace"},
+    ),
+    (
+        "operations of a topic that is looked for by its full name",
+        lambda tx: read_page(tx, LIST_OPERATIONS, ListOperations(find="topic://t/n7/7"), limit=10),
+        {"topic_by_name", "operation_of_topic"},
+    ),
+    (
+        "live operations of a segment",
+        lambda tx: read_answers(tx, LIST_OPERATIONS, 10, live=True, segment_id=0, **SEEDED.key),
+        {"topic_by_name", "operation_live_of_topic"},
+    ),
+    (
+        "segments of a topic",
+        lambda tx: read_answers(tx, LIST_SEGMENTS, segment_id=[0, 1], **SEEDED.key),
+        {"topic_pkey", "segment_pkey"},
     ),
     (
         "layout",

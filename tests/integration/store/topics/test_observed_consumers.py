@@ -9,9 +9,9 @@ import pytest
 
 from controller.domain.observed_consumers import SubscriptionUse
 from controller.domain.situation import Capabilities
+from controller.postgres.listener import Listener
 from controller.store.decisions.situations import load_situations
 from controller.store.journal import topic_intents
-from controller.store.postgres.notifications import Listener
 from controller.store.topics import consumers, observed_consumers
 from controller.store.topics.observed_consumers import NAMES_KEPT, Observation
 from controller.store.topics.subscriptions import SubscriptionKind

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import random
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from controller.domain.errors import InvalidPolicy, LostRace, TopicNotFound, TopicNotLive
-from controller.domain.policy import AutoScalePolicy, PolicyOverride, violations
+from controller.domain.knobs import write_knob
+from controller.domain.policy import (
+    CHOICES,
+    KNOBS,
+    OVERRIDABLE_KNOBS,
+    AutoScalePolicy,
+    PolicyOverride,
+    resolve,
+    violations,
+)
+from controller.domain.situation import TICKS_OF_MEMORY
+from controller.store.load import records as loads
 from controller.store.topics import policies, topics
+from tests.support.drawn import cases
 from tests.support.store_driver import SOMEBODY_WAITS, StoreDriver
 from tests.support.waiting import wait_until
 
@@ -61,6 +77,71 @@ def test_sql_and_the_domain_agree_on_what_is_in_force(driver: StoreDriver) -> No
         "min_segments": "topic",
         "strict_pulsar": "topic",
     }
+
+
+def drawn_document(rng: random.Random, knobs: Mapping[str, type]) -> dict[str, Any]:
+    """Some knobs as a level may store them, now and then as JSON's null."""
+    values: dict[type, Callable[[], Any]] = {
+        bool: lambda: rng.random() < 0.5,
+        int: lambda: rng.randint(0, 9_000),
+        float: lambda: write_knob(rng.choice([0.0, 0.5, 7.25, 1e9, float("inf")])),
+    }
+    some = rng.sample(sorted(knobs), rng.randint(0, len(knobs)))
+    document = {
+        knob: rng.choice([*CHOICES[knob]]) if knob in CHOICES else values[knobs[knob]]() for knob in some
+    }
+    return {knob: None if rng.random() < 0.1 else value for knob, value in document.items()}
+
+
+def store_documents(
+    driver: StoreDriver, cluster: Any, namespaces: Mapping[str, Any], topics_: Mapping[int, Any]
+) -> None:
+    """Write them past the checks of `policies`: what is stored need not be valid."""
+    with driver.store.transaction() as tx:
+        tx.execute(
+            text("UPDATE cleave.cluster_policy SET policy = CAST(:p AS jsonb)"), {"p": json.dumps(cluster)}
+        )
+        insert = "INSERT INTO cleave.namespace_policy (namespace, policy, actor) VALUES (:n, CAST(:p AS jsonb), 'x')"
+        tx.execute(text(insert), [{"n": n, "p": json.dumps(p)} for n, p in namespaces.items()])
+        update = "UPDATE cleave.topic SET policy = CAST(:p AS jsonb), row_version = row_version + 1 WHERE topic_id = :i"
+        tx.execute(text(update), [{"i": i, "p": json.dumps(p)} for i, p in topics_.items()])
+
+
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", range(cases(3, 20)))
+def test_every_view_that_resolves_a_policy_gives_what_the_domain_gives(
+    driver: StoreDriver, seed: int
+) -> None:
+    """Value and level for people, thresholds for load records, and the length of a tick of the load memory."""
+    rng = random.Random(seed)
+    names = {f"t/{n}": [driver.create(f"topic://t/{n}/{x}").topic_id for x in "abc"] for n in "mn"}
+    cluster = drawn_document(rng, KNOBS)
+    namespaces = {name: drawn_document(rng, OVERRIDABLE_KNOBS) for name in names}
+    own = {i: drawn_document(rng, OVERRIDABLE_KNOBS) for ids in names.values() for i in ids}
+    store_documents(driver, cluster, namespaces, own)
+
+    limits = {row["topic_id"]: row for row in driver.do(loads.baseline).thresholds.to_pylist()}
+    ticks = dict(driver.sql("SELECT topic_id, tick_seconds FROM cleave.memory_in_force"))
+    expected_ticks = {}
+    for namespace, topic_id in ((name, i) for name, ids in names.items() for i in ids):
+        levels = [
+            PolicyOverride.from_document(document) for document in (namespaces[namespace], own[topic_id])
+        ]
+        policy = resolve(AutoScalePolicy.from_document(cluster), *levels)
+        shown = in_force(driver, topic_id)
+        assert {knob: value for knob, (value, _) in shown.items()} == policy.to_document()
+        for knob, (_, level) in shown.items():
+            changed = (
+                "default" if cluster.get(knob) in (None, AutoScalePolicy().to_document()[knob]) else "cluster"
+            )
+            nearest = "namespace" if knob in levels[0].knobs else changed
+            assert level == ("topic" if knob in levels[1].knobs else nearest), knob
+        assert {name: limits[topic_id][name] for name in loads.THRESHOLD_SCHEMA.names[1:]} == {
+            name: getattr(policy, name) for name in loads.THRESHOLD_SCHEMA.names[1:]
+        }
+        if policy.profile == "adaptive":
+            expected_ticks[topic_id] = max(policy.load_memory_seconds, TICKS_OF_MEMORY) / TICKS_OF_MEMORY
+    assert ticks == pytest.approx(expected_ticks)
 
 
 def test_removing_a_level_uncovers_the_one_above(driver: StoreDriver) -> None:

@@ -9,6 +9,7 @@ import pulsar
 import pytest
 
 from controller.dataplane.base import Position
+from controller.dataplane.pulsar import queue_reader
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.queue_reader import PulsarQueueReader
 from controller.domain.errors import LostRace
@@ -60,7 +61,11 @@ class _Connections:
 
 def message(index: int, copy: int = 1) -> pulsar.Message:
     message_id = SimpleNamespace(
-        ledger_id=lambda: 1, entry_id=lambda: 0, batch_index=lambda: index, copy=copy
+        ledger_id=lambda: 1,
+        entry_id=lambda: 0,
+        batch_index=lambda: index,
+        copy=copy,
+        serialize=lambda: b"\x30\x04",  # field 6, four messages in the batch
     )
     return cast(
         pulsar.Message,
@@ -107,37 +112,60 @@ def payloads(reader: PulsarQueueReader, limit: int = 10) -> list[bytes]:
     return [one.payload for one in reader.read(limit)]
 
 
-def test_of_a_batch_that_comes_again_only_what_was_given_back_is_handed_out(
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is given back without a delay is due at once."""
+    monkeypatch.setattr(queue_reader, "AGAIN_MS", 0)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_of_a_batch_what_is_given_back_is_handed_out_again_here(
     reader: PulsarQueueReader, consumer: _Consumer
 ) -> None:
+    """The broker would give the whole batch to any reader: with what is in hand, and what is being acknowledged."""
     deliver(reader, consumer, 0, 1, 2, 3)
     assert payloads(reader, 3) == [b"0", b"1", b"2"]
     assert reader.acknowledge([(1, 0, 0)]) == []
-    reader.give_back([(1, 0, 1)])
-    assert consumer.asked_for == [(1, 0, 1)]
+    for deliveries in (2, 3):
+        reader.give_back([(1, 0, 1)])
+        found = reader.read(10)
+        assert {one.payload: one.deliveries for one in found if one.payload != b"3"} == {b"1": deliveries}
 
-    deliver(reader, consumer, 0, 1, 2, 3, copy=2)
+    assert reader.acknowledge([(1, 0, 1)]) == []
+    assert consumer.asked_for == []
 
-    found = reader.read(10)
-    assert {one.payload: one.deliveries for one in found} == {b"1": 2, b"3": 2}
-    assert consumer.acknowledged == [((1, 0, 0), 1), ((1, 0, 0), 2)], "settled before, so settled again"
+
+@pytest.mark.usefixtures("at_once")
+def test_a_message_alone_in_its_entry_is_asked_for_again(
+    reader: PulsarQueueReader, consumer: _Consumer
+) -> None:
+    deliver(reader, consumer, -1)
+    payloads(reader)
+
+    reader.give_back([(1, 0, 0)])
+    assert payloads(reader) == []
+    deliver(reader, consumer, -1, copy=2)
+
+    assert consumer.asked_for == [(1, 0, -1)]
+    assert [one.deliveries for one in reader.read(10)] == [2]
 
 
 def test_what_came_again_is_acknowledged_as_it_came_last(
     reader: PulsarQueueReader, consumer: _Consumer
 ) -> None:
-    """The library counts a batch's acknowledgements for each time that it came."""
-    deliver(reader, consumer, 0, 1)
-    assert payloads(reader) == [b"0", b"1"]
-    reader.give_back([(1, 0, 0)])
-    deliver(reader, consumer, 0, 1, copy=2)
-    assert payloads(reader) == [b"0"]
+    """The library counts a batch's acknowledgements for each time that it came. What is settled is settled again."""
+    deliver(reader, consumer, 0, 1, 2)
+    assert payloads(reader, 2) == [b"0", b"1"]
+    assert reader.acknowledge([(1, 0, 0)]) == []
+    deliver(reader, consumer, 0, 1, 2, copy=2)
+    assert payloads(reader) == [b"2"]
 
-    assert reader.acknowledge([(1, 0, 0), (1, 0, 1)]) == []
+    assert reader.acknowledge([(1, 0, 1), (1, 0, 2)]) == []
 
-    assert consumer.acknowledged == [((1, 0, 0), 2), ((1, 0, 1), 2)]
+    assert consumer.acknowledged == [((1, 0, 0), 1), ((1, 0, 0), 2), ((1, 0, 1), 2), ((1, 0, 2), 2)]
 
 
+@pytest.mark.usefixtures("at_once")
 def test_what_waits_for_its_delay_is_not_handed_out_with_its_batch(
     reader: PulsarQueueReader, consumer: _Consumer
 ) -> None:
@@ -149,7 +177,6 @@ def test_what_waits_for_its_delay_is_not_handed_out_with_its_batch(
     deliver(reader, consumer, 0, 1, copy=2)
 
     assert payloads(reader) == [b"1"]
-    assert consumer.asked_for == [(1, 0, 1)]
     assert reader.acknowledge([(1, 0, 0)]) == [(1, 0, 0)]
 
 

@@ -1,10 +1,10 @@
-"""In which order a terminated topic's entries are looked through for a batch in doubt."""
+"""In which order a terminated topic's entries are looked through for a batch in doubt, and when no entry can follow."""
 
 from __future__ import annotations
 
 import pytest
 
-from controller.dataplane.pulsar.stored import NOWHERE, places_backwards
+from controller.dataplane.pulsar.stored import NOWHERE, is_final, places_backwards
 
 LEDGERS = [{"ledgerId": 3, "entries": 2}, {"ledgerId": 7, "entries": 0}, {"ledgerId": 9, "entries": 5}]
 
@@ -26,3 +26,36 @@ def test_entries_from_the_last_to_the_first_unknown(
     internal = {"lastConfirmedEntry": last, "ledgers": LEDGERS}
 
     assert list(places_backwards(internal, behind)) == places
+
+
+def ledgers(newest: str) -> list[dict[str, object]]:
+    older = {
+        "ledgerId": 3,
+        "metadata": "LedgerMetadata{formatVersion=3, state=CLOSED, length=9, lastEntryId=4}",
+    }
+    return [{"ledgerId": 9, "metadata": newest}, older]
+
+
+@pytest.mark.parametrize(
+    ("state", "last", "newest", "expected"),
+    [
+        pytest.param(
+            "Terminated", "9:4", "{state=CLOSED, length=9, lastEntryId=4}", True, id="closed with it"
+        ),
+        pytest.param("Terminated", "9:-1", "{state=CLOSED, length=0, lastEntryId=-1}", True, id="empty"),
+        pytest.param("Terminated", "9:4", "{state=OPEN, length=0}", False, id="open: one may be under way"),
+        pytest.param("Terminated", "9:4", "{state=IN_RECOVERY, lastEntryId=4}", False, id="being recovered"),
+        pytest.param("Terminated", "9:3", "{state=CLOSED, lastEntryId=4}", False, id="one more is stored"),
+        pytest.param("Terminated", "3:4", "{state=OPEN, length=0}", False, id="the ledger before is closed"),
+        pytest.param("LedgerOpened", "9:4", "{state=CLOSED, lastEntryId=4}", False, id="not terminated"),
+        pytest.param("Terminated", "9:4", None, False, id="not told"),
+    ],
+)
+def test_an_end_is_final_when_the_newest_ledger_is_closed_with_the_last_entry(
+    state: str, last: str, newest: str, expected: bool
+) -> None:
+    assert is_final({"state": state, "lastConfirmedEntry": last, "ledgers": ledgers(newest)}) is expected
+
+
+def test_an_end_is_not_final_without_ledgers() -> None:
+    assert not is_final({"state": "Terminated", "lastConfirmedEntry": "9:4", "ledgers": []})

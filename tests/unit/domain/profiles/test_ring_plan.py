@@ -34,11 +34,9 @@ def test_a_burst_is_met_by_one_act_of_as_many_parts_as_it_needs() -> None:
     assert planned(members(51.2, hot=(0,))) == [(0, 1, 57)]
 
 
-def test_growth_is_foreseen_by_half() -> None:
-    ring = [Member(1.8, 1.0, [1.8, 0.8], hot=True)]
-
-    assert planned(ring) == [(0, 1, 3)]  # 1.8 + 0.5 more is more than two segments should carry
-    assert planned([Member(1.8, 1.0, [1.8], hot=True)]) == [(0, 1, 2)]
+@pytest.mark.parametrize("ticks", [[1.8], [1.8, 0.8], [1.8, 1.8, 0.1]])
+def test_a_relief_is_sized_for_the_present_load_whatever_came_before(ticks: list[float]) -> None:
+    assert planned([Member(1.8, 1.0, ticks, hot=True)]) == [(0, 1, 2)]
 
 
 def test_a_hot_segment_is_cut_into_two_at_least() -> None:

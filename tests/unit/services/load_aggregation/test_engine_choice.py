@@ -1,4 +1,4 @@
-"""Spark or the SQL twin, by what there is on this machine."""
+"""Spark or the SQL engine, by what there is on this machine."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def test_only_a_connect_server_needs_no_java_here(master: str, engine: str) -> N
 
 
 @pytest.mark.usefixtures("has_java")
-def test_the_twin_computes_where_the_settings_ask_for_it() -> None:
+def test_postgresql_computes_where_the_settings_ask_for_it() -> None:
     assert chosen("none") == "sql"
 
 
 @pytest.mark.usefixtures("has_java")
 @pytest.mark.parametrize("master", ["local[2]", "sc://spark:15002"])
-def test_the_twin_computes_where_pyspark_is_missing(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_postgresql_computes_where_pyspark_is_missing(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util,

@@ -18,9 +18,9 @@ from typing import Protocol, Self
 from controller.bundles.domain.load.stats import BundleStats
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.hashes import LAST_HASH, topic_hash
-from controller.bundles.domain.ring.topic_name import canonical_topic_name
 from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
 from controller.domain.errors import InvalidInput, InvariantViolated
+from controller.domain.pulsar_names import canonical_topic_name
 
 MIB = 1024 * 1024
 

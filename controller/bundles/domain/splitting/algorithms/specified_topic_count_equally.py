@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controller.bundles.domain.ring.topic_name import canonical_topic_name, partitioned_topic_of
 from controller.bundles.domain.splitting.algorithms.base import BundleTopic, CutPoints, Midpoint, SplitRequest
 from controller.bundles.domain.splitting.algorithms.places import too_few
 from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
 from controller.bundles.domain.splitting.algorithms.topic_count_equally import middle_cut
 from controller.domain.errors import InvalidInput
+from controller.domain.pulsar_names import canonical_topic_name, partitioned_topic_of
 
 
 def specified_topic_count_equally(request: SplitRequest) -> CutPoints | CutRefusal:

@@ -1,0 +1,78 @@
+"""What was measured of a topic's load, and when: reports and the ticks that they make up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from controller.backtest.arrays import Floats, Wholes, any_along, is_nan
+from controller.backtest.load_series import LoadSeries
+from controller.domain.load import METRICS, LoadThresholds
+
+
+@dataclass(frozen=True, slots=True)
+class Grain:
+    """Of what lengths time is made: steps of the series in a report and in the window it is about, reports in a tick."""
+
+    steps_per_report: int
+    steps_per_window: int
+    reports_per_tick: int
+
+
+class Reports:
+    """The load of a series as reported. Immutable. A report and a tick are named by their index; the last report of a tick is at its end.
+
+    `measured[report, metric]`: the mean over the window, NaN where nothing is known. `known[report]`: whether it was observed. `steps`: the
+    step of the series at which each report ends. `metrics`: those that are ever above 0. `per_tick` reports make a tick.
+    """
+
+    def __init__(self, series: LoadSeries, grain: Grain) -> None:
+        self.start_ms, self.per_tick = series.start_ms, grain.reports_per_tick
+        self.milliseconds = grain.steps_per_report * series.step_seconds * 1000
+        self.steps = np.arange(grain.steps_per_report - 1, series.steps, grain.steps_per_report)
+        self.measured = _window_means(series.rates, grain.steps_per_window)[self.steps]
+        self.known = ~any_along(is_nan(self.measured), 1)
+        self.metrics = [m for m in range(len(METRICS)) if np.any(self.measured[self.known, m] > 0)] or [0]
+        self.known_reports = np.flatnonzero(self.known)
+        self.resumptions = np.flatnonzero(self.known & ~np.concatenate([[True], self.known[:-1]]))
+
+    def instant(self, report: int) -> int:
+        """The end of a report, milliseconds since the Unix epoch."""
+        return self.start_ms + (report + 1) * self.milliseconds
+
+    def instants(self, reports: Wholes) -> Wholes:
+        """The ends of reports, milliseconds since the Unix epoch."""
+        return self.start_ms + (reports + 1) * self.milliseconds
+
+    def last_of(self, tick: int) -> int:
+        """The last report of a tick."""
+        return (tick + 1) * self.per_tick - 1
+
+    def next_resumption(self, report: int) -> int:
+        """The first report after this one that ends a gap; one past the last where there is none."""
+        place = int(np.searchsorted(self.resumptions, report, side="right"))
+        return int(self.resumptions[place]) if place < len(self.resumptions) else len(self.known)
+
+    def at_ticks(self, ticks: int, thresholds: LoadThresholds) -> tuple[Floats, Floats]:
+        """The topic's load at the end of each tick: in capacities, and in merge thresholds."""
+        last = np.arange(ticks) * self.per_tick + self.per_tick - 1
+        merge_rates = np.asarray(thresholds.merge.rates)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            warmth = self.measured[last] / merge_rates
+        never_cold = np.inf if np.any(merge_rates <= 0) else 0.0
+        load: Floats = (self.measured[last] / np.asarray(thresholds.split.rates)).max(axis=1)
+        return load, warmth.max(axis=1) + never_cold
+
+
+def _window_means(rates: Floats, window: int) -> Floats:
+    """For each step, the mean over the window that ends with it, of what is known; NaN where nothing is."""
+    if window == 1:
+        return rates
+    known = ~is_nan(rates)
+    sums = np.cumsum(np.concatenate([np.zeros((1, rates.shape[1])), np.where(known, rates, 0.0)]), axis=0)
+    counts = np.cumsum(np.concatenate([np.zeros((1, rates.shape[1])), known]), axis=0)
+    begins = np.maximum(np.arange(len(rates)) + 1 - window, 0)
+    with np.errstate(invalid="ignore"):
+        means: Floats = np.maximum(sums[1:] - sums[begins], 0.0) / (counts[1:] - counts[begins])
+    return means

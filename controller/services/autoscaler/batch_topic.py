@@ -1,0 +1,224 @@
+"""One topic of a batch: what the batch has read, decided and written of it so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from controller import telemetry
+from controller.domain.approvals import Subject, action_text, kind_of
+from controller.domain.decision import Decision, Evaluation, Lane, lane_of, sealed_by
+from controller.domain.errors import InvariantViolated
+from controller.domain.evaluator import code_version
+from controller.domain.operation import Origin
+from controller.domain.situation import Situation
+from controller.services.autoscaler.verdicts import digest
+from controller.store.approvals import DoneAct, NewApproval
+from controller.store.decisions.evaluations import FinishedEvaluation, PendingEvaluation
+from controller.store.decisions.ledger import LedgerRow
+from controller.store.decisions.reconnections import Spending
+from controller.store.decisions.situations import LockedTopic
+from controller.store.journal.operations import Request
+from controller.store.set_aside import SetAside
+
+log = telemetry.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOutcome:
+    """A topic that decided, or refused something it had not refused before. Without ids if nothing was written. `topic` is the name of
+    a topic that was to act.
+    """
+
+    topic_id: int
+    evaluation: Evaluation
+    decision_id: int | None = None
+    operation_ids: tuple[int, ...] = ()
+    topic: str = ""
+
+
+class Course(Enum):
+    """What the batch does with a drained topic."""
+
+    FINISHED = auto()
+    """Its evaluation is recorded as made."""
+    POSTPONED = auto()
+    """The next batch of the pass takes it. It stays dirty."""
+    LEFT = auto()
+    """Another process is at work on it. It stays dirty."""
+    PAUSED = auto()
+    """It cannot be decided or acted on here. It stays dirty and is not evaluated for a while."""
+
+
+@dataclass(slots=True)
+class BatchTopic:
+    """A drained topic. `evaluation` is None until the topic is evaluated, and again once the topic is not to be finished."""
+
+    pending: PendingEvaluation
+    lanes: frozenset[Lane]
+    decided_by: str
+    course: Course = Course.FINISHED
+    evaluation: Evaluation | None = None
+    digest: str | None = None
+    locked: LockedTopic | None = None
+    decision_id: int | None = None
+    operation_ids: tuple[int, ...] = ()
+    set_aside: SetAside | None = None
+    _situation: Situation | None = field(default=None, init=False)
+
+    @property
+    def topic_id(self) -> int:
+        return self.pending.topic_id
+
+    @property
+    def situation(self) -> Situation:
+        """The inputs of the latest evaluation. Raises InvariantViolated before the first."""
+        if self._situation is None:
+            raise InvariantViolated(f"topic {self.topic_id} has no situation yet; evaluate it first")
+        return self._situation
+
+    @property
+    def acts(self) -> tuple[Decision, ...]:
+        """The acts to carry out; none unless the topic is to be finished."""
+        return self.evaluation.decisions if self.evaluation else ()
+
+    @property
+    def proposals(self) -> tuple[Decision, ...]:
+        """The acts that await approval; none unless the topic is to be finished."""
+        return self.evaluation.proposals if self.evaluation else ()
+
+    @property
+    def is_moving(self) -> bool:
+        """True if an act is decided or proposed. Both depend on the layout, which must stay as it was read."""
+        return bool(self.acts or self.proposals)
+
+    @property
+    def is_new(self) -> bool:
+        """True if the evaluation acts, proposes, or refuses something that the previous one did not."""
+        return self.is_moving or (self.evaluation is not None and self.digest != self.pending.outcome_digest)
+
+    def decided(self, situation: Situation, evaluation: Evaluation) -> None:
+        """Keep an evaluation, the first or a later one."""
+        self._situation, self.evaluation = situation, evaluation
+        self.digest = digest(evaluation.refusals, self.lanes, self.pending.outcome_digest)
+
+    def drop(self, course: Course) -> None:
+        """Take the topic out of the batch. It stays dirty."""
+        self.course, self.evaluation = course, None
+
+    def put_aside(self, why: str, error: Exception) -> None:
+        """Pause the topic, and keep the reason for `inspect.set_aside`."""
+        self.set_aside = SetAside(
+            f"topic {self.topic_id}", f"{why}: {type(error).__name__}: {error}", self.topic_id
+        )
+        self.drop(Course.PAUSED)
+
+    def request(self, ordinal: int) -> Request:
+        """The request of the operation that carries out an act."""
+        return Request(
+            request_key=f"decision-{self.decision_id}-{ordinal}",
+            origin=Origin.AUTO,
+            actor=self.decided_by,
+            reason=self.acts[ordinal].reason,
+            decision_id=self.decision_id,
+        )
+
+    def ledger_row(self) -> LedgerRow:
+        """The row of the decision. Raises what the inputs raise if JSON cannot hold them."""
+        situation = self.situation
+        return LedgerRow(
+            decision_id=self._reserved_id(),
+            topic_id=self.topic_id,
+            decided_at=situation.now,
+            epoch=situation.layout.epoch,
+            input_version=self.pending.input_version,
+            lanes=self.lanes,
+            decided_by=self.decided_by,
+            code_version=code_version(situation.policy),
+            evaluation=self.evaluation or Evaluation(),
+            situation=situation.to_json(),
+        )
+
+    def new_approvals(self) -> list[NewApproval]:
+        """The acts for which approval is requested."""
+        policy = self.situation.policy
+        return [
+            NewApproval(
+                Subject.OPERATION,
+                self._reserved_id(),
+                self.topic_id,
+                action_text(act),
+                act.reason,
+                self.decided_by,
+                act=act,
+                epoch=self.situation.layout.epoch,
+                wait_seconds=policy.approval_wait_seconds,
+                default_answer=policy.approval_default,
+            )
+            for act in self.proposals
+        ]
+
+    def done_acts(self) -> list[DoneAct]:
+        """The approved acts that became operations. Empty for a topic without approvals."""
+        if not self.operation_ids or not self.situation.approvals:
+            return []
+        operations = zip(self.acts, self.operation_ids, strict=True)
+        return [DoneAct(self.topic_id, act, operation_id) for act, operation_id in operations]
+
+    def spending(self) -> Spending:
+        """The reconnections that the acts cause: each client of a sealed segment connects to its successors."""
+        sealed = sum(len(sealed_by(act)) for act in self.acts)
+        policy = self.situation.policy
+        return Spending(
+            self.topic_id,
+            float(self.situation.reconnections * sealed),
+            policy.reconnections_per_minute,
+            policy.cluster_reconnections_per_minute,
+        )
+
+    def finished(self) -> FinishedEvaluation:
+        """The evaluation as made. A topic that is not live has none, and the commit of its creation makes the topic dirty."""
+        evaluation = self.evaluation or Evaluation()
+        return FinishedEvaluation(
+            self.topic_id, self.pending.input_version, evaluation.valid_until, self.digest
+        )
+
+    def outcome(self) -> TopicOutcome:
+        """The result for the caller of the pass."""
+        return TopicOutcome(
+            self.topic_id,
+            self.evaluation or Evaluation(),
+            self.decision_id,
+            self.operation_ids,
+            self.locked.topic if self.locked else "",
+        )
+
+    def log_outcome(self) -> None:
+        """Log each act that was decided and each that awaits approval. To be called after the commit."""
+        if self.decision_id is None:
+            return
+        ids = {
+            "topic": self.locked.topic if self.locked else "",
+            "topic_id": self.topic_id,
+            "decision_id": self.decision_id,
+            "decided_by": self.decided_by,
+        }
+        for act, operation_id in zip(self.acts, self.operation_ids, strict=True):
+            log.info("decided", **ids, operation_id=operation_id, **_fields(act))
+        for act in self.proposals:
+            log.info("approval proposed", **ids, **_fields(act))
+
+    def _reserved_id(self) -> int:
+        if self.decision_id is None:
+            raise InvariantViolated(f"topic {self.topic_id} has no decision id yet; reserve one first")
+        return self.decision_id
+
+
+def _fields(act: Decision) -> dict[str, object]:
+    """An act as fields of a log line."""
+    return {
+        "lane": lane_of(act).value,
+        "kind": kind_of(act),
+        "segment_ids": list(sealed_by(act)),
+        "reason": act.reason,
+    }

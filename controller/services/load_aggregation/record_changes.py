@@ -1,0 +1,114 @@
+"""The load records that a run writes: the rule `domain.load.next_record`, applied to each segment with rates, and the silence of others.
+
+A source that speaks, yet not of a segment, silences the segment's record: the record must not look as fresh as the source. The record
+of a topic without thresholds is left alone, since the topic is not live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from controller.domain.load import METRICS, LoadRecord, LoadStats, LoadThresholds, next_record
+from controller.domain.load_window import LoadWindow
+from controller.landing.history import with_rates
+from controller.store.load.records import CHANGE_SCHEMA, Baseline
+
+_KEY = ["topic_id", "segment_id"]
+_COLUMNS = [
+    *_KEY,
+    *METRICS,
+    "observed_at_ms",
+    "source",
+    *(f"{metric}_was" for metric in METRICS),
+    *(
+        "modified_at_ms_was",
+        "cold_since_ms_was",
+        "observed_at_ms_was",
+        "source_was",
+        "silent_since_ms_was",
+        "row_version_was",
+    ),
+]
+_AT_ONCE = 65_536
+"""Rows whose values are Python objects at one time."""
+
+
+_Limits = Mapping[int, tuple[LoadThresholds, float, bool]]
+"""By topic: thresholds, the relative change that rewrites a record, and whether Pulsar's rule alone counts."""
+
+
+def record_changes(rates: pa.Table, heard: pa.Table, baseline: Baseline, window: LoadWindow) -> pa.Table:
+    """Return the records to write as CHANGE_SCHEMA. `rates` and `heard` are what the engine computed, `baseline` what was stored before."""
+    known, stored = with_rates(rates), _observed(baseline)
+    limits = {row["topic_id"]: _limits(row) for row in baseline.thresholds.to_pylist()}
+    was = stored.rename_columns([name if name in _KEY else f"{name}_was" for name in stored.column_names])
+    rows = known.join(was, _KEY, join_type="left outer").select(_COLUMNS)
+    written = [_written(batch, limits) for batch in rows.to_batches(max_chunksize=_AT_ONCE)]
+    return pa.concat_tables([*written, _silenced(stored, known, heard, baseline, window)])
+
+
+def _observed(baseline: Baseline) -> pa.Table:
+    """Return the stored records with `observed_at_ms`: of the source, or of the record since it is silent."""
+    stored = baseline.records.join(baseline.sources, "source", join_type="left outer")
+    observed = pc.coalesce(stored["silent_since_ms"], stored["observed_at_ms"], stored["modified_at_ms"])
+    return stored.set_column(stored.schema.get_field_index("observed_at_ms"), "observed_at_ms", observed)
+
+
+def _limits(row: Mapping[str, Any]) -> tuple[LoadThresholds, float, bool]:
+    split, merge = (LoadStats(*(row[f"{side}_{m}"] for m in METRICS)) for side in ("split", "merge"))
+    return LoadThresholds(split, merge), row["load_change_threshold"], row["strict_pulsar"]
+
+
+def _written(batch: pa.RecordBatch, limits: _Limits) -> pa.Table:
+    """Return the records to write of the rows, which have `_COLUMNS`."""
+    changes: list[tuple[Any, ...]] = []
+    for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+        topic_id, segment_id, *rates, observed_at, source = row[:8]
+        *rates_was, modified_at, cold_since, observed_was, source_was, silent_since, row_version = row[8:]
+        if topic_id not in limits:
+            continue
+        previous = None
+        if row_version is not None:
+            previous = LoadRecord(LoadStats(*rates_was), modified_at, cold_since, observed_was)
+            if observed_at < observed_was:
+                continue
+        thresholds, change_threshold, strict_pulsar = limits[topic_id]
+        update = next_record(
+            previous,
+            LoadStats(*rates),
+            observed_at,
+            thresholds,
+            change_threshold,
+            strict_pulsar=strict_pulsar,
+        )
+        if update.must_write or source != source_was or silent_since is not None:
+            new = update.record
+            kept = new.modified_at, new.cold_since, None, row_version or 0
+            changes.append((topic_id, segment_id, *new.stats.rates, source, *kept))
+    columns = zip(*changes, strict=True) if changes else [()] * len(CHANGE_SCHEMA)
+    return pa.table(
+        [pa.array(column, field.type) for column, field in zip(columns, CHANGE_SCHEMA, strict=True)],
+        schema=CHANGE_SCHEMA,
+    )
+
+
+def _silenced(
+    stored: pa.Table, known: pa.Table, heard: pa.Table, baseline: Baseline, window: LoadWindow
+) -> pa.Table:
+    speaking = heard.filter(pc.is_valid(heard["observed_at_ms"]))["source"]
+    is_silenced = pc.and_(
+        pc.and_(pc.is_null(stored["silent_since_ms"]), pc.is_in(stored["source"], speaking)),
+        pc.is_in(stored["topic_id"], baseline.thresholds["topic_id"]),
+    )
+    rows = stored.filter(is_silenced).join(known.select(_KEY), _KEY, join_type="left anti")
+    since = pc.min_element_wise(rows["observed_at_ms"], pa.scalar(window.start_ms))
+    rows = rows.drop_columns(["silent_since_ms"]).append_column("silent_since_ms", since)
+    return (
+        rows.rename_columns({"row_version": "seen_row_version"})
+        .select(CHANGE_SCHEMA.names)
+        .cast(CHANGE_SCHEMA)
+    )

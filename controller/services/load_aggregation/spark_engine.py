@@ -1,0 +1,39 @@
+"""The aggregation on Spark: here, on a cluster or on a Connect server, as the master says.
+
+The only place of the controller that knows the Spark jobs. They are imported when a run begins: without Spark
+everything else still works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from controller.domain.load_window import LoadWindow
+from controller.landing.history import Scratch
+from controller.services.load_aggregation.landed import Landed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class SparkEngine:
+    """Computes a run on the session for `master` with Spark's settings `conf`, see `spark_jobs.session`."""
+
+    name = "spark"
+
+    def __init__(self, master: str, conf: Mapping[str, str] | None = None) -> None:
+        self._master, self._conf = master, conf
+
+    def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
+        """See `Engine.compute`. The executors write the rates."""
+        from spark_jobs.run_load_aggregation import add_up, compute
+        from spark_jobs.session import with_session
+
+        def run(spark: SparkSession) -> None:
+            scratch.write("heard", compute(spark, landed.area.urls(landed.files), scratch.url, window))
+            if (counted := landed.counted) is not None:
+                urls = counted.area.urls(counted.files)
+                scratch.write("sketches", add_up(spark, urls, counted.since_ms, counted.until_ms))
+
+        with_session(self._master, run, self._conf)

@@ -1,0 +1,40 @@
+"""Computes the rates of a run in PostgreSQL (`store/load/sql_rates.py`), where Spark cannot run. Each run logs a warning."""
+
+from __future__ import annotations
+
+from controller import telemetry
+from controller.domain.load_window import LoadWindow
+from controller.landing.history import Scratch
+from controller.landing.schemas import RATE_SCHEMA
+from controller.services.load_aggregation.landed import Landed
+from controller.store.load import sql_rates
+from controller.store.postgres.engine import Store
+
+log = telemetry.get_logger(__name__)
+
+
+class SqlEngine:
+    """Computes a run in temporary tables of the loader's session. The memory of this process stays bounded; the
+    database does the work.
+    """
+
+    name = "sql"
+
+    def __init__(self, store: Store) -> None:
+        """`store` logs in as the loader."""
+        self._store = store
+
+    def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
+        """See `Engine.compute`."""
+        log.warning(
+            "aggregating in PostgreSQL instead of Spark; install Java and set SPARK_MASTER for large fleets"
+        )
+        samples = landed.area.batches(landed.files, sql_rates.COLUMNS)
+        with self._store.transaction() as tx:
+            rates, heard = sql_rates.aggregate(tx, samples, window, RATE_SCHEMA)
+            if (counted := landed.counted) is not None:
+                counts = counted.area.batches(counted.files, sql_rates.KEY_COUNT_COLUMNS)
+                sketches = sql_rates.add_up(tx, counts, counted.since_ms, counted.until_ms)
+                scratch.write("sketches", sketches)
+        scratch.write("rates", rates.cast(RATE_SCHEMA))
+        scratch.write("heard", heard)

@@ -1,0 +1,326 @@
+"""Approvals in the database: what waits for a person, and the answers.
+
+Proposers add approvals, and end those whose subject is gone or carried out. The autoscaler never touches a row that is pending, so a person
+who answers never waits for a decision while a decision waits for the answer. An answer about an operation raises the topic's `evaluation`
+by a trigger, after its own row is locked. What an answer means is `domain.approvals`'.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from controller.domain.approvals import (
+    ANSWERS,
+    VALID_MS,
+    Approval,
+    ApprovalState,
+    Subject,
+    demand_move,
+    kind_of,
+    parts_of,
+    size_of,
+    states_before,
+)
+from controller.domain.decision import Decision, sealed_by
+from controller.domain.errors import NotFound
+from controller.store.postgres.prepared import Prepared
+
+
+@dataclass(frozen=True, slots=True)
+class NewApproval:
+    """An approval to ask a person for. After `wait_seconds`, `default_answer` holds. `action` says in a few words what waits;
+    `topic_id` is None for a subject of the cluster, `act` and `epoch` for a subject that is no operation.
+    """
+
+    subject: Subject
+    subject_id: int
+    topic_id: int | None
+    action: str
+    reason: str
+    proposed_by: str
+    wait_seconds: float
+    default_answer: str = "reject"
+    act: Decision | None = None
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DoneAct:
+    """An act that an operation carries out now."""
+
+    topic_id: int
+    act: Decision
+    operation_id: int
+
+
+_EXAMPLE = {
+    "approval_id": 17,
+    "subject": "operation",
+    "subject_id": 4711,
+    "level": "topic://acme/shop/orders",
+    "topic": "topic://acme/shop/orders",
+    "topic_id": 5,
+    "state": "approved",
+    "action": "split segment 3 into 2",
+    "reason": "msgRateIn",
+    "proposed_at": "2026-11-26T08:00:00Z",
+    "proposed_by": "split-pass",
+    "expires_at": "2026-11-26T09:00:00Z",
+    "default_answer": "reject",
+    "answered_at": "2026-11-26T08:05:00Z",
+    "answered_by": "ada",
+    "outcome": None,
+    "ended_at": None,
+    "asked_in": None,
+    "has_subject": True,
+    "is_answerable": False,
+    "kind": "split",
+    "segment_ids": [3],
+    "parts": 2,
+    "segments": None,
+    "decision_id": 4711,
+    "epoch": 12,
+    "operation_id": None,
+}
+"""Shown in the description of the REST API."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRow:
+    """An approval as in `inspect.approvals`: `subject_id` is the decision that wants the operation, the bundle proposal or the candidate;
+    `level` the topic, or cluster; `asked_in` the run of Airflow, as dag/run, in which a person is asked. `has_subject`: the topic is live and
+    the segments are there. `is_answerable`: the action waits, is in time, and has its subject. The last fields are those of an operation.
+    """
+
+    approval_id: int
+    subject: Subject
+    subject_id: int
+    level: str
+    topic: str | None
+    topic_id: int | None
+    state: ApprovalState
+    action: str
+    reason: str
+    proposed_at: datetime
+    proposed_by: str
+    expires_at: datetime
+    default_answer: str
+    answered_at: datetime | None
+    answered_by: str | None
+    outcome: str | None
+    ended_at: datetime | None
+    asked_in: str | None
+    has_subject: bool
+    is_answerable: bool
+    kind: str | None
+    segment_ids: tuple[int, ...] | None
+    parts: int | None
+    segments: int | None
+    decision_id: int | None
+    epoch: int | None
+    operation_id: int | None
+
+    __pydantic_config__ = {"json_schema_extra": {"examples": [_EXAMPLE]}}  # read by Pydantic, never changed
+
+
+# The newest of those that still say something about an act on segments that are there.
+_LAST_WORDS = Prepared(
+    "approvals_last_words",
+    """
+    SELECT DISTINCT ON (a.topic_id, a.kind, a.segment_ids)
+           a.topic_id, a.kind, a.segment_ids, a.parts, a.state,
+           floor(extract(epoch FROM a.answered_at) * 1000)::bigint AS answered_at
+      FROM cleave.approval a
+     WHERE a.topic_id = ANY (:topic_ids) AND a.state IN ('pending', 'approved', 'rejected') AND a.subject = 'operation'
+       AND NOT EXISTS (
+           SELECT FROM unnest(a.segment_ids) AS sealed(segment_id)
+             LEFT JOIN cleave.segment s
+                    ON s.topic_id = a.topic_id AND s.segment_id = sealed.segment_id AND s.state = 'ACTIVE'
+            WHERE s.segment_id IS NULL)
+     ORDER BY a.topic_id, a.kind, a.segment_ids, a.approval_id DESC
+""",
+    {"topic_ids": "bigint[]"},
+)
+_PROPOSE = text("""
+    INSERT INTO cleave.approval (subject, subject_id, topic_id, expires_at, epoch, parts, segments, kind, action, reason, proposed_by,
+                                 default_answer, segment_ids)
+    SELECT subject, subject_id, topic_id, clock_timestamp() + make_interval(secs => wait_seconds), epoch, parts, segments, kind,
+           action, reason, proposed_by, default_answer, segment_ids
+      FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS given (
+           subject text, subject_id bigint, topic_id bigint, wait_seconds float8, epoch bigint, parts integer, segments integer,
+           kind text, action text, reason text, proposed_by text, default_answer text, segment_ids bigint[])
+        ON CONFLICT DO NOTHING
+""")
+_DONE = text("""
+    UPDATE cleave.approval a
+       SET state = 'done', operation_id = given.operation_id, ended_at = clock_timestamp()
+      FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS given (
+           topic_id bigint, operation_id bigint, kind text, segment_ids bigint[])
+     WHERE a.topic_id = given.topic_id AND a.kind = given.kind AND a.segment_ids = given.segment_ids
+       AND a.state = 'approved'
+""")
+_COLUMNS = ", ".join(field.name for field in fields(ApprovalRow))
+_MOVE = text("""
+    UPDATE cleave.approval
+       SET state = :state, outcome = :outcome,
+           answered_at = CASE WHEN :answers THEN clock_timestamp() ELSE answered_at END,
+           answered_by = CASE WHEN :answers THEN :answered_by ELSE answered_by END,
+           ended_at = CASE WHEN NOT :answers THEN clock_timestamp() END
+     WHERE approval_id = :approval_id AND state = :seen AND (NOT :in_time OR expires_at > clock_timestamp())
+""")
+_END = text("""
+    UPDATE cleave.approval
+       SET state = :state, outcome = concat_ws('; ', outcome, :outcome), ended_at = clock_timestamp()
+     WHERE subject = :subject AND subject_id = ANY (:subject_ids) AND state = ANY (:before)
+""")
+# What somebody is just answering needs no question.
+_ASK = text("""
+    UPDATE cleave.approval SET asked_in = :run
+     WHERE approval_id = ANY (ARRAY(
+           SELECT a.approval_id FROM cleave.approval a JOIN inspect.approvals v USING (approval_id)
+            WHERE v.is_answerable AND a.asked_in IS NULL
+            ORDER BY a.approval_id LIMIT :limit FOR UPDATE OF a SKIP LOCKED))
+""")
+_UNASKED = text("""
+    SELECT EXISTS (SELECT FROM inspect.approvals WHERE state = 'pending' AND asked_in IS NULL AND is_answerable)
+""")
+_ONE = text(f"SELECT {_COLUMNS} FROM inspect.approvals WHERE approval_id = :approval_id")  # noqa: S608  # our own names
+_ASKED = text(f"""
+    SELECT {_COLUMNS} FROM inspect.approvals WHERE asked_in = :run AND state = 'pending' ORDER BY approval_id
+""")  # noqa: S608
+_OVERDUE = text(f"""
+    SELECT {_COLUMNS} FROM inspect.approvals
+     WHERE (state = 'pending' AND (NOT has_subject OR expires_at <= clock_timestamp()))
+        OR (state = 'approved' AND subject = 'operation' AND answered_at <= clock_timestamp() - make_interval(secs => :valid_seconds))
+     ORDER BY topic_id, approval_id LIMIT :limit
+""")  # noqa: S608
+_FORGET = text("""
+    DELETE FROM cleave.approval
+     WHERE state IN ('rejected', 'expired', 'done') AND greatest(proposed_at, answered_at, ended_at) < :older_than
+""")
+
+
+def last_words(tx: Connection, topic_ids: Collection[int]) -> dict[int, tuple[Approval, ...]]:
+    """The last word on each act of these topics that somebody was asked about, as far as it can still matter."""
+    found: dict[int, list[Approval]] = defaultdict(list)
+    for row in _LAST_WORDS.execute(tx, {"topic_ids": list(topic_ids)}):
+        found[row.topic_id].append(
+            Approval(row.kind, tuple(row.segment_ids), row.parts, ApprovalState(row.state), row.answered_at)
+        )
+    return {topic_id: tuple(words) for topic_id, words in found.items()}
+
+
+def propose(tx: Connection, approvals: Sequence[NewApproval]) -> None:
+    """Add the approvals. An action that waits already is left as it is."""
+    if approvals:
+        tx.execute(_PROPOSE, {"rows": json.dumps([_document(approval) for approval in approvals])})
+
+
+def done(tx: Connection, acts: Sequence[DoneAct]) -> None:
+    """Mark the approvals of these acts as done, so that each is used once."""
+    if acts:
+        rows = [
+            {"topic_id": done.topic_id, "operation_id": done.operation_id, **_key(done.act)} for done in acts
+        ]
+        tx.execute(_DONE, {"rows": json.dumps(rows)})
+
+
+def move(
+    tx: Connection,
+    row: ApprovalRow,
+    state: ApprovalState,
+    *,
+    outcome: str,
+    answered_by: str | None = None,
+    in_time: bool = False,
+) -> bool:
+    """Move the approval to the state. Return False if it is no longer in the state of the row, or, with `in_time`, if its time is over.
+
+    Raises InvariantViolated for a transition that is none.
+    """
+    demand_move(row.state, state)
+    values = {
+        "approval_id": row.approval_id,
+        "seen": row.state.value,
+        "state": state.value,
+        "outcome": outcome,
+        "answers": state in ANSWERS,
+        "answered_by": answered_by,
+        "in_time": in_time,
+    }
+    return bool(tx.execute(_MOVE, values).rowcount)
+
+
+def end(
+    tx: Connection,
+    subject: Subject,
+    subject_ids: Collection[int],
+    state: ApprovalState,
+    outcome: str | None,
+) -> None:
+    """End the approvals of these subjects, which are carried out (done) or gone (expired). An approval that has ended stays as it is."""
+    values = {
+        "subject": subject.value,
+        "subject_ids": [*subject_ids],
+        "state": state.value,
+        "outcome": outcome,
+    }
+    tx.execute(_END, values | {"before": states_before(state)})
+
+
+def ask(tx: Connection, run: str, limit: int) -> list[ApprovalRow]:
+    """Puts down that what nobody was asked about yet is asked in that run of Airflow, `dag/run`. Answers all that are asked in it and
+    still pending, also of an earlier call.
+    """
+    tx.execute(_ASK, {"run": run, "limit": limit})
+    return [_row(row) for row in tx.execute(_ASKED, {"run": run})]
+
+
+def some_unasked(tx: Connection) -> bool:
+    """Whether something waits for an answer and nobody is asked in Airflow."""
+    return bool(tx.execute(_UNASKED).scalar_one())
+
+
+def get_approval(tx: Connection, approval_id: int) -> ApprovalRow:
+    """Return the approval. Raises NotFound."""
+    row = tx.execute(_ONE, {"approval_id": approval_id}).one_or_none()
+    if row is None:
+        raise NotFound(
+            f"approval {approval_id} does not exist; `cleave approvals list --state any` lists them"
+        )
+    return _row(row)
+
+
+def overdue(tx: Connection, limit: int) -> list[ApprovalRow]:
+    """Return the approvals whose time is over, and those whose subject is gone, by topic."""
+    return [_row(row) for row in tx.execute(_OVERDUE, {"limit": limit, "valid_seconds": VALID_MS / 1000})]
+
+
+def forget_before(tx: Connection, older_than: datetime) -> int:
+    """Deletes what ended before; how many. A refusal is forgotten too, so it holds no longer than this."""
+    return tx.execute(_FORGET, {"older_than": older_than}).rowcount
+
+
+def _key(act: Decision) -> dict[str, Any]:
+    return {"kind": kind_of(act), "segment_ids": list(sealed_by(act))}
+
+
+def _document(approval: NewApproval) -> dict[str, Any]:
+    document = {field.name: getattr(approval, field.name) for field in fields(NewApproval)}
+    act = document.pop("act")
+    if act is None:
+        return document
+    return document | _key(act) | {"parts": parts_of(act), "segments": size_of(act)}
+
+
+def _row(row: Any) -> ApprovalRow:
+    segment_ids = None if row.segment_ids is None else tuple(row.segment_ids)
+    enums = {"state": ApprovalState(row.state), "subject": Subject(row.subject)}
+    return ApprovalRow(**{**row._mapping, **enums, "segment_ids": segment_ids})

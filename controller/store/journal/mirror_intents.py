@@ -1,0 +1,69 @@
+"""Intents to attach and to detach a mirror: a topic whose layout a broker keeps (Pulsar 5).
+
+Ids and epochs are the broker's, so an intent reserves nothing. `store/mirrors` holds the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy import Connection
+
+from controller.domain.errors import TopicNotLive
+from controller.domain.operation import MIRRORED, Operation, OperationKind
+from controller.domain.policy import PolicyOverride
+from controller.store.journal.operations import NewOperation, Request, write_operation
+from controller.store.journal.request_keys import Intent, is_same, once
+from controller.store.topics import topics
+from controller.store.topics.topics import TopicState
+
+
+def intend_attach(
+    tx: Connection,
+    name: str,
+    *,
+    data_plane: str,
+    request: Request,
+    segments: int | None = None,
+    policy: PolicyOverride | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Intent:
+    """Take over a topic the broker keeps; with `segments` it is made there first, with that many.
+
+    Raises TopicExists, or LostRace when the name was used and freed meanwhile.
+    """
+
+    def act() -> Operation:
+        topic = topics.insert_topic(
+            tx,
+            name,
+            data_plane=data_plane,
+            next_segment_id=topics.first_free_segment_id(tx, name),
+            actor=request.actor,
+            policy=policy,
+            properties=properties,
+        )
+        new = NewOperation(OperationKind.ATTACH, parameters={MIRRORED: True, "create_segments": segments})
+        return write_operation(tx, topic, new, request)
+
+    return once(
+        tx, request, act, lambda first: first.topic_name == name and first.kind is OperationKind.ATTACH
+    )
+
+
+def intend_detach(tx: Connection, topic_id: int, request: Request) -> Intent:
+    """Give the topic back to the broker's own controller; its logs stay as they are.
+
+    Raises TopicNotFound, TopicNotLive.
+    """
+
+    def act() -> Operation:
+        topic = topics.get_topic(tx, topic_id, lock=True)
+        if topic.state is not TopicState.LIVE:
+            raise TopicNotLive(f"topic {topic.name} is {topic.state}; only a live topic can be detached")
+        topics.update_topic(tx, topic, state=TopicState.DELETING.value)
+        return write_operation(
+            tx, topic, NewOperation(OperationKind.DETACH, parameters={MIRRORED: True}), request
+        )
+
+    return once(tx, request, act, lambda first: is_same(first, topic_id, OperationKind.DETACH))

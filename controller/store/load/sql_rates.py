@@ -1,0 +1,173 @@
+"""Rates of segments, computed by PostgreSQL where there is no Java.
+
+Samples are copied into temporary tables of the loader's own session; no control table is touched. The rule is
+`domain.counter_rates.judge_counters`; tests compare these statements with it. Meant for small fleets and for tests: some seconds for a
+million samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlalchemy import Connection, text
+
+from controller.domain.counter_rates import BESIDE, LONGEST_SOURCE
+from controller.domain.counter_rates import for_each_metric as _each
+from controller.domain.key_counts import PRODUCERS, SEGMENT_MESSAGES
+from controller.domain.key_sketch import MOST_BINS
+from controller.domain.load_window import LoadWindow
+from controller.store.load.records import HEARD_SCHEMA, SKETCH_SCHEMA
+from controller.store.postgres.arrow_copy import copy_in, copy_out
+
+COLUMNS = (
+    "topic_id",
+    "segment_id",
+    "source",
+    "reader",
+    "instant",
+    "msg_in",
+    "byte_in",
+    "msg_out",
+    "byte_out",
+)
+"""What is read of a sample."""
+
+KEY_COUNT_COLUMNS = ("topic_id", "segment_id", "source", "instant", "producers", "bins")
+"""What is read of a count of keys."""
+
+
+_SAMPLE = f"""topic_id bigint, segment_id bigint, source text COLLATE "C", reader text COLLATE "C", instant_ms bigint,
+    {_each("{c} bigint")}"""
+
+_NAMED = f"length({{name}}) <= {LONGEST_SOURCE} AND strpos({{name}}, U&'\\FFFD') = 0"
+_SOUND = f"""
+    least({_each("{c}")}) >= 0 AND source <> '' AND {_NAMED.format(name="source")} AND {_NAMED.format(name="reader")}
+"""
+"""Condition for a valid row, as SOUND of the Spark job."""
+
+_RATES = f"""
+CREATE TEMPORARY TABLE run_rate ON COMMIT DROP AS
+WITH sample AS (
+  SELECT topic_id, segment_id, reader, source, instant_ms, {_each("max({c}) AS {c}")}
+    FROM run_sample
+   WHERE instant_ms > :read_from_ms AND instant_ms <= :end_ms AND {_SOUND}
+   GROUP BY topic_id, segment_id, reader, source, instant_ms
+), pair AS (
+  SELECT *, lag(instant_ms) OVER by_time AS before_ms, {_each("{c} - lag({c}) OVER by_time AS {c}_more")}
+    FROM sample WINDOW by_time AS (PARTITION BY topic_id, segment_id, reader, source ORDER BY instant_ms)
+), judged AS (
+  SELECT *, least({_each("{c}_more")}) >= 0 AND {
+    _each(
+        f"{{c}}_more / {BESIDE} >= -least(0, lag({{c}}_more) OVER by_time, lead({{c}}_more) OVER by_time)",
+        " AND ",
+    )
+} AS counts
+    FROM pair WINDOW by_time AS (PARTITION BY topic_id, segment_id, reader, source ORDER BY instant_ms)
+), part AS (
+  SELECT *, CAST(overlap_ms AS float8) / (instant_ms - before_ms) AS share
+    FROM judged CROSS JOIN LATERAL (SELECT instant_ms - greatest(before_ms, :start_ms) AS overlap_ms) o
+   WHERE before_ms IS NOT NULL AND overlap_ms > 0
+), by_reader AS (
+  SELECT topic_id, segment_id, reader, CAST(least(coalesce(sum(overlap_ms) FILTER (WHERE counts), 0), :length_ms) AS bigint) AS covered_ms,
+         {_each("sum({c}_more * share ORDER BY source, instant_ms) FILTER (WHERE counts) AS {c}")},
+         max(instant_ms) FILTER (WHERE counts) AS observed_at_ms,
+         (array_agg(source ORDER BY counts DESC, instant_ms DESC, source DESC))[1] AS source
+    FROM part GROUP BY topic_id, segment_id, reader
+)
+SELECT DISTINCT ON (topic_id, segment_id)
+       topic_id, segment_id, {
+    _each("{c} * 1000 / nullif(covered_ms, 0) AS {m}")
+}, observed_at_ms, covered_ms, source
+  FROM by_reader ORDER BY topic_id, segment_id, covered_ms DESC, observed_at_ms DESC NULLS LAST, reader DESC
+"""  # noqa: S608  # our own names only
+
+_HEARD = f"""
+CREATE TEMPORARY TABLE run_heard ON COMMIT DROP AS
+SELECT source, max(instant_ms) FILTER (WHERE {_SOUND}) AS observed_at_ms, count(*) FILTER (WHERE NOT ({_SOUND})) AS set_aside,
+       max(topic_id) FILTER (WHERE NOT ({_SOUND})) AS topic_id
+  FROM run_sample
+ WHERE instant_ms > :start_ms AND instant_ms <= :end_ms GROUP BY source
+"""  # noqa: S608  # our own names only
+
+_SKETCHES = f"""
+CREATE TEMPORARY TABLE run_sketch ON COMMIT DROP AS
+WITH told AS (
+  SELECT c.*, coalesce(producers BETWEEN 0 AND {PRODUCERS} AND sound, false) AS is_sound
+    FROM run_key_count c
+   CROSS JOIN LATERAL (
+         SELECT count(*) BETWEEN 1 AND {MOST_BINS} AND min(one) >= 0 AND sum(CAST(one AS float8)) <= {SEGMENT_MESSAGES} AS sound
+           FROM unnest(bins) AS one) s
+   WHERE instant_ms > :since_ms AND instant_ms <= :until_ms
+), summed AS (
+  SELECT topic_id, segment_id, bin, CAST(sum(messages) AS bigint) AS messages
+    FROM told CROSS JOIN LATERAL unnest(bins) WITH ORDINALITY AS one (messages, bin)
+   WHERE is_sound
+   GROUP BY topic_id, segment_id, bin
+), whole AS (
+  SELECT topic_id, segment_id, CAST(sum(messages) AS bigint) AS messages, array_agg(messages ORDER BY bin) AS bins
+    FROM summed GROUP BY topic_id, segment_id
+)
+SELECT topic_id, segment_id, producers, coalesce(messages, 0) AS messages, coalesce(bins, '{{}}') AS bins, set_aside
+  FROM (SELECT topic_id, segment_id, CAST(sum(most) AS bigint) AS producers, CAST(sum(unsound) AS bigint) AS set_aside
+          FROM (SELECT topic_id, segment_id, coalesce(max(producers) FILTER (WHERE is_sound), 0) AS most,
+                       count(*) FILTER (WHERE NOT is_sound) AS unsound
+                  FROM told GROUP BY topic_id, segment_id, source) of_source
+         GROUP BY topic_id, segment_id) tellers
+  LEFT JOIN whole USING (topic_id, segment_id)
+"""  # noqa: S608  # our own names only
+
+
+def aggregate(
+    tx: Connection,
+    samples: Iterable[pa.RecordBatch],
+    window: LoadWindow,
+    rates: pa.Schema,
+) -> tuple[pa.Table, pa.Table]:
+    """Rates in the schema `rates`, and sources as HEARD_SCHEMA; `samples` have COLUMNS."""
+    instants = {
+        "read_from_ms": window.read_from_ms,
+        "start_ms": window.start_ms,
+        "end_ms": window.end_ms,
+        "length_ms": window.length_ms,
+    }
+    _load(tx, "run_sample", _SAMPLE, (_in_ms(batch, COLUMNS) for batch in samples))
+    for statement in (_RATES, _HEARD):
+        names = {name for name in instants if f":{name}" in statement}
+        tx.execute(text(statement), {name: instants[name] for name in names})
+    found = _fetch(tx, "run_rate", rates), _fetch(tx, "run_heard", HEARD_SCHEMA)
+    tx.execute(text("DROP TABLE run_sample, run_rate, run_heard"))
+    return found
+
+
+def add_up(tx: Connection, counts: Iterable[pa.RecordBatch], since_ms: int, until_ms: int) -> pa.Table:
+    """Counts of keys whose instants lie in (since, until], added up for each segment, as SKETCH_SCHEMA; they have KEY_COUNT_COLUMNS."""
+    columns = 'topic_id bigint, segment_id bigint, source text COLLATE "C", instant_ms bigint, producers bigint, bins bigint[]'
+    _load(tx, "run_key_count", columns, (_in_ms(batch, KEY_COUNT_COLUMNS) for batch in counts))
+    tx.execute(text(_SKETCHES), {"since_ms": since_ms, "until_ms": until_ms})
+    found = _fetch(tx, "run_sketch", SKETCH_SCHEMA)
+    tx.execute(text("DROP TABLE run_key_count, run_sketch"))
+    return found
+
+
+def _in_ms(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    """The instant as whole milliseconds, rounded down; rows with a missing value do not count. What PostgreSQL cannot store in the
+    name of a source or a reader is replaced by U+FFFD, by which the row is known as unsound.
+    """
+    batch = batch.select(columns).drop_null()
+    position = columns.index("instant")
+    instants = batch.column(position).cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
+    for name in {"source", "reader"}.intersection(columns):
+        storable = pc.replace_substring(batch[name], "\0", "\N{REPLACEMENT CHARACTER}")
+        batch = batch.set_column(columns.index(name), name, storable)
+    return batch.set_column(position, "instant_ms", instants)
+
+
+def _load(tx: Connection, table: str, columns: str, batches: Iterable[pa.RecordBatch]) -> None:
+    tx.execute(text(f"CREATE TEMPORARY TABLE {table} ({columns}) ON COMMIT DROP"))
+    copy_in(tx, table, batches)
+
+
+def _fetch(tx: Connection, table: str, schema: pa.Schema) -> pa.Table:
+    return copy_out(tx, f"SELECT {', '.join(schema.names)} FROM {table}", schema)  # noqa: S608  # our own names

@@ -1,0 +1,129 @@
+"""What a subscription has to read now: the ACTIVE segments, the sealed ones it has not finished, and what descends from these.
+
+One statement, so that it is of one moment. Its cost is that of what is there to read, not of all that the topic ever had: a
+topic that was reshaped ten thousand times costs no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from controller.domain.layout import SegmentLayout
+from controller.store.topics import subscriptions
+from controller.store.topics.layouts import layout_of
+
+# What was sealed before the subscription existed never had a cursor for it, so there is nothing to read. What descends
+# from an unread segment waits for it, read already or not (a seek may have gone back beyond it). Each is looked up by its key.
+_UNREAD = """
+WITH RECURSIVE own AS MATERIALIZED (
+    SELECT u.topic_id, u.name, u.created_epoch, u.parents_block, u.drain_consumers, t.epoch, t.next_segment_id
+      FROM cleave.subscription u JOIN cleave.topic t USING (topic_id)
+     WHERE u.topic_id = :topic_id AND u.name = :subscription
+), unread (segment_id, waits) AS (
+    SELECT s.segment_id, false FROM own u JOIN cleave.segment s USING (topic_id)
+     WHERE s.state = 'SEALED' AND s.pruned_epoch IS NULL AND s.drained_at IS NULL AND s.sealed_epoch > u.created_epoch
+       AND NOT EXISTS (SELECT FROM cleave.segment_drain d
+                        WHERE d.topic_id = :topic_id AND d.subscription = :subscription AND d.segment_id = s.segment_id)
+     UNION
+    SELECT heir.segment_id, true FROM unread r CROSS JOIN LATERAL unnest(ARRAY(
+        SELECT l.child_id FROM cleave.segment_parent l
+         WHERE l.topic_id = :topic_id AND l.parent_id = r.segment_id)) AS heir (segment_id)
+)
+"""
+_COLUMNS = """
+SELECT u.epoch, u.next_segment_id, u.parents_block, u.drain_consumers,
+       s.state = 'SEALED' AND (s.sealed_epoch <= u.created_epoch OR EXISTS (
+           SELECT FROM cleave.segment_drain d
+            WHERE d.topic_id = u.topic_id AND d.subscription = u.name AND d.segment_id = s.segment_id)) AS is_drained,
+       s.segment_id, s.range_start, s.range_end, s.merge_depth, s.bucket_splits, s.created_epoch, s.sealed_epoch,
+       s.created_at, s.sealed_at, s.legacy_topic_name, s.backing_topic,
+       ARRAY(SELECT l.parent_id FROM cleave.segment_parent l
+              WHERE l.topic_id = u.topic_id AND l.child_id = s.segment_id ORDER BY l.ordinal, l.parent_id) AS parent_ids
+"""
+_TO_READ = f"""
+{_UNREAD}
+{_COLUMNS}
+  FROM own u LEFT JOIN cleave.segment s
+    ON s.topic_id = u.topic_id AND s.pruned_epoch IS NULL AND s.segment_id = ANY (ARRAY(
+       SELECT segment_id FROM unread
+        UNION SELECT a.segment_id FROM cleave.segment a WHERE a.topic_id = :topic_id AND a.state = 'ACTIVE'))
+"""  # noqa: S608 - constants only
+_FRONT = f"""
+{_UNREAD}, waiting (segment_id) AS MATERIALIZED (
+    SELECT DISTINCT r.segment_id FROM unread r JOIN own ON own.parents_block WHERE r.waits
+)
+{_COLUMNS}
+     , s.segment_id IN (SELECT segment_id FROM waiting) AS waits
+  FROM own u LEFT JOIN cleave.segment s
+    ON s.topic_id = u.topic_id AND s.pruned_epoch IS NULL AND s.segment_id = ANY (ARRAY(
+       (SELECT r.segment_id FROM unread r WHERE NOT r.waits
+         UNION SELECT a.segment_id FROM cleave.segment a WHERE a.topic_id = :topic_id AND a.state = 'ACTIVE'
+        EXCEPT SELECT segment_id FROM waiting)
+         UNION SELECT b.segment_id FROM cleave.bucket_owner b
+                WHERE b.topic_id = :topic_id AND b.subscription = :subscription))
+"""  # noqa: S608 - constants only
+
+
+@dataclass(frozen=True, slots=True)
+class ToRead:
+    """`drained` names those of the layout's segments that the subscription has finished. A segment that is not there is read to
+    its end or pruned. `parents_block` and `drain_consumers` are the subscription's, see `domain.drain_barrier` and `domain.assignment`.
+    """
+
+    layout: SegmentLayout
+    drained: frozenset[int]
+    backing_topics: Mapping[int, str]
+    parents_block: bool = True
+    drain_consumers: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """What may be read now, and what somebody owns. `found` has no more than that, however much waits behind it; `waiting` names
+    those of its segments that may not be read before an ancestor.
+    """
+
+    found: ToRead
+    waiting: frozenset[int]
+
+    @property
+    def readable(self) -> SegmentLayout:
+        """The segments that wait for nothing."""
+        layout = self.found.layout
+        if not self.waiting:
+            return layout
+        segments = [one for i, one in layout.segments.items() if i not in self.waiting]
+        return SegmentLayout.from_selection(layout.epoch, layout.next_segment_id, segments)
+
+
+def front(tx: Connection, topic_id: int, subscription: str) -> Front:
+    """What the subscription may read now. Raises SubscriptionNotFound."""
+    rows = _rows(tx, _FRONT, topic_id, subscription)
+    return Front(_found(rows), frozenset(row.segment_id for row in rows if row.waits))
+
+
+def to_read(tx: Connection, topic_id: int, subscription: str) -> ToRead:
+    """What the subscription has to read now. Raises SubscriptionNotFound."""
+    return _found(_rows(tx, _TO_READ, topic_id, subscription))
+
+
+def _rows(tx: Connection, statement: str, topic_id: int, subscription: str) -> Sequence[Row[Any]]:
+    rows = tx.execute(text(statement), {"topic_id": topic_id, "subscription": subscription}).all()
+    if not rows:
+        raise subscriptions.missing(tx, topic_id, subscription)
+    return rows
+
+
+def _found(rows: Sequence[Row[Any]]) -> ToRead:
+    found = [row for row in rows if row.segment_id is not None]
+    return ToRead(
+        layout_of(rows),
+        frozenset(row.segment_id for row in found if row.is_drained),
+        {row.segment_id: row.backing_topic for row in found},
+        rows[0].parents_block,
+        rows[0].drain_consumers,
+    )

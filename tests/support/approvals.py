@@ -1,0 +1,33 @@
+"""What waits for a person, as tests read it."""
+
+from __future__ import annotations
+
+from controller.domain.approvals import Subject
+from controller.services import approvals
+from controller.store.approvals import ApprovalRow
+from controller.store.postgres import inspection
+from controller.store.postgres.engine import Store
+
+
+def pending(store: Store) -> list[ApprovalRow]:
+    """What waits, newest first."""
+    with store.transaction() as tx:
+        ids = inspection.rows(
+            tx, "SELECT approval_id FROM inspect.approvals WHERE state = 'pending' ORDER BY 1 DESC"
+        )
+    return [approvals.find(store, row["approval_id"]) for row in ids]
+
+
+def answer_subject(
+    store: Store,
+    subject: Subject,
+    subject_id: int,
+    *,
+    approve: bool = True,
+    actor: str = "ann",
+    reason: str = "seen",
+) -> ApprovalRow:
+    """Answer what waits about the subject; there is one approval of it."""
+    [row] = [row for row in pending(store) if (row.subject, row.subject_id) == (subject, subject_id)]
+    [answered] = approvals.answer(store, [row.approval_id], approve=approve, actor=actor, reason=reason)
+    return answered

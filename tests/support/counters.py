@@ -1,0 +1,16 @@
+"""Rates from counters, where a test needs no reason for a missing one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from controller.domain.counter_rates import CounterSample, NoRate, WindowLoad, judge_counters
+from controller.domain.load import DEFAULT_WINDOW_MS
+
+
+def rates_from_counters(
+    samples: Iterable[CounterSample], window_end_ms: int, window_ms: int = DEFAULT_WINDOW_MS
+) -> WindowLoad | None:
+    """Return the rates of one segment over the window; None without a rate."""
+    judged = judge_counters(samples, window_end_ms, window_ms)
+    return None if isinstance(judged, NoRate) else judged

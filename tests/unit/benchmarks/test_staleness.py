@@ -1,0 +1,101 @@
+"""How much of the code behind a figure has changed, counted in a repository of the test's own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks import staleness
+from benchmarks.staleness import Staleness, exercised
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A benchmark that imports one module and starts another by its name; a third has nothing to do with it."""
+    files = {
+        "benchmarks/bench_one.py": "from controller.store import rows\nPROGRAM = 'controller.cli'\n",
+        "controller/store/__init__.py": "",
+        "controller/store/rows.py": "".join(f"A{number} = {number}\n" for number in range(17)),
+        "controller/cli.py": "import controller.store.rows\n",
+        "controller/other.py": "B = 1\n",
+        "sql/schema/rows.sql": "SELECT 1;\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    git(tmp_path, "init", "-q")
+    commit(tmp_path)
+    monkeypatch.setattr(staleness, "ROOT", tmp_path)
+    monkeypatch.setattr(staleness, "RESULTS", tmp_path)
+    for cached in (staleness._named_in, staleness._changes_since):
+        cached.cache_clear()
+        monkeypatch.setattr(staleness, cached.__name__, cached.__wrapped__)
+    return tmp_path
+
+
+def git(root: Path, *arguments: str) -> str:
+    own = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    done = subprocess.run(["git", *own, *arguments], cwd=root, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def commit(root: Path) -> str:
+    git(root, "add", "-A")
+    git(root, "commit", "-q", "-m", "x")
+    return git(root, "rev-parse", "HEAD")
+
+
+def test_the_code_behind_a_benchmark_is_what_it_imports_and_what_it_starts(repository: Path) -> None:
+    assert exercised("benchmarks/bench_one.py") == {
+        "benchmarks/bench_one.py",
+        "controller/cli.py",
+        "controller/store/__init__.py",
+        "controller/store/rows.py",
+        "sql/schema/rows.sql",
+    }
+
+
+def test_changed_lines_are_counted_and_moved_files_are_not(repository: Path) -> None:
+    measured = git(repository, "rev-parse", "HEAD")
+    (repository / "controller/store/rows.py").rename(repository / "controller/store/table.py")
+    for name in ("benchmarks/bench_one.py", "controller/cli.py"):
+        changed = (
+            (repository / name).read_text().replace("store.rows", "store.table").replace(" rows", " table")
+        )
+        (repository / name).write_text(changed)
+    (repository / "controller/other.py").write_text("B = 2\n")
+    git(repository, "add", "-A")
+
+    found = staleness.staleness("one", {"commit": f"{measured[:12]}-dirty"})
+
+    assert found == Staleness(f"{measured[:12]}-dirty", changed=2, lines=21, is_noted=True)
+    assert found.is_stale
+    assert str(found).endswith("2 of 21 lines (10%) of the code behind it have changed since")
+
+
+def test_figures_without_a_commit_are_of_the_last_one_before_their_day(repository: Path) -> None:
+    found = staleness.staleness("one", {"measured_at": "2099-01-01T00:00:00+00:00"})
+
+    assert found == Staleness(git(repository, "rev-parse", "HEAD")[:12], 0, 21, is_noted=False)
+    assert "(by its day)" in str(found)
+
+
+def test_the_check_of_a_release_fails_while_a_figure_is_stale(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured = git(repository, "rev-parse", "HEAD")
+    (repository / "one.json").write_text(json.dumps({"commit": measured}))
+    assert staleness.main() == 0
+
+    (repository / "controller/store/rows.py").write_text("A = 1\n" * 17)
+
+    assert staleness.main() == 1
+    assert "one: commit" in capsys.readouterr().out
+
+
+def test_a_commit_that_is_not_there_is_told(repository: Path) -> None:
+    with pytest.raises(LookupError, match="git diff"):
+        staleness.staleness("one", {"commit": "0123456789ab"})
