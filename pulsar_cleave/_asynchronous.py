@@ -26,7 +26,7 @@ class AsyncProducer(AsyncClient[Producer]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        await self._await_end(lambda producer: producer.close(flush=kind is None))
 
     async def send(
         self,

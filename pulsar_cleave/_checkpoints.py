@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from controller.client.arguments import checks_arguments
 from controller.client.checkpoint import Checkpoint
 from controller.client.checkpoint_consumer import CheckpointConsumer as AloneConsumer
 from controller.client.checkpoint_consumer import SegmentStatus
 from controller.client.checkpoint_group import CheckpointGroupConsumer as GroupConsumer
 from controller.domain.errors import InvalidInput
-from pulsar_cleave._arguments import checked
 from pulsar_cleave._consumers import Consumer
 from pulsar_cleave._messages import Message
 from pulsar_cleave._schemas import Schema
@@ -19,6 +19,7 @@ from pulsar_cleave._schemas import Schema
 Value = TypeVar("Value")
 
 
+@checks_arguments
 class CheckpointConsumer(Consumer[AloneConsumer | GroupConsumer]):
     """Reads a topic in the order of each key, and acknowledges nothing; `Client.checkpoint_consumer` makes it. For one thread."""
 
@@ -47,7 +48,6 @@ class CheckpointConsumer(Consumer[AloneConsumer | GroupConsumer]):
         done = point.done - {segment_id}
         return replace(point, positions=positions, generations=generations, done=done)
 
-    @checked
     def seek(self, checkpoint: Checkpoint | bytes) -> None:
         """Go on at the checkpoint, as a consumer that starts there. Raises InvalidInput for a member of a group."""
         if isinstance(self._inner, GroupConsumer):
@@ -57,7 +57,6 @@ class CheckpointConsumer(Consumer[AloneConsumer | GroupConsumer]):
         self._inner.restore(checkpoint)
         self._waiting.clear()
 
-    @checked
     def kept(self, checkpoint: Checkpoint) -> None:
         """Tell a group that this member's checkpoint is stored. Until then the member hands over no segment that it covers."""
         if isinstance(self._inner, AloneConsumer):

@@ -9,6 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+from controller.client.arguments import checks_arguments
 from controller.client.checkpoint import Checkpoint
 from controller.client.checkpoint_consumer import CheckpointConsumer as InnerCheckpointConsumer
 from controller.client.checkpoint_consumer import Start
@@ -26,7 +27,6 @@ from controller.client.topic_watch import Change, TopicWatch
 from controller.dataplane.pulsar.access import PulsarAuth
 from controller.domain.errors import InvalidInput
 from controller.domain.names import demand_topic, topic_name
-from pulsar_cleave._arguments import checked
 from pulsar_cleave._asynchronous import (
     AsyncCheckpointConsumer,
     AsyncProducer,
@@ -45,6 +45,7 @@ from pulsar_cleave._work import DeadLetters, Handler, KeyedWork
 BATCH_DELAY_SECONDS = 0.01
 
 
+@checks_arguments
 class Client:
     """Makes producers and consumers. Safe to share between threads, and with forked processes: each has connections of its own.
 
@@ -55,7 +56,6 @@ class Client:
     the topic, AccessDenied if the workers refuse the token, StoreUnavailable if no worker answers, and Unsupported if this client has no credentials for the data plane of the topic.
     """
 
-    @checked
     def __init__(
         self,
         workers: str | Sequence[str],
@@ -95,7 +95,6 @@ class Client:
         self._logs.close()
         self._servers.close()
 
-    @checked
     def producer(
         self,
         topic: str,
@@ -132,7 +131,6 @@ class Client:
         inner = patiently(lambda: make(source, self._logs.of(topic), topic), seconds=send_timeout_seconds)
         return Producer(inner, schema)
 
-    @checked
     def stream_consumer(
         self,
         topic: str,
@@ -156,7 +154,6 @@ class Client:
         inner = self._stream(topic, subscription, name, positions=positions, **options)
         return StreamConsumer(inner, topic, schema, None if positions is None else positions.connect)
 
-    @checked
     def queue_consumer(
         self,
         topic: str,
@@ -181,7 +178,6 @@ class Client:
         )
         return QueueConsumer(inner, topic, schema)
 
-    @checked
     def checkpoint_consumer(
         self,
         topic: str,
@@ -228,7 +224,6 @@ class Client:
         )
         return CheckpointConsumer(member, topic, schema)
 
-    @checked
     def keyed_work(
         self,
         topic: str,
@@ -275,7 +270,6 @@ class Client:
             raise
         return KeyedWork(consumer, work)
 
-    @checked
     @contextmanager
     def dead_letters(
         self, topic: str, subscription: str, *, schema: Schema | None = None
@@ -290,7 +284,6 @@ class Client:
         with reading_dead_letters(self._logs.of(topic), log) as reader:
             yield DeadLetters(reader, topic, schema)
 
-    @checked
     def watch_topics(
         self,
         namespace: str,

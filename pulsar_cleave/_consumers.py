@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
+from controller.client.arguments import checks_arguments
 from controller.client.closing import ClosedByWith
 from controller.domain.errors import InvalidInput
-from pulsar_cleave._arguments import checked
 from pulsar_cleave._messages import Message
 from pulsar_cleave._schemas import Schema
 
@@ -28,6 +28,7 @@ class Inner(Protocol):
 InnerConsumer = TypeVar("InnerConsumer", bound=Inner)
 
 
+@checks_arguments
 class Consumer(ClosedByWith, Generic[InnerConsumer]):
     """Gives out messages one by one, of the batches that the inner consumer reads."""
 
@@ -37,13 +38,11 @@ class Consumer(ClosedByWith, Generic[InnerConsumer]):
         self._waiting: deque[Message] = deque()
         self._is_paused = False
 
-    @checked
     def receive(self, timeout_seconds: float | None = None) -> Message | None:
         """Return the next message. Waits for it for `timeout_seconds`, or without a limit if None; returns None after that time."""
         found = self.receive_many(1, timeout_seconds)
         return found[0] if found else None
 
-    @checked
     def receive_many(self, most: int = 500, timeout_seconds: float | None = None) -> tuple[Message, ...]:
         """Return up to `most` messages: wait for the first one as `receive` does, and add what has arrived. Empty after the timeout."""
         if most < 1:
@@ -76,7 +75,6 @@ class Consumer(ClosedByWith, Generic[InnerConsumer]):
         self._is_paused = False
         self._inner.resume()
 
-    @checked
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
         """Close the consumer within `timeout_seconds` (default: 30). Messages that are not acknowledged are delivered again.
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
+from controller.client.arguments import checked
 from controller.client.producer import Producer as InnerProducer
 from controller.clock import to_ms
 from controller.dataplane.base import Metadata
@@ -14,7 +15,6 @@ from controller.domain.errors import InvalidInput
 from controller.domain.shown import shown
 from controller.domain.utf8 import utf8
 from controller.forks import OneProcess
-from pulsar_cleave._arguments import demand
 from pulsar_cleave._schemas import Schema, encoded
 
 MOST_PROPERTIES = 32 * 1024
@@ -25,7 +25,7 @@ _RESERVED = "cleave."
 class Producer(OneProcess):
     """A producer of one topic; `Client.producer` makes it. For one thread.
 
-    The end of a `with` block calls `close`.
+    The end of a `with` block stores what was sent. A block that ends with an error drops it.
     """
 
     _guards_itself = frozenset({"send"})  # the inner producer does
@@ -40,7 +40,7 @@ class Producer(OneProcess):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(flush=kind is None)
 
     @property
     def pending(self) -> int:
@@ -64,15 +64,9 @@ class Producer(OneProcess):
         longer than `send_timeout_seconds`, as `flush`; every message is kept then, this one included.
         """
         payload = encoded(self._schema, value)
-        if type(key) is not str:  # the most frequent kind
-            demand("key", key, bytes | None)
         metadata = None
         if properties is not None or event_time is not None or isinstance(key, bytes):
-            metadata = Metadata(_checked(properties), _milliseconds(event_time), isinstance(key, bytes))
-            if metadata.size > MOST_PROPERTIES:
-                raise InvalidInput(
-                    f"properties of {metadata.size} characters; send at most {MOST_PROPERTIES}, and the rest in the value"
-                )
+            metadata = sent_metadata(properties, event_time, is_binary_key=isinstance(key, bytes))
         self._inner.send(payload, key, metadata)
 
     def flush(self) -> None:
@@ -83,31 +77,35 @@ class Producer(OneProcess):
         """
         self._inner.flush()
 
-    def close(self) -> None:
-        """Flush, then close. Safe to repeat. Raises as `flush`; messages that are not stored then are dropped, and the error says so."""
-        try:
-            if self._inner.pending:
-                self._inner.flush()
-        finally:
-            self._inner.close()
+    def close(self, *, flush: bool = True) -> None:
+        """Store what was sent, then close. Safe to repeat. Raises Terminal, with the number of messages that are dropped, as `flush`.
+
+        With `flush=False` the messages that are not stored are dropped.
+        """
+        self._inner.close(flush=flush)
 
 
-def _checked(properties: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
-    demand("properties", properties, Mapping[str, str] | None)
-    if properties is None:
-        return ()
-    for name, value in properties.items():
+@checked
+def sent_metadata(
+    properties: Mapping[str, str] | None, event_time: datetime | None, *, is_binary_key: bool
+) -> Metadata:
+    """Return what is sent in addition to key and payload. Raises InvalidInput."""
+    for name, value in (properties or {}).items():
         if not name or name.startswith(_RESERVED):
             raise InvalidInput(
                 f"property {shown(name)} is empty or begins with {_RESERVED!r}; choose another name"
             )
         if b"\0" in utf8(name, "property") + utf8(value, "property"):
             raise InvalidInput(f"property {shown(name)} holds a character NUL; leave it out")
-    return tuple(properties.items())
+    metadata = Metadata(tuple((properties or {}).items()), _milliseconds(event_time), is_binary_key)
+    if metadata.size > MOST_PROPERTIES:
+        raise InvalidInput(
+            f"properties of {metadata.size} characters; send at most {MOST_PROPERTIES}, and the rest in the value"
+        )
+    return metadata
 
 
 def _milliseconds(event_time: datetime | None) -> int | None:
-    demand("event_time", event_time, datetime | None)
     if event_time is None:
         return None
     if event_time.tzinfo is None:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from controller.client.arguments import checks_arguments
 from controller.client.lag import BucketLag
 from controller.client.queue_consumer import QueueConsumer as InnerConsumer
 from controller.client.queue_consumer import QueueStatus
-from pulsar_cleave._arguments import checked
 from pulsar_cleave._consumers import Consumer
 from pulsar_cleave._messages import Message, origins
 
 
+@checks_arguments
 class QueueConsumer(Consumer[InnerConsumer]):
     """Shares the messages of a subscription with other consumers, in no order; `Client.queue_consumer` makes it.
 
     `receive` and `receive_many` are for one thread. Messages may be acknowledged in any thread.
     """
 
-    @checked
     def acknowledge(self, messages: Message | Sequence[Message]) -> bool:
         """Acknowledge the messages. Return False if one of them may be delivered again, here or to another consumer.
 
@@ -26,7 +26,6 @@ class QueueConsumer(Consumer[InnerConsumer]):
         """
         return self._inner.acknowledge(*origins(messages))
 
-    @checked
     def negative_acknowledge(self, messages: Message | Sequence[Message], delay_seconds: float = 1.0) -> None:
         """Have the messages delivered again after the delay, here or to another consumer. `redelivery_count` rises by 1."""
         for one in origins(messages):

@@ -8,11 +8,11 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
+from controller.client.arguments import checks_arguments
 from controller.client.lag import BucketLag
 from controller.client.stream_consumer import Batch, BucketStatus
 from controller.client.stream_consumer import StreamConsumer as InnerConsumer
 from controller.domain.errors import AlreadyStored, FencedOut, InvalidInput
-from pulsar_cleave._arguments import checked
 from pulsar_cleave._consumers import Consumer
 from pulsar_cleave._messages import Message, origins
 from pulsar_cleave._schemas import Schema
@@ -20,6 +20,7 @@ from pulsar_cleave._schemas import Schema
 _log = logging.getLogger(__name__)
 
 
+@checks_arguments
 class StreamConsumer(Consumer[InnerConsumer]):
     """Reads a topic in the order of each key; `Client.stream_consumer` makes it. For one thread, which goes on calling `receive`.
 
@@ -34,7 +35,6 @@ class StreamConsumer(Consumer[InnerConsumer]):
         super().__init__(inner, topic, schema)
         self._connect = connect
 
-    @checked
     def acknowledge(self, messages: Message | Sequence[Message]) -> bool:
         """Acknowledge the messages, and every earlier message of their buckets.
 
@@ -44,13 +44,11 @@ class StreamConsumer(Consumer[InnerConsumer]):
         answers = [self._inner.acknowledge(one, one.messages[-1].position) for one in _batches(messages)]
         return all(answers)
 
-    @checked
     def negative_acknowledge(self, messages: Message | Sequence[Message]) -> None:
         """Have the messages delivered again. Their buckets begin again at the first message that is not acknowledged, in order."""
         for one in _batches(messages):
             self._inner.give_back(one)
 
-    @checked
     @contextmanager
     def transaction(self, messages: Message | Sequence[Message]) -> Iterator[Any]:
         """Store results and the position of the messages in one transaction of your PostgreSQL, so that each message counts once.

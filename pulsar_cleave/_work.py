@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from controller.client.arguments import checks_arguments
 from controller.client.closing import ClosedByWith
 from controller.client.dead_letters import DeadLetter as InnerLetter
 from controller.client.dead_letters import DeadLetterReader
@@ -16,7 +17,6 @@ from controller.client.stream_consumer import Batch, BucketStatus
 from controller.client.stream_consumer import StreamConsumer as InnerConsumer
 from controller.client.work_observer import WorkObserver
 from controller.dataplane.base import LogMessage
-from pulsar_cleave._arguments import checked
 from pulsar_cleave._messages import Message, MessageId
 from pulsar_cleave._schemas import Schema
 
@@ -36,6 +36,7 @@ class Handler(WorkObserver):
         self._handle(Message(self._topic, self._begun.segment_id, message, self._schema))
 
 
+@checks_arguments
 class KeyedWork(ClosedByWith):
     """Calls a handler for each message on several threads, the messages of each key one after the other; `Client.keyed_work` makes it.
 
@@ -52,12 +53,10 @@ class KeyedWork(ClosedByWith):
         """Number of messages that are being handled."""
         return self._work.running
 
-    @checked
     def run(self, is_stopping: Callable[[], bool]) -> None:
         """Receive and handle messages until `is_stopping` returns True; it is called at least once a second. Raises as `turn`."""
         self._work.run(is_stopping)
 
-    @checked
     def turn(self, timeout_seconds: float = 1.0) -> None:
         """Receive, acknowledge what is handled, and begin what can begin; wait for `timeout_seconds` at most.
 
@@ -82,7 +81,6 @@ class KeyedWork(ClosedByWith):
         """Return the number of messages that are not acknowledged. Raises StoreUnavailable."""
         return self._consumer.lag()
 
-    @checked
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
         """Wait for the handlers that run, acknowledge what is handled, and close the consumer; each within `timeout_seconds` (30)."""
         try:
@@ -130,6 +128,7 @@ class DeadLetter:
         return self.message.message_id
 
 
+@checks_arguments
 class DeadLetters:
     """Reads the dead-letter log of a subscription; `Client.dead_letters` makes it. For one thread."""
 
@@ -137,7 +136,6 @@ class DeadLetters:
         """For `Client`."""
         self._reader, self._topic, self._schema = reader, topic, schema
 
-    @checked
     def receive_many(self, most: int = 100, timeout_seconds: float = 0.0) -> tuple[DeadLetter, ...]:
         """Return up to `most` dead letters, the earliest that is not acknowledged first. Waits for the first one for `timeout_seconds`."""
         found = self._reader.read(1, timeout_seconds=timeout_seconds)
@@ -145,7 +143,6 @@ class DeadLetters:
             found += self._reader.read(most - 1, timeout_seconds=0.0)
         return tuple(DeadLetter(one, self._topic, self._schema) for one in found)
 
-    @checked
     def acknowledge(self, letter: DeadLetter) -> None:
         """Acknowledge the dead letter and every earlier one, so that they are not read again and not put back into the topic."""
         self._reader.acknowledge(letter._inner)

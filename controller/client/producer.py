@@ -319,6 +319,10 @@ class Producer(OneProcess):
         is_bytes = isinstance(payload, bytes)
         if not is_bytes or len(payload) > MAX_MESSAGE_BYTES or not isinstance(key, _KEYS):
             raise _refusal(payload, key)
+        if metadata is not None and not isinstance(metadata, Metadata):
+            raise InvalidInput(
+                f"Producer.send: metadata must be Metadata or None, not a value of type {type(metadata).__name__}"
+            )
         if self._takes_nothing:
             self._refuse_to_send()
         thread, busy_threads = threading.get_ident(), self._busy_threads

@@ -272,7 +272,7 @@ class BucketCountingDataPlane(DataPlane, Protocol):
 
 
 class Metadata(NamedTuple):
-    """What an application sends beside key and payload. A message without any has None in place of this."""
+    """What an application sends in addition to key and payload. A message without any has None in place of this."""
 
     properties: tuple[tuple[str, str], ...] = ()
     event_time_ms: int | None = None

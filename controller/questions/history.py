@@ -119,7 +119,7 @@ LIST_LAYOUT_CHANGES = Question(
 )
 LIST_SEGMENTS = Question(
     "history segments",
-    "/topics/{topic}/segments",
+    "/topics/{topic}/segments/history",
     "inspect.segments",
     ListSegments,
     {"segment_id": int},

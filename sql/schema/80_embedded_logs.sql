@@ -203,8 +203,8 @@ BEGIN
        SET next_offset = next_offset + cardinality(payloads), byte_in = byte_in + size, last_published_at = moment
      WHERE log_id = target.log_id;
     INSERT INTO embedded.message (log_id, log_offset, published_at, key, payload, bucket_hash, metadata)
-    SELECT target.log_id, target.next_offset + ordinal - 1, moment, key, payload, bucket_hash, beside
-      FROM unnest(keys, payloads, bucket_hashes, metadata) WITH ORDINALITY AS batch (key, payload, bucket_hash, beside, ordinal);
+    SELECT target.log_id, target.next_offset + ordinal - 1, moment, key, payload, bucket_hash, given_metadata
+      FROM unnest(keys, payloads, bucket_hashes, metadata) WITH ORDINALITY AS batch (key, payload, bucket_hash, given_metadata, ordinal);
     INSERT INTO embedded.producer AS p (log_id, name, last_sequence, login, used_at)
     VALUES (target.log_id, producer_name, batch_sequence, session_user, moment)
     ON CONFLICT ON CONSTRAINT producer_pkey

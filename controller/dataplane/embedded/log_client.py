@@ -97,9 +97,11 @@ class EmbeddedLogClient(OneProcess):
         hashes = _bucket_hashes(messages, FULL_RANGE if bucket is None else bucket)
         keys, payloads = _array(m.key for m in messages), _array(m.payload for m in messages)
         metadata = [written(m.metadata) for m in messages]
-        beside = metadata if any(metadata) else None
+        sent_metadata = metadata if any(metadata) else None
         with self._calls.statement(f"append to {backing_topic}") as cursor:
-            cursor.execute(_APPEND, (backing_topic, producer, sequence, size, keys, payloads, hashes, beside))
+            cursor.execute(
+                _APPEND, (backing_topic, producer, sequence, size, keys, payloads, hashes, sent_metadata)
+            )
             ((outcome, log_id),) = cursor.fetchall()
         if outcome == "missing":
             raise no_log(backing_topic)

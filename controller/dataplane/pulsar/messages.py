@@ -92,7 +92,7 @@ def key_of(message: pulsar.Message, properties: Mapping[str, str]) -> bytes | No
 
 
 def _metadata_of(message: pulsar.Message, properties: Mapping[str, str]) -> Metadata | None:
-    """What the application sent beside key and payload."""
+    """What the application sent in addition to key and payload."""
     event_time_ms = message.event_timestamp()
     if not properties and not event_time_ms:
         return None

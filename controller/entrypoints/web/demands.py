@@ -7,6 +7,7 @@ Who asks is for whoever serves the app to say: by a token of `cleave token`, or 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Annotated, Any
 
@@ -174,7 +175,20 @@ def rights_of(route: APIRoute) -> list[Right]:
 
 
 def demand_rights(app: FastAPI) -> None:
-    """Raises InvariantViolated for an app with a route that demands no right, or more than one, or demands it too late."""
+    """Raises InvariantViolated for an app with a route that demands no right, or more than one, or demands it too late, and for two routes
+    of one call.
+    """
+    calls = Counter(
+        (route.path, method)
+        for route in app.routes
+        if isinstance(route, APIRoute)
+        for method in route.methods
+    )
+    for (path, method), count in calls.items():
+        if count > 1:
+            raise InvariantViolated(
+                f"{count} routes answer {method} {path}; give each call a path of its own"
+            )
     for route in app.routes:
         if isinstance(route, APIRoute) and len(rights_of(route)) != 1:
             raise InvariantViolated(

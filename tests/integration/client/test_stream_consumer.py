@@ -474,7 +474,7 @@ def test_a_subscription_from_latest_reads_what_is_published_from_then_on_until_i
 def test_consuming_without_a_subscription_is_refused(
     bench: Bench, servers: Servers, producer: Producer
 ) -> None:
-    with pytest.raises(SubscriptionNotFound, match="create it first"):
+    with pytest.raises(SubscriptionNotFound, match="has no live subscription nobody; create it"):
         StreamConsumer(servers, bench.logs, TOPIC, "nobody", "a")
 
 

@@ -260,8 +260,9 @@ def test_acts_that_wait_for_a_person_are_counted_and_those_whose_time_is_nearly_
     assert value(registry, "cleave_approvals_pending") == 0
     assert value(registry, "cleave_oldest_approval_seconds") is None
     bench.execute(
-        "INSERT INTO cleave.approval (topic_id, decision_id, epoch, parts, segments, kind, reason, proposed_by, default_answer,"
-        " segment_ids, proposed_at, expires_at) SELECT topic_id, 1, 0, 2, 2, 'split', 'hot', 'w', 'reject', ARRAY[segment_id],"
+        "INSERT INTO cleave.approval (subject, subject_id, action, topic_id, epoch, parts, segments, kind, reason, proposed_by,"
+        " default_answer, segment_ids, proposed_at, expires_at)"
+        " SELECT 'operation', 1, 'split', topic_id, 0, 2, 2, 'split', 'hot', 'w', 'reject', ARRAY[segment_id],"
         " clock_timestamp() - asked, clock_timestamp() + left_over FROM cleave.topic, (VALUES"
         " (0, interval '70 minutes', interval '30 minutes'), (1, interval '80 minutes', interval '20 minutes'),"
         " (99, interval '9 hours', interval '1 minute')) AS v (segment_id, asked, left_over)"

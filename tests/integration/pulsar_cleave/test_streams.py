@@ -32,6 +32,8 @@ def test_messages_come_out_as_they_went_in(shop: Shop) -> None:
         producer.send(b"bytes", key=b"customer-8")
         producer.send(b"no text", key=b"\xff\x00")
         producer.send(b"none")
+        with pytest.raises(cleave.InvalidInput):
+            producer.send(b"x", key=7)  # type: ignore[arg-type]
 
     with shop.client.stream_consumer(shop.topic, "billing", name="billing-1") as consumer:
         found = {one.data: one for one in received(consumer, 5)}

@@ -81,6 +81,7 @@ WRONG: Mapping[str, Sequence[object]] = {
             "LayoutSource",
             "LogClient",
             "LogReader",
+            "Metadata",
             "PositionTable",
             "QueuedMessage",
             "Servers",

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, get_type_hints
 
 import pytest
 
 import pulsar_cleave as cleave
-from pulsar_cleave._arguments import checked, demand
 
 WORKER = "http://127.0.0.1:1"
 CLASSES = (
@@ -38,7 +36,7 @@ def calls() -> list[tuple[type, str, str]]:
             found += [
                 (cls, name, argument)
                 for argument in inspect.signature(member).parameters
-                if argument not in ("self", "schema") and hints[argument] is not Any
+                if argument != "self" and hints[argument] is not Any
             ]
     return found
 
@@ -53,19 +51,22 @@ def test_a_wrong_type_is_invalid_input(cls: type, method: str, argument: str) ->
     given = {name: good[name] for name, one in form.items() if one.default is one.empty and name in good}
     nobody: Any = object.__new__(cls)  # nothing of it is touched
 
-    with pytest.raises(cleave.InvalidInput, match=rf"^{argument} is <"):
+    with pytest.raises(
+        cleave.InvalidInput, match=rf"{method}: {argument} must be .*, not a value of type Wrong"
+    ):
         getattr(nobody, method)(**{**given, argument: Wrong()})
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"workers": 7, "token": "t"}, "workers is 7; give str"),
-        ({"workers": WORKER, "token": b"t"}, "token is b't'"),
-        ({"workers": WORKER, "token": "t", "pulsar": "token"}, "pulsar is 'token'; give PulsarAuth"),
-        ({"workers": WORKER, "token": "t", "call_timeout_seconds": True}, "call_timeout_seconds is True"),
-        ({"workers": WORKER, "token": "t", "timeout": 3}, "timeout"),
-        ({"workers": WORKER}, "token"),
+        ({"workers": 7, "token": "t"}, "workers must be str or Sequence of str"),
+        ({"workers": WORKER, "token": b"t"}, "token must be str or a function"),
+        ({"workers": WORKER, "token": "t", "pulsar": "token"}, "pulsar must be PulsarAuth or None"),
+        (
+            {"workers": WORKER, "token": "t", "call_timeout_seconds": True},
+            "call_timeout_seconds must be a number",
+        ),
         ({"workers": "", "token": "t"}, "no address of a worker"),
     ],
 )
@@ -96,7 +97,6 @@ class Sends:
         {"value": {}},
         {"value": "text"},
         {"value": None},
-        {"value": b"x", "key": 7},
         {"value": b"x", "properties": [("a", "b")]},
         {"value": b"x", "properties": {"a": 1}},
         {"value": b"x", "properties": {1: "a"}},
@@ -128,32 +128,3 @@ def test_a_value_that_the_schema_refuses_is_not_queued() -> None:
         producer.send(b"x")
     producer.send("x")
     assert inner.sent == [(b"x", None, None)]
-
-
-@pytest.mark.parametrize(
-    ("hint", "good", "bad"),
-    [
-        (float, [1, 1.5], [True, "1", None]),
-        (int, [1], [True, 1.5]),
-        (str | None, ["", None], [b"", 0]),
-        (Callable[[], str], [str, print], ["", None]),
-        (cleave.Message | tuple[cleave.Message, ...], [()], [(1,), 7]),
-        (Any, [1, None], []),
-    ],
-)
-def test_annotations_are_what_is_demanded(hint: Any, good: list[Any], bad: list[Any]) -> None:
-    for value in good:
-        demand("it", value, hint)
-    for value in bad:
-        with pytest.raises(cleave.InvalidInput, match=r"^it is "):
-            demand("it", value, hint)
-
-
-def test_a_call_that_does_not_fit_the_signature_is_invalid_input() -> None:
-    @checked
-    def act(one: int) -> int:
-        return one
-
-    assert act(3) == 3
-    with pytest.raises(cleave.InvalidInput, match="unexpected keyword argument 'two'"):
-        act(one=1, two=2)  # type: ignore[call-arg]
