@@ -321,9 +321,8 @@ class Producer(OneProcess):
         as `flush` does. An error leaves everything queued, this message included; only InvalidInput, for a payload or key of another type,
         a key that has no UTF-8 form, or a message that is too long, leaves this message out. Raises Terminal once the producer is closed.
         """
-        is_bytes = isinstance(payload, bytes)
-        is_right = isinstance(key, _KEYS) and isinstance(metadata, _METADATA)
-        if not is_bytes or not is_right or len(payload) > MAX_MESSAGE_BYTES:
+        is_bytes, is_right = isinstance(payload, bytes), isinstance(metadata, _METADATA)
+        if not is_bytes or len(payload) > MAX_MESSAGE_BYTES or not is_right or not isinstance(key, _KEYS):
             raise _refusal(payload, key, metadata)
         if self._takes_nothing:
             self._refuse_to_send()
