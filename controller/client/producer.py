@@ -67,6 +67,7 @@ MOST_OPENED_AHEAD = 1_000
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.05, 2.0
 _new = tuple.__new__  # a third of what a NamedTuple's own costs
 _KEYS = (str, bytes, type(None))
+_METADATA = (Metadata, type(None))
 """What a key may be."""
 _Waiting = tuple[bytes, bytes | None, int | None, Metadata | None]
 """An `OutgoingMessage` until it is sent. Thousands wait at a time, and the garbage collector goes through each that is of a class of
@@ -164,7 +165,7 @@ def _new_lane(snapshot: TopicSnapshot, segment: Segment, bucket: int, producer: 
     return _Lane(segment.segment_id, snapshot.backing_topics[segment.segment_id], bounds, producer)
 
 
-def _refusal(payload: object, key: object) -> InvalidInput:
+def _refusal(payload: object, key: object, metadata: object) -> InvalidInput:
     """Why this is not sent."""
     if not isinstance(payload, bytes):
         return InvalidInput(
@@ -173,6 +174,10 @@ def _refusal(payload: object, key: object) -> InvalidInput:
     if not isinstance(key, _KEYS):
         return InvalidInput(
             f"Producer.send: key must be str, bytes or None, not a value of type {type(key).__name__}"
+        )
+    if not isinstance(metadata, _METADATA):
+        return InvalidInput(
+            f"Producer.send: metadata must be Metadata or None, not a value of type {type(metadata).__name__}"
         )
     return InvalidInput(
         f"a message of {len(payload)} bytes; send at most {MAX_MESSAGE_BYTES}, or a reference to where the rest is"
@@ -316,13 +321,9 @@ class Producer(OneProcess):
         as `flush` does. An error leaves everything queued, this message included; only InvalidInput, for a payload or key of another type,
         a key that has no UTF-8 form, or a message that is too long, leaves this message out. Raises Terminal once the producer is closed.
         """
-        is_bytes = isinstance(payload, bytes)
-        if not is_bytes or len(payload) > MAX_MESSAGE_BYTES or not isinstance(key, _KEYS):
-            raise _refusal(payload, key)
-        if metadata is not None and not isinstance(metadata, Metadata):
-            raise InvalidInput(
-                f"Producer.send: metadata must be Metadata or None, not a value of type {type(metadata).__name__}"
-            )
+        is_bytes, is_right = isinstance(payload, bytes), isinstance(metadata, _METADATA)
+        if not is_bytes or len(payload) > MAX_MESSAGE_BYTES or not is_right or not isinstance(key, _KEYS):
+            raise _refusal(payload, key, metadata)
         if self._takes_nothing:
             self._refuse_to_send()
         thread, busy_threads = threading.get_ident(), self._busy_threads
