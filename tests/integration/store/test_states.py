@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import ProposalKind, ProposalState
-from controller.domain.approvals import ApprovalState
+from controller.domain.approvals import ApprovalState, Subject
 from controller.domain.operation import MIRROR_MOVES, MOVES, OperationKind, OperationState, Origin
 from controller.domain.policy import APPROVAL_DEFAULTS, PolicyLevel
 from controller.domain.segment import SegmentState
@@ -28,6 +28,7 @@ DECLARED: dict[str, Iterable[str]] = {
     "policy_candidate_state_known": CandidateState,
     "approval_default_known": APPROVAL_DEFAULTS,
     "approval_state_known": ApprovalState,
+    "approval_subject_known": Subject,
     "namespace_bundles_mode_known": BalancingMode,
     "bundle_proposal_kind_known": ProposalKind,
     "bundle_proposal_state_known": ProposalState,
