@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
-from controller.client.asynchronous import AsyncClient, AsyncConsumer
+from controller.client.asynchronous import SLICE_SECONDS, AsyncClient, AsyncConsumer
 from controller.client.checkpoint import Checkpoint
+from controller.client.closing import CloseTime
 from pulsar_cleave._checkpoints import CheckpointConsumer
 from pulsar_cleave._consumers import Consumer
 from pulsar_cleave._messages import Message
@@ -79,7 +80,21 @@ class AsyncQueueConsumer(_AsyncConsumer[QueueConsumer]):
         self, messages: Message | Sequence[Message], delay_seconds: float = 1.0
     ) -> None:
         """Asynchronous version of `QueueConsumer.negative_acknowledge`."""
-        await self.call(partial(_negatively, messages, delay_seconds))
+        await self.call(lambda consumer: consumer.negative_acknowledge(messages, delay_seconds))
+
+    async def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
+        """Asynchronous version of `QueueConsumer.close`. With `timeout_seconds`, other tasks may acknowledge what they received meanwhile."""
+        timing = CloseTime(timeout_seconds)
+        try:
+            while (
+                timeout_seconds is not None
+                and self._ended is None
+                and timing.left_seconds
+                and await self.call(_pause_and_count)
+            ):
+                await asyncio.sleep(SLICE_SECONDS)
+        finally:
+            await super().close(None if timeout_seconds is None else timing.goodbye_seconds, leave=leave)
 
 
 class AsyncCheckpointConsumer(_AsyncConsumer[CheckpointConsumer]):
@@ -110,5 +125,7 @@ class AsyncCheckpointConsumer(_AsyncConsumer[CheckpointConsumer]):
         return consumer.receive(seconds)
 
 
-def _negatively(messages: Message | Sequence[Message], delay_seconds: float, consumer: QueueConsumer) -> None:
-    consumer.negative_acknowledge(messages, delay_seconds)
+def _pause_and_count(consumer: QueueConsumer) -> int:
+    """Give out no more messages. Return the number of messages that are neither acknowledged nor given back."""
+    consumer.pause()
+    return consumer.in_hand

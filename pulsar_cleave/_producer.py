@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from controller.client.arguments import checked
+from controller.client.closing import StoredByWith
 from controller.client.producer import Producer as InnerProducer
 from controller.clock import to_ms
 from controller.dataplane.base import Metadata
@@ -22,7 +22,7 @@ MOST_PROPERTIES = 32 * 1024
 _RESERVED = "cleave."
 
 
-class Producer(OneProcess):
+class Producer(OneProcess, StoredByWith):
     """A producer of one topic; `Client.producer` makes it. For one thread.
 
     The end of a `with` block stores what was sent. A block that ends with an error drops it.
@@ -33,14 +33,6 @@ class Producer(OneProcess):
     def __init__(self, inner: InnerProducer, schema: Schema | None) -> None:
         """For `Client`."""
         self._inner, self._schema = inner, schema
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close(flush=kind is None)
 
     @property
     def pending(self) -> int:

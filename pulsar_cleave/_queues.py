@@ -19,6 +19,11 @@ class QueueConsumer(Consumer[InnerConsumer]):
     `receive` and `receive_many` are for one thread. Messages may be acknowledged in any thread.
     """
 
+    @property
+    def in_hand(self) -> int:
+        """Number of messages that are received and neither acknowledged nor given back."""
+        return self._inner.in_hand
+
     def acknowledge(self, messages: Message | Sequence[Message]) -> bool:
         """Acknowledge the messages. Return False if one of them may be delivered again, here or to another consumer.
 

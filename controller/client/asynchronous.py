@@ -1,4 +1,4 @@
-"""The clients for applications that use asyncio: each lives in a thread of its own, and its calls are awaited.
+"""What the clients for asyncio in `pulsar_cleave` share: each lives in a thread of its own, and its calls are awaited.
 
 The work is that of the synchronous clients. What `receive` has taken when the task that awaits it is cancelled is not lost: the
 next `receive` gives it out, if it is this consumer's still. A call of another kind that is cancelled may or may not have been done,
@@ -18,13 +18,6 @@ from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from controller.client.arguments import checks_arguments
-from controller.client.checkpoint import Checkpoint
-from controller.client.checkpoint_consumer import CheckpointBatch, CheckpointConsumer
-from controller.client.checkpoint_group import CheckpointGroupConsumer
-from controller.client.closing import CloseTime
-from controller.client.producer import Producer
-from controller.client.queue_consumer import QueueConsumer, QueuedMessage
-from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.domain.errors import InvalidInput
 from controller.forks import OneProcess
 
@@ -114,24 +107,6 @@ class AsyncClient(OneProcess, Generic[Client]):
 
 
 @checks_arguments
-class AsyncProducer(AsyncClient[Producer]):
-    """`Producer`, awaited. `close`, and so the end of `async with`, stores what is pending, unless the block ends with an error."""
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._await_end(lambda producer: producer.close(flush=kind is None))
-
-    async def send(self, payload: bytes, key: str | bytes | None = None) -> None:
-        """See `Producer.send`. Tasks that send at once are taken in the order of their calls."""
-        await self.call(lambda producer: producer.send(payload, key))
-
-    async def flush(self) -> None:
-        """See `Producer.flush`."""
-        await self.call(lambda producer: producer.flush())
-
-
-@checks_arguments
 class AsyncConsumer(AsyncClient[Consumer], Generic[Consumer, Item]):
     """What the consumers share. Several tasks may receive at once; each item goes to one of them."""
 
@@ -192,115 +167,3 @@ class AsyncConsumer(AsyncClient[Consumer], Generic[Consumer, Item]):
 
     def _is_own(self, consumer: Consumer, item: Item) -> bool:
         raise NotImplementedError
-
-
-@checks_arguments
-class AsyncStreamConsumer(AsyncConsumer[StreamConsumer, Batch]):
-    """`StreamConsumer`, awaited. Go on receiving: that is how a consumer takes part."""
-
-    async def acknowledge(self, batch: Batch) -> bool:
-        """See `StreamConsumer.acknowledge`."""
-        return await self.call(lambda consumer: consumer.acknowledge(batch))
-
-    async def give_back(self, batch: Batch) -> None:
-        """See `StreamConsumer.give_back`."""
-        await self.call(lambda consumer: consumer.give_back(batch))
-
-    def _receive(self, consumer: StreamConsumer, seconds: float) -> Batch | None:
-        return consumer.receive(seconds)
-
-    def _is_own(self, consumer: StreamConsumer, item: Batch) -> bool:
-        return consumer.owns(item)
-
-
-@checks_arguments
-class AsyncQueueConsumer(AsyncConsumer[QueueConsumer, QueuedMessage]):
-    """`QueueConsumer`, awaited. Tasks may share it, and settle their messages when they have done."""
-
-    async def acknowledge(self, *messages: QueuedMessage) -> bool:
-        """See `QueueConsumer.acknowledge`."""
-        return await self.call(lambda consumer: consumer.acknowledge(*messages))
-
-    async def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
-        """See `QueueConsumer.close`: other tasks settle what they have in hand meanwhile."""
-        timing = CloseTime(timeout_seconds)
-        try:
-            while (
-                timeout_seconds is not None
-                and self._ended is None
-                and timing.left_seconds
-                and await self.call(_paused_in_hand)
-            ):
-                await asyncio.sleep(SLICE_SECONDS)
-        finally:
-            await super().close(None if timeout_seconds is None else timing.goodbye_seconds, leave=leave)
-
-    async def nack(self, message: QueuedMessage, delay_seconds: float = 1.0) -> None:
-        """See `QueueConsumer.nack`."""
-        await self.call(lambda consumer: consumer.nack(message, delay_seconds))
-
-    def _receive(self, consumer: QueueConsumer, seconds: float) -> QueuedMessage | None:
-        return consumer.receive(seconds)
-
-    def _is_own(self, consumer: QueueConsumer, item: QueuedMessage) -> bool:
-        return consumer.holds(item)
-
-
-def _paused_in_hand(consumer: QueueConsumer) -> int:
-    consumer.pause()
-    return consumer.in_hand
-
-
-class Placed(Receiving, Protocol):
-    """One that knows its place."""
-
-    def receive(self, timeout_seconds: float) -> CheckpointBatch | None: ...
-    def checkpoint(self) -> Checkpoint: ...
-
-
-PlacedConsumer = TypeVar("PlacedConsumer", bound=Placed)
-
-
-@checks_arguments
-class AsyncPlacedConsumer(AsyncConsumer[PlacedConsumer, CheckpointBatch], Generic[PlacedConsumer]):
-    """What the two below share; for one task, since a checkpoint is a place behind all that was given out."""
-
-    _before: Checkpoint
-    """Where the consumer was before what is taken and not given out."""
-
-    async def checkpoint(self) -> Checkpoint:
-        """See `CheckpointConsumer.checkpoint`. What a cancelled `receive` has taken lies behind it."""
-        return await self.call(lambda consumer: self._before if self._taken else consumer.checkpoint())
-
-    def _receive(self, consumer: PlacedConsumer, seconds: float) -> CheckpointBatch | None:
-        self._before = consumer.checkpoint()
-        return consumer.receive(seconds)
-
-
-@checks_arguments
-class AsyncCheckpointGroupConsumer(AsyncPlacedConsumer[CheckpointGroupConsumer]):
-    """`CheckpointGroupConsumer`, awaited. `kept_values` and `on_wanted` are called in the client's thread."""
-
-    async def kept(self, checkpoint: Checkpoint) -> None:
-        """See `CheckpointGroupConsumer.kept`."""
-        await self.call(lambda consumer: consumer.kept(checkpoint))
-
-    def _is_own(self, consumer: CheckpointGroupConsumer, item: CheckpointBatch) -> bool:
-        return consumer.holds(item)
-
-
-@checks_arguments
-class AsyncCheckpointConsumer(AsyncPlacedConsumer[CheckpointConsumer]):
-    """`CheckpointConsumer`, awaited."""
-
-    async def restore(self, checkpoint: Checkpoint | bytes) -> None:
-        """See `CheckpointConsumer.restore`."""
-
-        def restore(consumer: CheckpointConsumer) -> None:
-            consumer.restore(checkpoint)
-            self._taken.clear()
-
-        await self.call(restore)
-
-    def _is_own(self, consumer: CheckpointConsumer, item: CheckpointBatch) -> bool:  # noqa: ARG002
-        return True

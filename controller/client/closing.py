@@ -43,6 +43,22 @@ class ClosedByWith(ABC):
         self.close()
 
 
+class StoredByWith(ABC):
+    """For use in a `with` block. The end of the block stores what was sent; a block that ends with an error drops it."""
+
+    @abstractmethod
+    def close(self, *, flush: bool = True) -> None:
+        """Store what was sent if `flush` is True, then close."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(flush=kind is None)
+
+
 class CloseTime:
     """The time of one close, counted from here on."""
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import threading
 import time
 import uuid
@@ -23,18 +22,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice
-from types import TracebackType
-from typing import Self
 
 from controller import client_metrics
 from controller.client.arguments import checks_arguments
+from controller.client.closing import StoredByWith
+from controller.client.delayed_sends import DelayedSends
 from controller.client.fenced_segments import FencedSegments
 from controller.client.key_counts import KeyCounts
 from controller.client.layout_source import LayoutSource, TakesSuspects, TopicSnapshot
 from controller.client.layout_watch import LayoutWatch
-from controller.client.patience import Backoff, patiently
+from controller.client.patience import patiently
+from controller.client.send_lane import SendLane, WaitingMessage, lane_of
 from controller.dataplane.base import EagerLogClient, LogClient, Metadata, OutgoingMessage
-from controller.domain.entry_buckets import bucket_of, bucket_ranges
+from controller.domain.entry_buckets import bucket_of
 from controller.domain.errors import (
     CleaveError,
     DataPlaneUnavailable,
@@ -44,7 +44,6 @@ from controller.domain.errors import (
     StoreUnavailable,
     Terminal,
 )
-from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_bytes, key_hash
 from controller.domain.names import demand_name
 from controller.domain.segment import Segment
@@ -64,109 +63,13 @@ MOST_ROUTES = 65_536
 """Keys whose lane is remembered; beyond it they are reckoned anew."""
 MOST_OPENED_AHEAD = 1_000
 """Messages in doubt that are looked at for what to open ahead."""
-_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.05, 2.0
-_new = tuple.__new__  # a third of what a NamedTuple's own costs
 _KEYS = (str, bytes, type(None))
+"""Types of a key."""
 _METADATA = (Metadata, type(None))
-"""What a key may be."""
-_Waiting = tuple[bytes, bytes | None, int | None, Metadata | None]
-"""An `OutgoingMessage` until it is sent. Thousands wait at a time, and the garbage collector goes through each that is of a class of
-its own again and again, which was a tenth of what sending costs; plain tuples it leaves alone.
-"""
-
-
-class _Lane:
-    """Messages for one bucket of a segment, oldest first. `in_doubt` is the batch that is under way, or whose answer is missing, under
-    its number.
-
-    `producer` is the name its batches are numbered under: a log compares the numbers of one name only, and those of two buckets
-    would cross.
-    """
-
-    __slots__ = (
-        "_backoff",
-        "_failing_since",
-        "backing_topic",
-        "bucket",
-        "error",
-        "in_doubt",
-        "is_sending",
-        "next_try_at",
-        "producer",
-        "segment_id",
-        "since",
-        "waiting",
-        "waiting_bytes",
-    )
-
-    def __init__(self, segment_id: int, backing_topic: str, bucket: HashRange | None, producer: str) -> None:
-        self.segment_id, self.backing_topic, self.bucket = segment_id, backing_topic, bucket
-        self.producer = producer if bucket is None else f"{producer}-{bucket.start:04x}"
-        self.waiting: deque[_Waiting] = deque()
-        self.waiting_bytes = 0
-        self.in_doubt: tuple[int, list[OutgoingMessage]] | None = None
-        self.since = 0.0
-        """Since when its oldest message waits, `time.monotonic` seconds."""
-        self.is_sending = False
-        self.error: Exception | None = None
-        """What the application is to be told of."""
-        self.next_try_at = 0.0
-        self._failing_since: float | None = None
-        self._backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
-
-    def put(self, payload: bytes, key: bytes | None, bucket_hash: int, metadata: Metadata | None) -> None:
-        """A message behind all others."""
-        if not self.waiting:
-            self.since = time.monotonic()
-        self.waiting.append((payload, key, bucket_hash, metadata))
-        self.waiting_bytes += _size(payload, metadata)
-
-    def put_back(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Before all others."""
-        self.waiting.extendleft(reversed(messages))
-        self.waiting_bytes += sum(_size(message.payload, message.metadata) for message in messages)
-
-    def take(self, most_messages: int, most_bytes: int) -> list[OutgoingMessage]:
-        """The next batch."""
-        taken, size = self.waiting, self.waiting_bytes
-        if len(taken) <= most_messages and size <= most_bytes:
-            self.waiting = deque()
-        else:
-            taken, size = deque(), 0
-            while self.waiting and len(taken) < most_messages and size < most_bytes:
-                taken.append(self.waiting.popleft())
-                size += _size(taken[-1][0], taken[-1][3])
-        self.waiting_bytes -= size
-        return [_new(OutgoingMessage, message) for message in taken]
-
-    def fail(self, error: Exception, patience_seconds: float) -> None:
-        """The batch could not be sent: again after a while. The application is told once that went on for longer than the patience."""
-        now = time.monotonic()
-        self.next_try_at = now + self._backoff.next_seconds()
-        if self._failing_since is None:
-            self._failing_since = now
-        is_retried = isinstance(error, DataPlaneUnavailable | StoreUnavailable)
-        if not is_retried or now - self._failing_since >= patience_seconds:
-            self.error = error
-
-    def forget_failures(self) -> None:
-        """The next failure has the full patience."""
-        self.error = self._failing_since = None
-        self.next_try_at = 0.0
-        self._backoff.reset()
-
-    @property
-    def empty(self) -> bool:
-        return not self.waiting and self.in_doubt is None
-
-
-def _new_lane(snapshot: TopicSnapshot, segment: Segment, bucket: int, producer: str) -> _Lane:
-    bounds = bucket_ranges(segment.bucket_splits)[bucket] if segment.bucket_splits else None
-    return _Lane(segment.segment_id, snapshot.backing_topics[segment.segment_id], bounds, producer)
 
 
 def _refusal(payload: object, key: object, metadata: object) -> InvalidInput:
-    """Why this is not sent."""
+    """Return why a message is not sent."""
     if not isinstance(payload, bytes):
         return InvalidInput(
             f"Producer.send: payload must be bytes, not a value of type {type(payload).__name__}"
@@ -184,44 +87,8 @@ def _refusal(payload: object, key: object, metadata: object) -> InvalidInput:
     )
 
 
-class _DelayedSends:
-    """A thread, from `start` to `close`, that sends what has waited for the delay."""
-
-    def __init__(self, delay_seconds: float, send_due: Callable[[float], float | None]) -> None:
-        """`send_due` sends what has waited for so long and says when the next will have, `time.monotonic` seconds; None where nothing
-        waits. Raises InvalidInput.
-        """
-        if not 0 < delay_seconds < math.inf:
-            raise InvalidInput(f"a batch delay of {delay_seconds} s; give more than 0, or None")
-        self._send_due = partial(send_due, delay_seconds)
-        self._closing, self._waits = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="cleave-sender", daemon=True)
-
-    def start(self) -> None:
-        """Send from now on."""
-        self._thread.start()
-
-    def ring(self) -> None:
-        """Something waits."""
-        self._waits.set()
-
-    def close(self) -> None:
-        """Send no more. Waits for what is being sent."""
-        self._closing.set()
-        self._waits.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            self._waits.wait()
-            self._waits.clear()  # before looking: what is sent from here on is seen or rings again
-            due = self._send_due()
-            while due is not None and not self._closing.wait(max(0.0, due - time.monotonic())):
-                due = self._send_due()
-
-
 @checks_arguments
-class Producer(OneProcess):
+class Producer(OneProcess, StoredByWith):
     """One producer of one topic. `close`, and so the end of a `with` block, stores what is pending; a block that ends with an error drops
     it. For one thread; it has others of its own that send.
     """
@@ -252,37 +119,32 @@ class Producer(OneProcess):
         what the data plane has acknowledged: in threads of the producer's, one call after the other. It must not wait for this
         producer.
         """
-        for bound, name in (
-            (batch_messages, "batch_messages"),
-            (batch_bytes, "batch_bytes"),
-            (max_pending_messages, "max_pending_messages"),
-        ):
-            whole(bound, name, least=1)
+        self._batch_messages = whole(batch_messages, "batch_messages", least=1)
+        self._batch_bytes = whole(batch_bytes, "batch_bytes", least=1)
+        self._max_pending = whole(max_pending_messages, "max_pending_messages", least=1)
+        self._send_timeout_seconds, self._on_stored = send_timeout_seconds, on_stored
         self._logs = logs
         self._eager = logs if isinstance(logs, EagerLogClient) else None
         # Batches are numbered from 1 in each process, so each needs a name that nobody used before.
         self.producer_id = f"{demand_name('producer', name)}-{uuid.uuid4().hex[:12]}"
-        self._batch_messages, self._batch_bytes = batch_messages, batch_bytes
-        self._max_pending, self._send_timeout_seconds = max_pending_messages, send_timeout_seconds
-        self._on_stored = on_stored
         self._lock = threading.RLock()
         self._busy_threads: set[int] = set()
         """Threads in a call of the producer that may hold its lock or wait for its other threads."""
         self._storing_threads: set[int] = set()
         """Threads in a `send` or `flush` that waits until messages are stored."""
-        self._delayed = (
-            None if batch_delay_seconds is None else _DelayedSends(batch_delay_seconds, self._send_due)
-        )
-        self._key_counts = (
-            None
-            if key_counts_seconds is None
-            else KeyCounts.handed_to(source, topic, self.producer_id, key_counts_seconds, self._lock)
-        )
+        self._delayed: DelayedSends | None = None
+        if batch_delay_seconds is not None:
+            self._delayed = DelayedSends(batch_delay_seconds, self._send_due)
+        self._key_counts: KeyCounts | None = None
+        if key_counts_seconds is not None:
+            self._key_counts = KeyCounts.handed_to(
+                source, topic, self.producer_id, key_counts_seconds, self._lock
+            )
         self._sends = ThreadPoolExecutor(PARALLEL_SENDS, thread_name_prefix="cleave-send")
         self._numbers, self._turn = itertools.count(1), itertools.count()
-        self._unrouted: deque[_Waiting] = deque()
-        self._lanes: dict[tuple[int, int], _Lane] = {}
-        self._routes: dict[str | bytes, tuple[_Lane, bytes, int, int]] = {}
+        self._unrouted: deque[WaitingMessage] = deque()
+        self._lanes: dict[tuple[int, int], SendLane] = {}
+        self._routes: dict[str | bytes, tuple[SendLane, bytes, int, int]] = {}
         self._fenced = FencedSegments(source.suspects(topic) if isinstance(source, TakesSuspects) else None)
         self._pending = 0
         self._progress = threading.Event()
@@ -300,14 +162,6 @@ class Producer(OneProcess):
         for thread in (self._delayed, self._key_counts):
             if thread is not None:
                 thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close(flush=kind is None)
 
     @property
     def pending(self) -> int:
@@ -507,11 +361,11 @@ class Producer(OneProcess):
             if not self._progress.wait(max(0.0, min(limits))) and fenced:
                 self._look_again()
 
-    def _waiting_for_successors(self) -> list[_Lane]:
+    def _waiting_for_successors(self) -> list[SendLane]:
         return [
             lane
             for lane in self._lanes.values()
-            if lane.segment_id in self._fenced and not lane.empty and not lane.is_sending
+            if lane.segment_id in self._fenced and not lane.is_empty and not lane.is_sending
         ]
 
     def _demand_sent(self) -> None:
@@ -541,7 +395,7 @@ class Producer(OneProcess):
             self._start_lanes(
                 [lane for lane in lanes if lane.in_doubt is not None or lane.since + delay_seconds <= now]
             )
-            waiting = [lane for lane in lanes if not lane.empty]
+            waiting = [lane for lane in lanes if not lane.is_empty]
             if not is_routed or any(lane.segment_id in self._fenced or lane.in_doubt for lane in waiting):
                 return time.monotonic() + RETRY_SECONDS
             return min((lane.since + delay_seconds for lane in waiting), default=None)
@@ -596,7 +450,7 @@ class Producer(OneProcess):
         self._snapshot = self._watch.snapshot
         return True
 
-    def _open_ahead(self, lanes: Sequence[_Lane]) -> None:
+    def _open_ahead(self, lanes: Sequence[SendLane]) -> None:
         """Begin to open, once for each layout, what the messages in doubt go to if they are not stored: the answer to that takes
         as long.
         """
@@ -613,10 +467,10 @@ class Producer(OneProcess):
             segment = snapshot.layout.segment_for(hashes.segment_hash)
             places[segment.segment_id, bucket_of(segment.bucket_splits, hashes.bucket_hash)] = segment
         for (_, bucket), segment in places.items():
-            lane = _new_lane(snapshot, segment, bucket, self.producer_id)
+            lane = lane_of(snapshot, segment, bucket, self.producer_id)
             self._eager.open_ahead(lane.backing_topic, producer=lane.producer, bucket=lane.bucket)
 
-    def _put(self, payload: bytes, key: str | bytes | None, metadata: Metadata | None) -> _Lane:
+    def _put(self, payload: bytes, key: str | bytes | None, metadata: Metadata | None) -> SendLane:
         """Into its lane."""
         if key is None:
             segment, bucket_hash = self._next_place()
@@ -634,7 +488,7 @@ class Producer(OneProcess):
             self._key_counts.count(segment_hash)
         return lane
 
-    def _route(self, key: str | bytes) -> tuple[_Lane, bytes, int, int]:
+    def _route(self, key: str | bytes) -> tuple[SendLane, bytes, int, int]:
         """The lane of a key, the key's bytes, its bucket hash and its segment hash."""
         coded = key_bytes(key)
         hashes = key_hash(coded)
@@ -652,25 +506,25 @@ class Producer(OneProcess):
         starts = (0, *segment.bucket_splits)
         return segment, starts[turn // len(active) % len(starts)]
 
-    def _lane(self, segment: Segment, bucket_hash: int) -> _Lane:
+    def _lane(self, segment: Segment, bucket_hash: int) -> SendLane:
         """A segment with one bucket takes batches of any."""
         bucket = bucket_of(segment.bucket_splits, bucket_hash)
         lane = self._lanes.get((segment.segment_id, bucket))
         if lane is None:
-            lane = _new_lane(self._snapshot, segment, bucket, self.producer_id)
+            lane = lane_of(self._snapshot, segment, bucket, self.producer_id)
             self._lanes[segment.segment_id, bucket] = lane
         return lane
 
-    def _start_lanes(self, lanes: Iterable[_Lane], *, whole_batches: bool = False) -> None:
+    def _start_lanes(self, lanes: Iterable[SendLane], *, whole_batches: bool = False) -> None:
         """Send of each what waits, or what makes whole batches."""
         for lane in lanes:
             if lane.in_doubt is not None or not whole_batches or self._is_full(lane):
                 self._start(lane)
 
-    def _is_full(self, lane: _Lane) -> bool:
+    def _is_full(self, lane: SendLane) -> bool:
         return len(lane.waiting) >= self._batch_messages or lane.waiting_bytes >= self._batch_bytes
 
-    def _start(self, lane: _Lane) -> None:
+    def _start(self, lane: SendLane) -> None:
         """Send the next batch aside: the one in doubt, or else one that waits and whose segment is not fenced."""
         if lane.is_sending or lane.next_try_at > time.monotonic() or self._is_closing:
             return
@@ -693,7 +547,7 @@ class Producer(OneProcess):
         except RuntimeError:  # closed meanwhile: it is not known what became of it
             lane.is_sending = False
 
-    def _begun(self, lane: _Lane) -> Callable[[], int] | None:
+    def _begun(self, lane: SendLane) -> Callable[[], int] | None:
         """Have the batch sent here and now, which is cheaper than by threads that take turns at the interpreter, and return what waits
         for the answer; None where it has to be sent aside.
         """
@@ -707,7 +561,7 @@ class Producer(OneProcess):
         except CleaveError:  # as `append` will
             return None
 
-    def _send_batch(self, lane: _Lane, batch: list[OutgoingMessage], append: Callable[[], int]) -> None:
+    def _send_batch(self, lane: SendLane, batch: list[OutgoingMessage], append: Callable[[], int]) -> None:
         """Runs in a thread aside. When there is a whole batch by now, it is the next one."""
         stored, failure, is_missing = 0, None, False
         try:
@@ -736,13 +590,13 @@ class Producer(OneProcess):
     def _is_active(self, segment_id: int) -> bool:
         return any(one.segment_id == segment_id for one in self._watch.snapshot.layout.active)
 
-    def _miss(self, lane: _Lane) -> None:
+    def _miss(self, lane: SendLane) -> None:
         """Repeat the batch under its number: it may be stored if the log is created again, which makes no new layout."""
         self._fenced.add(lane.segment_id, is_missing=True)
         lane.next_try_at = time.monotonic() + LOOK_SECONDS
         self._look_again()
 
-    def _settle(self, lane: _Lane, batch: list[OutgoingMessage], stored: int) -> None:
+    def _settle(self, lane: SendLane, batch: list[OutgoingMessage], stored: int) -> None:
         """So many of the batch, from its front, are stored; none can be of the rest."""
         lane.in_doubt = None
         lane.forget_failures()
@@ -762,8 +616,3 @@ class Producer(OneProcess):
                 self._on_stored(batch[:stored])
             except Exception as error:  # noqa: BLE001 - the application's own, and the next call raises it
                 lane.error = error
-
-
-def _size(payload: bytes, metadata: Metadata | None) -> int:
-    """Bytes that a message counts in a batch."""
-    return len(payload) if metadata is None else len(payload) + metadata.size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
@@ -234,3 +235,38 @@ class _SlowPositionReader:
     def close(self) -> None:
         """The wrapped one's."""
         self._wrapped.close()
+
+
+class HeldLogs(FaultyLogs):
+    """The first appends of each bucket wait for each other, and how many of one bucket were at once is noted."""
+
+    def __init__(self, wrapped: LogClient, at_once: int) -> None:
+        super().__init__(wrapped)
+        self._meeting = threading.Barrier(at_once)
+        self._under_way: Counter[tuple[str, HashRange | None]] = Counter()
+        self.met = 0
+        self.most_of_one_bucket = 0
+
+    def meet(self) -> None:
+        """Wait for the others."""
+        self._meeting.wait(20.0)
+        self.met += 1
+
+    def append(
+        self,
+        backing_topic: str,
+        messages: Sequence[OutgoingMessage],
+        *,
+        producer: str,
+        sequence: int,
+        bucket: HashRange | None = None,
+    ) -> int:
+        place = (backing_topic, bucket)
+        is_first = place not in self._under_way
+        self._under_way[place] += 1
+        self.most_of_one_bucket = max(self.most_of_one_bucket, self._under_way[place])
+        if is_first:
+            self.meet()
+        stored = super().append(backing_topic, messages, producer=producer, sequence=sequence, bucket=bucket)
+        self._under_way[place] -= 1
+        return stored

@@ -25,14 +25,7 @@ from typing import Any
 import requests
 from sqlalchemy import text
 
-from controller.client.asynchronous import (
-    AsyncCheckpointConsumer,
-    AsyncCheckpointGroupConsumer,
-    AsyncClient,
-    AsyncProducer,
-    AsyncQueueConsumer,
-    AsyncStreamConsumer,
-)
+from controller.client.asynchronous import AsyncClient
 from controller.client.checkpoint_consumer import CheckpointConsumer, Start
 from controller.client.checkpoint_group import CheckpointGroupConsumer
 from controller.client.http_source import HttpSource
@@ -50,6 +43,7 @@ from controller.domain.errors import Terminal
 from controller.postgres.listener import Listener
 from controller.postgres_source import PostgresSource
 from controller.store.postgres.engine import Store
+from pulsar_cleave import AsyncCheckpointConsumer, AsyncProducer, AsyncQueueConsumer, AsyncStreamConsumer
 
 STREAM, QUEUE, GROUP = "billing", "jobs", "index"
 """Subscriptions of the topic, one of each kind."""
@@ -280,7 +274,6 @@ REFUSED: Mapping[str, Kind] = {
     "AsyncStreamConsumer": _of_async(AsyncStreamConsumer, Scene.stream, _stream),
     "AsyncQueueConsumer": _of_async(AsyncQueueConsumer, Scene.queue, _queue),
     "AsyncCheckpointConsumer": _of_async(AsyncCheckpointConsumer, Scene.checkpoint, _checkpoint),
-    "AsyncCheckpointGroupConsumer": _of_async(AsyncCheckpointGroupConsumer, Scene.group, _group),
     "LogClient": _made(lambda scene: scene.place.logs(), _logs),
     "LogClient in use": _in_use,
     "LogReader": _made(_reader, _read),

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.dataplane.base import LogMessage
 from controller.devstack.serving import client_of, serving_leader
 from controller.postgres_source import PostgresSource
-from tests.support.bench import Bench
+from tests.support.bench import TOPIC, Bench
+from tests.support.faulty_logs import FaultyLogs
 
 
 @pytest.fixture
@@ -44,6 +46,21 @@ def servers(leader: str) -> Iterator[Servers]:
     servers.close()
 
 
+@pytest.fixture
+def logs(bench: Bench) -> FaultyLogs:
+    """The logs of the bench, which fail on request."""
+    return FaultyLogs(bench.logs)
+
+
+@pytest.fixture
+def producer(bench: Bench, source: PostgresSource, logs: FaultyLogs) -> Iterator[Producer]:
+    """A producer of a topic of two segments, for whose batches `logs` may fail."""
+    bench.topic_with(segments=2)
+    producer = Producer(source, logs, TOPIC, batch_messages=10)
+    yield producer
+    producer.close(flush=False)
+
+
 def stored(bench: Bench, segment_id: int) -> list[LogMessage]:
     """Everything in a segment's log, read for a subscription of the test's own."""
     log = bench.log_of(segment_id)
@@ -55,4 +72,13 @@ def stored(bench: Bench, segment_id: int) -> list[LogMessage]:
     finally:
         reader.close()
     assert len(found) == bench.plane.backlog(log, "inspection")
+    return found
+
+
+def flows(bench: Bench, *segment_ids: int) -> dict[bytes, list[int]]:
+    """The numbers of each key, log by log in the order given."""
+    found: dict[bytes, list[int]] = {}
+    for segment_id in segment_ids:
+        for message in stored(bench, segment_id):
+            found.setdefault(message.key or b"", []).append(int(message.payload))
     return found

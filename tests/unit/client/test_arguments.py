@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from controller.client import asynchronous
 from controller.client.arguments import checked, checks_arguments
+from controller.client.asynchronous import AsyncClient, AsyncConsumer
 from controller.client.checkpoint import Checkpoint, merged
 from controller.client.checkpoint_consumer import CheckpointConsumer
 from controller.client.checkpoint_group import CheckpointGroupConsumer
@@ -42,14 +42,8 @@ CLASSES: Sequence[type] = (
     Servers,
     HttpSource,
     PostgresSource,
-    asynchronous.AsyncClient,
-    asynchronous.AsyncProducer,
-    asynchronous.AsyncConsumer,
-    asynchronous.AsyncStreamConsumer,
-    asynchronous.AsyncQueueConsumer,
-    asynchronous.AsyncPlacedConsumer,
-    asynchronous.AsyncCheckpointConsumer,
-    asynchronous.AsyncCheckpointGroupConsumer,
+    AsyncClient,
+    AsyncConsumer,
 )
 FUNCTIONS = (merged, reading_dead_letters, patiently)
 NAN = float("nan")

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from controller.client.asynchronous import AsyncCheckpointConsumer, AsyncConsumer
+from controller.client.asynchronous import AsyncConsumer
 from controller.client.checkpoint import Checkpoint
 from controller.client.checkpoint_consumer import CheckpointBatch
 from controller.domain.errors import InvalidInput, StoreUnavailable
+from pulsar_cleave import AsyncCheckpointConsumer
 from tests.support.waiting import wait_until
 
 
@@ -210,8 +211,11 @@ class ScriptedPlaces(Scripted):
     def checkpoint(self) -> Checkpoint:
         return Checkpoint(1, "topic://t/n/x", self.count, {}, frozenset())
 
-    def restore(self, checkpoint: Checkpoint) -> None:
+    def seek(self, checkpoint: Checkpoint) -> None:
         self.count = checkpoint.epoch
+
+    def _holds(self, _batch: CheckpointBatch) -> bool:
+        return True
 
 
 def test_a_checkpoint_is_before_what_a_cancelled_receive_has_taken() -> None:
@@ -226,7 +230,7 @@ def test_a_checkpoint_is_before_what_a_cancelled_receive_has_taken() -> None:
             assert await consumer.receive() == CheckpointBatch(2, ())
             assert (await consumer.checkpoint()).epoch == 2
             await cancelled_while_it_receives(consumer, scripted)
-            await consumer.restore(kept)
+            await consumer.seek(kept)
             assert (await consumer.checkpoint()).epoch == 1
 
     run(body())

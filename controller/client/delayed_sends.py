@@ -1,0 +1,47 @@
+"""Sends messages of a producer whose batch is not full in time."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+from controller.domain.errors import InvalidInput
+
+
+class DelayedSends:
+    """A thread that sends messages which have waited for the delay, from `start` until `close`."""
+
+    def __init__(self, delay_seconds: float, send_due: Callable[[float], float | None]) -> None:
+        """`send_due` sends what has waited for the delay and returns when the next message will have, in `time.monotonic` seconds, or None
+        if no message waits. Raises InvalidInput.
+        """
+        if not 0 < delay_seconds < math.inf:
+            raise InvalidInput(f"a batch delay of {delay_seconds} s; give more than 0, or None")
+        self._send_due = partial(send_due, delay_seconds)
+        self._closing, self._waits = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="cleave-sender", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def ring(self) -> None:
+        """Note that a message waits."""
+        self._waits.set()
+
+    def close(self) -> None:
+        """End the thread. Waits for what the thread is sending."""
+        self._closing.set()
+        self._waits.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._waits.wait()
+            self._waits.clear()  # before the look: a message that is sent from here on is seen, or sets the event again
+            due = self._send_due()
+            while due is not None and not self._closing.wait(max(0.0, due - time.monotonic())):
+                due = self._send_due()
