@@ -32,6 +32,7 @@ from tests.chaos.strikes import (
     start,
 )
 from tests.chaos.victim import run_to_end
+from tests.support.bench_planes import UNHURRIED_LEASE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,8 @@ def test_a_killed_runner_holds_up_its_own_operation_only(new_bench: NewBench) ->
     beside = bench.intend(segment_admin.splitting(1)).operation.operation_id
 
     assert kill_at(bench, killed, "terminate-parents:before")
-    assert bench.run_once(beside) is Outcome.FINISHED  # at once, with the dead one's claim still valid
+    outcome = bench.run_once(beside, lease_seconds=UNHURRIED_LEASE_SECONDS)
+    assert outcome is Outcome.FINISHED  # at once, with the dead one's claim still valid
     assert bench.operation(killed).state is OperationState.FENCING
     bench.drive(killed)
 
