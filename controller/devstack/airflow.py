@@ -34,6 +34,9 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
     # A run of three tasks takes 0.8 s instead of 3.6 s, for an eighth of a core.
     "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
+    # The API server's first answer to a task takes 6 s, and 13 s on a busy machine. A task that gives up after
+    # Airflow's 5 s asks again, and on a still busier machine the attempt fails before it has begun.
+    "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
 }
 _COMPONENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "api-server": ("api-server",),

@@ -149,7 +149,7 @@ def check_paused(bench: Bench, cell: Cell, record_cell: RecordCell, matrix: Matr
     operation_id = matrix.begin(bench, scenario, cell.path)
     outcome = pause_at(bench, operation_id, cell.checkpoint)
     nothing_left = cell.step in LAST_STEPS and cell.side == "after"
-    assert outcome is (Outcome.FINISHED if nothing_left else Outcome.FENCED_OUT)
+    assert outcome is (Outcome.FINISHED if nothing_left else Outcome.FENCED_OUT), outcome
     row = matrix.settle_and_check(bench, scenario, operation_id)
     assert row["ended"] == matrix.ended_as(scenario, cell.path)
     record_cell(fault="paused", scenario=cell.scenario, path=cell.path, at=cell.checkpoint, **row)
@@ -183,7 +183,7 @@ def check_late_calls(
         bench = new_bench()
         operation_id = matrix.begin(bench, scenario, Path.FORWARD)
         outcome = pause_at(bench, operation_id, f"call:{number}")
-        assert outcome in (None, Outcome.FENCED_OUT)
+        assert outcome in (None, Outcome.FENCED_OUT), outcome
         row = matrix.settle_and_check(bench, scenario, operation_id)
         if outcome is not None:
             assert row["ended"] == matrix.ended_as(scenario, Path.FORWARD)

@@ -31,6 +31,8 @@ from tests.chaos.strikes import (
     kill_at,
     start,
 )
+from tests.chaos.victim import run_to_end
+from tests.support.bench_planes import UNHURRIED_LEASE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -180,12 +182,35 @@ def test_a_killed_runner_holds_up_its_own_operation_only(new_bench: NewBench) ->
     beside = bench.intend(segment_admin.splitting(1)).operation.operation_id
 
     assert kill_at(bench, killed, "terminate-parents:before")
-    assert bench.run_once(beside) is Outcome.FINISHED  # at once, with the dead one's claim still valid
+    outcome = bench.run_once(beside, lease_seconds=UNHURRIED_LEASE_SECONDS)
+    assert outcome is Outcome.FINISHED  # at once, with the dead one's claim still valid
     assert bench.operation(killed).state is OperationState.FENCING
     bench.drive(killed)
 
     bench.settle()
     bench.check_laws()
+
+
+@pytest.mark.integration
+def test_a_victim_whose_claim_runs_out_comes_by_its_point_yet(new_bench: NewBench) -> None:
+    bench = new_bench()
+    bench.topic_with()
+    operation_id = bench.intend(segment_admin.splitting(0)).operation.operation_id
+    points: list[str] = []
+
+    def let_the_claim_run_out_at_the_first(name: str) -> None:
+        if not points:
+            bench.execute(
+                "UPDATE cleave.operation SET claim_expires_at = clock_timestamp(), row_version = row_version + 1"
+                " WHERE operation_id = :operation_id",
+                operation_id=operation_id,
+            )
+        points.append(name)
+
+    context = bench.context("victim", checkpoint=let_the_claim_run_out_at_the_first)
+    assert run_to_end(bench, context, operation_id) is Outcome.FINISHED
+    assert points.count("create-children:before") == 2, "the record that came too late was refused"
+    assert "terminate-parents:before" in points
 
 
 @pytest.mark.chaos

@@ -12,13 +12,10 @@ import signal
 import sys
 from collections.abc import Mapping
 
-from controller.services.operation_runner import Outcome, run_due, run_operation
+from controller.services.operation_runner import Outcome, RunnerContext, run_due, run_operation
 from tests.support.bench import Bench
 from tests.support.bench_planes import OnPulsar
 from tests.support.faulty_data_plane import FaultyDataPlane
-from tests.support.waiting import wait_until
-
-ENDED = (Outcome.FINISHED, Outcome.FENCED_OUT, Outcome.STOPPED)
 
 
 def main(
@@ -44,21 +41,27 @@ def main(
     plane = FaultyDataPlane(bench.planes[name])
     plane.before_call = lambda _call, number: strike(f"call:{number}")
     context = bench.context(f"victim-{os.getpid()}", planes={name: plane.as_data_plane()}, checkpoint=strike)
-    outcomes: list[Outcome] = []
-    if (
-        operation_id is None
-    ):  # a claim that ran out on a slow machine is taken up again, to come by the point yet
-        wait_until(lambda: run_due(context, limit=8) == 0 and not bench.live_operations())
-        bench.close()
-        return
-
-    def ended() -> bool:
-        outcomes.append(run_operation(context, operation_id))
-        return outcomes[-1] in ENDED or not bench.operation(operation_id).state.is_live
-
-    bench.wait_until(ended, message="the victim's run ends")
+    if operation_id is None:
+        bench.wait_until(lambda: run_due(context, limit=8) == 0 and not bench.live_operations())
+    else:
+        print(run_to_end(bench, context, operation_id), flush=True)  # noqa: T201 - its answer
     bench.close()
-    print(outcomes[-1], flush=True)  # noqa: T201 - its answer
+
+
+def run_to_end(bench: Bench, context: RunnerContext, operation_id: int) -> Outcome:
+    """Run the operation until it is over, whoever ends it, and return how the last run ended.
+
+    A claim runs out without another runner where the machine is slow. The victim takes it up again, because it may not
+    have come by its point yet.
+    """
+    outcomes: list[Outcome] = []
+
+    def over() -> bool:
+        outcomes.append(run_operation(context, operation_id))
+        return not bench.operation(operation_id).state.is_live
+
+    bench.wait_until(over, message="the victim's operation is over")
+    return outcomes[-1]
 
 
 if __name__ == "__main__":

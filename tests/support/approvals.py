@@ -1,4 +1,4 @@
-"""What waits for a person, as tests read it."""
+"""Approvals that await an answer: tests read and answer them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from controller.store.postgres.engine import Store
 
 
 def pending(store: Store) -> list[ApprovalRow]:
-    """What waits, newest first."""
+    """Return the approvals that await an answer, newest first."""
     with store.transaction() as tx:
         ids = inspection.rows(
             tx, "SELECT approval_id FROM inspect.approvals WHERE state = 'pending' ORDER BY 1 DESC"
@@ -27,7 +27,7 @@ def answer_subject(
     actor: str = "ann",
     reason: str = "seen",
 ) -> ApprovalRow:
-    """Answer what waits about the subject; there is one approval of it."""
+    """Answer the one pending approval of the subject."""
     [row] = [row for row in pending(store) if (row.subject, row.subject_id) == (subject, subject_id)]
     [answered] = approvals.answer(store, [row.approval_id], approve=approve, actor=actor, reason=reason)
     return answered

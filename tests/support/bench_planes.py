@@ -22,6 +22,8 @@ from tests.support.pulsar_namespaces import make_namespace
 
 CALL_TIMEOUT_SECONDS = 0.4
 LEASE_SECONDS = 0.8
+UNHURRIED_LEASE_SECONDS = 30.0
+"""A claim that does not run out on a slow machine, for a run that no other runner waits for."""
 TOPIC = "topic://acme/shop/orders"
 PLAIN_LOGS = ("persistent://t/n/old-partition-0", "persistent://t/n/old-partition-1")
 """Logs that applications made before there was a topic; the embedded plane takes any name."""

@@ -18,9 +18,8 @@ from controller.devstack.process import ChildProcess
 from controller.devstack.serving import SECRET, token_of
 from controller.entrypoints.web.access import Role
 from controller.entrypoints.web.server import WebServer
-from controller.services.worker.worker import demand_none_ended, run_part
+from controller.services.worker.worker import running
 from controller.settings import Settings
-from controller.telemetry import start_thread
 from tests.support.cleave_process import cleave_process
 from tests.support.command_line import Answer, CommandLine
 from tests.support.every_row import every_row
@@ -42,20 +41,8 @@ def serving(database: str, directory: Path, **settings: object) -> Iterator[str]
     limit = given.worker_statement_seconds
     with application(given, name="cleave-serve", statement_seconds=limit) as app:
         web = WebServer(given, SECRET)
-        parts, leaving, ended = build_server(app, web), threading.Event(), list[str]()
-        threads = [
-            start_thread(type(part).__name__, run_part, part, ended, leaving.is_set, leaving.set)
-            for part in parts
-        ]
-        try:
+        with running(build_server(app, web), threading.Event()):
             yield web.address
-            demand_none_ended(ended)
-        finally:
-            leaving.set()
-            for part in parts:
-                part.stop()
-            for thread in threads:
-                thread.join()
 
 
 def _settings(**given: object) -> Settings:

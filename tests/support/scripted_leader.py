@@ -98,7 +98,7 @@ class Feed:
 class ScriptedLeader(Servers):
     """`held` are the kinds of calls that wait for the test; others are heard at once."""
 
-    count = 1  # type: ignore[assignment]
+    count = 1
 
     def __init__(self, on_call: Callable[[Call], None] = lambda _call: None, *held: str) -> None:
         """`on_call` sees each as it comes, in the asking thread."""

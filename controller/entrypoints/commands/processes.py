@@ -110,24 +110,16 @@ def serve(
     limit = settings.worker_statement_seconds
     with application(settings, name="cleave-serve", statement_seconds=limit) as cleave:
         from controller.entrypoints.web.server import web_server
-        from controller.services.worker.worker import demand_none_ended, run_part
+        from controller.services.worker.worker import running
 
         served = web_server(cleave.settings)
         if served is None:
             raise InvalidInput("CLEAVE_API_SECRET is not set, so no token could be told from another; set it")
-        parts = build_server(cleave, served)
-        leave, ended = threading.Event(), list[str]()
+        parts, leave = build_server(cleave, served), threading.Event()
         on_stop_signals(leave.set)
-        with telemetry.bound(server=served.address):
-            leaving = ended, leave.is_set, leave.set
-            running = [telemetry.start_thread(type(one).__name__, run_part, one, *leaving) for one in parts]
+        with telemetry.bound(server=served.address), running(parts, leave):
             telemetry.get_logger(__name__).info("serving")
-        leave.wait()
-        for one in parts:
-            one.stop()
-        for thread in running:
-            thread.join()
-        demand_none_ended(ended)
+            leave.wait()
 
 
 def metrics(

@@ -5,8 +5,9 @@ Decides nothing and runs no operation itself: `work_loop` does, in the shards th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,6 +56,25 @@ def demand_none_ended(ended: Sequence[str]) -> None:
     """Raises InvariantViolated where a part of the process has ended by itself."""
     if ended:
         raise InvariantViolated(f"{ended[0]} ended by itself, and the process with it; the log says why")
+
+
+@contextmanager
+def running(parts: Sequence[Beside], leave: threading.Event) -> Iterator[None]:
+    """Run the parts of a process in threads, and stop them at the end. A part that ends by itself sets `leave`. Raises
+    InvariantViolated where one did.
+    """
+    ended: list[str] = []
+    leaving = ended, leave.is_set, leave.set
+    threads = [telemetry.start_thread(type(part).__name__, run_part, part, *leaving) for part in parts]
+    try:
+        yield
+    finally:
+        leave.set()
+        for part in parts:
+            part.stop()
+        for thread in threads:
+            thread.join()
+    demand_none_ended(ended)
 
 
 @dataclass(frozen=True)

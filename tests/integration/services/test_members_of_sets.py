@@ -19,6 +19,7 @@ from controller.services.segment_admin import splitting
 from controller.store.journal import claims, steps
 from tests.integration.services.test_operation_sets import run_with, splits_of, two_splits
 from tests.support.bench import CALL_TIMEOUT_SECONDS, TOPIC, Bench
+from tests.support.bench_planes import UNHURRIED_LEASE_SECONDS
 from tests.support.faulty_data_plane import FaultyDataPlane
 
 _S = OperationState
@@ -213,7 +214,9 @@ def test_children_take_over_with_what_is_recorded_and_what_parents_have_but_noth
         if name == "commit:before":
             found[name] = on_children()
 
-    assert bench.run_once(operation_id, checkpoint=look) is Outcome.FINISHED
+    outcome = bench.run_once(operation_id, checkpoint=look, lease_seconds=UNHURRIED_LEASE_SECONDS)
+
+    assert outcome is Outcome.FINISHED
 
     assert found == {"commit:before": CARRIED}
     assert on_children() == CARRIED
@@ -223,7 +226,9 @@ def test_whoever_finishes_for_another_runner_brings_nothing_back_that_ends(bench
     operation_id, on_children = subscribed(bench)
     bench.run_until(operation_id, _S.COMMITTED)
 
-    assert bench.run_once(operation_id, runner_id="next") is Outcome.FINISHED
+    outcome = bench.run_once(operation_id, runner_id="next", lease_seconds=UNHURRIED_LEASE_SECONDS)
+
+    assert outcome is Outcome.FINISHED
 
     assert on_children() == CARRIED
 
@@ -258,7 +263,9 @@ def test_a_child_terminated_behind_the_fence_stands_in_nobodys_way(bench: Bench)
     topic_admin.create_subscription(bench.store, TOPIC, "late", bench.request())
     bench.plane.terminate_segment(operation.children[0].backing_topic)
 
-    assert bench.run_once(operation.operation_id) is Outcome.FINISHED
+    outcome = bench.run_once(operation.operation_id, lease_seconds=UNHURRIED_LEASE_SECONDS)
+
+    assert outcome is Outcome.FINISHED
 
     assert bench.operation(operation.operation_id).state is _S.DONE
 

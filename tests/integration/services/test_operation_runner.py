@@ -17,6 +17,7 @@ from controller.services.operation_runner import Outcome, run_due
 from controller.services.segment_admin import merging, rebucketing, splitting
 from controller.store.shards import Shards
 from tests.support.bench import CALL_TIMEOUT_SECONDS, TOPIC, Bench
+from tests.support.bench_planes import UNHURRIED_LEASE_SECONDS
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
 
 
@@ -147,11 +148,17 @@ def test_a_runner_told_to_stop_finishes_its_step_and_gives_the_claim_back(bench:
     operation = bench.intend(splitting(0)).operation
     taken: list[str] = []
 
-    outcome = bench.run_once(operation.operation_id, checkpoint=taken.append, should_stop=lambda: bool(taken))
+    outcome = bench.run_once(
+        operation.operation_id,
+        checkpoint=taken.append,
+        should_stop=lambda: bool(taken),
+        lease_seconds=UNHURRIED_LEASE_SECONDS,
+    )
 
     assert outcome is Outcome.STOPPED
     assert bench.operation(operation.operation_id).state is OperationState.FENCING
-    assert bench.run_once(operation.operation_id, runner_id="next") is Outcome.FINISHED
+    outcome = bench.run_once(operation.operation_id, runner_id="next", lease_seconds=UNHURRIED_LEASE_SECONDS)
+    assert outcome is Outcome.FINISHED
 
 
 def test_only_due_operations_of_the_shards_held_are_run(bench: Bench) -> None:

@@ -13,12 +13,11 @@ import httpx
 import pytest
 
 from controller.client.servers import consumer_path
-from controller.devstack.ports import free_port, release_port
 from controller.devstack.process import ChildProcess
-from controller.devstack.serving import SECRET, client_of, serving_leader, token_for
+from controller.devstack.serving import client_of, serving_leader, token_for
 from tests.support.asking import administrator, bearer
 from tests.support.bench import Bench
-from tests.support.cleave_process import cleave_process
+from tests.support.over_http import server_process
 from tests.support.waiting import wait_until
 
 TOPIC = "/api/v1/topics/acme/shop/orders"
@@ -34,17 +33,11 @@ def bench(bench: Bench) -> Bench:
 @pytest.fixture
 def serving(bench: Bench, tmp_path: Path) -> Iterator[tuple[ChildProcess, httpx.Client]]:
     """The process, and an administrator's client of it."""
-    port = free_port()
-    log = tmp_path / "serve.log"
-    process = cleave_process("serve", log=log, database_url=bench.url, api_secret=SECRET, serve_port=port)
-    process.start()
-    try:
-        wait_until(lambda: "serving" in log.read_text(), message="it serves")
-        with administrator(f"http://127.0.0.1:{port}") as http:
-            yield process, http
-    finally:
-        process.stop()
-        release_port(port)
+    with (
+        server_process(bench.url, tmp_path) as (process, address),
+        administrator(address) as http,
+    ):
+        yield process, http
 
 
 def test_without_a_worker_it_carries_out_what_is_asked_itself(

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from controller.domain.errors import InvariantViolated, Retryable
 from controller.services.worker import worker as module
-from controller.services.worker.worker import Worker
+from controller.services.worker.worker import Worker, running
 
 
 class Told:
@@ -132,6 +132,17 @@ def test_a_part_that_ends_by_itself_ends_the_worker_so_that_it_is_started_again(
 
     assert "leases resigned" in ended
     assert [one["event"] for one in lines] == ([] if fault is None else ["a part of the process failed"])
+
+
+def test_a_part_that_ends_by_itself_ends_a_process_without_a_loop() -> None:
+    ended: list[str] = []
+    parts: Any = (Ending("one", ended), Part("other", ended))
+    leave = threading.Event()
+
+    with pytest.raises(InvariantViolated, match="Ending ended by itself"), running(parts, leave):
+        assert leave.wait(30.0)
+
+    assert ended == ["one stopped", "other stopped"]
 
 
 def test_an_error_that_nobody_expected_keeps_a_worker_from_beginning_only_for_a_while() -> None:
