@@ -374,8 +374,9 @@ def _conditions(question: Question, values: Mapping[str, Any]) -> list[str]:
     since, until = values.get("since"), values.get("until")
     if since is not None and until is not None:
         demand_span(since, until)
-    given = [sql for name, sql in question.conditions.items() if values.get(name) not in (None, False)]
-    return [question.always, *given]
+    # Identity: 0 is an id, and equals False.
+    given = {name for name, value in values.items() if value is not None and value is not False}
+    return [question.always, *(sql for name, sql in question.conditions.items() if name in given)]
 
 
 def _presented(tx: Connection, question: Question, rows: Sequence[Row]) -> list[Row]:
