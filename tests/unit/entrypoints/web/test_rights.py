@@ -49,5 +49,5 @@ def test_two_routes_of_one_call_are_refused_whatever_their_parameters_are_named(
 ) -> None:
     add_route(monkeypatch, path, [READ])
 
-    with pytest.raises(InvariantViolated, match="2 routes answer GET /api/v1/operations/{}; give each call"):
+    with pytest.raises(InvariantViolated, match=r"2 routes answer GET /api/v1/operations/{}; give each call"):
         app.routed_app()
