@@ -35,6 +35,7 @@ from controller.system_java import OLDEST as OLDEST_JAVA
 
 OLDEST_POSTGRES = 150_000
 LANDING_LOOK_BACK_MS = 3_600_000
+_GAPS = "inspect.bucket_gaps"
 STATEMENT_SECONDS = 4.0
 """Time for a statement of a check, and for an attempt to connect; shorter than `CHECK_SECONDS`, so that the check says which
 server is silent.
@@ -214,7 +215,7 @@ def _writes(cleave: Application) -> str:
 
 def _buckets(cleave: Application) -> str:
     most = cleave.settings.bucket_gap_seconds
-    gaps = _read(cleave, "inspect.bucket_gaps", "gap_seconds > :most", order="gap_seconds DESC", most=most)
+    gaps = _read(cleave, _GAPS, "gap_seconds > :most", order="gap_seconds DESC", most=most)
     if not gaps:
         return f"none waits for longer than {duration(most)}"
     worst = gaps[0]
