@@ -329,7 +329,7 @@ def read_view(
     """Return rows of a view. View, conditions, columns and order are constants of the program; every value is bound."""
     where = " AND ".join(f"({condition})" for condition in conditions) or "true"
     ordered = f" ORDER BY {order}" if order else ""
-    statement = f"SELECT {columns} FROM {view} AS answer WHERE {where}{ordered} LIMIT :limit"  # noqa: S608
+    statement = f"SELECT {columns} FROM {view} AS answer WHERE {where}{ordered} LIMIT :limit"  # noqa: S608 - constants only
     return read_statement(tx, statement, **values, limit=limit)
 
 
