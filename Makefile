@@ -11,7 +11,7 @@ READY := .venv/.ready
 WORKERS ?= 3
 PROCESSES ?= 2
 PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 3
-TYPED := $(wildcard controller cleave_provider pulsar_cleave spark_jobs dags plugins docs)
+TYPED := $(wildcard controller cleave_provider pulsar_cleave spark_jobs dags plugins docs benchmarks)
 ARGS ?=
 
 # Where it is set, every process of every test compiles all its libraries anew: half of most of them.

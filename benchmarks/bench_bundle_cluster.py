@@ -40,6 +40,7 @@ from controller.devstack.java import java_home
 from controller.devstack.pulsar.cluster import CALM, CLUSTER_NAME, PulsarCluster
 from controller.devstack.pulsar.java_server import QUICK
 from controller.postgres.address import DatabaseAddress
+from controller.questions.question import read_view
 from controller.settings import PROJECT_ROOT
 from controller.store.postgres.engine import Store
 from tests.support.airflow_home import prepare
@@ -106,8 +107,8 @@ def enable(store: Store) -> None:
 def replayed(store: Store) -> dict[str, int]:
     """Stored cycles, and how many give another answer when they are decided again."""
     with store.transaction() as tx:
-        listed = bundle_cycles.list_cycles(tx, CLUSTER_NAME)
-        cycles = [bundle_cycles.stored_cycle(tx, row.cycle_id) for row in listed]
+        rows = read_view(tx, "inspect.bundles_imbalance", "cluster = :cluster", cluster=CLUSTER_NAME)
+        cycles = [bundle_cycles.stored_cycle(tx, row["cycle_id"]) for row in rows]
     differing = sum(not bundle_balancer.replay(one).is_same for one in cycles)
     return {"cycles": len(cycles), "differing": differing}
 

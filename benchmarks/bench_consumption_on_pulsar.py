@@ -329,7 +329,7 @@ def messages_per_second(place: Place, topic: str, send: Send, read: Read) -> flo
     while left.value > 0:
         _demand_running([sender, *readers])
         time.sleep(0.001)
-    took = time.monotonic() - started.value
+    took: float = time.monotonic() - started.value
     for process in (sender, *readers):
         process.join()
     return THROUGHPUT_MESSAGES / took

@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Connection
@@ -57,7 +58,7 @@ def measure(url: str, topics: int, rounds: int) -> dict[str, object]:
 
         scrapes = {
             f"scrape, {most} series": {
-                "seconds": seconds(lambda tx, most=most: fleet_figures(tx, prefix="", most_topics=most))
+                "seconds": seconds(partial(fleet_figures, prefix="", most_topics=most))
             }
             for most in SERIES
         }

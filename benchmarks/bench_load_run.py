@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -89,20 +90,20 @@ def figures(directory: Path, runs: int) -> dict[str, object]:
     """All of them."""
     os.environ["JAVA_HOME"] = str(java_home(directory))
     baselines = {size: prepare(directory / str(size), size) for size in SIZES}
-    twin: dict[str, float] = {}
+    sql: dict[str, float] = {}
     with EmbeddedPostgres(directory / "postgres", settings=DURABLE) as server:
-        store = Store(server.create_database("twin"), pool_size=1)
+        store = Store(server.create_database("sql"), pool_size=1)
         for size, baseline in baselines.items():
-            twin[str(size)] = median_seconds(lambda: on_sql(store, directory / str(size), baseline), runs, 1)  # noqa: B023
+            sql[str(size)] = median_seconds(partial(on_sql, store, directory / str(size), baseline), runs, 1)
         store.dispose()
     connect: dict[str, float] = {}
     with SparkConnectServer(directory / "connect", driver_memory="1g") as spark:
         first = median_seconds(
-            lambda: on_session(spark.url, directory / str(SIZES[0]), baselines[SIZES[0]]), 1, 0
+            partial(on_session, spark.url, directory / str(SIZES[0]), baselines[SIZES[0]]), 1, 0
         )
         for size in SIZES:
             connect[str(size)] = median_seconds(
-                lambda: on_session(spark.url, directory / str(size), baselines[size]),  # noqa: B023
+                partial(on_session, spark.url, directory / str(size), baselines[size]),
                 runs,
                 5,
             )
@@ -112,7 +113,7 @@ def figures(directory: Path, runs: int) -> dict[str, object]:
     return {
         "connect_first_seconds": first,
         "connect_warm_seconds": connect,
-        "sql_twin_seconds": twin,
+        "sql_twin_seconds": sql,
         "own_session_first_seconds": started_anew([sys.executable, job], small),
         "spark_submit_first_seconds": started_anew([spark_home() / "bin" / "spark-submit", job], small),
     }

@@ -130,7 +130,7 @@ def regrets(row: Row, runs: Sequence[tuple[float, Score]]) -> dict[str, object]:
 
 def all_regrets(processes: int) -> dict[str, dict[str, object]]:
     """Of every rule."""
-    work = [(row, name) for name in reversed(FILES) for row in range(len(ROWS))]
+    work = [(row, name) for name in reversed([*FILES]) for row in range(len(ROWS))]
     with ProcessPoolExecutor(processes) as pool:
         done = dict(zip(work, pool.map(run_of, *zip(*work, strict=True)), strict=True))
     return {row.rule: regrets(row, [done[i, name] for name in FILES]) for i, row in enumerate(ROWS)}

@@ -17,7 +17,7 @@ given it: over the broker's REST API, looked at every 5 ms, or in Cleave's rows 
   `pulsar`: the stock Python client routed by Cleave's lookup.
 - `burst`: see `pulsar_burst`; one system after the other, with `--burst-seconds` watched each, twice: with the policy that
   Pulsar 5 has by default but for the threshold, and with a cooldown of 10 s on both sides. Cleave: profile `pip483`, the
-  worker's load lane, rates over 10 s, aggregated every 10 s by the SQL twin in this process in place of Airflow and Spark.
+  worker's load lane, rates over 10 s, aggregated every 10 s by PostgreSQL in place of Airflow and Spark.
   The default rate is one that both clients keep up with on two cores; what was acknowledged stands beside it.
 
 Prints one line of JSON.

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from benchmarks.bench_operations import application
@@ -100,6 +101,10 @@ class Group:
             thread.join()
         self._logs.close()
 
+    def has_handled(self, messages: int) -> bool:
+        """Return True if the consumers have handled that many messages together."""
+        return sum(self.handled) >= messages
+
 
 def until(there: Callable[[], bool]) -> float:
     """Seconds until it is so."""
@@ -163,7 +168,7 @@ def sealed_backlog(app: Application, servers: Servers) -> dict[str, object]:
         segment_admin.submit(app.store, app.planes, topic, segment_admin.splitting(0), request)
         wait_idle(app)
         group = Group(app, servers, topic, consumers, WORK_SECONDS)
-        seconds[consumers] = until(lambda group=group: sum(group.handled) >= BACKLOG_MESSAGES)
+        seconds[consumers] = until(partial(group.has_handled, BACKLOG_MESSAGES))
         group.finish()
     times_faster = round(seconds[1] / seconds[4], 2)
     return {
@@ -228,12 +233,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     with one_worker() as (app, servers):
         figures: dict[str, object] = {}
-        parts = (
-            ("sealed_backlog", lambda: sealed_backlog(app, servers)),
-            ("low_rate", lambda: low_rate(app, servers)),
-            ("many_consumers", lambda: many_consumers(app, servers, options.consumers)),
-        )
-        for name, measure in parts:
+        parts: dict[str, Callable[[], object]] = {
+            "sealed_backlog": lambda: sealed_backlog(app, servers),
+            "low_rate": lambda: low_rate(app, servers),
+            "many_consumers": lambda: many_consumers(app, servers, options.consumers),
+        }
+        for name, measure in parts.items():
             figures[name] = measure()
             print(f"{name}: {figures[name]}", file=sys.stderr, flush=True)
     print(json.dumps({"benchmark": "sharing", "machine": machine(), **figures}))

@@ -143,7 +143,7 @@ def measure(run: Run, pid: int | None) -> dict[str, float]:
 def create_topic(url: str, segments: int) -> str:
     """A topic with one subscription, made by the ordinary services."""
     name = f"topic://bench/throughput/s{segments}-{os.urandom(3).hex()}"
-    settings = Settings(database_url=url)  # type: ignore[arg-type]
+    settings = Settings(database_url=url)
     with closing(Application(settings, Store(url))) as app:
         request = Request(f"create {name}", Origin.MANUAL, "benchmark", "benchmark")
         topic_admin.create_topic(app.store, app.planes, name, request, segments=segments)

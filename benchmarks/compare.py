@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.kept import ROOT
+from benchmarks.kept import ROOT, git
 
 SHORT: Mapping[str, Sequence[str]] = {
     "reaction": ("--rounds", "40", "--fleet", "1000"),
@@ -40,11 +40,11 @@ Figures = dict[str, float]
 def worktree(commit: str, directory: Path) -> Iterator[Path]:
     """The code of the commit, for as long as the block lasts."""
     place = directory / "base"
-    _git("worktree", "add", "--detach", str(place), commit)
+    git(ROOT, "worktree", "add", "--detach", str(place), commit)
     try:
         yield place
     finally:
-        _git("worktree", "remove", "--force", str(place))
+        git(ROOT, "worktree", "remove", "--force", str(place))
 
 
 def measure(tree: Path, name: str) -> Figures:
@@ -115,10 +115,6 @@ def main() -> int:
                 spread = f"{min(found):.2f} to {max(found):.2f}"
                 print(f"  {statistics.median(found):6.2f}  ({spread})  {figure}", flush=True)
     return 1 if has_failed else 0
-
-
-def _git(*arguments: str) -> None:
-    subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True)  # noqa: S607
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 from sqlalchemy import Connection, text
 
-from controller.store.load.records import CHANGE_SCHEMA, LoadRun, MergeResult, stage_and_merge
+from controller.store.load.records import CHANGE_SCHEMA, LoadRun, stage_and_merge
+from controller.store.postgres.arrow_copy import MergeResult
 
 WARM = 5_000.0
 """Messages per second that neither split nor merge under the default policy."""

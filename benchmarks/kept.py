@@ -31,8 +31,15 @@ def keep(name: str, document: Mapping[str, Any], *, section: str | None = None) 
 
 def commit() -> str:
     """Return the commit of the code that runs; it ends with `-dirty` if the code was changed since."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    return git(ROOT, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*").strip()
+
+
+def git(tree: Path, *arguments: str) -> str:
+    """Return what git prints there. Raises LookupError with git's own message."""
+    done = subprocess.run(["git", *arguments], cwd=tree, capture_output=True, text=True, check=False)  # noqa: S607
+    if done.returncode:
+        raise LookupError(f"git {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
 
 
 _OF_THE_PAGE = ("measured_at", "commit", "benchmark", "machine", "command")

@@ -9,14 +9,13 @@ from __future__ import annotations
 import ast
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from benchmarks.kept import RESULTS, ROOT
+from benchmarks.kept import RESULTS, ROOT, git
 
 STALE_SHARE = 0.05
 """Share of changed lines from which on a figure is stale."""
@@ -49,7 +48,7 @@ class Staleness:
 def staleness(name: str, kept: Mapping[str, Any]) -> Staleness:
     """Return the staleness of the figures kept under the name. Raises LookupError if the repository does not have their commit."""
     noted = str(kept.get("commit", ""))
-    commit = noted or _git("rev-list", "-1", f"--before={kept['measured_at']}", "HEAD")[:12]
+    commit = noted or git(ROOT, "rev-list", "-1", f"--before={kept['measured_at']}", "HEAD")[:12]
     changes = _changes_since(commit.removesuffix("-dirty"))
     files = exercised(_LONG_RUNS.get(name, f"benchmarks/bench_{name}.py"))
     changed = sum(changes.get(path, 0) for path in files)
@@ -96,7 +95,7 @@ def _files_of(module: str) -> Iterator[str]:
 @cache
 def _changes_since(commit: str) -> dict[str, int]:
     """Return how many lines of each file were changed since, the more of added and deleted ones, by the present path."""
-    fields = iter(_git("diff", "--numstat", "-M", "-z", commit).split("\0"))
+    fields = iter(git(ROOT, "diff", "--numstat", "-M", "-z", commit).split("\0"))
     changes = {}
     for field in fields:
         if field:
@@ -106,13 +105,6 @@ def _changes_since(commit: str) -> dict[str, int]:
                 path = next(fields)
             changes[path] = max(int(count) if count.isdigit() else 1 for count in (added, deleted))
     return changes
-
-
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S607
-    if done.returncode:
-        raise LookupError(f"git {' '.join(arguments)}: {done.stderr.strip()}")
-    return done.stdout
 
 
 def main() -> int:

@@ -57,7 +57,7 @@ class UnevenNamespace:
 
     def owners(self) -> dict[str, str]:
         """Broker by bundle, of the bundles that have one."""
-        found = {}
+        found: dict[str, str] = {}
         [cluster] = [one for one in self.get(f"{self.admin_url}/admin/v2/clusters") if one != "global"]
         for broker, url in self.brokers.items():
             owned = self.get(f"{url}/admin/v2/brokers/{cluster}/{broker}/ownedNamespaces")

@@ -201,7 +201,7 @@ class Stack:
             self._servers["Spark Connect"] = spark.pid
             return spark
         except DevstackFailed as error:
-            self._say(f"no Spark ({error}); the SQL twin aggregates instead")
+            self._say(f"no Spark ({error}), so PostgreSQL aggregates the load")
             return None
 
     def _airflow(self, postgres: EmbeddedPostgres, spark: SparkConnectServer | None) -> AirflowStandalone:

@@ -100,14 +100,11 @@ class RunBacktest(ActionRequest):
         if self.topics is not None and self.level != CLUSTER:
             raise InvalidInput(f"topics: name them at the level cluster, not at {self.level}")
         kind = policy_admin.kind_of(self.level)
+        topics = [self.level] if kind is Level.TOPIC else self.topics
         return AskedBacktest(
             Loads(
                 *backtest_requests.past(self.since, self.until, now),
-                topics=(self.level,)
-                if kind is Level.TOPIC
-                else None
-                if self.topics is None
-                else tuple(self.topics),
+                topics=None if topics is None else tuple(topics),
                 namespace=self.level if kind is Level.NAMESPACE else None,
             ),
             tuple(self.policies),

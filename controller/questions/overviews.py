@@ -26,6 +26,8 @@ from controller.store.postgres.clock import database_now
 from controller.store.postgres.snapshots import snapshot
 from controller.store.topics import inspected
 
+Shown = Literal["in need", "hot", "stuck", "suppressed", "waiting for budget"]
+"""What the list of topics is narrowed to. Suppressed: hot, and something holds the topic back."""
 _NEWEST_OPERATIONS, _REFUSALS, _SUBSCRIPTIONS = 6, 8, 10
 # One look at the view, without its dearest columns: on a large fleet it is the whole cost. Sums are over the fleet; without them, only
 # what is looked for is read.
@@ -69,7 +71,7 @@ class ShowFleet(QuestionRequest):
     find: str = Field(
         "", max_length=2000, description="Only topics with this in their names.", examples=["orders"]
     )
-    show: Literal["in need", "hot", "stuck", "suppressed", "waiting for budget"] | None = Field(
+    show: Shown | None = Field(
         None,
         description="Only topics that are so. Suppressed: hot, and something holds the topic back.",
         examples=["hot"],

@@ -329,7 +329,7 @@ def read_view(
     """Return rows of a view. View, conditions, columns and order are constants of the program; every value is bound."""
     where = " AND ".join(f"({condition})" for condition in conditions) or "true"
     ordered = f" ORDER BY {order}" if order else ""
-    statement = f"SELECT {columns} FROM {view} AS answer WHERE {where}{ordered} LIMIT :limit"  # noqa: S608
+    statement = f"SELECT {columns} FROM {view} AS answer WHERE {where}{ordered} LIMIT :limit"  # noqa: S608 - constants only
     return read_statement(tx, statement, **values, limit=limit)
 
 
@@ -374,8 +374,9 @@ def _conditions(question: Question, values: Mapping[str, Any]) -> list[str]:
     since, until = values.get("since"), values.get("until")
     if since is not None and until is not None:
         demand_span(since, until)
-    given = [sql for name, sql in question.conditions.items() if values.get(name) not in (None, False)]
-    return [question.always, *given]
+    # Identity: 0 is an id, and equals False.
+    given = {name for name, value in values.items() if value is not None and value is not False}
+    return [question.always, *(sql for name, sql in question.conditions.items() if name in given)]
 
 
 def _presented(tx: Connection, question: Question, rows: Sequence[Row]) -> list[Row]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import timedelta
 from typing import Any
 
 from controller.domain.decision import Lane
 from controller.domain.evaluator import ALL_LANES
+from controller.domain.policy import PolicyOverride
 from controller.services import autoscaler
 from controller.services.autoscaler import PassResult
 from controller.store.decisions import evaluations, ledger
+from controller.store.topics import policies
 from tests.support.bench import Bench
 from tests.support.reports import report_load
 
@@ -25,10 +26,16 @@ def run(bench: Bench, lanes: Collection[Lane] = ALL_LANES, **options: Any) -> Pa
     )
 
 
-def report(bench: Bench, rates: dict[int, float], cold_for: timedelta | None = None) -> None:
-    """Load of `TOPIC`'s segments."""
+def report(bench: Bench, rates: dict[int, float], **options: Any) -> None:
+    """Load of `TOPIC`'s segments; `options` as of `report_load`."""
     with bench.store.transaction() as tx:
-        report_load(tx, bench.topic_id, rates, cold_for=cold_for)
+        report_load(tx, bench.topic_id, rates, **options)
+
+
+def set_policy(bench: Bench, **knobs: Any) -> None:
+    """The policy of `TOPIC`."""
+    with bench.store.transaction() as tx:
+        policies.set_topic(tx, bench.topic_id, PolicyOverride(**knobs), actor="ann")
 
 
 def register(bench: Bench, name: str) -> None:

@@ -217,7 +217,7 @@ def _buckets(cleave: Application) -> str:
     most = cleave.settings.bucket_gap_seconds
     gaps = _read(cleave, _GAPS, "gap_seconds > :most", order="gap_seconds DESC", most=most)
     if not gaps:
-        return f"none waits for longer than {duration(cleave.settings.bucket_gap_seconds)}"
+        return f"none waits for longer than {duration(most)}"
     worst = gaps[0]
     held = f", held by {worst['holder']}" if worst["holder"] else ""
     raise Note(
@@ -265,16 +265,16 @@ def _java(cleave: Application) -> str:
     home = system_java_home()
     if home is None:
         raise Note(
-            f"no Java {OLDEST_JAVA} or newer in JAVA_HOME or on PATH: the SQL twin aggregates instead; install one"
+            f"no Java {OLDEST_JAVA} or newer in JAVA_HOME or on PATH, so PostgreSQL aggregates the load; install one"
         )
     return f"Java at {home}"
 
 
 def _spark(cleave: Application) -> str:
     if cleave.settings.spark_label == NO_SPARK:
-        return f"not needed here: SPARK_MASTER is {NO_SPARK}, so the SQL twin aggregates"
+        return f"not needed here: SPARK_MASTER is {NO_SPARK}, so PostgreSQL aggregates the load"
     if importlib.util.find_spec("pyspark") is None:
-        raise Note("PySpark is not installed: the SQL twin aggregates instead; run pip install pyspark")
+        raise Note("PySpark is not installed, so PostgreSQL aggregates the load; run pip install pyspark")
     import pyspark
 
     return f"PySpark {pyspark.__version__}, master {cleave.settings.spark_label}"

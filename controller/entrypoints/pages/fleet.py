@@ -9,10 +9,7 @@ from sqlalchemy import Connection
 from controller.actions.fields import fill_in
 from controller.entrypoints.pages import approvals
 from controller.entrypoints.pages.desk import MOST_ROWS
-from controller.questions.overviews import ShowFleet, fleet_topics, last_load_run, live_workers
-
-SHOWN = get_args(get_args(ShowFleet.model_fields["show"].annotation)[0])
-"""The ways to narrow the list."""
+from controller.questions.overviews import ShowFleet, Shown, fleet_topics, last_load_run, live_workers
 
 
 def page(tx: Connection, find: str, show: str, after: int) -> dict[str, Any]:
@@ -22,7 +19,7 @@ def page(tx: Connection, find: str, show: str, after: int) -> dict[str, Any]:
     return {
         "find": find,
         "show": show,
-        "shown": SHOWN,
+        "shown": get_args(Shown),
         "topics": topics[:MOST_ROWS],
         "next": after + MOST_ROWS if len(topics) > MOST_ROWS else None,
         "sums": sums,

@@ -7,6 +7,7 @@ Who asks is for whoever serves the app to say: by a token of `cleave token`, or 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Annotated, Any
@@ -35,6 +36,7 @@ _BEARER = HTTPBearer(auto_error=False, bearerFormat="JWT", description="A token 
 MOST_NESTED = 32
 """Objects and lists within each other in a body; no call needs half as many."""
 _TOO_DEEP = HTTPException(400, "the body is nested too deeply; send the fields that are documented")
+_PARAMETER = re.compile(r"{[^}]*}")
 _DEMANDS: dict[Callable[..., object], Right] = {}
 
 
@@ -175,26 +177,22 @@ def rights_of(route: APIRoute) -> list[Right]:
 
 
 def demand_rights(app: FastAPI) -> None:
-    """Raises InvariantViolated for an app with a route that demands no right, or more than one, or demands it too late, and for two routes
-    of one call.
-    """
+    """Check that each route demands one right, before it reads a body, and that no two routes answer one call. Raises InvariantViolated."""
+    routes = [route for route in app.routes if isinstance(route, APIRoute)]
     calls = Counter(
-        (route.path, method)
-        for route in app.routes
-        if isinstance(route, APIRoute)
-        for method in route.methods
+        (method, _PARAMETER.sub("{}", route.path)) for route in routes for method in route.methods
     )
-    for (path, method), count in calls.items():
+    for (method, path), count in calls.items():
         if count > 1:
             raise InvariantViolated(
                 f"{count} routes answer {method} {path}; give each call a path of its own"
             )
-    for route in app.routes:
-        if isinstance(route, APIRoute) and len(rights_of(route)) != 1:
+    for route in routes:
+        if len(rights_of(route)) != 1:
             raise InvariantViolated(
                 f"route {route.path} declares {len(rights_of(route))} rights; give it one, such as dependencies=[READ]"
             )
-        if isinstance(route, APIRoute) and not isinstance(route, DemandingRoute):
+        if not isinstance(route, DemandingRoute):
             raise InvariantViolated(
                 f"route {route.path} reads bodies before it demands its right; make its router with route_class=DemandingRoute"
             )

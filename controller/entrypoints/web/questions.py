@@ -62,12 +62,11 @@ def describe_rows(schema: dict[str, Any], view: str) -> dict[str, Any]:
 
 def _endpoint(question: Question) -> Any:
     query = _query_of(question)
+    filters = question.request.model_fields.keys() - question.path_fields
 
     def ask(acting: Acting, query: Any = None, **path: Any) -> Response:
-        given = {} if query is None else {name: getattr(query, name) for name in type(query).model_fields}
-        limit = 1 if query is None else query.size
-        page = given.pop("page", None)
-        given.pop("limit", None)
+        limit, page = (1, None) if query is None else (query.size, query.page)
+        given = {} if query is None else {name: getattr(query, name) for name in filters}
         # Every field is validated: the query by its model, the others by the parameters of the path.
         request = question.request.model_construct(**given, **path)
         with acting.app.store.transaction() as tx:

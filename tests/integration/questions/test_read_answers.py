@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from controller.domain.errors import InvalidInput
+from controller.domain.errors import InvalidInput, NotFound
 from controller.domain.policy import PolicyOverride
 from controller.questions.decisions import LIST_DECISIONS
-from controller.questions.history import LIST_SEGMENTS
-from controller.questions.operations import LIST_OPERATIONS
+from controller.questions.history import LIST_LOAD, LIST_SEGMENTS, ListLoad
+from controller.questions.operations import LIST_OPERATIONS, SHOW_OPERATION, ShowOperation
 from controller.questions.overviews import ShowFleet, fleet_topics, read_fleet
 from controller.questions.policies import LIST_CANDIDATES, ListCandidates
 from controller.questions.question import SpanFilter, read_answers, read_page
@@ -58,6 +58,19 @@ def test_filters_order_and_columns_narrow_what_is_read(bench: Bench) -> None:
     assert [(one["segment_id"], one["state"]) for one in some] == [(0, "SEALED"), (3, "ACTIVE")]
     assert [(one["kind"], one["children"]) for one in splits] == [("split", [2, 3])]
     assert (none, others) == ([], [])
+
+
+def test_zero_is_a_filter_and_an_id_like_any_other_number(bench: Bench) -> None:
+    bench.create(2)
+    with bench.store.transaction() as tx:
+        key = inspected.find_topic(tx, TOPIC).key
+        first = read_answers(tx, LIST_LOAD, segment_id=0, **key)
+        page = read_page(tx, LIST_LOAD, ListLoad(topic=TOPIC, segment_id=0), limit=10)
+        with pytest.raises(NotFound, match="operation 0 is not in the journal"):
+            read_page(tx, SHOW_OPERATION, ShowOperation(operation_id=0), limit=1)
+
+    assert [row["segment_id"] for row in first] == [0]
+    assert [row["segment_id"] for row in page.rows] == [0]
 
 
 def test_namespaces_are_narrowed_to_a_data_plane(bench: Bench) -> None:

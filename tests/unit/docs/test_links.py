@@ -14,6 +14,8 @@ from controller.entrypoints.command_list import Listed
 
 ROOT = Path(__file__).parents[3]
 TEXTS = sorted({ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")})
+OF_THE_PRESENT = [path for path in TEXTS if path.name != "CHANGELOG.md" and path.parent.name != "adr"]
+"""Texts that name no command of the past."""
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -49,26 +51,44 @@ def words(path: Path) -> list[list[str]]:
     return [shlex.split(re.split(r"[|;)]", match[1])[0], comments=True)[1:] for match in found if match]
 
 
+def words_in_sentences(path: Path) -> list[list[str]]:
+    """Every `cleave ...` between the text's blocks, and every list of words in a block that a program runs."""
+    found = re.findall(r"`cleave ([^`]+)`", prose(path))
+    lists = re.findall(r'\["cleave", ([^]]+)\]', path.read_text())
+    return [shlex.split(text) for text in found] + [shlex.split(text.replace(",", " ")) for text in lists]
+
+
 def not_a_verb(rest: list[str]) -> bool:
     """Of a noun that is a command itself: its own options follow, or nothing."""
     return not rest or rest[0].startswith("--")
 
 
+def demand_known(arguments: list[str], *, may_be_noun: bool) -> None:
+    """Demand that the command exists, with its options; `may_be_noun`: a group of commands or a sentence about its options may end early."""
+    command = typer.main.get_command(app)
+    rest = list(arguments)
+    while hasattr(command, "commands") and not (
+        (may_be_noun or command.invoke_without_command) and not_a_verb(rest)
+    ):
+        assert rest, f"{arguments}: a noun without a verb"
+        assert rest[0] in command.commands, f"cleave {' '.join(arguments)}: no command {rest[0]}"
+        command = command.commands[rest.pop(0)]
+        command = command.load() if isinstance(command, Listed) else command
+    options = {name for parameter in command.params for name in parameter.opts + parameter.secondary_opts}
+
+    assert {word.split("=")[0] for word in rest if word.startswith("--")} <= {*options, "--help"}, arguments
+
+
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_in_shell_blocks_exist_with_their_options(path: Path) -> None:
     for arguments in words(path):
-        command = typer.main.get_command(app)
-        rest = list(arguments)
-        while hasattr(command, "commands") and not (command.invoke_without_command and not_a_verb(rest)):
-            assert rest, f"{arguments}: a noun without a verb"
-            assert rest[0] in command.commands, f"cleave {' '.join(arguments)}: no command {rest[0]}"
-            command = command.commands[rest.pop(0)]
-            command = command.load() if isinstance(command, Listed) else command
-        options = {name for parameter in command.params for name in parameter.opts}
+        demand_known(arguments, may_be_noun=False)
 
-        assert {word.split("=")[0] for word in rest if word.startswith("--")} <= {*options, "--help"}, (
-            arguments
-        )
+
+@pytest.mark.parametrize("path", OF_THE_PRESENT, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_in_sentences_exist_with_their_options(path: Path) -> None:
+    for arguments in words_in_sentences(path):
+        demand_known(arguments, may_be_noun=True)
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -113,7 +113,7 @@ def test_without_a_java_of_the_machine_spark_does_not_compute_here(
     level, sentence = findings(cleave)["java"]
 
     assert level == "note"
-    assert "the SQL twin aggregates instead" in sentence
+    assert "PostgreSQL aggregates the load" in sentence
 
 
 @pytest.mark.parametrize("master", ["none", "sc://connect.example.org:15002/;token=secret-word"])
@@ -138,7 +138,7 @@ def test_where_spark_is_turned_off_nobody_is_told_to_install_it(
 
     assert findings(cleave)["spark"] == (
         "ok",
-        "not needed here: SPARK_MASTER is none, so the SQL twin aggregates",
+        "not needed here: SPARK_MASTER is none, so PostgreSQL aggregates the load",
     )
 
 

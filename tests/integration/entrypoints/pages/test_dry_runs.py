@@ -12,15 +12,9 @@ from controller.domain.policy import PolicyOverride
 from controller.services import policy_admin, policy_candidates, topic_admin
 from tests.support.app_client import AppClient
 from tests.support.bench import TOPIC, Bench
-from tests.support.reports import report_load
+from tests.support.passes import report
 
 pytestmark = pytest.mark.integration
-
-
-def report(bench: Bench, rates: dict[int, float], **options: Any) -> None:
-    """The load of the topic's segments."""
-    with bench.store.transaction() as tx:
-        report_load(tx, bench.topic_id, rates, **options)
 
 
 def test_a_preview_says_what_would_be_sealed_and_created_and_changes_nothing(

@@ -14,7 +14,7 @@ from controller.services import policy_admin, segment_admin
 from controller.store.topics import policies
 from tests.support.bench import TOPIC, Bench
 from tests.support.browser import tab, window
-from tests.support.reports import report_load
+from tests.support.passes import report
 from tests.support.served_pages import served_pages
 from tests.support.waiting import wait_until
 
@@ -45,12 +45,6 @@ def url(bench: Bench) -> Iterator[str]:
     """Where the pages are."""
     with served_pages(lambda: {"dsn": bench.url, "extras": {}}) as address:
         yield address
-
-
-def report(bench: Bench, rates: dict[int, float]) -> None:
-    """The load of the topic's segments."""
-    with bench.store.transaction() as tx:
-        report_load(tx, bench.topic_id, rates)
 
 
 def ticks(page: Page, figure: str, axis: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What each page says of a topic with a history, and what it answers to what it cannot show."""
+"""The pages of topics, segments, decisions, operations, backtests, policies and bundles: what each says of a topic with a history."""
 
 from __future__ import annotations
 
@@ -10,41 +10,20 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from fastapi.routing import APIRoute
-from sqlalchemy import text
 
 from controller.domain.decision import Lane
 from controller.domain.policy import PolicyOverride
 from controller.entrypoints.pages import journal
-from controller.entrypoints.pages.app import pages_app
-from controller.entrypoints.pages.desk import Desk
-from controller.services import autoscaler, policy_admin, policy_candidates, segment_admin, topic_admin
+from controller.services import autoscaler, policy_admin, policy_candidates, segment_admin
 from controller.store import backtests
-from controller.store.topics import holds, policies, subscriptions
+from controller.store.topics import subscriptions
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.app_client import AppClient
 from tests.support.bench import TOPIC, Bench
-from tests.support.reports import report_load
+from tests.support.passes import report, run, set_policy
 
 pytestmark = pytest.mark.integration
 NAME = quote(TOPIC, safe="")
-
-
-def report(bench: Bench, rates: dict[int, float], **options: Any) -> None:
-    """The load of the topic's segments."""
-    with bench.store.transaction() as tx:
-        report_load(tx, bench.topic_id, rates, **options)
-
-
-def decide(bench: Bench) -> None:
-    """One pass over all lanes; what it wants is intended and not run."""
-    autoscaler.run_pass(bench.store, bench.planes, set(Lane), decided_by="the test", limit=10)
-
-
-def set_policy(bench: Bench, **knobs: Any) -> None:
-    """Of the topic."""
-    with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride(**knobs), actor="ann")
 
 
 def figure(page: str, name: str) -> dict[str, Any]:
@@ -60,81 +39,6 @@ def figure(page: str, name: str) -> dict[str, Any]:
 def set_level(bench: Bench, level: str, **knobs: Any) -> None:
     """Beside what the level has."""
     policy_admin.change(bench.store, level, lambda before: {**before, **knobs}, actor="bob")
-
-
-def needs(bench: Bench) -> tuple[int, str | None]:
-    """Of the only topic."""
-    [row] = bench.rows("SELECT urgency, needs FROM inspect.fleet")
-    return row[0], row[1]
-
-
-def test_the_fleet_lists_a_topic_with_what_it_carries(bench: Bench, pages: AppClient) -> None:
-    bench.create(2)
-    report(bench, {0: 12.5, 1: 4.0})
-
-    page = pages.get("/").text
-
-    assert f'href="/topic?name={quote(TOPIC)}"' in page
-    assert "16.5 msg/s" in page
-    assert bench.topic_name not in pages.get("/", params={"find": "no such"}).text
-    assert bench.topic_name in pages.get("/", params={"find": bench.topic_name[-4:]}).text
-
-
-def test_what_a_topic_needs_is_said_the_most_urgent_first(bench: Bench) -> None:
-    bench.create(1)
-    assert needs(bench) == (3, "no fresh load of 1 segment(s)")
-    report(bench, {0: 1.0})
-    assert needs(bench) == (0, None)
-    set_policy(bench, split_msg_rate_in=10.0, merge_msg_rate_in=1.0, max_segments=1)
-    report(bench, {0: 100.0})
-    assert needs(bench) == (2, "hot")
-
-    decide(bench)
-    assert needs(bench) == (4, "hot, and waiting does not help: at-max-segments")
-
-    set_policy(bench, split_msg_rate_in=10.0, merge_msg_rate_in=1.0)
-    operation = bench.intend(segment_admin.splitting(0)).operation
-    bench.execute("UPDATE cleave.operation SET attempts = 3 WHERE state = 'intended'")
-    assert needs(bench) == (6, f"operation {operation.operation_id} is stuck: fails again and again")
-
-
-def test_a_held_topic_is_shown_with_its_reason(bench: Bench, pages: AppClient) -> None:
-    bench.create(1)
-    report(bench, {0: 1.0})
-    bench.execute("UPDATE cleave.topic SET verified_under = NULL, row_version = row_version + 1")
-    assert needs(bench) == (4, "nothing new begins until its logs have been compared with the journal")
-    with bench.store.transaction() as tx:
-        holds.hold(tx, bench.topic_id, "two logs share segment id 3")
-
-    said = "held, see `cleave topics recover`: two logs share segment id 3"
-    assert needs(bench) == (6, said)
-    assert f'<p class="bad">{said}</p>' in pages.get(f"/topic?name={NAME}").text
-    assert said in pages.get("/").text
-    decide(bench)
-    assert "topic-held" in pages.get(f"/topic?name={NAME}").text
-    [(decision_id,)] = bench.rows("SELECT decision_id FROM inspect.decisions")
-    assert "topic-held" in pages.get(f"/decision?decision_id={decision_id}").text
-
-
-def test_a_bucket_that_is_not_let_go_of_and_a_policy_that_cannot_be_followed_need_somebody(
-    bench: Bench,
-) -> None:
-    bench.create(1)
-    report(bench, {0: 1.0})
-    with bench.store.transaction() as tx:
-        subscriptions.insert_subscription(tx, bench.topic_id, "billing", SubscriptionKind.STREAM, 0)
-    bench.execute(
-        "INSERT INTO cleave.bucket_owner (topic_id, subscription, segment_id, bucket_start, bucket_end, consumer, generation,"
-        " release_asked_at) VALUES (:t, 'billing', 0, 0, 65535, 'c1', 1, clock_timestamp() - interval '2 minutes')",
-        t=bench.topic_id,
-    )
-    assert needs(bench) == (4, "1 entry bucket(s) are not let go of")
-
-    bench.execute(
-        """UPDATE cleave.topic SET policy = '{"max_segments": "many"}', row_version = row_version + 1"""
-    )
-    decide(bench)
-    assert needs(bench) == (5, "its policy cannot be followed")
 
 
 def test_a_topic_s_page_has_its_ring_its_history_and_its_load(bench: Bench, pages: AppClient) -> None:
@@ -162,7 +66,7 @@ def test_it_says_why_it_is_left_alone_and_how_far_from_acting(bench: Bench, page
     bench.create(1)
     set_policy(bench, split_msg_rate_in=10.0, merge_msg_rate_in=1.0, max_segments=1)
     report(bench, {0: 100.0})
-    decide(bench)
+    run(bench)
 
     page = pages.get("/topic", params={"name": TOPIC.removeprefix("topic://")}).text
 
@@ -201,7 +105,7 @@ def test_decisions_and_operations_are_listed_filtered_and_paged(
     bench.create(1)
     set_policy(bench, split_msg_rate_in=10.0, merge_msg_rate_in=1.0)
     report(bench, {0: 100.0})
-    decide(bench)
+    run(bench)
 
     assert "split 0 (msgRateIn)" in pages.get("/decisions").text
     assert "split 0 (msgRateIn)" not in pages.get("/decisions", params={"find": "elsewhere"}).text
@@ -234,6 +138,24 @@ def test_an_operation_that_a_dag_asked_for_leads_to_its_run(bench: Bench, pages:
     assert "asked for none" in pages.get("/run", params={**of_run, "run_id": "manual__2026"}).text
 
 
+_FIGURES = dict.fromkeys(
+    (
+        "segment_hours",
+        "over_provisioned_hours",
+        "excess_hours",
+        "overload_seconds",
+        "overloaded_segment_seconds",
+        "reshapes",
+        "rings_resealed",
+        "reconnections",
+        "reversals",
+        "useless_splits",
+        "silent_seconds",
+    ),
+    0.0,
+)
+
+
 def test_a_backtest_s_page_has_each_policy_beside_the_best(bench: Bench, pages: AppClient) -> None:
     bench.create(1)
     with bench.store.transaction() as tx:
@@ -259,79 +181,10 @@ def test_a_backtest_s_page_has_each_policy_beside_the_best(bench: Bench, pages: 
     assert 'data-dag="policy_promote"' in runs
 
 
-_FIGURES = dict.fromkeys(("segment_hours", "over_provisioned_hours", "excess_hours", "overload_seconds", "overloaded_segment_seconds", "reshapes", "rings_resealed", "reconnections", "reversals", "useless_splits", "silent_seconds"), 0.0)  # fmt: skip
-
-
 def test_without_a_broker_the_bundles_page_says_what_is_missing(pages: AppClient) -> None:
     page = pages.get("/bundles").text
 
     assert "No broker was seen yet" in page
-
-
-@pytest.mark.parametrize(
-    ("path", "status", "words"),
-    [
-        ("/topic?name=acme/shop/none", 404, "does not exist"),
-        ("/topic", 400, "name: Field required"),
-        (f"/topic?name={NAME}&hours=nan", 400, "hours"),
-        (f"/topic?name={NAME}&hours=0", 400, "hours"),
-        (f"/segment?name={NAME}&segment_id=99", 404, "no segment 99"),
-        (f"/segment?name={NAME}&segment_id=-1", 400, "segment_id"),
-        ("/operation?operation_id=9999", 404, "operation 9999 is not in the journal"),
-        ("/operation?operation_id=99999999999999999999", 400, "operation_id"),
-        ("/backtest?run_id=9999", 404, "no backtest 9999"),
-        ("/static/app.py", 404, "app.py"),
-        ("/?after=-1", 400, "after"),
-    ],
-)
-def test_what_is_not_there_is_a_page_with_one_sentence(
-    bench: Bench, pages: AppClient, path: str, status: int, words: str
-) -> None:
-    bench.create(1)
-
-    answer = pages.get(path)
-
-    assert (answer.status_code, words in answer.text) == (status, True)
-
-
-def test_what_people_wrote_is_shown_and_never_run(bench: Bench, pages: AppClient) -> None:
-    bench.create(1)
-    bench.execute(
-        "UPDATE cleave.operation SET reason = :r, actor = :r", r="</script><script>alert(1)</script>"
-    )
-
-    for page in (pages.get("/operations").text, pages.get("/topic", params={"name": TOPIC}).text):
-        assert "alert(1)" in page
-        assert "<script>alert" not in page
-
-
-def test_a_database_that_is_away_is_said_in_one_sentence_without_its_address() -> None:
-    desk = Desk(lambda: {"dsn": "postgresql://somebody:secret@127.0.0.1:1/cleave", "extras": {}})
-
-    answer = AppClient(pages_app(desk)).get("/")
-
-    assert answer.status_code == 503
-    assert "secret" not in answer.text
-
-
-def test_nothing_is_answered_but_by_leave_of_whoever_mounts_them(bench: Bench) -> None:
-    from fastapi import Depends, HTTPException
-
-    def refuse() -> None:
-        raise HTTPException(401)
-
-    app = pages_app(Desk(lambda: {"dsn": bench.url, "extras": {}}), [Depends(refuse)])
-    client = AppClient(app)
-    paths = [
-        (method, route.path)
-        for route in app.routes
-        if isinstance(route, APIRoute)
-        for method in route.methods
-    ]
-
-    assert len(paths) >= 13
-    for method, path in paths:
-        assert client.request(method, path.replace("{name}", "pages.js")).status_code == 401
 
 
 def knob(page: str, name: str) -> tuple[str, str, str]:
@@ -367,45 +220,6 @@ def test_the_policy_s_page_has_each_knob_with_where_it_comes_from(bench: Bench, 
     assert pages.get("/policy", params={"level": "what is this"}).status_code == 400
 
 
-def test_the_fleet_is_looked_at_once_for_a_page_and_narrowed_to_what_is_asked_for(
-    bench: Bench, pages: AppClient, asked: list[str]
-) -> None:
-    bench.create(1)
-    set_policy(bench, split_msg_rate_in=10.0, merge_msg_rate_in=1.0, max_segments=1)
-    report(bench, {0: 100.0})
-    decide(bench)
-    del asked[:]
-
-    page = pages.get("/").text
-
-    assert sum(one.count("FROM inspect.fleet") for one in asked) == 1
-    assert (TOPIC in page, '<b class="bad">1</b>need somebody' in page) == (True, True)
-    shown = {
-        show: TOPIC in pages.get("/", params={"show": show}).text
-        for show in ("in need", "hot", "stuck", "suppressed", "waiting for budget")
-    }
-    assert shown == {
-        "in need": True,
-        "hot": True,
-        "stuck": False,
-        "suppressed": True,
-        "waiting for budget": False,
-    }
-    assert "No topic is so" in pages.get("/", params={"show": "stuck"}).text
-    assert '<b class="bad">1</b>need somebody' in pages.get("/", params={"show": "stuck"}).text
-
-
-def test_a_page_that_takes_too_long_says_so_and_is_given_up(bench: Bench) -> None:
-    desk = Desk(lambda: {"dsn": bench.url, "extras": {}}, patience_seconds=0.5)
-    with bench.store.transaction() as tx:
-        tx.execute(text("LOCK TABLE cleave.backtest_run IN ACCESS EXCLUSIVE MODE"))
-        answer = AppClient(pages_app(desk)).get("/backtests")
-    desk.close()
-
-    assert answer.status_code == 503
-    assert "had no answer in the time it was given" in answer.text
-
-
 def test_load_is_thinned_to_what_can_be_drawn_with_each_peak_and_the_hottest_segments_first(
     bench: Bench, pages: AppClient
 ) -> None:
@@ -426,49 +240,11 @@ def test_load_is_thinned_to_what_can_be_drawn_with_each_peak_and_the_hottest_seg
     assert "The 32 hottest of 40 segments are drawn." in page
 
 
-def test_a_hole_in_the_ring_and_a_bucket_that_nobody_gets_need_somebody(bench: Bench) -> None:
-    bench.create(2)
-    report(bench, {0: 1.0, 1: 1.0})
-    with bench.store.transaction() as tx:
-        subscriptions.insert_subscription(tx, bench.topic_id, "billing", SubscriptionKind.STREAM, 0)
-    assert needs(bench) == (0, None)
-    bench.execute("UPDATE cleave.segment SET created_at = created_at - interval '5 minutes'")
-    bench.execute(
-        "INSERT INTO cleave.consumer (topic_id, subscription, name, registered_at)"
-        " VALUES (:t, 'billing', 'c1', clock_timestamp() - interval '2 minutes')",
-        t=bench.topic_id,
-    )
-    assert needs(bench) == (4, "4 entry bucket(s) are handed to nobody")
-
-    with bench.store.transaction() as tx:
-        tx.execute(text("SET LOCAL session_replication_role = replica"))
-        tx.execute(text("UPDATE cleave.segment SET range_end = range_end - 1 WHERE segment_id = 1"))
-    assert needs(bench) == (6, "1 range(s) of its ring belong to no segment")
-
-
-def test_topics_that_need_somebody_come_first_on_the_page(bench: Bench, pages: AppClient) -> None:
-    bench.create(1)
-    report(bench, {0: 1.0})
-    other = f"{TOPIC}-unreported"
-    bench.finish(
-        topic_admin.create_topic(
-            bench.store, bench.planes, other, bench.request(), data_plane="embedded", segments=1
-        )
-    )
-
-    page = pages.get("/").text
-
-    assert re.findall(rf">({TOPIC}[a-z-]*)</a>", page) == [other, TOPIC]
-    assert "no fresh load of 1 segment(s)" in page
-    assert re.search(r"<b>0</b>workers up", page)
-    assert re.search(r"<b>\d+ s</b>since the last load run", page)
-
-
 def test_decisions_and_operations_are_narrowed_by_what_they_are(bench: Bench, pages: AppClient) -> None:
     bench.create(1)
     set_policy(bench, split_msg_rate_in=10.0, merge_msg_rate_in=1.0)
     report(bench, {0: 100.0})
-    autoscaler.run_pass(bench.store, bench.planes, {Lane.LOAD}, decided_by="the test", limit=10)
+    run(bench, {Lane.LOAD}, decided_by="the test")
 
     def found(**wanted: str) -> bool:
         return "split 0 (msgRateIn)" in pages.get("/decisions", params=wanted).text
@@ -592,22 +368,3 @@ def test_bundles_of_one_name_in_two_clusters_are_told_apart(bench: Bench, pages:
     }
 
     assert {cluster: len(one["data"][0]["x"]) for cluster, one in pictures.items()} == {"east": 2, "west": 4}
-
-
-@pytest.mark.parametrize(
-    "path", ["/", "/operations", "/static/pages.js", "/nothing", "/operation?operation_id=no"]
-)
-def test_every_answer_says_which_scripts_may_run_and_who_may_frame_it(
-    bench: Bench, pages: AppClient, path: str
-) -> None:
-    said = pages.get(path).headers
-
-    policy = dict(one.split(" ", 1) for one in said["Content-Security-Policy"].split("; "))
-    assert policy["script-src"] == "'self'"
-    assert policy["frame-ancestors"] == "'self'"
-    assert "unsafe" not in said["Content-Security-Policy"]
-    assert said["X-Frame-Options"] == "SAMEORIGIN"
-
-
-def test_no_redirect_leads_where_the_request_says_its_host_is(pages: AppClient) -> None:
-    assert pages.get("/operations/", headers={"Host": "evil.example"}).status_code == 404
