@@ -391,6 +391,14 @@ def moves(bench: Bench, before: ApprovalState, after: ApprovalState) -> bool:
     return True
 
 
+PLAN = {"kind": "'merge'", "segment_ids": "'{0, 1}'", "parts": "1", "segments": "2", "epoch": "1"}
+DONE = {
+    "state": "'done'",
+    "answered_at": "now()",
+    "answered_by": "'a'",
+    "outcome": "'x'",
+    "ended_at": "now()",
+}
 COLUMNS = ("state", "answered_at", "answered_by", "outcome", "ended_at")
 
 
@@ -418,11 +426,13 @@ def test_a_transition_that_is_none_is_refused_before_the_database_is_asked(cold:
         "SET state = 'done', operation_id = NULL, ended_at = now(), outcome = 'x'",
         "SET parts = 5",
         "SET segment_ids = '{0}'",
+        "SET asked_in = 'cleave_approvals/two'",
         "SET state = 'approved', answered_at = now(), answered_by = 'a', outcome = 'b', default_answer = 'approve'",
     ],
 )
 def test_the_database_lets_nobody_rewrite_what_was_proposed(cold: Bench, change: str) -> None:
     proposed(cold)
+    approvals.ask(cold.store, "cleave_approvals/one")
 
     with pytest.raises(Terminal, match="Rows of approval are history"):
         cold.execute(f"UPDATE cleave.approval {change}")
@@ -433,8 +443,43 @@ def test_the_database_lets_nobody_answer_without_a_name_or_twice(cold: Bench) ->
     with pytest.raises(InvalidInput, match="An answer is given at an instant by somebody"):
         cold.execute("UPDATE cleave.approval SET state = 'approved', outcome = 'x'")
     say(cold, row)
-    with pytest.raises(CleaveError, match="Rows of approval are history"):
-        cold.execute("UPDATE cleave.approval SET state = 'rejected'")
+    for change in ("state = 'rejected'", "state = 'expired', ended_at = now(), answered_by = 'eve'"):
+        with pytest.raises(CleaveError, match="Rows of approval are history"):
+            cold.execute(f"UPDATE cleave.approval SET {change}")
+
+
+@pytest.mark.parametrize(
+    ("subject", "columns", "law"),
+    [
+        ("operation", {}, "has the plan of its operation and the topic"),
+        ("operation", {**PLAN, "topic_id": "NULL"}, "has the plan of its operation and the topic"),
+        ("operation", {**PLAN, "epoch": "NULL"}, "has the plan of its operation and the topic"),
+        ("promotion", {"kind": "'merge'"}, "has the plan of its operation and the topic"),
+        ("operation", {**PLAN, "segment_ids": "'{}'"}, "An act seals at least one segment"),
+        ("operation", {**PLAN, "parts": "0"}, "An act seals at least one segment"),
+        ("promotion", {"outcome": "'x'"}, "what is not pending says why"),
+        ("promotion", {"ended_at": "now()"}, "What is expired or done ended at an instant"),
+        ("operation", {**PLAN, **DONE}, "is done when an operation of the journal carries it out"),
+    ],
+)
+def test_the_database_takes_only_approvals_that_are_whole(
+    cold: Bench, subject: str, columns: dict[str, str], law: str
+) -> None:
+    columns = {
+        "subject": f"'{subject}'",
+        "topic_id": str(cold.topic_id),
+        "subject_id": "1",
+        "expires_at": "now()",
+        "action": "'a'",
+        "reason": "'r'",
+        "proposed_by": "'p'",
+        "default_answer": "'reject'",
+        **columns,
+    }
+    with pytest.raises(InvalidInput, match=law):
+        cold.execute(
+            f"INSERT INTO cleave.approval ({', '.join(columns)}) VALUES ({', '.join(columns.values())})"
+        )
 
 
 def test_what_ended_is_forgotten_and_what_waits_is_not(cold: Bench) -> None:
