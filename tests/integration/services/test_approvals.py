@@ -13,7 +13,7 @@ from sqlalchemy import text
 from structlog.testing import capture_logs
 
 from controller.actions.dry_run import DryRunStore
-from controller.domain.approvals import MOVES, ApprovalState
+from controller.domain.approvals import MOVES, ApprovalState, Subject
 from controller.domain.decision import Lane, RefusalReason
 from controller.domain.errors import (
     CleaveError,
@@ -26,12 +26,12 @@ from controller.domain.errors import (
 from controller.domain.operation import OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.domain.replay import replay
-from controller.services import approvals, segment_admin
+from controller.services import approvals, segment_admin, topic_admin
 from controller.services.approvals import ApprovalClock
 from controller.store import approvals as approval_rows
-from controller.store.approvals import ApprovalRow
+from controller.store.approvals import ApprovalRow, NewApproval
 from controller.store.topics import policies
-from tests.support.approvals import pending
+from tests.support.approvals import answer_subject, pending
 from tests.support.bench import Bench
 from tests.support.passes import COLD, HOT, LOAD, decisions, owed, report, run
 
@@ -113,6 +113,7 @@ def test_what_was_approved_goes_with_the_next_pass_and_says_which_operation(cold
     assert (answered.state, answered.answered_by, answered.outcome) == (ApprovalState.APPROVED, "ada", "seen")
     assert owed(cold)
     [merge] = run(cold).intents
+    assert not owed(cold)
     cold.drive(merge)
 
     assert cold.operation(merge).kind is OperationKind.MERGE
@@ -213,6 +214,17 @@ def test_one_who_answers_waits_for_one_who_is_answering(cold: Bench) -> None:
             cold.wait_until(lambda: cold.scalar(blocked))
         with pytest.raises(Conflict, match=r"was rejected by eve at .* \(not now\) and is rejected"):
             second.result(30)
+
+
+def test_an_answer_about_another_subject_is_no_input_of_a_decision(cold: Bench) -> None:
+    proposed(cold)
+    about = NewApproval(Subject.PROMOTION, 1, cold.topic_id, "promote candidate 1", "cheaper", "tests", 60)
+    with cold.store.transaction() as tx:
+        approval_rows.propose(tx, [about])
+
+    answer_subject(cold.store, Subject.PROMOTION, 1, approve=False)
+
+    assert not owed(cold)
 
 
 def test_the_same_answer_again_is_the_first_one(cold: Bench) -> None:
@@ -357,6 +369,20 @@ def test_a_proposal_about_a_layout_that_moved_on_expires_and_takes_no_answer(col
     assert settled == {row.approval_id: ApprovalState.EXPIRED}
     with pytest.raises(Conflict, match="has expired: the layout moved on"):
         say(cold, row)
+
+
+def test_an_approval_of_a_topic_that_is_being_deleted_expires_and_says_so(bench: Bench) -> None:
+    bench.topic_with(1)
+    about = NewApproval(Subject.PROMOTION, 1, bench.topic_id, "promote candidate 1", "cheaper", "tests", 60)
+    with bench.store.transaction() as tx:
+        approval_rows.propose(tx, [about])
+    topic_admin.delete_topic(bench.store, bench.topic_name, bench.request())
+    [row] = waiting(bench)
+
+    with pytest.raises(Conflict, match="is no longer possible, since the topic is no longer live"):
+        say(bench, row)
+    assert approvals.settle(bench.store) == {row.approval_id: ApprovalState.EXPIRED}
+    assert approvals.find(bench.store, row.approval_id).outcome == "the topic is no longer live"
 
 
 def test_the_database_knows_the_transitions_of_the_domain(cold: Bench) -> None:
