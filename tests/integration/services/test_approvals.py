@@ -221,6 +221,8 @@ def test_an_answer_about_another_subject_is_no_input_of_a_decision(cold: Bench) 
     about = NewApproval(Subject.PROMOTION, 1, cold.topic_id, "promote candidate 1", "cheaper", "tests", 60)
     with cold.store.transaction() as tx:
         approval_rows.propose(tx, [about])
+    raised(cold)
+    assert run(cold).left == ()
 
     answer_subject(cold.store, Subject.PROMOTION, 1, approve=False)
 
@@ -472,6 +474,14 @@ def test_the_database_lets_nobody_answer_without_a_name_or_twice(cold: Bench) ->
     for change in ("state = 'rejected'", "state = 'expired', ended_at = now(), answered_by = 'eve'"):
         with pytest.raises(CleaveError, match="Rows of approval are history"):
             cold.execute(f"UPDATE cleave.approval SET {change}")
+
+
+def test_the_database_takes_an_act_that_waits_once(cold: Bench) -> None:
+    proposed(cold)
+    columns = "subject, subject_id, topic_id, expires_at, action, reason, proposed_by, default_answer, kind, segment_ids, parts, segments, epoch"
+
+    with pytest.raises(Conflict, match="An act of a topic is proposed once at a time"):
+        cold.execute(f"INSERT INTO cleave.approval ({columns}) SELECT {columns} FROM cleave.approval")
 
 
 @pytest.mark.parametrize(

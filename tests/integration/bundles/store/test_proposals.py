@@ -89,8 +89,14 @@ class Cycles:
 
     def end_wait(self) -> None:
         """As if the time of all approvals were over."""
+        with self.without_laws_of_approvals():
+            self.driver.sql("UPDATE cleave.approval SET expires_at = now() - interval '1 second'")
+
+    @contextmanager
+    def without_laws_of_approvals(self) -> Iterator[None]:
+        """While an approval is made older."""
         self.driver.sql("ALTER TABLE cleave.approval DISABLE TRIGGER USER")
-        self.driver.sql("UPDATE cleave.approval SET expires_at = now() - interval '1 second'")
+        yield
         self.driver.sql("ALTER TABLE cleave.approval ENABLE TRIGGER USER")
 
     @contextmanager
@@ -377,6 +383,7 @@ def test_a_proposal_waits_for_an_answer_where_its_namespace_needs_one(cycles: Cy
     """Also a proposal that was made before the mode was set, and none once the mode is another."""
     rows = cycles.propose(UNLOAD, SPLIT)
     assert pending(cycles.driver.store) == []
+    cycles.driver.sql("UPDATE cleave.bundle_proposal SET proposed_at = proposed_at - interval '30 minutes'")
 
     cycles.mode(BalancingMode.APPROVAL)
     second, first = pending(cycles.driver.store)
@@ -391,7 +398,9 @@ def test_a_proposal_waits_for_an_answer_where_its_namespace_needs_one(cycles: Cy
         f"split {UPPER} at {HALF + 5:#010x}",
     )
     assert (first.reason, first.proposed_by, first.default_answer) == ("overloaded", "balancer", "reject")
-    assert (first.expires_at - rows[0].proposed_at).total_seconds() == pytest.approx(3600, abs=10)
+    assert (first.expires_at - cycles.read(rows[0]).proposed_at).total_seconds() == pytest.approx(
+        3600, abs=10
+    )
     cycles.mode(BalancingMode.AUTOMATIC)
     assert pending(cycles.driver.store) == []
     ended = approvals.find(cycles.driver.store, first.approval_id)
@@ -422,6 +431,23 @@ def test_an_approval_ends_with_its_proposal(cycles: Cycles, end: ProposalState, 
 
     ended = approvals.find(cycles.driver.store, approved.approval_id)
     assert (ended.state, ended.answered_by, ended.outcome) == (state, "bob", "seen; said")
+
+
+def test_an_approved_proposal_ends_its_approval_when_it_is_not_done_in_time(cycles: Cycles) -> None:
+    """The cycle ends both; the hour of an approved operation is not that of a proposal."""
+    cycles.mode(BalancingMode.APPROVAL)
+    [row] = cycles.propose(UNLOAD)
+    approved = answer_subject(cycles.driver.store, Subject.BUNDLE_PROPOSAL, row.proposal_id)
+    cycles.age("approved_at", row)
+    with cycles.without_laws_of_approvals():
+        cycles.driver.sql("UPDATE cleave.approval SET answered_at = answered_at - interval '61 minutes'")
+    assert approvals.settle(cycles.driver.store) == {}
+
+    cycles.propose()
+
+    ended = approvals.find(cycles.driver.store, approved.approval_id)
+    assert (cycles.read(row).state, ended.state) == (ProposalState.REFUSED, ApprovalState.EXPIRED)
+    assert ended.outcome == "seen; not done in time: the load has changed since"
 
 
 def test_a_rejected_proposal_is_refused_with_the_reason(cycles: Cycles) -> None:
