@@ -455,6 +455,7 @@ def test_a_transition_that_is_none_is_refused_before_the_database_is_asked(cold:
         "SET parts = 5",
         "SET segment_ids = '{0}'",
         "SET asked_in = 'cleave_approvals/two'",
+        "SET state = 'approved', answered_at = now(), answered_by = 'a', outcome = 'b', asked_in = 'c'",
         "SET state = 'approved', answered_at = now(), answered_by = 'a', outcome = 'b', default_answer = 'approve'",
     ],
 )
