@@ -1,8 +1,8 @@
 """Bring a Pulsar cluster's bundles into balance: read the brokers, aggregate, propose, apply, look again.
 
 Every `CLEAVE_BUNDLE_BALANCE_SECONDS` (300). Proposals of a namespace go as far as its mode says: `dry-run` (the
-default) shows them, `approval` waits for somebody to approve them (DAG `cleave_approvals` asks; DAG `bundle_approve`, or `cleave approvals approve`),
-`automatic` applies them. A refusal of the broker is never answered by repeating the call: the bundle list is read
+default) shows them, `approval` waits for a person to approve them (DAG `cleave_approvals` asks; DAG `bundle_approve`,
+or `cleave approvals approve`), `automatic` applies them. A refusal of the broker is never answered by repeating the call: the bundle list is read
 again.
 
 What was proposed is in `inspect.bundles_proposals`, and why not more in `inspect.bundles_why_not`. `cleave bundles

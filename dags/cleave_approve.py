@@ -1,7 +1,7 @@
 """Answer what waits for a person about topics, several alike: operations that a policy holds back, and promotions of candidates.
 
-What waits is on Cleave's pages in Airflow, in `inspect.approvals` and in `cleave approvals list`. *Approvals* are its ids, with spaces or commas between
-them. An approved operation goes with the next pass. *Dry run* says what would be answered.
+What waits is on Cleave's pages in Airflow, in `inspect.approvals` and in `cleave approvals list`. *Approvals* are its ids, with spaces or
+commas between them. An approved operation goes with the next pass. *Dry run* says what would be answered.
 """
 
 from __future__ import annotations

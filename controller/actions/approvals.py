@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-from pydantic import BeforeValidator, ConfigDict, FailFast, Field
+from pydantic import BeforeValidator, ConfigDict, FailFast, Field, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from controller.actions.action import Action
 from controller.actions.context import Context
@@ -54,10 +56,52 @@ class Reject(AnswerRequest):
     """Reject what waits. An operation is not proposed again for the policy's `approval_hold_seconds`."""
 
 
+_EXAMPLE = {
+    "approval_id": 17,
+    "subject": "operation",
+    "subject_id": 4711,
+    "level": "topic://acme/shop/orders",
+    "topic": "topic://acme/shop/orders",
+    "topic_id": 5,
+    "state": "done",
+    "action": "split segment 3 into 2",
+    "reason": "msgRateIn",
+    "proposed_at": "2026-11-26T08:00:00Z",
+    "proposed_by": "split-pass",
+    "expires_at": "2026-11-26T09:00:00Z",
+    "default_answer": "reject",
+    "answered_at": "2026-11-26T08:05:00Z",
+    "answered_by": "ada",
+    "outcome": "the sale begins tomorrow",
+    "ended_at": "2026-11-26T08:06:00Z",
+    "asked_in": "cleave_approvals/scheduled__2026-11-26T08:00:00",
+    "has_subject": True,
+    "is_answerable": False,
+    "kind": "split",
+    "segment_ids": [3],
+    "parts": 2,
+    "segments": 2,
+    "decision_id": 4711,
+    "epoch": 12,
+    "operation_id": 9,
+}
+
+
+class _WithExample:
+    """Adds the example to the schema of a row, whose class is of the store and has none."""
+
+    def __get_pydantic_json_schema__(
+        self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        schema = handler(core_schema)
+        handler.resolve_ref_schema(schema)["examples"] = [_EXAMPLE]
+        return schema
+
+
 class AnsweredApprovals(Response):
     """The approvals after the answer, by id; in a dry run as they would be."""
 
-    approvals: list[ApprovalRow]
+    approvals: list[Annotated[ApprovalRow, _WithExample()]]
 
     def sentence(self) -> str:
         """See `Response`."""

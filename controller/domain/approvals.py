@@ -80,12 +80,21 @@ def states_before(state: ApprovalState) -> list[str]:
     return [earlier.value for earlier, later in MOVES.items() if state in later]
 
 
-def end_of_wait(state: ApprovalState, default_answer: str, *, has_subject: bool) -> tuple[ApprovalState, str]:
+def why_gone(subject: Subject) -> str:
+    """Return why an approval has no subject."""
+    if subject is Subject.OPERATION:
+        return "the layout moved on: the segments are no longer as they were proposed"
+    return "the topic is no longer live"
+
+
+def end_of_wait(
+    subject: Subject, state: ApprovalState, default_answer: str, *, has_subject: bool
+) -> tuple[ApprovalState, str]:
     """Return the state, and the reason, of an approval whose time is over or whose subject is gone."""
     if state is ApprovalState.APPROVED:
         return ApprovalState.EXPIRED, "not wanted within an hour of that"
     if not has_subject:
-        return ApprovalState.EXPIRED, "the layout moved on: the segments are no longer as they were proposed"
+        return ApprovalState.EXPIRED, why_gone(subject)
     answer = ApprovalState.APPROVED if default_answer == "approve" else ApprovalState.REJECTED
     return answer, "nobody answered in time"
 

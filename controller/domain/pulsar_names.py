@@ -1,8 +1,9 @@
 """Pulsar's rule for the names of topics and namespaces. Short forms are completed as Pulsar's own tools do it.
 
-The name that a segment's log has on a cluster, and names in paths, are in `dataplane/pulsar/names.py`; names that people give to
-topics of Cleave are in `names.py`. The bundle of a topic is found by its complete name. A name is hashed as the broker writes it: `persistent://tenant/namespace/topic-partition-3`. The short name of the same
-topic has another hash, so only complete names are hashed (`hashes`).
+The bundle of a topic is found by the hash of its complete name, as the broker writes it: `persistent://tenant/namespace/topic-partition-3`.
+The short name of the same topic has another hash, so only complete names are hashed (`controller/bundles/domain/ring/hashes.py`). The name
+that a segment's log has on a cluster, and names in paths, are in `dataplane/pulsar/names.py`; names that people give to topics of Cleave
+are in `names.py`.
 """
 
 from __future__ import annotations

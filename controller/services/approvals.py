@@ -27,7 +27,7 @@ from controller.store.postgres.engine import Store
 log = telemetry.get_logger(__name__)
 
 NOBODY = "default"
-"""The name of who answered where no person did."""
+"""Stored as who answered, where no person did in time."""
 MOST_SETTLED = 1000
 """Approvals settled at a time; the next call takes the rest."""
 ASKED_AT_ONCE = 100
@@ -105,7 +105,9 @@ def settle(store: Store) -> Mapping[int, ApprovalState]:
         overdue = approvals.overdue(tx, MOST_SETTLED)
     changed = {}
     for row in overdue:
-        state, outcome = rules.end_of_wait(row.state, row.default_answer, has_subject=row.has_subject)
+        state, outcome = rules.end_of_wait(
+            row.subject, row.state, row.default_answer, has_subject=row.has_subject
+        )
         try:
             with store.transaction() as tx:
                 if not _move(tx, row, state, NOBODY, f"{row.outcome}; {outcome}" if row.outcome else outcome):
@@ -162,7 +164,7 @@ def _demand_answerable(row: ApprovalRow) -> None:
             f"{row.default_answer}; act by hand if that is wrong"
         )
     raise Conflict(
-        f"{what}: to {row.action} is no longer possible, since the layout moved on; what is wanted now is proposed anew"
+        f"{what}: to {row.action} is no longer possible, since {rules.why_gone(row.subject)}; what is wanted now is proposed anew"
     )
 
 

@@ -52,44 +52,12 @@ class NewApproval:
 
 
 @dataclass(frozen=True, slots=True)
-class DoneAct:
+class BegunAct:
     """An act that an operation carries out now."""
 
     topic_id: int
     act: Decision
     operation_id: int
-
-
-_EXAMPLE = {
-    "approval_id": 17,
-    "subject": "operation",
-    "subject_id": 4711,
-    "level": "topic://acme/shop/orders",
-    "topic": "topic://acme/shop/orders",
-    "topic_id": 5,
-    "state": "done",
-    "action": "split segment 3 into 2",
-    "reason": "msgRateIn",
-    "proposed_at": "2026-11-26T08:00:00Z",
-    "proposed_by": "split-pass",
-    "expires_at": "2026-11-26T09:00:00Z",
-    "default_answer": "reject",
-    "answered_at": "2026-11-26T08:05:00Z",
-    "answered_by": "ada",
-    "outcome": "operation 9 was begun",
-    "ended_at": "2026-11-26T08:06:00Z",
-    "asked_in": "cleave_approvals/scheduled__2026-11-26T08:00:00",
-    "has_subject": True,
-    "is_answerable": False,
-    "kind": "split",
-    "segment_ids": [3],
-    "parts": 2,
-    "segments": 4,
-    "decision_id": 4711,
-    "epoch": 12,
-    "operation_id": 9,
-}
-"""Shown in the description of the REST API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +95,6 @@ class ApprovalRow:
     epoch: int | None
     operation_id: int | None
 
-    __pydantic_config__ = {"json_schema_extra": {"examples": [_EXAMPLE]}}  # read by Pydantic, never changed
-
 
 # The newest of those that still say something about an act on segments that are there.
 _LAST_WORDS = Prepared(
@@ -158,7 +124,7 @@ _PROPOSE = text("""
            kind text, action text, reason text, proposed_by text, default_answer text, segment_ids bigint[])
         ON CONFLICT DO NOTHING
 """)
-_DONE = text("""
+_MARK_DONE = text("""
     UPDATE cleave.approval a
        SET state = 'done', operation_id = given.operation_id, ended_at = clock_timestamp()
       FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS given (
@@ -208,7 +174,7 @@ _FORGET = text("""
 
 
 def last_words(tx: Connection, topic_ids: Collection[int]) -> dict[int, tuple[Approval, ...]]:
-    """The last word on each act of these topics that somebody was asked about, as far as it can still matter."""
+    """Return, by topic, the newest approval of each act whose segments are there, unless it has ended."""
     found: dict[int, list[Approval]] = defaultdict(list)
     for row in _LAST_WORDS.execute(tx, {"topic_ids": list(topic_ids)}):
         found[row.topic_id].append(
@@ -223,13 +189,14 @@ def propose(tx: Connection, approvals: Sequence[NewApproval]) -> None:
         tx.execute(_PROPOSE, {"rows": json.dumps([_document(approval) for approval in approvals])})
 
 
-def done(tx: Connection, acts: Sequence[DoneAct]) -> None:
+def mark_done(tx: Connection, acts: Sequence[BegunAct]) -> None:
     """Mark the approvals of these acts as done, so that each is used once."""
     if acts:
         rows = [
-            {"topic_id": done.topic_id, "operation_id": done.operation_id, **_key(done.act)} for done in acts
+            {"topic_id": begun.topic_id, "operation_id": begun.operation_id, **_key(begun.act)}
+            for begun in acts
         ]
-        tx.execute(_DONE, {"rows": json.dumps(rows)})
+        tx.execute(_MARK_DONE, {"rows": json.dumps(rows)})
 
 
 def move(
@@ -276,15 +243,15 @@ def end(
 
 
 def ask(tx: Connection, run: str, limit: int) -> list[ApprovalRow]:
-    """Puts down that what nobody was asked about yet is asked in that run of Airflow, `dag/run`. Answers all that are asked in it and
-    still pending, also of an earlier call.
+    """Store that the approvals which no run asks about are asked about in that run of Airflow, `dag/run`. Return all approvals that the run
+    asks about and that are pending, also those of an earlier call.
     """
     tx.execute(_ASK, {"run": run, "limit": limit})
     return [_row(row) for row in tx.execute(_ASKED, {"run": run})]
 
 
 def some_unasked(tx: Connection) -> bool:
-    """Whether something waits for an answer and nobody is asked in Airflow."""
+    """Return True if an approval waits for an answer and no run of Airflow asks for it."""
     return bool(tx.execute(_UNASKED).scalar_one())
 
 
@@ -304,7 +271,7 @@ def overdue(tx: Connection, limit: int) -> list[ApprovalRow]:
 
 
 def forget_before(tx: Connection, older_than: datetime) -> int:
-    """Deletes what ended before; how many. A refusal is forgotten too, so it holds no longer than this."""
+    """Delete the approvals that ended before. Return their number. A rejection is deleted too, so it holds no longer than this."""
     return tx.execute(_FORGET, {"older_than": older_than}).rowcount
 
 

@@ -70,8 +70,7 @@ COMMENT ON CONSTRAINT topic_id_fits_ring ON cleave.topic IS 'A topic id times 65
 COMMENT ON CONSTRAINT topic_name_form ON cleave.topic IS 'A topic name is topic://tenant/namespace/name, without spaces or other slashes.';
 COMMENT ON CONSTRAINT topic_namespace_form ON cleave.topic IS 'The namespace column is the tenant/namespace of the topic name.';
 COMMENT ON CONSTRAINT topic_state_known ON cleave.topic IS 'A topic is creating, live, deleting or deleted.';
-COMMENT ON CONSTRAINT topic_counters_not_negative ON cleave.topic IS
-    'Epoch, next segment id and subscription version never go below 0.';
+COMMENT ON CONSTRAINT topic_counters_not_negative ON cleave.topic IS 'Epoch, next segment id and subscription version never go below 0.';
 COMMENT ON CONSTRAINT topic_policy_is_object ON cleave.topic IS 'A stored policy is a JSON object of knobs.';
 COMMENT ON CONSTRAINT topic_hold_is_dated ON cleave.topic IS 'A held topic has a reason and a time, any other topic neither.';
 COMMENT ON INDEX cleave.topic_name_in_use IS 'A topic of this name exists already; delete it first or choose another name.';
@@ -133,17 +132,14 @@ CREATE INDEX segment_unread ON cleave.segment (topic_id, sealed_epoch)
  WHERE state = 'SEALED' AND pruned_epoch IS NULL AND drained_at IS NULL;
 COMMENT ON COLUMN cleave.segment.drained_at IS
     'Since when every live subscription has read the segment to its end. NULL: one has not, or nobody has looked.';
-COMMENT ON CONSTRAINT segment_range_on_ring ON cleave.segment IS
-    'A segment owns an inclusive range within 0..65535, start not above end.';
+COMMENT ON CONSTRAINT segment_range_on_ring ON cleave.segment IS 'A segment owns an inclusive range within 0..65535, start not above end.';
 COMMENT ON CONSTRAINT segment_state_known ON cleave.segment IS 'A segment is ACTIVE or SEALED.';
 COMMENT ON CONSTRAINT segment_backing_topic_once ON cleave.segment IS 'Every segment has a log of its own.';
-COMMENT ON CONSTRAINT segment_sealed_is_dated ON cleave.segment IS
-    'A segment carries a sealed epoch and time exactly when it is SEALED.';
+COMMENT ON CONSTRAINT segment_sealed_is_dated ON cleave.segment IS 'A segment carries a sealed epoch and time exactly when it is SEALED.';
 COMMENT ON CONSTRAINT segment_epochs_in_order ON cleave.segment IS 'A segment is created, then sealed, then pruned.';
 COMMENT ON CONSTRAINT segment_pruned_only_sealed ON cleave.segment IS
     'Only a SEALED segment can be pruned, and the time goes with the epoch.';
-COMMENT ON CONSTRAINT segment_active_ranges_disjoint ON cleave.segment IS
-    'Two ACTIVE segments of one topic never own the same hash.';
+COMMENT ON CONSTRAINT segment_active_ranges_disjoint ON cleave.segment IS 'Two ACTIVE segments of one topic never own the same hash.';
 COMMENT ON CONSTRAINT segment_drained_only_sealed ON cleave.segment IS
     'Only what is sealed can be read to its end; seal the segment first.';
 CREATE TRIGGER segment_is_history BEFORE DELETE ON cleave.segment

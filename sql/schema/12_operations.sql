@@ -63,8 +63,7 @@ COMMENT ON COLUMN cleave.operation.abort_reason IS 'Who wants it given up, and w
 COMMENT ON COLUMN cleave.operation.token IS 'Stored with each log that the operation creates.';
 COMMENT ON COLUMN cleave.operation.kept_until IS
     'Time until which no policy joins the segments of the split with others; NULL: a policy may join them at once.';
-COMMENT ON CONSTRAINT operation_request_once ON cleave.operation IS
-    'A request key is used once: a repeat gets the first one''s operation.';
+COMMENT ON CONSTRAINT operation_request_once ON cleave.operation IS 'A request key is used once: a repeat gets the first one''s operation.';
 COMMENT ON CONSTRAINT operation_state_known ON cleave.operation IS
     'Unknown state of an operation: a newer version wrote it; upgrade this program.';
 COMMENT ON CONSTRAINT operation_origin_known ON cleave.operation IS 'The origin of a request is auto, manual, api or reconciler.';

@@ -34,8 +34,7 @@ COMMENT ON CONSTRAINT subscription_kind_known ON cleave.subscription IS 'A subsc
 COMMENT ON CONSTRAINT subscription_state_known ON cleave.subscription IS 'A subscription is live or deleting.';
 COMMENT ON CONSTRAINT subscription_name_form ON cleave.subscription IS 'A subscription name is not empty and has no spaces.';
 COMMENT ON CONSTRAINT subscription_generation_not_negative ON cleave.subscription IS 'Generations only rise.';
-COMMENT ON CONSTRAINT subscription_drain_consumers_positive ON cleave.subscription IS
-    'A sealed segment is read by 1 to 65536 consumers.';
+COMMENT ON CONSTRAINT subscription_drain_consumers_positive ON cleave.subscription IS 'A sealed segment is read by 1 to 65536 consumers.';
 
 -- Consumers that brokers list, of applications that never register. One row per subscription in use, written when something about
 -- it changed. The reader of an evaluation's inputs settles how many of the consumers count for a decision.
@@ -52,8 +51,7 @@ CREATE TABLE cleave.observed_subscription (
 COMMENT ON COLUMN cleave.observed_subscription.subscription_type IS
     'The broker''s word: Exclusive, Failover and Key_Shared are read in order, Shared is a queue.';
 COMMENT ON COLUMN cleave.observed_subscription.consumer_names IS 'The first hundred names; a consumer without one is only counted.';
-COMMENT ON CONSTRAINT observed_subscription_in_use ON cleave.observed_subscription IS
-    'A subscription is listed while it has consumers.';
+COMMENT ON CONSTRAINT observed_subscription_in_use ON cleave.observed_subscription IS 'A subscription is listed while it has consumers.';
 
 CREATE TABLE cleave.segment_drain (
     topic_id     bigint      NOT NULL,
@@ -64,10 +62,8 @@ CREATE TABLE cleave.segment_drain (
     CONSTRAINT segment_drain_subscription FOREIGN KEY (topic_id, subscription) REFERENCES cleave.subscription ON DELETE CASCADE,
     CONSTRAINT segment_drain_segment FOREIGN KEY (topic_id, segment_id) REFERENCES cleave.segment
 );
-COMMENT ON CONSTRAINT segment_drain_subscription ON cleave.segment_drain IS
-    'What is drained is drained for a subscription that exists.';
-COMMENT ON CONSTRAINT segment_drain_segment ON cleave.segment_drain IS
-    'What is drained is a segment that exists; read the layout again.';
+COMMENT ON CONSTRAINT segment_drain_subscription ON cleave.segment_drain IS 'What is drained is drained for a subscription that exists.';
+COMMENT ON CONSTRAINT segment_drain_segment ON cleave.segment_drain IS 'What is drained is a segment that exists; read the layout again.';
 
 CREATE TABLE cleave.drain_backlog (
     topic_id     bigint      NOT NULL,
@@ -85,8 +81,7 @@ COMMENT ON TABLE cleave.drain_backlog IS
     'Unacknowledged messages of a sealed segment, counted once a minute where a drain takes longer than a moment.';
 COMMENT ON COLUMN cleave.drain_backlog.moved_at IS 'When the number was first counted as it is.';
 COMMENT ON CONSTRAINT drain_backlog_subscription ON cleave.drain_backlog IS 'A backlog is of a subscription that exists.';
-COMMENT ON CONSTRAINT drain_backlog_segment ON cleave.drain_backlog IS
-    'A backlog is of a segment that exists; read the layout again.';
+COMMENT ON CONSTRAINT drain_backlog_segment ON cleave.drain_backlog IS 'A backlog is of a segment that exists; read the layout again.';
 COMMENT ON CONSTRAINT drain_backlog_counts ON cleave.drain_backlog IS 'Nobody has less than nothing left to read.';
 
 CREATE TABLE cleave.bucket_checkpoint (
@@ -101,8 +96,7 @@ CREATE TABLE cleave.bucket_checkpoint (
     CONSTRAINT bucket_checkpoint_subscription FOREIGN KEY (topic_id, subscription) REFERENCES cleave.subscription ON DELETE CASCADE,
     CONSTRAINT bucket_checkpoint_segment FOREIGN KEY (topic_id, segment_id) REFERENCES cleave.segment
 );
-COMMENT ON CONSTRAINT bucket_checkpoint_subscription ON cleave.bucket_checkpoint IS
-    'A checkpoint belongs to a subscription that exists.';
+COMMENT ON CONSTRAINT bucket_checkpoint_subscription ON cleave.bucket_checkpoint IS 'A checkpoint belongs to a subscription that exists.';
 COMMENT ON CONSTRAINT bucket_checkpoint_segment ON cleave.bucket_checkpoint IS
     'A checkpoint is of a segment that exists; read the layout again.';
 
@@ -114,8 +108,7 @@ LANGUAGE sql STABLE AS $$
            AND NOT EXISTS (SELECT FROM cleave.segment_drain d
                             WHERE d.topic_id = of_topic AND d.subscription = u.name AND d.segment_id = of_segment))
 $$;
-COMMENT ON FUNCTION cleave.awaits_reader IS
-    'True if a live subscription older than the epoch `sealed` must still read the segment.';
+COMMENT ON FUNCTION cleave.awaits_reader IS 'True if a live subscription older than the epoch `sealed` must still read the segment.';
 
 CREATE FUNCTION cleave.on_drain_marked() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -43,8 +43,7 @@ CREATE TABLE cleave.departed_consumer (
 CREATE INDEX departed_consumer_by_age ON cleave.departed_consumer (departed_at);
 -- Only so many departed lives of a subscription are remembered: anybody with a token can say goodbye for lives that never were.
 CREATE INDEX departed_consumer_of_subscription ON cleave.departed_consumer (topic_id, subscription, departed_at);
-COMMENT ON CONSTRAINT departed_consumer_subscription ON cleave.departed_consumer IS
-    'A consumer departs from a subscription that exists.';
+COMMENT ON CONSTRAINT departed_consumer_subscription ON cleave.departed_consumer IS 'A consumer departs from a subscription that exists.';
 COMMENT ON CONSTRAINT departed_consumer_reason_known ON cleave.departed_consumer IS 'A consumer left, expired or was replaced.';
 
 -- One way to register a consumer, for the client that runs in applications and for the command line.
@@ -90,11 +89,9 @@ COMMENT ON TABLE cleave.bucket_owner IS 'Owner of an entry bucket, since when, a
 COMMENT ON COLUMN cleave.bucket_owner.said IS 'Why nothing comes of it, as its owner has told; NULL while it reads.';
 COMMENT ON COLUMN cleave.bucket_owner.said_since IS 'When that began.';
 COMMENT ON CONSTRAINT bucket_owner_subscription ON cleave.bucket_owner IS 'A bucket is owned for a subscription that exists.';
-COMMENT ON CONSTRAINT bucket_owner_segment ON cleave.bucket_owner IS
-    'A bucket belongs to a segment that exists; read the layout again.';
+COMMENT ON CONSTRAINT bucket_owner_segment ON cleave.bucket_owner IS 'A bucket belongs to a segment that exists; read the layout again.';
 COMMENT ON CONSTRAINT bucket_owner_range ON cleave.bucket_owner IS 'A bucket is a range of bucket hashes within 0..65535.';
-COMMENT ON CONSTRAINT bucket_owner_asked_for ON cleave.bucket_owner IS
-    'A bucket has a successor once its owner was asked to release it.';
+COMMENT ON CONSTRAINT bucket_owner_asked_for ON cleave.bucket_owner IS 'A bucket has a successor once its owner was asked to release it.';
 COMMENT ON CONSTRAINT bucket_owner_said ON cleave.bucket_owner IS 'What an owner says of a bucket began at an instant.';
 
 CREATE FUNCTION cleave.on_generation() RETURNS trigger LANGUAGE plpgsql AS $$

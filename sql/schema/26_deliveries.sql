@@ -40,8 +40,7 @@ CREATE TABLE cleave.message_delivery (
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE cleave.message_delivery IS
     'Messages whose handling failed, or began and has not ended. begun_by is the incarnation of the consumer that handles it.';
-COMMENT ON CONSTRAINT message_delivery_subscription ON cleave.message_delivery IS
-    'A message is delivered to a subscription that exists.';
+COMMENT ON CONSTRAINT message_delivery_subscription ON cleave.message_delivery IS 'A message is delivered to a subscription that exists.';
 COMMENT ON CONSTRAINT message_delivery_counts ON cleave.message_delivery IS
     'Of a message''s deliveries no more than all can have ended in a death.';
 

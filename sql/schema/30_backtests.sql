@@ -26,8 +26,7 @@ COMMENT ON CONSTRAINT backtest_run_request ON cleave.backtest_run IS 'A request 
 COMMENT ON CONSTRAINT backtest_run_state_known ON cleave.backtest_run IS 'A backtest is running, done or failed.';
 COMMENT ON CONSTRAINT backtest_run_ended ON cleave.backtest_run IS 'What is not running any more has ended at an instant.';
 COMMENT ON CONSTRAINT backtest_run_says_why ON cleave.backtest_run IS 'A backtest that failed says why, and no other does.';
-COMMENT ON CONSTRAINT backtest_run_inputs_named ON cleave.backtest_run IS
-    'The inputs of a backtest name policies, loads and prices.';
+COMMENT ON CONSTRAINT backtest_run_inputs_named ON cleave.backtest_run IS 'The inputs of a backtest name policies, loads and prices.';
 
 CREATE TABLE cleave.backtest_result (
     run_id     bigint  NOT NULL,

@@ -28,8 +28,7 @@ COMMENT ON TABLE cleave.policy_candidate IS
     'Policies proposed for a topic: the parameters they set on top of the policy in force, by whom, and what became of them.';
 COMMENT ON COLUMN cleave.policy_candidate.run_id IS 'The backtest that speaks for or against it.';
 COMMENT ON CONSTRAINT policy_candidate_of_topic ON cleave.policy_candidate IS 'A candidate is of a topic that there is.';
-COMMENT ON CONSTRAINT policy_candidate_evidence ON cleave.policy_candidate IS
-    'The evidence for a candidate is a backtest that was run.';
+COMMENT ON CONSTRAINT policy_candidate_evidence ON cleave.policy_candidate IS 'The evidence for a candidate is a backtest that was run.';
 COMMENT ON CONSTRAINT policy_candidate_state_known ON cleave.policy_candidate IS
     'A candidate is in shadow, promoted, refused or withdrawn.';
 COMMENT ON CONSTRAINT policy_candidate_sets_something ON cleave.policy_candidate IS
@@ -83,8 +82,7 @@ CREATE INDEX shadow_decision_newest ON cleave.shadow_decision (candidate_id, sha
 CREATE INDEX shadow_decision_by_age ON cleave.shadow_decision USING brin (decided_at);
 COMMENT ON TABLE cleave.shadow_decision IS
     'What a candidate would have done and refused, beside the live policy at the same evaluation; nothing was carried out.';
-COMMENT ON COLUMN cleave.shadow_decision.decision_id IS
-    'Decision of the live policy at the same evaluation; NULL if it wrote none.';
+COMMENT ON COLUMN cleave.shadow_decision.decision_id IS 'Decision of the live policy at the same evaluation; NULL if it wrote none.';
 COMMENT ON COLUMN cleave.shadow_decision.outcome_digest IS 'What it said, in short: the next row is written when this changes.';
 COMMENT ON CONSTRAINT shadow_decision_of_candidate ON cleave.shadow_decision IS 'A decision in shadow is a candidate''s.';
 CREATE TRIGGER shadow_decision_is_history BEFORE UPDATE ON cleave.shadow_decision

@@ -94,11 +94,9 @@ CREATE TABLE cleave.load_memory (
     CONSTRAINT load_memory_tick_positive CHECK (tick_seconds > 0)
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE cleave.load_memory IS 'The last loads of each segment whose topic is decided on by a profile that looks back.';
-COMMENT ON COLUMN cleave.load_memory.last_tick IS
-    'Number of the last tick since the Unix epoch: its time in seconds / tick_seconds.';
+COMMENT ON COLUMN cleave.load_memory.last_tick IS 'Number of the last tick since the Unix epoch: its time in seconds / tick_seconds.';
 COMMENT ON COLUMN cleave.load_memory.rates IS 'Four a tick in the order of the metrics, oldest tick first; at most 45 ticks.';
-COMMENT ON COLUMN cleave.load_memory.strikes IS
-    'Splits in a row that left over 80 % of the load in this segment and its ancestors.';
+COMMENT ON COLUMN cleave.load_memory.strikes IS 'Splits in a row that left over 80 % of the load in this segment and its ancestors.';
 COMMENT ON CONSTRAINT load_memory_ticks_whole ON cleave.load_memory IS 'A memory has 1 to 45 ticks of four rates each.';
 COMMENT ON CONSTRAINT load_memory_tick_positive ON cleave.load_memory IS 'A tick lasts longer than no time.';
 

@@ -51,8 +51,7 @@ CREATE TABLE staging.load_row (
     run_id text NOT NULL, LIKE cleave.segment_load INCLUDING DEFAULTS, seen_row_version bigint NOT NULL
 );
 CREATE INDEX load_row_run ON staging.load_row (run_id);
-COMMENT ON COLUMN staging.load_row.seen_row_version IS
-    'Row version of the load record it was computed from; 0 where there was none.';
+COMMENT ON COLUMN staging.load_row.seen_row_version IS 'Row version of the load record it was computed from; 0 where there was none.';
 
 CREATE TABLE staging.source_row (
     run_id      text        NOT NULL,

@@ -85,8 +85,7 @@ CREATE TABLE cleave.topic_tally (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE cleave.topic_tally IS
     'Totals of a topic: layout changes by kind and origin, refusals by lane and reason, and entry buckets that got an owner.';
-COMMENT ON CONSTRAINT topic_tally_counts ON cleave.topic_tally IS
-    'A row is made when something is counted, and nothing is taken off.';
+COMMENT ON CONSTRAINT topic_tally_counts ON cleave.topic_tally IS 'A row is made when something is counted, and nothing is taken off.';
 COMMENT ON CONSTRAINT topic_tally_known ON cleave.topic_tally IS 'A tally is of changes, of refusals or of entry buckets.';
 
 CREATE FUNCTION cleave.on_change_counted() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -42,10 +42,8 @@ CREATE TABLE cleave.approval (
         (state IN ('expired', 'done')) = (ended_at IS NOT NULL) AND (state = 'pending') = (outcome IS NULL)),
     CONSTRAINT approval_done_by_operation CHECK ((state = 'done' AND subject = 'operation') = (operation_id IS NOT NULL))
 );
-CREATE UNIQUE INDEX approval_one_pending ON cleave.approval (topic_id, kind, segment_ids)
-    WHERE state = 'pending' AND subject = 'operation';
-CREATE UNIQUE INDEX approval_one_of_subject ON cleave.approval (subject, subject_id)
-    WHERE state = 'pending' AND subject <> 'operation';
+CREATE UNIQUE INDEX approval_one_pending ON cleave.approval (topic_id, kind, segment_ids) WHERE state = 'pending' AND subject = 'operation';
+CREATE UNIQUE INDEX approval_one_of_subject ON cleave.approval (subject, subject_id) WHERE state = 'pending' AND subject <> 'operation';
 CREATE INDEX approval_last_word ON cleave.approval (topic_id)
     WHERE state IN ('pending', 'approved', 'rejected') AND subject = 'operation';
 CREATE INDEX approval_open ON cleave.approval (approval_id) WHERE state IN ('pending', 'approved');

@@ -210,8 +210,7 @@ CREATE INDEX bundle_decision_of_cluster ON cleave.bundle_decision (cluster, cycl
 COMMENT ON COLUMN cleave.bundle_decision.inputs IS 'What the cycle was decided on, for replay; null once it is forgotten.';
 COMMENT ON COLUMN cleave.bundle_decision.outcome IS 'The whole answer, for replay; null once it is forgotten.';
 COMMENT ON CONSTRAINT bundle_decision_request_once ON cleave.bundle_decision IS 'A request is one cycle, however often it is made.';
-COMMENT ON CONSTRAINT bundle_decision_inputs_are_json ON cleave.bundle_decision IS
-    'Inputs of a cycle are a JSON object in canonical text.';
+COMMENT ON CONSTRAINT bundle_decision_inputs_are_json ON cleave.bundle_decision IS 'Inputs of a cycle are a JSON object in canonical text.';
 COMMENT ON CONSTRAINT bundle_decision_outcome_is_json ON cleave.bundle_decision IS
     'The outcome of a cycle is a JSON object in canonical text.';
 COMMENT ON CONSTRAINT bundle_decision_refusals_are_list ON cleave.bundle_decision IS 'Refusals of a cycle are a JSON list.';
@@ -281,10 +280,8 @@ COMMENT ON CONSTRAINT bundle_proposal_range_valid ON cleave.bundle_proposal IS
     'A proposal is about a range of 32-bit hashes that is not empty.';
 COMMENT ON CONSTRAINT bundle_proposal_cuts_inside ON cleave.bundle_proposal IS
     'A split or merge names points strictly inside its range, an unload names none.';
-COMMENT ON CONSTRAINT bundle_proposal_end_has_outcome ON cleave.bundle_proposal IS
-    'A proposal that failed or was refused says why.';
-COMMENT ON INDEX cleave.bundle_proposal_one_live IS
-    'A bundle is the subject of one approved act at a time; let that one end first.';
+COMMENT ON CONSTRAINT bundle_proposal_end_has_outcome ON cleave.bundle_proposal IS 'A proposal that failed or was refused says why.';
+COMMENT ON INDEX cleave.bundle_proposal_one_live IS 'A bundle is the subject of one approved act at a time; let that one end first.';
 
 -- A proposal only goes forward, and past the showing only where its namespace has been enabled.
 CREATE FUNCTION cleave.bundle_proposal_before_update() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -21,8 +21,7 @@ CREATE TABLE staging.bundle_row (
 );
 CREATE INDEX bundle_row_run ON staging.bundle_row (run_id);
 COMMENT ON COLUMN staging.bundle_row.seen_row_version IS 'Row version of the record it was computed from; 0 where there was none.';
-COMMENT ON COLUMN staging.bundle_row.seen_namespace_version IS
-    'Row version of the boundaries it is based on; 0: the run brings them.';
+COMMENT ON COLUMN staging.bundle_row.seen_namespace_version IS 'Row version of the boundaries it is based on; 0: the run brings them.';
 COMMENT ON COLUMN staging.bundle_row.gone IS 'The bundle is in its namespace''s list no more.';
 
 CREATE TABLE staging.namespace_row (

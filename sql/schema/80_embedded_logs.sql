@@ -96,8 +96,7 @@ COMMENT ON COLUMN embedded.message.metadata IS
     'Properties, event_time_ms and is_binary_key that the application sent; NULL: none of these.';
 COMMENT ON CONSTRAINT message_metadata_is_object ON embedded.message IS 'The metadata of a message is a JSON object.';
 COMMENT ON TABLE embedded.message IS 'Offsets of a log run from first_offset without a gap; published_at never falls along them.';
-COMMENT ON CONSTRAINT message_bucket_hash_on_ring ON embedded.message IS
-    'A bucket hash is 0 to 65535; no reader would find another.';
+COMMENT ON CONSTRAINT message_bucket_hash_on_ring ON embedded.message IS 'A bucket hash is 0 to 65535; no reader would find another.';
 
 -- A server that was started once writes one history: a promoted standby, a server recovered from a backup and a copy of its files
 -- were all started after the server that wrote before. Other contents of the table within one start come with other files.

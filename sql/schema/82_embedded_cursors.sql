@@ -311,8 +311,7 @@ BEGIN
         FOR log_offset, published_at, key, payload, metadata IN
             SELECT m.log_offset, m.published_at, m.key, m.payload, m.metadata FROM embedded.message m
              WHERE m.log_id = of_log_id AND m.log_offset >= scanned AND m.log_offset < upto
-               AND (held.low = 0 AND held.high = 65535
-                    OR m.bucket_hash BETWEEN held.low AND held.high)
+               AND (held.low = 0 AND held.high = 65535 OR m.bucket_hash BETWEEN held.low AND held.high)
                AND (m.log_offset >= held.settled
                     OR m.log_offset >= (
                        SELECT c.position FROM embedded.cursor c
@@ -321,8 +320,7 @@ BEGIN
                         ORDER BY c.first_hash DESC LIMIT 1))
              ORDER BY m.log_offset LIMIT most - given
         LOOP
-            bytes := bytes + octet_length(read.payload) + coalesce(octet_length(read.key), 0)
-                     + coalesce(pg_column_size(read.metadata), 0);
+            bytes := bytes + octet_length(read.payload) + coalesce(octet_length(read.key), 0) + coalesce(pg_column_size(read.metadata), 0);
             EXIT steps WHEN given > 0 AND bytes > most_bytes;
             given := given + 1;
             scanned := read.log_offset + 1;
@@ -336,10 +334,7 @@ BEGIN
         PERFORM embedded.acknowledge(of_log_id, of_subscription, of_generation, scanned, 0, 0);
     END IF;
     log_offset := scanned;
-    published_at := NULL;
-    key := NULL;
-    payload := NULL;
-    metadata := NULL;
+    published_at := NULL; key := NULL; payload := NULL; metadata := NULL;
     IF scanned > from_offset THEN
         SELECT array_agg(ARRAY[t.first_offset, t.timeline] ORDER BY t.first_offset) INTO timelines FROM embedded.timeline t
          WHERE t.log_id = of_log_id AND t.first_offset >= coalesce(before.first_offset, 0) AND t.first_offset < scanned;

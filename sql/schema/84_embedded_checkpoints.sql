@@ -14,8 +14,7 @@ CREATE FUNCTION embedded.open_at(
                   l.next_offset) END) AS start) f
      WHERE l.name = log_name
 $$;
-COMMENT ON FUNCTION embedded.open_at(text, bigint, bigint) IS
-    'Bounds of a log, and the offset to go on from after a stored position.';
+COMMENT ON FUNCTION embedded.open_at(text, bigint, bigint) IS 'Bounds of a log, and the offset to go on from after a stored position.';
 
 -- The next messages from an offset on: up to `most`, some `most_bytes` at most. Then one row, whose payload is NULL, with the
 -- offset to go on from, the log's first offset and whether nothing can ever follow. No row where there is no such log, and for an
@@ -24,8 +23,7 @@ COMMENT ON FUNCTION embedded.open_at(text, bigint, bigint) IS
 -- compared. One snapshot serves all of it (STABLE), so a trimmed message is not taken for one that never was. It has the bounds of
 -- `read`.
 CREATE FUNCTION embedded.read_at(
-    of_log_id bigint, from_offset bigint, most integer, most_bytes bigint, of_timeline bigint DEFAULT NULL,
-    log_name text DEFAULT NULL
+    of_log_id bigint, from_offset bigint, most integer, most_bytes bigint, of_timeline bigint DEFAULT NULL, log_name text DEFAULT NULL
 ) RETURNS TABLE (
     log_offset bigint, published_at timestamptz, key bytea, payload bytea, metadata jsonb, first_offset bigint, is_at_end boolean,
     timelines bigint[]
@@ -67,10 +65,7 @@ BEGIN
         RETURN NEXT;
     END LOOP;
     log_offset := upto;
-    published_at := NULL;
-    key := NULL;
-    payload := NULL;
-    metadata := NULL;
+    published_at := NULL; key := NULL; payload := NULL; metadata := NULL;
     first_offset := target.first_offset;
     is_at_end := target.terminated_at IS NOT NULL AND upto >= target.next_offset;
     IF upto > from_offset THEN

@@ -225,11 +225,7 @@ BEGIN
                                    WHERE x.log_id = of_log_id AND x.first_offset <= lowest);
     END IF;
     log_offset := upto;
-    published_at := NULL;
-    key := NULL;
-    payload := NULL;
-    metadata := NULL;
-    deliveries := NULL;
+    published_at := NULL; key := NULL; payload := NULL; metadata := NULL; deliveries := NULL;
     RETURN NEXT;
 END $$;
 

@@ -17,7 +17,10 @@ def lock(tx: Connection, row: ApprovalRow) -> None:
 
 
 def carry_out(tx: Connection, row: ApprovalRow) -> None:
-    """Approve or refuse the proposal. Raises InvalidInput in dry run; Conflict for a proposal that is stale, and while another act on the bundle is under way."""
+    """Approve or refuse the proposal.
+
+    Raises InvalidInput in dry run; Conflict for a proposal that is stale, and while another act on the bundle is under way.
+    """
     is_approved = row.state is ApprovalState.APPROVED
     proposal = bundle_proposals.get_proposal(tx, row.subject_id)
     if is_approved and proposal.is_stale:

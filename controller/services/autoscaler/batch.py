@@ -97,7 +97,7 @@ class Batch:
         approvals.propose(
             self._tx, [act for topic in topics if topic.proposals for act in topic.new_approvals()]
         )
-        approvals.done(self._tx, [act for topic in topics for act in topic.done_acts()])
+        approvals.mark_done(self._tx, [act for topic in topics for act in topic.begun_acts()])
         self._record_shadows(shadows)
         spendings = [topic.spending() for topic in topics if topic.operation_ids]
         reconnections.spend(self._tx, [one for one in spendings if one.reconnections])

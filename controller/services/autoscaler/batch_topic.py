@@ -13,7 +13,7 @@ from controller.domain.evaluator import code_version
 from controller.domain.operation import Origin
 from controller.domain.situation import Situation
 from controller.services.autoscaler.verdicts import digest
-from controller.store.approvals import DoneAct, NewApproval
+from controller.store.approvals import BegunAct, NewApproval
 from controller.store.decisions.evaluations import FinishedEvaluation, PendingEvaluation
 from controller.store.decisions.ledger import LedgerRow
 from controller.store.decisions.reconnections import Spending
@@ -158,12 +158,12 @@ class BatchTopic:
             for act in self.proposals
         ]
 
-    def done_acts(self) -> list[DoneAct]:
+    def begun_acts(self) -> list[BegunAct]:
         """The approved acts that became operations. Empty for a topic without approvals."""
         if not self.operation_ids or not self.situation.approvals:
             return []
         operations = zip(self.acts, self.operation_ids, strict=True)
-        return [DoneAct(self.topic_id, act, operation_id) for act, operation_id in operations]
+        return [BegunAct(self.topic_id, act, operation_id) for act, operation_id in operations]
 
     def spending(self) -> Spending:
         """The reconnections that the acts cause: each client of a sealed segment connects to its successors."""

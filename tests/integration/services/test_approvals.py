@@ -13,7 +13,7 @@ from sqlalchemy import text
 from structlog.testing import capture_logs
 
 from controller.actions.dry_run import DryRunStore
-from controller.domain.approvals import MOVES, ApprovalState
+from controller.domain.approvals import MOVES, ApprovalState, Subject
 from controller.domain.decision import Lane, RefusalReason
 from controller.domain.errors import (
     CleaveError,
@@ -26,12 +26,12 @@ from controller.domain.errors import (
 from controller.domain.operation import OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.domain.replay import replay
-from controller.services import approvals, segment_admin
+from controller.services import approvals, segment_admin, topic_admin
 from controller.services.approvals import ApprovalClock
 from controller.store import approvals as approval_rows
-from controller.store.approvals import ApprovalRow
+from controller.store.approvals import ApprovalRow, NewApproval
 from controller.store.topics import policies
-from tests.support.approvals import pending
+from tests.support.approvals import answer_subject, pending
 from tests.support.bench import Bench
 from tests.support.passes import COLD, HOT, LOAD, decisions, owed, report, run
 
@@ -113,6 +113,7 @@ def test_what_was_approved_goes_with_the_next_pass_and_says_which_operation(cold
     assert (answered.state, answered.answered_by, answered.outcome) == (ApprovalState.APPROVED, "ada", "seen")
     assert owed(cold)
     [merge] = run(cold).intents
+    assert not owed(cold)
     cold.drive(merge)
 
     assert cold.operation(merge).kind is OperationKind.MERGE
@@ -213,6 +214,19 @@ def test_one_who_answers_waits_for_one_who_is_answering(cold: Bench) -> None:
             cold.wait_until(lambda: cold.scalar(blocked))
         with pytest.raises(Conflict, match=r"was rejected by eve at .* \(not now\) and is rejected"):
             second.result(30)
+
+
+def test_an_answer_about_another_subject_is_no_input_of_a_decision(cold: Bench) -> None:
+    proposed(cold)
+    about = NewApproval(Subject.PROMOTION, 1, cold.topic_id, "promote candidate 1", "cheaper", "tests", 60)
+    with cold.store.transaction() as tx:
+        approval_rows.propose(tx, [about])
+    raised(cold)
+    assert run(cold).left == ()
+
+    answer_subject(cold.store, Subject.PROMOTION, 1, approve=False)
+
+    assert not owed(cold)
 
 
 def test_the_same_answer_again_is_the_first_one(cold: Bench) -> None:
@@ -359,6 +373,20 @@ def test_a_proposal_about_a_layout_that_moved_on_expires_and_takes_no_answer(col
         say(cold, row)
 
 
+def test_an_approval_of_a_topic_that_is_being_deleted_expires_and_says_so(bench: Bench) -> None:
+    bench.topic_with(1)
+    about = NewApproval(Subject.PROMOTION, 1, bench.topic_id, "promote candidate 1", "cheaper", "tests", 60)
+    with bench.store.transaction() as tx:
+        approval_rows.propose(tx, [about])
+    topic_admin.delete_topic(bench.store, bench.topic_name, bench.request())
+    [row] = waiting(bench)
+
+    with pytest.raises(Conflict, match="is no longer possible, since the topic is no longer live"):
+        say(bench, row)
+    assert approvals.settle(bench.store) == {row.approval_id: ApprovalState.EXPIRED}
+    assert approvals.find(bench.store, row.approval_id).outcome == "the topic is no longer live"
+
+
 def test_the_database_knows_the_transitions_of_the_domain(cold: Bench) -> None:
     """Of another subject than an operation, so that an approval ends without one."""
     allowed = {
@@ -391,6 +419,14 @@ def moves(bench: Bench, before: ApprovalState, after: ApprovalState) -> bool:
     return True
 
 
+PLAN = {"kind": "'merge'", "segment_ids": "'{0, 1}'", "parts": "1", "segments": "2", "epoch": "1"}
+DONE = {
+    "state": "'done'",
+    "answered_at": "now()",
+    "answered_by": "'a'",
+    "outcome": "'x'",
+    "ended_at": "now()",
+}
 COLUMNS = ("state", "answered_at", "answered_by", "outcome", "ended_at")
 
 
@@ -418,11 +454,14 @@ def test_a_transition_that_is_none_is_refused_before_the_database_is_asked(cold:
         "SET state = 'done', operation_id = NULL, ended_at = now(), outcome = 'x'",
         "SET parts = 5",
         "SET segment_ids = '{0}'",
+        "SET asked_in = 'cleave_approvals/two'",
+        "SET state = 'approved', answered_at = now(), answered_by = 'a', outcome = 'b', asked_in = 'c'",
         "SET state = 'approved', answered_at = now(), answered_by = 'a', outcome = 'b', default_answer = 'approve'",
     ],
 )
 def test_the_database_lets_nobody_rewrite_what_was_proposed(cold: Bench, change: str) -> None:
     proposed(cold)
+    approvals.ask(cold.store, "cleave_approvals/one")
 
     with pytest.raises(Terminal, match="Rows of approval are history"):
         cold.execute(f"UPDATE cleave.approval {change}")
@@ -433,8 +472,51 @@ def test_the_database_lets_nobody_answer_without_a_name_or_twice(cold: Bench) ->
     with pytest.raises(InvalidInput, match="An answer is given at an instant by somebody"):
         cold.execute("UPDATE cleave.approval SET state = 'approved', outcome = 'x'")
     say(cold, row)
-    with pytest.raises(CleaveError, match="Rows of approval are history"):
-        cold.execute("UPDATE cleave.approval SET state = 'rejected'")
+    for change in ("state = 'rejected'", "state = 'expired', ended_at = now(), answered_by = 'eve'"):
+        with pytest.raises(CleaveError, match="Rows of approval are history"):
+            cold.execute(f"UPDATE cleave.approval SET {change}")
+
+
+def test_the_database_takes_an_act_that_waits_once(cold: Bench) -> None:
+    proposed(cold)
+    columns = "subject, subject_id, topic_id, expires_at, action, reason, proposed_by, default_answer, kind, segment_ids, parts, segments, epoch"
+
+    with pytest.raises(Conflict, match="An act of a topic is proposed once at a time"):
+        cold.execute(f"INSERT INTO cleave.approval ({columns}) SELECT {columns} FROM cleave.approval")
+
+
+@pytest.mark.parametrize(
+    ("subject", "columns", "law"),
+    [
+        ("operation", {}, "has the plan of its operation and the topic"),
+        ("operation", {**PLAN, "topic_id": "NULL"}, "has the plan of its operation and the topic"),
+        ("operation", {**PLAN, "epoch": "NULL"}, "has the plan of its operation and the topic"),
+        ("promotion", {"kind": "'merge'"}, "has the plan of its operation and the topic"),
+        ("operation", {**PLAN, "segment_ids": "'{}'"}, "An act seals at least one segment"),
+        ("operation", {**PLAN, "parts": "0"}, "An act seals at least one segment"),
+        ("promotion", {"outcome": "'x'"}, "what is not pending says why"),
+        ("promotion", {"ended_at": "now()"}, "What is expired or done ended at an instant"),
+        ("operation", {**PLAN, **DONE}, "is done when an operation of the journal carries it out"),
+    ],
+)
+def test_the_database_takes_only_approvals_that_are_whole(
+    cold: Bench, subject: str, columns: dict[str, str], law: str
+) -> None:
+    columns = {
+        "subject": f"'{subject}'",
+        "topic_id": str(cold.topic_id),
+        "subject_id": "1",
+        "expires_at": "now()",
+        "action": "'a'",
+        "reason": "'r'",
+        "proposed_by": "'p'",
+        "default_answer": "'reject'",
+        **columns,
+    }
+    with pytest.raises(InvalidInput, match=law):
+        cold.execute(
+            f"INSERT INTO cleave.approval ({', '.join(columns)}) VALUES ({', '.join(columns.values())})"
+        )
 
 
 def test_what_ended_is_forgotten_and_what_waits_is_not(cold: Bench) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from threading import Barrier
 
 import pytest
+from sqlalchemy import Connection
 
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.store import claims as bundle_claims
@@ -18,9 +21,11 @@ from controller.bundles.store.proposals import NewProposal, ProposalKind, Propos
 from controller.domain.approvals import ApprovalState, Subject
 from controller.domain.errors import Conflict, InvalidInput, InvariantViolated, LostRace, NotFound, Terminal
 from controller.services import approvals
+from controller.store.approvals import ApprovalRow
 from tests.support.approvals import answer_subject, pending
 from tests.support.bundle_reports import CLUSTER, HALF, LAST, NAMESPACE, NOW
-from tests.support.store_driver import StoreDriver
+from tests.support.store_driver import SOMEBODY_WAITS, StoreDriver
+from tests.support.waiting import wait_until
 
 LOWER, UPPER = NamespaceBundle(NAMESPACE, 0, HALF), NamespaceBundle(NAMESPACE, HALF, LAST)
 UNLOAD = NewProposal(bundle=LOWER, kind=ProposalKind.UNLOAD, reason="overloaded", broker="b")
@@ -81,6 +86,27 @@ class Cycles:
             " WHERE proposal_id = :proposal_id",
             proposal_id=row.proposal_id,
         )
+
+    def end_wait(self) -> None:
+        """As if the time of all approvals were over."""
+        with self.without_laws_of_approvals():
+            self.driver.sql("UPDATE cleave.approval SET expires_at = now() - interval '1 second'")
+
+    @contextmanager
+    def without_laws_of_approvals(self) -> Iterator[None]:
+        """While an approval is made older."""
+        self.driver.sql("ALTER TABLE cleave.approval DISABLE TRIGGER USER")
+        yield
+        self.driver.sql("ALTER TABLE cleave.approval ENABLE TRIGGER USER")
+
+    @contextmanager
+    def answer_that_waits(self, row: ProposalRow) -> Iterator[tuple[Connection, Future[ApprovalRow]]]:
+        """An approval of the proposal that is being given, and the transaction whose lock of the proposal the answer waits for."""
+        with ThreadPoolExecutor(1) as other, self.driver.store.transaction() as tx:
+            bundle_proposals.get_proposal(tx, row.proposal_id, lock=True)
+            answer = other.submit(answer_subject, self.driver.store, Subject.BUNDLE_PROPOSAL, row.proposal_id)
+            wait_until(lambda: self.driver.sql(SOMEBODY_WAITS))
+            yield tx, answer
 
     def claim(
         self, state: ProposalState = ProposalState.APPROVED, *, claimant: str = "me", seconds: float = 60.0
@@ -357,6 +383,7 @@ def test_a_proposal_waits_for_an_answer_where_its_namespace_needs_one(cycles: Cy
     """Also a proposal that was made before the mode was set, and none once the mode is another."""
     rows = cycles.propose(UNLOAD, SPLIT)
     assert pending(cycles.driver.store) == []
+    cycles.driver.sql("UPDATE cleave.bundle_proposal SET proposed_at = proposed_at - interval '30 minutes'")
 
     cycles.mode(BalancingMode.APPROVAL)
     second, first = pending(cycles.driver.store)
@@ -371,7 +398,9 @@ def test_a_proposal_waits_for_an_answer_where_its_namespace_needs_one(cycles: Cy
         f"split {UPPER} at {HALF + 5:#010x}",
     )
     assert (first.reason, first.proposed_by, first.default_answer) == ("overloaded", "balancer", "reject")
-    assert (first.expires_at - rows[0].proposed_at).total_seconds() == pytest.approx(3600, abs=10)
+    assert (first.expires_at - cycles.read(rows[0]).proposed_at).total_seconds() == pytest.approx(
+        3600, abs=10
+    )
     cycles.mode(BalancingMode.AUTOMATIC)
     assert pending(cycles.driver.store) == []
     ended = approvals.find(cycles.driver.store, first.approval_id)
@@ -379,8 +408,9 @@ def test_a_proposal_waits_for_an_answer_where_its_namespace_needs_one(cycles: Cy
         ApprovalState.EXPIRED,
         f"the mode of namespace {NAMESPACE} is automatic",
     )
-    cycles.mode(BalancingMode.APPROVAL)
-    assert len(pending(cycles.driver.store)) == 2
+    for _ in range(2):
+        cycles.mode(BalancingMode.APPROVAL)
+        assert len(pending(cycles.driver.store)) == 2
 
 
 @pytest.mark.parametrize(
@@ -403,6 +433,23 @@ def test_an_approval_ends_with_its_proposal(cycles: Cycles, end: ProposalState, 
     assert (ended.state, ended.answered_by, ended.outcome) == (state, "bob", "seen; said")
 
 
+def test_an_approved_proposal_ends_its_approval_when_it_is_not_done_in_time(cycles: Cycles) -> None:
+    """The cycle ends both; the hour of an approved operation is not that of a proposal."""
+    cycles.mode(BalancingMode.APPROVAL)
+    [row] = cycles.propose(UNLOAD)
+    approved = answer_subject(cycles.driver.store, Subject.BUNDLE_PROPOSAL, row.proposal_id)
+    cycles.age("approved_at", row)
+    with cycles.without_laws_of_approvals():
+        cycles.driver.sql("UPDATE cleave.approval SET answered_at = answered_at - interval '61 minutes'")
+    assert approvals.settle(cycles.driver.store) == {}
+
+    cycles.propose()
+
+    ended = approvals.find(cycles.driver.store, approved.approval_id)
+    assert (cycles.read(row).state, ended.state) == (ProposalState.REFUSED, ApprovalState.EXPIRED)
+    assert ended.outcome == "seen; not done in time: the load has changed since"
+
+
 def test_a_rejected_proposal_is_refused_with_the_reason(cycles: Cycles) -> None:
     cycles.mode(BalancingMode.APPROVAL)
     [row] = cycles.propose(UNLOAD)
@@ -419,9 +466,7 @@ def test_a_proposal_that_nobody_answered_in_time_is_refused(cycles: Cycles) -> N
     cycles.mode(BalancingMode.APPROVAL)
     [row] = cycles.propose(UNLOAD)
     [waiting] = pending(cycles.driver.store)
-    cycles.driver.sql("ALTER TABLE cleave.approval DISABLE TRIGGER USER")
-    cycles.driver.sql("UPDATE cleave.approval SET expires_at = now() - interval '1 second'")
-    cycles.driver.sql("ALTER TABLE cleave.approval ENABLE TRIGGER USER")
+    cycles.end_wait()
 
     assert approvals.settle(cycles.driver.store) == {waiting.approval_id: ApprovalState.REJECTED}
 
@@ -429,6 +474,61 @@ def test_a_proposal_that_nobody_answered_in_time_is_refused(cycles: Cycles) -> N
         ProposalState.REFUSED,
         "nobody answered in time",
     )
+
+
+def test_a_default_that_its_proposal_refuses_is_taken_back_and_the_others_hold(cycles: Cycles) -> None:
+    cycles.mode(BalancingMode.APPROVAL)
+    taken, left = cycles.propose(UNLOAD, SPLIT)
+    second, first = pending(cycles.driver.store)
+    for state in (ProposalState.APPROVED, ProposalState.APPLIED):  # past `move`, which ends the approval
+        cycles.driver.sql(
+            "UPDATE cleave.bundle_proposal SET state = :state WHERE proposal_id = :id",
+            state=state.value,
+            id=taken.proposal_id,
+        )
+    cycles.end_wait()
+
+    assert approvals.settle(cycles.driver.store) == {second.approval_id: ApprovalState.REJECTED}
+
+    assert [row.approval_id for row in pending(cycles.driver.store)] == [first.approval_id]
+    assert cycles.read(taken).state is ProposalState.APPLIED
+    assert cycles.read(left).state is ProposalState.REFUSED
+
+
+def test_an_approval_of_a_stale_proposal_is_taken_back(cycles: Cycles) -> None:
+    cycles.mode(BalancingMode.APPROVAL)
+    [row] = cycles.propose(UNLOAD)
+    cycles.age("proposed_at", row)
+
+    with pytest.raises(Conflict, match="has waited longer than 60 minutes"):
+        answer_subject(cycles.driver.store, Subject.BUNDLE_PROPOSAL, row.proposal_id)
+
+    assert cycles.read(row).state is ProposalState.PROPOSED
+    assert len(pending(cycles.driver.store)) == 1
+
+
+def test_an_answer_takes_the_lock_of_its_proposal_first(cycles: Cycles) -> None:
+    """As whoever changes the proposal does; an answer that locked its approval first would stop both."""
+    cycles.mode(BalancingMode.APPROVAL)
+    [row] = cycles.propose(UNLOAD)
+
+    with cycles.answer_that_waits(row) as (tx, answer):
+        bundle_proposals.stop_asking(tx, CLUSTER, NAMESPACE, "changed by hand")
+
+    with pytest.raises(Conflict, match="has expired: changed by hand"):
+        answer.result(30)
+
+
+def test_an_answer_whose_time_ends_while_it_waits_does_not_count(cycles: Cycles) -> None:
+    cycles.mode(BalancingMode.APPROVAL)
+    [row] = cycles.propose(UNLOAD)
+
+    with cycles.answer_that_waits(row) as (_, answer):
+        cycles.end_wait()
+
+    with pytest.raises(Conflict, match="can no longer be answered: that was possible until"):
+        answer.result(30)
+    assert cycles.read(row).state is ProposalState.PROPOSED
 
 
 def test_a_proposal_of_another_cycle_takes_the_approval_along(cycles: Cycles) -> None:
