@@ -17,6 +17,6 @@ def example(page: str, number: int = 0) -> str:
 
 def run_example(page: str, number: int = 0, *, topic: str, **given: Any) -> dict[str, Any]:
     """Run it with these names, on that topic instead of the page's; the names as they are then."""
-    source = example(page, number).replace("topic://acme/shop/orders", topic)
+    source = example(page, number).replace("acme/shop/orders", topic)
     exec(compile(source, page, "exec"), given)
     return given

@@ -33,7 +33,7 @@ from tests.support.forking import in_child
 
 _ROOT = Path(__file__).resolve().parents[2]
 PARTS = {
-    "AdminCalls", "AsideCalls", "Attachments", "BatchSender", "Connections", "ConsumerReader", "CounterScraper",
+    "AdminCalls", "AsideCalls", "Attachments", "BatchSender", "Connections", "ConsumerReader", "CounterScraper", "DelayedSends",
     "FencedSegments", "Intake", "KeyCounts", "KeySamples", "LayoutWatch", "Namespaces", "PulsarLoad", "QueueKeeper", "ReaderThreads", "SegmentReaders",
     "SegmentWatch", "Session", "SuspectReports",
 }  # fmt: skip
@@ -44,6 +44,7 @@ SHARED = {
     "EmbeddedDataPlane": "stands on PostgresCalls",
     "ProducerHistory": "a file that is only appended to",
     "SeekHistory": "a file that is only appended to",
+    "StoredByWith": "has nothing itself",
 }
 """Classes that need no guard, and why."""
 

@@ -24,7 +24,6 @@ from controller.services.segment_admin import merging, splitting
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_logs import FaultyLogs
-from tests.support.page_examples import run_example
 from tests.support.rounds import rounds_of
 from tests.support.waiting import wait_until
 
@@ -458,30 +457,6 @@ def test_it_reads_on_while_no_worker_answers(
     send(producer, 1)
 
     assert take(consumer, len(KEYS)) == numbers(1)
-
-
-def test_the_example_of_the_page(producer: Producer, servers: Servers, bench: Bench) -> None:
-    send(producer, 0, 1)
-    indexed: list[tuple[bytes, bytes]] = []
-    kept: list[bytes] = []
-
-    def run(until: int) -> None:
-        run_example(
-            "how-to/read-from-checkpoints.md",
-            topic=TOPIC,
-            servers=servers,
-            logs=bench.logs,
-            kept=kept[-1] if kept else None,
-            stopping=lambda: len(indexed) >= until,
-            index=lambda key, payload: indexed.append((key, payload)),
-            keep=kept.append,
-        )
-
-    run(2 * len(KEYS))
-    send(producer, 2)
-    run(3 * len(KEYS))
-
-    assert sorted(indexed) == sorted((key.encode(), b"%d" % i) for key in KEYS for i in range(3))
 
 
 def named(batch: CheckpointBatch) -> list[Message]:

@@ -35,7 +35,6 @@ from controller.services.subscription_lag import lag
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_logs import FaultyLogs
-from tests.support.page_examples import run_example
 from tests.support.rounds import rounds_of
 from tests.support.traffic import TrafficProcess, advance
 from tests.support.waiting import wait_until
@@ -302,29 +301,6 @@ def test_a_paused_consumer_keeps_what_is_in_hand_and_leaves_the_rest_to_others(
     a.resume()
     send(producer, 1)
     assert sorted(drain(a, count=len(KEYS))["a"]) == everything(1)
-
-
-def test_the_example_of_the_page(bench: Bench, producer: Producer, servers: Servers) -> None:
-    send(producer, 0)
-    done: list[bytes] = []
-
-    def work(payload: bytes) -> None:
-        if not done:
-            done.append(b"failed once")
-            raise ConnectionError("no mail server")
-        done.append(payload)
-
-    run_example(
-        "how-to/share-work-in-a-queue.md",
-        topic=TOPIC,
-        servers=servers,
-        logs=bench.logs,
-        stopping=lambda: len(done) > len(KEYS),
-        send_mail=work,
-    )
-
-    assert done.count(b"0") == len(KEYS)
-    assert bench.unread("jobs") == 0
 
 
 def test_the_lag_of_a_queue_is_what_nobody_has_settled(bench: Bench, producer: Producer, join: Join) -> None:

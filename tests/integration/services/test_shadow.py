@@ -61,7 +61,9 @@ def busy_day(bench: Bench, name: str, candidate: PolicyOverride | None) -> tuple
         report(bench, rates)
         for operation_id in run(bench).intents:
             bench.drive(operation_id)
-    report(bench, dict.fromkeys((s.segment_id for s in bench.layout.active), COLD), timedelta(hours=1))
+    report(
+        bench, dict.fromkeys((s.segment_id for s in bench.layout.active), COLD), cold_for=timedelta(hours=1)
+    )
     for operation_id in run(bench).intents:
         bench.drive(operation_id)
     ledger = [
