@@ -48,6 +48,8 @@ class Trouble(Enum):
     """Somebody else halves the bundle just before."""
     CLIENTS_FIRST = auto()
     """Released, and clients ask twice: the first look-up has the destination, the others the old owner."""
+    LIST_BEFORE = auto()
+    """Done and answered, and the next list of bundles is the one from before: another broker's cache is behind."""
     AWAY = auto()
     """307 to a host that is no broker."""
 
@@ -73,6 +75,8 @@ class StagedCluster:
         self.acts: list[tuple[str, str, Any]] = []
         """Method, path with its parameters, body: what brokers were asked to do."""
         self.tokens: set[str] = set()
+        self.outdated: dict[str, NamespaceBundles] = {}
+        """By namespace: what the next list of bundles shows in place of the present ones."""
         self.released = threading.Event()
         self.brokers: list[str] = []
 
@@ -178,6 +182,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _perform(self, act: str, bundle: NamespaceBundle, document: Any, trouble: Trouble | None) -> None:
         cluster = self._cluster
+        if trouble is Trouble.LIST_BEFORE:
+            cluster.outdated[bundle.namespace] = cluster.lists[bundle.namespace]
         if trouble is Trouble.SPLIT_BY_OTHERS:
             cluster.split(bundle, [bundle.lower + bundle.width // 2])
         try:
@@ -273,7 +279,8 @@ class _Handler(BaseHTTPRequestHandler):
         if namespace not in self._cluster.lists:
             self._answer(404, {"reason": "Namespace does not exist"})
         elif parts[-1] == "bundles":
-            edges = [edge_text(edge) for edge in self._cluster.lists[namespace].boundaries]
+            shown = self._cluster.outdated.pop(namespace, self._cluster.lists[namespace])
+            edges = [edge_text(edge) for edge in shown.boundaries]
             self._answer(200, {"boundaries": edges, "numBundles": len(edges) - 1})
         else:
             bundle = NamespaceBundle.parse(f"{namespace}/{parts[6]}")

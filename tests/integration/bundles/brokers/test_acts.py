@@ -107,6 +107,15 @@ def test_a_split_nobody_can_tell_of_is_a_time_out_and_is_not_asked_twice(
     assert bench.acts.split_at(LOWER, [1000]).outcome is ActOutcome.DONE
 
 
+def test_a_split_that_the_list_of_bundles_does_not_show_yet_is_waited_for(bench: Bench) -> None:
+    bench.cluster.trouble = Trouble.LIST_BEFORE
+
+    result = bench.acts.split_at(LOWER, [1000])
+
+    assert (result.outcome, ranges(result.children)) == (ActOutcome.DONE, [(0, 1000), (1000, HALF)])
+    assert len(bench.cluster.acts) == 1
+
+
 def test_412_since_somebody_else_split_it_says_so(bench: Bench) -> None:
     bench.cluster.trouble = Trouble.SPLIT_BY_OTHERS
 

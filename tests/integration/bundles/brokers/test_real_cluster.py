@@ -49,13 +49,15 @@ def _put(url: str, document: object = None) -> None:
 
 @pytest.fixture(scope="module")
 def real(pulsar_cluster: SharedBroker) -> Iterator[Real]:
-    base, namespace = pulsar_cluster.admin_url, f"{TENANT}/n{secrets.token_hex(4)}"
+    # A tenant of its own: two that make one tenant at once are answered with 500.
+    base, tenant = pulsar_cluster.admin_url, f"{TENANT}-{secrets.token_hex(4)}"
+    namespace = f"{tenant}/spread"
     [cluster] = [
         name
         for name in requests.get(f"{base}/admin/v2/clusters", timeout=CALL_SECONDS).json()
         if name != "global"
     ]
-    _put(f"{base}/admin/v2/tenants/{TENANT}", {"allowedClusters": [cluster], "adminRoles": []})
+    _put(f"{base}/admin/v2/tenants/{tenant}", {"allowedClusters": [cluster], "adminRoles": []})
     _put(f"{base}/admin/v2/namespaces/{namespace}", {"bundles": {"numBundles": 4}})
     with requests.Session() as session:
         reader = BundleReader(
