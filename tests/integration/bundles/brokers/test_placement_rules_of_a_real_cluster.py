@@ -138,8 +138,8 @@ def cluster(pulsar_cluster: SharedBroker, database: str, tmp_path: Path) -> Iter
         found = Cluster(
             base,
             name,
-            f"{TENANT}/bound-{mark}",
-            f"{TENANT}/free-{mark}",
+            f"{TENANT}-{mark}/bound",
+            f"{TENANT}-{mark}/free",
             first,
             second,
             reader,
@@ -148,7 +148,7 @@ def cluster(pulsar_cluster: SharedBroker, database: str, tmp_path: Path) -> Iter
             ReportArea(str(tmp_path)),
             pulsar_cluster.brokers.values(),
         )
-        found.put(f"tenants/{TENANT}", {"allowedClusters": [name], "adminRoles": []})
+        found.put(f"tenants/{TENANT}-{mark}", {"allowedClusters": [name], "adminRoles": []})
         for namespace in (found.bound, found.free):
             found.put(f"namespaces/{namespace}", {"bundles": {"numBundles": 4}})
         _load(found)
