@@ -1,12 +1,13 @@
 """How much of the code behind a kept figure has changed since the figure was measured.
 
-The code behind a figure is what its benchmark imports, and the programs that the benchmark starts by their names. Lines are counted by
-`git diff`, moved files as moved. `python -m benchmarks.staleness` lists the figures that are stale, and fails if there are any.
+The code behind a figure is what its benchmark imports, and the programs that the benchmark starts by their names. Changed lines are
+counted without comments and docstrings, moved files as moved. `python -m benchmarks.staleness` lists the figures that are stale, and fails if there are any.
 """
 
 from __future__ import annotations
 
 import ast
+import difflib
 import json
 import re
 import sys
@@ -52,7 +53,7 @@ def staleness(name: str, kept: Mapping[str, Any]) -> Staleness:
     changes = _changes_since(commit.removesuffix("-dirty"))
     files = exercised(_LONG_RUNS.get(name, f"benchmarks/bench_{name}.py"))
     changed = sum(changes.get(path, 0) for path in files)
-    lines = sum(len((ROOT / path).read_text().splitlines()) for path in files)
+    lines = sum(len(_code_of(path)) for path in files)
     return Staleness(commit, min(changed, lines), lines, is_noted=bool(noted))
 
 
@@ -99,12 +100,52 @@ def _changes_since(commit: str) -> dict[str, int]:
     changes = {}
     for field in fields:
         if field:
-            added, deleted, path = field.split("\t")
-            if not path:  # moved: the old path and the present one follow
-                next(fields)
-                path = next(fields)
-            changes[path] = max(int(count) if count.isdigit() else 1 for count in (added, deleted))
+            _added, _deleted, path = field.split("\t")
+            old = path or next(fields)
+            present = path or next(fields)  # moved: the old path and the present one follow
+            if present.endswith((".py", ".sql")) and (ROOT / present).exists():
+                changes[present] = _changed_lines(commit, old, present)
     return changes
+
+
+def _changed_lines(commit: str, old: str, present: str) -> int:
+    """Return the more of added and deleted lines of a file; all its lines if the commit does not have it."""
+    try:
+        before = _code(old, git(ROOT, "show", f"{commit}:{old}"))
+    except LookupError:
+        before = []
+    added = deleted = 0
+    for line in difflib.unified_diff(before, _code_of(present), n=0, lineterm=""):
+        added += line.startswith("+") and not line.startswith("+++")
+        deleted += line.startswith("-") and not line.startswith("---")
+    return max(added, deleted)
+
+
+def _code_of(path: str) -> list[str]:
+    return _code(path, (ROOT / path).read_text())
+
+
+def _code(path: str, text: str) -> list[str]:
+    """Return the lines of a file; of a Python module without comments and docstrings, each statement laid out the same way."""
+    return (_without_prose(text) if path.endswith(".py") else text).splitlines()
+
+
+def _without_prose(source: str) -> str:
+    """Return the Python source without comments and docstrings, each statement laid out the same way."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [statement for statement in body if not _is_text(statement)]  # type: ignore[attr-defined]
+    return ast.unparse(tree)
+
+
+def _is_text(statement: ast.AST) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
 
 
 def main() -> int:

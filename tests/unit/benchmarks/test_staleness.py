@@ -76,6 +76,16 @@ def test_changed_lines_are_counted_and_moved_files_are_not(repository: Path) -> 
     assert str(found).endswith("2 of 21 lines (10%) of the code behind it have changed since")
 
 
+def test_comments_docstrings_and_layout_are_not_counted(repository: Path) -> None:
+    measured = git(repository, "rev-parse", "HEAD")
+    rows = repository / "controller/store/rows.py"
+    rows.write_text(
+        f'"""Rows."""\n# All of them.\n{rows.read_text()}'.replace("A1 = 1\n", "A1 = (\n    1\n)\n")
+    )
+
+    assert staleness.staleness("one", {"commit": measured}).changed == 0
+
+
 def test_figures_without_a_commit_are_of_the_last_one_before_their_day(repository: Path) -> None:
     found = staleness.staleness("one", {"measured_at": "2099-01-01T00:00:00+00:00"})
 
