@@ -117,7 +117,7 @@ def measure(url: str, directory: Path, rounds: int, fleet: int) -> dict[str, obj
         "p50_ms": round(statistics.median(took), 1),
         "p99_ms": round(took[min(len(took) - 1, int(len(took) * 0.99))], 1),
         "worst_ms": round(took[-1], 1),
-        "goal_ms": {"p50": 100, "p99": 250},
+        "goal_ms": {"p50": 20, "p99": 50},
         "worker_megabytes": round(memory / 1e6, 1),
         "worker_topics": fleet + rounds,
         "goal_megabytes": 200,

@@ -12,7 +12,7 @@ _PLACE = re.compile(r"(?<=<!-- figures -->\n).*?(?=<!-- end of figures -->)", re
 
 def figures() -> str:
     """The table, and the commits of its figures. Raises LookupError where a figure is no longer among the results."""
-    pages = ("pulsar_controllers", "fleet_pass")
+    pages = ("pulsar_controllers", "joins", "fleet_pass")
     commits = ", ".join(f"`{_commit(page)}` ({page})" for page in pages)
     return f"{_table()}\nMeasured at {commits}.\n"
 
@@ -27,6 +27,14 @@ def _table() -> str:
                 "a second consumer joins: until it has a segment of its own, median",
                 f"{_of(f'active_ms, {ours}', consumer, 'p50')} ms",
                 f"{_of(f'active_ms, {native}', consumer, 'p50')} ms",
+            ),
+            (
+                "7, 50, 200 consumers join a topic of four segments within a second: until the last has its first message",
+                ", ".join(
+                    f"{_of(f'joins, {count} consumers, 4, new', 'pulsar', 'worst_seconds')} s"
+                    for count in (7, 50, 200)
+                ),
+                "not measured",
             ),
             (
                 "a segment is split under traffic: pause in sending, median and worst, failed sends",
