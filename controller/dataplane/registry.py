@@ -55,7 +55,12 @@ def _embedded(settings: PlaneSettings) -> DataPlane | None:
 def _embedded_logs(settings: PlaneSettings) -> LogClient | None:
     if settings.embedded_url is None:
         return None
-    from controller.dataplane.embedded import EmbeddedLogClient
+    try:
+        from controller.dataplane.embedded import EmbeddedLogClient
+    except ImportError as error:
+        raise Unsupported(
+            f"the libraries of the embedded logs are missing ({error}); run pip install 'pulsar-cleave[embedded]'"
+        ) from error
 
     return EmbeddedLogClient(settings.embedded_url, call_timeout_seconds=settings.call_timeout_seconds)
 

@@ -5,7 +5,7 @@ its own places from wherever these say.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from controller.domain.errors import InvalidInput
 from controller.domain.shown import shown
@@ -46,7 +46,8 @@ class SeekTarget:
             return "behind everything published so far"
         if self.instant_ms == _FIRST_MS:
             return "to the first message that is there"
-        return f"to the first message published at {self.instant_ms} ms or later"
+        instant = datetime.fromtimestamp(self.instant_ms / 1000, UTC)
+        return f"to the first message published at {instant.isoformat(timespec='milliseconds').replace('+00:00', 'Z')} or later"
 
 
 EARLIEST, LATEST, KEPT = SeekTarget(_FIRST_MS), SeekTarget(None), SeekTarget(None, is_kept=True)

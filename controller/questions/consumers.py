@@ -16,7 +16,7 @@ from controller.actions.rights import Right
 from controller.domain.errors import Conflict
 from controller.questions.question import Question, TopicQuestion, read_statement
 from controller.services import subscription_lag
-from controller.store.topics import subscriptions
+from controller.store.topics import subscriptions, topics
 from controller.store.topics.inspected import InspectedTopic
 from controller.store.topics.subscriptions import SubscriptionKind
 
@@ -35,7 +35,10 @@ _UNREAD = "reason NOT IN ('owned', 'no data', 'no data beyond what is in hand')"
 
 
 class ListConsumers(TopicQuestion):
-    """List which consumer owns which segment, and which segments wait until their ancestors are drained."""
+    """List the consumers that read each segment, and the segments that wait until their ancestors are drained.
+
+    Consumers that share a segment are named together; `consumers why` names the owner of each entry bucket.
+    """
 
 
 class ListBuckets(TopicQuestion):
@@ -72,6 +75,9 @@ class LagAnswer(Answer):
 
     topic: str = Field(examples=["topic://acme/shop/orders"])
     subscription: str = Field(examples=["billing"])
+    kind: SubscriptionKind = Field(
+        description="Consumers of a `checkpoint` subscription acknowledge nothing: its messages stay."
+    )
     buckets: list[BucketLagDocument]
 
     def sentence(self) -> str:
@@ -79,7 +85,13 @@ class LagAnswer(Answer):
         messages = sum(bucket.messages or 0 for bucket in self.buckets)
         uncounted = sum(bucket.messages is None for bucket in self.buckets)
         but = f", and {uncounted} that could not be counted" if uncounted else ""
-        return f"{self.topic}: {self.subscription} has {messages} messages to read in {len(self.buckets)} places{but}"
+        places = f"in {len(self.buckets)} places{but}"
+        if self.kind is SubscriptionKind.CHECKPOINT:
+            return (
+                f"{self.topic}: {self.subscription} keeps {messages} messages {places}; its consumers keep their own places and "
+                "acknowledge nothing, so this number does not say how far they have read"
+            )
+        return f"{self.topic}: {self.subscription} has {messages} messages to read {places}"
 
     def rows(self) -> Sequence[Row]:
         """See `Answer`."""
@@ -89,8 +101,11 @@ class LagAnswer(Answer):
 def show_lag(context: Context, request: ShowLag) -> LagAnswer:
     """Raises TopicNotFound, SubscriptionNotFound, Unsupported."""
     lag = subscription_lag.lag(context.store, context.app.planes, request.topic, request.subscription)
+    with context.store.transaction() as tx:
+        topic = topics.find_topic(tx, request.topic)
+        kind = subscriptions.get_subscription(tx, topic.topic_id, request.subscription).kind
     buckets = [BucketLagDocument.model_validate(bucket) for bucket in lag]
-    return LagAnswer(topic=request.topic, subscription=request.subscription, buckets=buckets)
+    return LagAnswer(topic=request.topic, subscription=request.subscription, kind=kind, buckets=buckets)
 
 
 def readers_of(tx: Connection, topic: InspectedTopic, limit: int) -> Sequence[Row]:

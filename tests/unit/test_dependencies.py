@@ -26,12 +26,9 @@ COMMANDS = [
     for path in sorted((ROOT / "controller" / "entrypoints" / "commands").glob("[a-z]*.py"))
 ]
 STARTS = {
-    "": ["pulsar_cleave", "controller.dataplane.embedded.log_client", "controller.entrypoints.program"],
-    "client": [
-        "pulsar_cleave",
-        "controller.dataplane.embedded.log_client",
-        "controller.dataplane.pulsar.log_client",
-    ],
+    "": ["pulsar_cleave", "controller.entrypoints.program"],
+    "client": ["pulsar_cleave", "controller.dataplane.pulsar.log_client"],
+    "embedded": ["pulsar_cleave", "controller.dataplane.embedded.log_client"],
     "server": [
         "controller.entrypoints.cli",
         *COMMANDS,
@@ -64,7 +61,18 @@ STARTS = {
         "controller.devstack.spark_connect",
     ],
 }
-OF_SERVERS = ["fastapi", "jwt", "pyarrow", "pydantic", "rich", "starlette", "typer", "uvicorn"]
+OF_SERVERS = [
+    "fastapi",
+    "jwt",
+    "psycopg2",
+    "pyarrow",
+    "pydantic",
+    "rich",
+    "sqlalchemy",
+    "starlette",
+    "typer",
+    "uvicorn",
+]
 _IMPORT = """
 import importlib, json, sys
 

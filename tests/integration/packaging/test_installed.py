@@ -27,7 +27,7 @@ from tests.support.wheels import PROJECT, build_wheel, install
 from tests.unit.test_dependencies import OF_SERVERS, STARTS
 
 METADATA = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
-EXTRAS = sorted(set(METADATA["optional-dependencies"]) - {"client", "dev", "pulsar", "server"})
+EXTRAS = sorted(set(METADATA["optional-dependencies"]) - {"client", "dev", "embedded", "pulsar", "server"})
 """Those that bring the extra `server`."""
 
 _HELP_OF_EACH_COMMAND = """
@@ -85,18 +85,19 @@ program = "import time; began = time.process_time(); import pulsar_cleave; print
 print(min(float(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout) for _ in range(5)))
 """
 _MEGABYTES = """
-import sys
+import compileall, sys
 from importlib.metadata import distributions
 from pathlib import Path
 
 room = Path(sys.prefix) / "lib"
-total = sum(path.stat().st_size for path in room.rglob("*") if path.is_file() and path.suffix != ".pyc")
+compileall.compile_dir(room, quiet=2)  # as pip does
+total = sum(path.stat().st_size for path in room.rglob("*") if path.is_file())
 before = sum(
     Path(file.locate()).stat().st_size
     for one in distributions()
     if one.metadata["Name"] in ("pulsar-client", "certifi")
     for file in one.files or ()
-    if file.locate().is_file() and file.suffix != ".pyc"
+    if file.locate().is_file()
 )
 print((total - before) / 1e6)
 """
@@ -203,6 +204,14 @@ def application(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Instal
     return Installed(install(wheel, "client", room / "home"), room / "nowhere")
 
 
+@pytest.fixture(scope="module")
+def embedded_application(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """What `pip install pulsar-cleave[embedded]` gives."""
+    room = tmp_path_factory.mktemp("embedded_application")
+    (room / "nowhere").mkdir()
+    return Installed(install(wheel, "embedded", room / "home"), room / "nowhere")
+
+
 def test_the_client_is_imported_quickly_and_is_small(application: Installed) -> None:
     assert float(application("python", "-c", _IMPORT_SECONDS)) <= 0.3
     assert float(application("python", "-c", _MEGABYTES)) <= 40
@@ -247,11 +256,11 @@ def send_and_receive(
 
 
 def test_a_database_is_made_and_messages_come_back(
-    installed: Installed, application: Installed, empty_database: str
+    installed: Installed, embedded_application: Installed, empty_database: str
 ) -> None:
     send_and_receive(
         installed,
-        application,
+        embedded_application,
         "acme/shop/orders",
         "embedded",
         empty_database,

@@ -33,5 +33,5 @@ def test_each_says_where_it_goes() -> None:
     assert [one.sentence for one in (EARLIEST, LATEST, SeekTarget(5))] == [
         "to the first message that is there",
         "behind everything published so far",
-        "to the first message published at 5 ms or later",
+        "to the first message published at 1970-01-01T00:00:00.005Z or later",
     ]

@@ -21,7 +21,7 @@ def test_a_dry_run_shows_the_cursors_and_moves_none(cleave: CommandLine, orders:
     said = cleave.rehearsed("subscriptions", "seek", orders, "billing", "2026-11-22T10:00:00Z")
     shown = cleave.json("subscriptions", "seek", orders, "billing", "latest", "--dry-run")
 
-    assert "billing would go to the first message published at 1795341600000 ms or later" in " ".join(
+    assert "billing would go to the first message published at 2026-11-22T10:00:00.000Z or later" in " ".join(
         said.split()
     )
     assert shown["cursors"] == [
