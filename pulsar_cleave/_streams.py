@@ -122,7 +122,7 @@ def _roll_back(connection: Any) -> None:
         connection.rollback()
 
 
-def _away(error: Exception) -> StoreUnavailable:
+def _away(error: BaseException) -> StoreUnavailable:
     return StoreUnavailable(
         f"the connection to the database of the results is lost: {type(error).__name__}: {error}; go on: messages whose results are not "
         "stored are delivered again"

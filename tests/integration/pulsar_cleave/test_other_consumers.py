@@ -146,7 +146,10 @@ def test_a_handler_that_returns_what_nothing_runs_has_failed(shop: Shop) -> None
 
     def handle(message: cleave.Message) -> object:
         act = {b"coroutine": handle_later, b"generator": handle_in_steps}.get(message.data)
-        return done.append(message.data) if act is None else act(message)
+        if act is not None:
+            return act(message)
+        done.append(message.data)
+        return None
 
     options: dict[str, Any] = {"name": "billing-1", "dead_letters": True, "max_deliveries": 1}
     with shop.client.keyed_work(shop.topic, "billing", handle, **options) as work:
