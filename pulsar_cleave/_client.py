@@ -243,6 +243,9 @@ class Client:
     ) -> KeyedWork:
         """Return work that calls `handle` for each message, on `threads` threads, each key in order. The subscription is of kind stream.
 
+        `handle` has handled the message when it returns. An `async def` is refused with InvalidInput, and a handler that returns what has
+        to be awaited has failed.
+
         A message whose handler raises is handled again after half to all of `first_retry_seconds`, which doubles up to
         `longest_retry_seconds`. With `dead_letters` a message that failed `max_deliveries` times is put into the dead-letter log of the
         subscription, and its key goes on; otherwise the message is handled again without a limit. At most `held_limit` messages of a

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from controller.client.arguments import checks_arguments
 from controller.client.lag import BucketLag
 from controller.client.stream_consumer import Batch, BucketStatus
 from controller.client.stream_consumer import StreamConsumer as InnerConsumer
-from controller.domain.errors import AlreadyStored, FencedOut, InvalidInput
+from controller.domain.errors import AlreadyStored, FencedOut, InvalidInput, StoreUnavailable
 from pulsar_cleave._consumers import Consumer
 from pulsar_cleave._messages import Message, origins
 from pulsar_cleave._schemas import Schema
@@ -55,32 +55,42 @@ class StreamConsumer(Consumer[InnerConsumer]):
 
         Gives a cursor. The end of the `with` block commits, and acknowledges the messages. If another consumer owns the messages by
         then, or an earlier transaction has stored them, the transaction is rolled back without an error: the results are stored once
-        in either case. An error of the block rolls back, and the messages are delivered again.
+        in either case. An error of the block rolls back and is raised, and the messages are delivered again.
 
-        Needs `positions` of `Client.stream_consumer`. Raises Conflict if earlier messages of a bucket are neither stored nor
-        acknowledged.
+        Needs `positions` of `Client.stream_consumer`. Raises StoreUnavailable if the connection cannot be made or was lost: messages whose
+        results were not stored are delivered again; go on. Raises Conflict if earlier messages of a bucket are neither stored nor
+        acknowledged; DataPlaneUnavailable if the results are stored and the acknowledgement failed.
         """
         if self._connect is None:
             raise InvalidInput(
                 "this consumer keeps no positions; make it with positions=PositionTable(connect)"
             )
         batches = _batches(messages)
-        with closing(self._connect()) as connection:
+        try:
+            connection = self._connect()
+        except Exception as error:
+            self.negative_acknowledge(messages)
+            raise _away(error) from error
+        with closing(connection):
             try:
                 with closing(connection.cursor()) as cursor:
                     yield cursor
                     for one in batches:
                         self._inner.commit(one, connection)
                 connection.commit()
-            except FencedOut as error:
-                connection.rollback()
+            except (FencedOut, AlreadyStored) as error:
+                _roll_back(connection)
                 _log.info("%s", error)
-                return
-            except AlreadyStored:
-                connection.rollback()
-            except BaseException:
-                connection.rollback()
+                if (
+                    isinstance(error, FencedOut) or len(batches) > 1
+                ):  # the error says nothing of the other batches
+                    self.negative_acknowledge(messages)
+                    return
+            except BaseException as error:
+                _roll_back(connection)
                 self.negative_acknowledge(messages)
+                if connection.closed and isinstance(error, getattr(connection, "Error", ())):
+                    raise _away(error) from error
                 raise
         self.acknowledge(messages)
 
@@ -104,6 +114,19 @@ class StreamConsumer(Consumer[InnerConsumer]):
 
     def _holds(self, message: Message) -> bool:
         return self._inner.has(message._origin)
+
+
+def _roll_back(connection: Any) -> None:
+    """Roll back. A connection that is lost has no transaction; its error would hide why the transaction ended."""
+    with suppress(Exception):
+        connection.rollback()
+
+
+def _away(error: BaseException) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"the connection to the database of the results is lost: {type(error).__name__}: {error}; go on: messages whose results are not "
+        "stored are delivered again"
+    )
 
 
 def _batches(messages: Message | Sequence[Message]) -> list[Batch]:

@@ -32,8 +32,8 @@ class Handler(WorkObserver):
         """Note the segment of the message that this thread handles next."""
         self._begun.segment_id = batch.segment_id
 
-    def __call__(self, message: LogMessage) -> None:
-        self._handle(Message(self._topic, self._begun.segment_id, message, self._schema))
+    def __call__(self, message: LogMessage) -> object:
+        return self._handle(Message(self._topic, self._begun.segment_id, message, self._schema))
 
 
 @checks_arguments

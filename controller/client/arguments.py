@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
-from inspect import Parameter, isfunction, signature
+from functools import partial, wraps
+from inspect import Parameter, isasyncgenfunction, isfunction, signature
 from inspect import iscoroutinefunction as is_awaited
 from itertools import chain, repeat
 from types import NoneType, UnionType
@@ -113,7 +113,17 @@ def _accepts(hint: Any) -> Accepts:
         members = [name for one in hint.__mro__ for name in vars(one) if _is_member(one, name)]
         return lambda value: all(hasattr(value, name) for name in members)
     kind = hint if origin is None else origin
+    if kind is Callable:
+        return lambda value: callable(value) and not is_asynchronous(value)
     return lambda value: isinstance(value, kind) and not (kind is Iterable and isinstance(value, str | bytes))
+
+
+def is_asynchronous(value: object) -> bool:
+    """Return True for a function, or an object, whose call has to be awaited: called as an ordinary one it does nothing."""
+    while isinstance(value, partial):
+        value = value.func
+    call = getattr(type(value), "__call__", None)  # noqa: B004 - the function itself is wanted
+    return any(is_awaited(one) or isasyncgenfunction(one) for one in (value, call))
 
 
 def _is_number(value: object, kinds: type | tuple[type, ...]) -> bool:
@@ -152,4 +162,6 @@ def _described(hint: Any) -> str:
 
 def _kind_of(value: object) -> str:
     """The value itself is not shown: it may be a secret."""
+    if is_asynchronous(value):
+        return "one that has to be awaited (async def)"
     return "nan" if _is_nan(value) else f"a value of type {type(value).__name__}"

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from inspect import isasyncgen, isawaitable, iscoroutine, isgenerator
 
 from controller.client.dead_letters import DeadLetterLog, Origin
 from controller.client.delivery_counts import DeliveryCounts
@@ -25,7 +26,7 @@ from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.client.work_observer import WorkObserver
 from controller.dataplane.base import LogMessage
 from controller.domain.deliveries import DeliveryEvent
-from controller.domain.errors import CleaveError
+from controller.domain.errors import CleaveError, InvalidInput
 
 _NOTING_SECONDS = 2.0
 """How long a worker is asked to note an end. After that the delivery stays noted as begun, and may count as a death."""
@@ -66,7 +67,7 @@ class Handling:
     def __init__(
         self,
         consumer: StreamConsumer,
-        handle: Callable[[LogMessage], None],
+        handle: Callable[[LogMessage], object],
         counts: DeliveryCounts,
         observer: WorkObserver,
         max_deliveries: int,
@@ -94,7 +95,7 @@ class Handling:
         item.deliveries += 1
         self._observer.begun(batch, item.message)
         try:
-            self._handle(item.message._replace(deliveries=item.deliveries))
+            _demand_handled(self._handle(item.message._replace(deliveries=item.deliveries)))
         except Exception as error:  # noqa: BLE001 - the application's
             self._observer.failed(batch, item.message)
             item.is_noted = True
@@ -152,6 +153,18 @@ class Handling:
                 lambda: self._counts.note(owned, item.position, event, item.deliveries, error),
                 seconds=_NOTING_SECONDS,
             )
+
+
+def _demand_handled(result: object) -> None:
+    """Raise InvalidInput if the handler returned work that is still to be run, such as a coroutine: the message is not handled."""
+    if not (isawaitable(result) or isgenerator(result) or isasyncgen(result)):
+        return
+    if iscoroutine(result):
+        result.close()  # or Python warns that it was never awaited
+    raise InvalidInput(
+        f"the handler returned a value of type {type(result).__name__}, which nothing runs; give an ordinary function that has handled "
+        "the message when it returns"
+    )
 
 
 def one_line(error: BaseException) -> str:

@@ -138,7 +138,7 @@ class KeyedWork(OneProcess, ClosedByWith):
     def __init__(
         self,
         consumer: StreamConsumer,
-        handle: Callable[[LogMessage], None],
+        handle: Callable[[LogMessage], object],
         *,
         threads: int = 8,
         held_limit: int = 1000,
@@ -148,8 +148,8 @@ class KeyedWork(OneProcess, ClosedByWith):
         dead_letters: LogClient | None = None,
         observer: WorkObserver | None = None,
     ) -> None:
-        """`handle` is called on `threads` threads and has done its work when it returns. Some message is handled twice after a
-        crash.
+        """`handle` is called on `threads` threads and has done its work when it returns: an ordinary function. Some message is handled
+        twice after a crash.
 
         With `held_limit` messages of a bucket in hand no further batch of it is read; give it the same value in all consumers of a
         subscription. A failed message is tried again after half to all of `first_retry_seconds`, which doubles up to

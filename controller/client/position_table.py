@@ -22,7 +22,16 @@ from typing import Any
 
 from controller.client.arguments import checks_arguments
 from controller.dataplane.base import Position
-from controller.domain.errors import AlreadyStored, Conflict, FencedOut, InvalidInput, StoreUnavailable
+from controller.domain.errors import (
+    AlreadyStored,
+    CleaveError,
+    Conflict,
+    FencedOut,
+    InvalidInput,
+    StoreUnavailable,
+    Terminal,
+)
+from controller.postgres.sqlstates import Condition, condition
 
 LOCK_TIMEOUT_MS = 2_000
 """Taking a bucket waits no longer for a transaction of its last owner; it is tried again."""
@@ -93,8 +102,8 @@ class PositionTable:
     def claim(self, claim: Claim) -> Position | None:
         """Take the bucket's row for this ownership; what its results hold already, None for nothing.
 
-        Raises FencedOut where a newer ownership has the row; StoreUnavailable while the database is away, or the last owner's
-        transaction goes on.
+        Raises FencedOut where a newer ownership has the row; Terminal where there is no such table, or the login may not use it;
+        StoreUnavailable while the database is away, or the last owner's transaction goes on.
         """
         try:
             with closing(self.connect()) as connection:
@@ -102,9 +111,7 @@ class PositionTable:
                 row = _execute(connection, self._claim_sql, (*claim.place, claim.origin, claim.generation))
                 connection.commit()
         except Exception as error:
-            raise StoreUnavailable(
-                f"the positions in {self.name} are out of reach: {type(error).__name__}: {error}"
-            ) from error
+            raise self._error_of(error) from error
         if row is None:
             raise FencedOut(
                 f"bucket {claim.bucket_start} of segment {claim.segment_id} belongs to a newer owner than generation "
@@ -139,6 +146,23 @@ class PositionTable:
         raise AlreadyStored(
             f"the results hold position {reached} of segment {claim.segment_id} already; roll back and acknowledge"
         )
+
+    def _error_of(self, error: Exception) -> CleaveError:
+        """What an error of the driver means for the application."""
+        driver_error = getattr(error, "orig", error)  # SQLAlchemy wraps it
+        state = getattr(driver_error, "sqlstate", None) or getattr(driver_error, "pgcode", None)
+        reason = f"{type(driver_error).__name__}: {driver_error}"
+        match condition(state):
+            case Condition.NOT_INSTALLED:
+                return Terminal(
+                    f"the database has no table {self.name} for positions ({reason}); call `create()` of the PositionTable once, "
+                    "or run its `ddl` in a migration"
+                )
+            case Condition.FORBIDDEN:
+                return Terminal(
+                    f"the login may not use table {self.name} ({reason}); grant it SELECT, INSERT and UPDATE on the table"
+                )
+        return StoreUnavailable(f"the positions in {self.name} are out of reach: {reason}")
 
     @property
     def _claim_sql(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -14,7 +15,15 @@ import sqlalchemy
 from sqlalchemy.pool import NullPool
 
 from controller.client.position_table import Claim, PositionTable
-from controller.domain.errors import AlreadyStored, Conflict, FencedOut, InvalidInput, StoreUnavailable
+from controller.domain.errors import (
+    AlreadyStored,
+    Conflict,
+    FencedOut,
+    InvalidInput,
+    StoreUnavailable,
+    Terminal,
+)
+from tests.support.bench import Bench
 
 Connect = Callable[[], Any]
 FIRST = Claim(topic_id=1, subscription="billing", origin=1, segment_id=0, bucket_start=0, generation=1)
@@ -179,9 +188,33 @@ def test_a_bucket_is_not_taken_while_its_last_owner_may_still_commit(
     assert found == [(7,)]
 
 
-def test_a_database_that_is_away_or_has_no_table_is_said_so(connect: Connect) -> None:
-    with pytest.raises(StoreUnavailable, match=r"positions in elsewhere are out of reach.*does not exist"):
-        PositionTable(connect, name="elsewhere").claim(FIRST)
+def test_a_database_that_is_away_is_worth_another_try(table: PositionTable, database: str) -> None:
+    dsn = sqlalchemy.make_url(database).set(drivername="postgresql", port=1, host="127.0.0.1")
+    away = PositionTable(lambda: psycopg2.connect(dsn.render_as_string(hide_password=False)))
+
+    with pytest.raises(StoreUnavailable, match="positions in cleave_position are out of reach"):
+        away.claim(FIRST)
+
+
+@pytest.mark.parametrize("name", ["elsewhere", "no_schema.cleave_position"])
+def test_a_table_that_was_never_made_is_made_by_create(connect: Connect, name: str) -> None:
+    with pytest.raises(Terminal, match=rf"no table {name} .*does not exist.*call `create\(\)`"):
+        PositionTable(connect, name=name).claim(FIRST)
+
+
+def test_a_login_without_rights_is_told_which_it_needs(bench: Bench, table: PositionTable) -> None:
+    role = f"results_{secrets.token_hex(4)}"
+    bench.execute(f"CREATE ROLE {role}")
+
+    def connect_without_rights() -> Any:
+        dsn = sqlalchemy.make_url(bench.url).set(drivername="postgresql")
+        return psycopg2.connect(dsn.render_as_string(hide_password=False), options=f"-c role={role}")
+
+    try:
+        with pytest.raises(Terminal, match="grant it SELECT, INSERT and UPDATE"):
+            PositionTable(connect_without_rights, name=table.name).claim(FIRST)
+    finally:
+        bench.execute(f"DROP ROLE {role}")
 
 
 @pytest.mark.parametrize("name", ["", "a b", 'x"; drop table y', "A", "a.b.c"])

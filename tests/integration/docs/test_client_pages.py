@@ -15,7 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pytest
 from sqlalchemy import text
 
@@ -26,7 +25,7 @@ from tests.support.command_line import CommandLine
 
 HOW_TO = Path(__file__).parents[3] / "docs" / "how-to"
 PAGES = {
-    "consume-from-an-application.md": 16,
+    "consume-from-an-application.md": 17,
     "share-work-in-a-queue.md": 2,
     "read-from-checkpoints.md": 4,
     "use-asyncio.md": 2,
@@ -93,7 +92,10 @@ class Application:
         if message.data == b"bad":
             self.see(message)
             raise ValueError("no order")
-        cursor.execute("INSERT INTO result (value) VALUES (%s)", (message.data,))
+        cursor.execute(
+            "INSERT INTO result (key, value, published_at) VALUES (%s, %s, %s)",
+            (message.key, message.value, message.publish_time),
+        )
         self.see(message)
 
 
@@ -155,11 +157,6 @@ def test_every_block_of_the_page_runs(
     application = Application(database, worker, user)
     monkeypatch.setenv("CLEAVE_TOKEN", token_for())
     monkeypatch.setenv("SHOP_PASSWORD", "a password")
-    with psycopg2.connect(application.dsn) as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE result (value bytea)")
-        cursor.execute(
-            "CREATE TABLE failed_order (segment_id bigint, position bigint[], payload bytea, error text)"
-        )
     if page != "consume-from-an-application.md":
         commands.ok("topics", "create", TOPIC)
         with commands.store.transaction() as tx:

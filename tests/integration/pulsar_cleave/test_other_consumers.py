@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from typing import Any
 
 import psycopg2
@@ -130,6 +131,45 @@ def test_what_fails_too_often_is_a_dead_letter_with_its_metadata(shop: Shop) -> 
         pass
 
 
+def test_a_handler_that_returns_what_nothing_runs_has_failed(shop: Shop) -> None:
+    shop.bench.topic_with(segments=1)
+    with shop.client.producer(shop.topic) as producer:
+        for payload in (b"coroutine", b"generator", b"good"):
+            producer.send(payload, key="k")
+    done: list[bytes] = []
+
+    async def handle_later(_message: cleave.Message) -> None:
+        raise AssertionError("nothing awaits this")
+
+    def handle_in_steps(_message: cleave.Message) -> Iterator[None]:
+        yield
+
+    def handle(message: cleave.Message) -> object:
+        act = {b"coroutine": handle_later, b"generator": handle_in_steps}.get(message.data)
+        if act is not None:
+            return act(message)
+        done.append(message.data)
+        return None
+
+    options: dict[str, Any] = {"name": "billing-1", "dead_letters": True, "max_deliveries": 1}
+    with shop.client.keyed_work(shop.topic, "billing", handle, **options) as work:
+        work.run(lambda: bool(done) and not work.running)
+    with shop.client.dead_letters(shop.topic, "billing") as letters:
+        errors = {one.message.data: str(one.error) for one in letters.receive_many(10, 30)}
+
+    assert done == [b"good"]
+    assert errors.keys() == {b"coroutine", b"generator"}
+    for kind, error in errors.items():
+        assert (
+            f"returned a value of type {kind.decode()}, which nothing runs; give an ordinary function"
+            in error
+        )
+    with pytest.raises(
+        cleave.InvalidInput, match="handle must be a function, not one that has to be awaited"
+    ):
+        shop.client.keyed_work(shop.topic, "billing", handle_later, **options)
+
+
 def connect(shop: Shop) -> Any:
     return psycopg2.connect(shop.bench.url.replace("postgresql+psycopg2", "postgresql"))
 
@@ -179,6 +219,125 @@ def test_each_message_is_in_the_results_once(shop: Shop, ends: ExitStack) -> Non
         consumer.transaction(rest),
     ):
         pass
+
+
+def raising(error: type[BaseException]) -> Callable[..., Any]:
+    def act(*_arguments: object) -> None:
+        raise error
+
+    return act
+
+
+@pytest.fixture
+def positions(shop: Shop) -> cleave.PositionTable:
+    """Beside a table of results, for a topic with messages in two segments."""
+    shop.bench.topic_with(segments=2)
+    send(shop, 9)
+    with closing(connect(shop)) as database, database, database.cursor() as cursor:
+        cursor.execute("CREATE TABLE result (value bytea)")
+    positions = cleave.PositionTable(lambda: connect(shop))
+    positions.create()
+    return positions
+
+
+def results(shop: Shop) -> list[int]:
+    with closing(connect(shop)) as database, database.cursor() as cursor:
+        cursor.execute("SELECT value FROM result")
+        return sorted(int(bytes(value)) for (value,) in cursor.fetchall())
+
+
+def store(cursor: Any, messages: Sequence[cleave.Message]) -> None:
+    for message in messages:
+        cursor.execute("INSERT INTO result VALUES (%s)", (message.data,))
+
+
+def store_all(shop: Shop, consumer: cleave.StreamConsumer) -> None:
+    """Store what comes until every message is in the results once."""
+
+    def turn() -> bool:
+        messages = consumer.receive_many(50, 0.1)
+        if messages:
+            with consumer.transaction(messages) as cursor:
+                store(cursor, messages)
+        return results(shop) == list(range(9))
+
+    wait_until(turn, message="each message once")
+
+
+def end_connection(shop: Shop, cursor: Any) -> None:
+    """Have the server end the connection of the cursor, as a time limit or a restart does."""
+    pid = cursor.connection.info.backend_pid
+    with closing(connect(shop)) as other, other, other.cursor() as here:
+        here.execute("SELECT pg_terminate_backend(%s, 60000)", (pid,))
+
+
+class OfTheBlock(Exception):
+    """An error of the application."""
+
+
+@pytest.mark.parametrize(
+    ("then", "error"),
+    [
+        (lambda _cursor: None, cleave.StoreUnavailable),
+        (lambda cursor: cursor.execute("SELECT 1"), cleave.StoreUnavailable),
+        (raising(OfTheBlock), OfTheBlock),
+        (raising(KeyboardInterrupt), KeyboardInterrupt),
+    ],
+    ids=["at the end", "in a statement", "error of the block", "interrupt"],
+)
+def test_a_transaction_whose_connection_is_lost_gives_its_messages_back(
+    shop: Shop, positions: cleave.PositionTable, then: Callable[[Any], None], error: type[BaseException]
+) -> None:
+    options: dict[str, Any] = {"name": "billing-1", "positions": positions}
+    with shop.client.stream_consumer(shop.topic, "billing", **options) as consumer:
+        messages = consumer.receive_many(2, 60)
+
+        def lose_the_connection() -> None:
+            with consumer.transaction(messages) as cursor:
+                store(cursor, messages)
+                end_connection(shop, cursor)
+                then(cursor)
+
+        with pytest.raises(error) as raised:
+            lose_the_connection()
+        store_all(shop, consumer)
+
+    if error is cleave.StoreUnavailable:
+        assert "go on: messages whose results are not stored are delivered again" in str(raised.value)
+        assert isinstance(raised.value.__cause__, psycopg2.Error)
+
+
+def test_a_transaction_that_finds_no_database_gives_its_messages_back(
+    shop: Shop, positions: cleave.PositionTable
+) -> None:
+    options: dict[str, Any] = {"name": "billing-1", "positions": positions}
+    with shop.client.stream_consumer(shop.topic, "billing", **options) as consumer:
+        messages = consumer.receive_many(2, 60)
+        reachable, consumer._connect = consumer._connect, raising(psycopg2.OperationalError)
+        with pytest.raises(cleave.StoreUnavailable, match="OperationalError"), consumer.transaction(messages):
+            pass
+        consumer._connect = reachable
+        store_all(shop, consumer)
+
+
+def test_what_is_stored_already_takes_no_other_messages_with_it(
+    shop: Shop, positions: cleave.PositionTable
+) -> None:
+    options: dict[str, Any] = {"name": "billing-1", "positions": positions, "batch_messages": 2}
+    with shop.client.stream_consumer(shop.topic, "billing", **options) as consumer:
+        found: list[cleave.Message] = []
+
+        def turn() -> bool:
+            found.extend(consumer.receive_many(2, 0.1))
+            return len({one.message_id.segment_id for one in found}) == 2
+
+        wait_until(turn, message="messages of both segments")
+        first = [one for one in found if one.message_id.segment_id == found[0].message_id.segment_id]
+        with consumer.transaction(first) as cursor:
+            store(cursor, first)
+        with consumer.transaction(found) as cursor:
+            store(cursor, found)
+        store_all(shop, consumer)
 
 
 def test_topics_of_a_namespace_are_followed(shop: Shop) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from inspect import Parameter, isfunction, signature
 from inspect import iscoroutinefunction as is_awaited
 from typing import Any
@@ -27,6 +28,24 @@ from controller.client.stream_consumer import StreamConsumer
 from controller.client.topic_watch import TopicWatch
 from controller.domain.errors import InvalidInput
 from controller.postgres_source import PostgresSource
+
+
+async def later() -> None:
+    """To be awaited."""
+
+
+async def bit_by_bit() -> AsyncIterator[int]:
+    """To be iterated over."""
+    yield 1
+
+
+class Later:
+    async def __call__(self) -> None:
+        """To be awaited."""
+
+    async def method(self) -> None:
+        """To be awaited."""
+
 
 CLASSES: Sequence[type] = (
     Producer,
@@ -55,7 +74,7 @@ WRONG: Mapping[str, Sequence[object]] = {
     "float": ("7", True, NAN, None, [], OTHER),
     "bool": (1, 0.0, "yes", None, OTHER),
     "None": (),
-    **dict.fromkeys(("Callable", "Change", "KeptValues"), (7, "text", None, {}, OTHER)),
+    **dict.fromkeys(("Callable", "Change", "KeptValues"), (7, "text", None, {}, OTHER, later, Later())),
     "Sequence[str]": ("text", b"bytes", 7, None, [7], OTHER),
     "Mapping[str, str]": ("text", [("a", "b")], {"a": 1}, {1: "a"}, OTHER),
     "Mapping[str, object]": ("text", [("a", "b")], {1: "a"}, OTHER),
@@ -149,7 +168,10 @@ def test_an_argument_of_a_wrong_type_is_refused(
     given, named = ([value], {}) if is_rest else ([], {parameter.name: value})
     if act.__name__ == "send":
         named = {"payload": b"", **named}
-    with pytest.raises(InvalidInput, match=rf"{parameter.name} must be .+, not (nan|a value of type)"):
+    with pytest.raises(
+        InvalidInput,
+        match=rf"{parameter.name} must be .+, not (nan|a value of type|one that has to be awaited)",
+    ):
         _call(act, given, named)
 
 
@@ -181,3 +203,15 @@ def test_a_refusal_names_the_argument_and_shows_no_value() -> None:
         InvalidInput, match=r"log_in: token must be str or a function, not a value of type bytes$"
     ):
         log_in(b"secret")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "handle",
+    [later, bit_by_bit, Later(), Later().method, partial(later), partial(Later())],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_function_that_has_to_be_awaited_is_refused_where_one_is_called(handle: Callable[..., Any]) -> None:
+    with pytest.raises(
+        InvalidInput, match=r"handle must be a function, not one that has to be awaited \(async def\)"
+    ):
+        KeyedWork(handle=handle)  # type: ignore[call-arg] # refused before anything is missed
