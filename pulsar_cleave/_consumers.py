@@ -9,7 +9,6 @@ from typing import Generic, Protocol, TypeVar
 
 from controller.client.arguments import checks_arguments
 from controller.client.closing import ClosedByWith
-from controller.domain.errors import InvalidInput
 from pulsar_cleave._messages import Message
 from pulsar_cleave._schemas import Schema
 
@@ -45,8 +44,6 @@ class Consumer(ClosedByWith, Generic[InnerConsumer]):
 
     def receive_many(self, most: int = 500, timeout_seconds: float | None = None) -> tuple[Message, ...]:
         """Return up to `most` messages: wait for the first one as `receive` does, and add what has arrived. Empty after the timeout."""
-        if most < 1:
-            raise InvalidInput(f"most is {most}; give 1 or more")
         while not self._has_waiting():
             slice_seconds = SLICE_SECONDS if timeout_seconds is None else timeout_seconds
             self._waiting.extend(self._read(most, slice_seconds))

@@ -15,6 +15,7 @@ from controller.domain.errors import InvalidInput
 _log = logging.getLogger(__name__)
 CLOSE_SECONDS = 30.0
 """What a consumer's close may take where the application does not say."""
+MOST_CLOSE_SECONDS = 86_400
 GOODBYE_SHARE = 0.2
 """The part of that which is kept for the goodbye."""
 LEAST_SECONDS = 1.0
@@ -65,8 +66,10 @@ class CloseTime:
     def __init__(self, timeout_seconds: float | None) -> None:
         """None: CLOSE_SECONDS. Raises InvalidInput."""
         timeout_seconds = CLOSE_SECONDS if timeout_seconds is None else timeout_seconds
-        if not timeout_seconds >= 0:
-            raise InvalidInput(f"{timeout_seconds:g} s for closing; give 0 or more")
+        if not 0 <= timeout_seconds <= MOST_CLOSE_SECONDS:
+            raise InvalidInput(
+                f"{timeout_seconds:g} s for closing; give 0 or more, and at most {MOST_CLOSE_SECONDS}"
+            )
         self.goodbye_seconds = max(GOODBYE_SHARE * timeout_seconds, LEAST_SECONDS)
         """The goodbye's alone."""
         self._closed_at = time.monotonic() + max(timeout_seconds - self.goodbye_seconds, LEAST_SECONDS)

@@ -48,7 +48,7 @@ from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.client.work_observer import WorkObserver
 from controller.dataplane.base import LogClient, LogMessage, Position
 from controller.domain.deliveries import DeliveryEvent
-from controller.domain.errors import CleaveError, DataPlaneUnavailable, InvalidInput
+from controller.domain.errors import CleaveError, DataPlaneUnavailable
 from controller.domain.shown import shown
 from controller.forks import OneProcess
 
@@ -159,10 +159,6 @@ class KeyedWork(OneProcess, ClosedByWith):
         subscription's dead-letter log, and its key goes on. Without, what fails is tried for ever, and a message during whose handling so
         many processes died is not begun again.
         """
-        if min(threads, held_limit, max_deliveries) < 1:
-            raise InvalidInput(
-                f"{threads} threads, {held_limit} held messages, {max_deliveries} deliveries: give 1 or more of each"
-            )
         self._consumer = consumer
         self._threads, self._held_limit = threads, held_limit
         self._first_retry_seconds, self._longest_retry_seconds = first_retry_seconds, longest_retry_seconds

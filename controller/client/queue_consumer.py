@@ -184,8 +184,6 @@ class QueueConsumer(OneProcess, ClosedByWith):
         evenly. `patience_seconds` bounds how long a call goes on while the data plane is away. Raises NotFound, TopicNotLive,
         StoreUnavailable; Conflict where the subscription is not a queue.
         """
-        if queue_messages < 1:
-            raise InvalidInput(f"queue_messages {queue_messages}: let 1 message or more wait")
         self._logs, self._subscription, self.name = logs, subscription, demand_name("consumer", name)
         self._servers, self._lag_path = servers, lag_path(topic, subscription)
         self._queue_messages, self._patience_seconds = queue_messages, patience_seconds
@@ -250,8 +248,6 @@ class QueueConsumer(OneProcess, ClosedByWith):
 
     def nack(self, message: QueuedMessage, delay_seconds: float = 1.0) -> None:
         """This one cannot be done now: it is given out again after the delay, here or elsewhere, and counts one delivery more."""
-        if delay_seconds < 0:
-            raise InvalidInput(f"a delay of {delay_seconds:g} s; give 0 or more")
         _share_of(message).give_back(message.message.position, delay_seconds, self._patience_seconds)
         self._wakeup.set()
 
