@@ -28,20 +28,44 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
+def closed(kind: str) -> InvalidInput:
+    """Return the error of a call that comes after `close`. `kind` is the name of the public class."""
+    return InvalidInput(f"{kind} was closed; make another one")
+
+
 class ClosedByWith(ABC):
     """For use in a `with` block, whose end calls `close`, however it ends."""
+
+    _is_closed = False
+    """Whether `close` was called."""
 
     @abstractmethod
     def close(self) -> None:
         """What its end is."""
 
     def __enter__(self) -> Self:
+        self._demand_open()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _kind(self) -> str:
+        """Return the name of the public class."""
+        return type(self).__name__
+
+    def _demand_open(self) -> None:
+        """Raise InvalidInput after `close`."""
+        if self._is_closed:
+            raise closed(self._kind())
+
+    def _begin_close(self, timeout_seconds: float | None) -> CloseTime:
+        """Refuse calls from here on, and return the time of the close. Raises InvalidInput for a wrong time, and refuses none then."""
+        timing = CloseTime(timeout_seconds)
+        self._is_closed = True
+        return timing
 
 
 class StoredByWith(ABC):

@@ -36,7 +36,7 @@ from typing import cast
 from controller.client.arguments import checks_arguments
 from controller.client.aside import AsideCalls
 from controller.client.attachments import Attachment
-from controller.client.closing import ClosedByWith, CloseTime
+from controller.client.closing import ClosedByWith
 from controller.client.dead_letters import DeadLetterLog
 from controller.client.delivery_counts import DeliveryCounts, KnownMessage, Opening
 from controller.client.keyed_handling import End, Handling, Outcome
@@ -170,7 +170,6 @@ class KeyedWork(OneProcess, ClosedByWith):
         self._turns: deque[_Lane] = deque()
         self._busy: set[bytes] = set()
         self._running = 0
-        self._is_closing = False
         self._reports: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="cleave-work")
         self._at_work: set[Future[None]] = set()
@@ -192,6 +191,7 @@ class KeyedWork(OneProcess, ClosedByWith):
         """One round: receive, acknowledge what is done, begin what can be begun; when there is nothing to do, wait for at most so
         long. Raises as `StreamConsumer.receive`, and what is raised by a handler that is no Exception.
         """
+        self._demand_open()
         batch = self._consumer.receive(0.0)
         if batch is not None:
             self._take(batch)
@@ -209,8 +209,7 @@ class KeyedWork(OneProcess, ClosedByWith):
         It takes `timeout_seconds` (30) at most, of which a fifth, and no less than a second, is for acknowledging alone; that is done
         when this is interrupted, too.
         """
-        self._is_closing = True
-        timing = CloseTime(timeout_seconds)
+        timing = self._begin_close(timeout_seconds)
         try:
             while self._running and timing.left_seconds:
                 self._hear(timing.left_seconds)
@@ -324,7 +323,7 @@ class KeyedWork(OneProcess, ClosedByWith):
                 self._consumer.let_go(lane.batch)
                 self._forget(lane)
             else:
-                if lane.ask_at is not None and lane.ask_at <= now and not self._is_closing:
+                if lane.ask_at is not None and lane.ask_at <= now and not self._is_closed:
                     lane.ask_at = None
                     self._calls.submit(partial(self._ask, lane, held.owned))
                 lane.look_for_trouble(now)
@@ -366,7 +365,7 @@ class KeyedWork(OneProcess, ClosedByWith):
         """Give every free thread a message, the buckets in turns. While one of them is in trouble, one message at a time."""
         now, idle = time.monotonic(), 0
         most = 1 if any(lane.troubled_messages for lane in self._turns) else self._threads
-        while not self._is_closing and self._running < most and idle < len(self._turns):
+        while not self._is_closed and self._running < most and idle < len(self._turns):
             lane = self._turns[0]
             self._turns.rotate(-1)
             is_ours = not lane.held.owned.release and self._consumer.may_begin(lane.batch)

@@ -212,7 +212,7 @@ class QueueConsumer(OneProcess, ClosedByWith):
         """The next message, waiting for one at most so long; None when there is none. Segments take turns.
 
         Raises TopicNotFound, SubscriptionNotFound when that is gone; DataPlaneUnavailable when nothing is to be had, and a
-        segment has been out of reach for longer than the patience.
+        segment has been out of reach for longer than the patience; InvalidInput once it is closed.
         """
         return self._rounds.receive(
             timeout_seconds,
@@ -277,8 +277,9 @@ class QueueConsumer(OneProcess, ClosedByWith):
         this is interrupted, too. Nothing is kept for a consumer that comes back: `leave` is there so that consumers of all kinds are
         closed in the same way.
         """
+        timing = self._begin_close(timeout_seconds)
         self._is_paused = True
-        timing = CloseTime(timeout_seconds)
+        self._wakeup.set()  # a `receive` that waits ends
         try:
             while timeout_seconds is not None and self.in_hand and (left := timing.left_seconds) > 0:
                 self._wakeup.clear()
@@ -310,7 +311,8 @@ class QueueConsumer(OneProcess, ClosedByWith):
         return _Share(reader, self._queue_messages)
 
     def _follow(self) -> None:
-        """Read the segments of the newest list; while paused only those of which something is in hand."""
+        """Read the segments of the newest list; while paused only those of which something is in hand. Raises InvalidInput once closed."""
+        self._demand_open()
         is_new = self._watch.take()
         if self._is_paused:
             idle = [
