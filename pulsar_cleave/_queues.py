@@ -49,7 +49,7 @@ class QueueConsumer(Consumer[InnerConsumer]):
         super().pause()
 
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
-        """Close the consumer. Messages that are not acknowledged are delivered again, here or to another consumer.
+        """Close the consumer. Messages that are not acknowledged are delivered again, to another consumer.
 
         With `timeout_seconds`, other threads may acknowledge what they received for four fifths of that time; without, the consumer
         waits for none, and takes 30 seconds at most. `receive`, `pause` and `resume` raise InvalidInput from the beginning of this call on,
