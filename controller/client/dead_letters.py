@@ -24,6 +24,7 @@ from controller.client.closing import ClosedByWith
 from controller.dataplane.base import LogClient, LogMessage, LogReader, OutgoingMessage
 from controller.domain.deliveries import REDRIVE
 from controller.domain.errors import SegmentNotFound
+from controller.forks import OneProcess
 
 _LOOK_SECONDS = 1.0
 
@@ -103,7 +104,7 @@ class DeadLetterLog:
 
 
 @checks_arguments
-class DeadLetterReader(ClosedByWith):
+class DeadLetterReader(OneProcess, ClosedByWith):
     """Reads a dead-letter log from its first message that nobody has acknowledged; `reading_dead_letters` makes it."""
 
     def __init__(self, reader: LogReader, arrived: threading.Event) -> None:
