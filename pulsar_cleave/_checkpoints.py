@@ -50,6 +50,7 @@ class CheckpointConsumer(Consumer[AloneConsumer | GroupConsumer]):
 
     def seek(self, checkpoint: Checkpoint | bytes) -> None:
         """Go on at the checkpoint, as a consumer that starts there. Raises InvalidInput for a member of a group."""
+        self._demand_open()
         if isinstance(self._inner, GroupConsumer):
             raise InvalidInput(
                 "a member of a group cannot seek; put older values in the place of all kept values"
@@ -59,6 +60,7 @@ class CheckpointConsumer(Consumer[AloneConsumer | GroupConsumer]):
 
     def kept(self, checkpoint: Checkpoint) -> None:
         """Tell a group that this member's checkpoint is stored. Until then the member hands over no segment that it covers."""
+        self._demand_open()
         if isinstance(self._inner, AloneConsumer):
             raise InvalidInput("this consumer is no member of a group; make it with group= and kept_values=")
         self._inner.kept(checkpoint)

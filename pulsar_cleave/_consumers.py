@@ -9,7 +9,6 @@ from typing import Generic, Protocol, TypeVar
 
 from controller.client.arguments import checks_arguments
 from controller.client.closing import ClosedByWith
-from controller.domain.errors import InvalidInput
 from pulsar_cleave._messages import Message
 from pulsar_cleave._schemas import Schema
 
@@ -45,8 +44,7 @@ class Consumer(ClosedByWith, Generic[InnerConsumer]):
 
     def receive_many(self, most: int = 500, timeout_seconds: float | None = None) -> tuple[Message, ...]:
         """Return up to `most` messages: wait for the first one as `receive` does, and add what has arrived. Empty after the timeout."""
-        if most < 1:
-            raise InvalidInput(f"most is {most}; give 1 or more")
+        self._demand_open()
         while not self._has_waiting():
             slice_seconds = SLICE_SECONDS if timeout_seconds is None else timeout_seconds
             self._waiting.extend(self._read(most, slice_seconds))
@@ -56,7 +54,7 @@ class Consumer(ClosedByWith, Generic[InnerConsumer]):
         return tuple(self._waiting.popleft() for _ in range(count))
 
     def __iter__(self) -> Iterator[Message]:
-        """Iterate over messages without end."""
+        """Iterate over messages until the consumer is closed. Raises InvalidInput then."""
         while True:
             message = self.receive()
             if message is not None:
@@ -67,20 +65,24 @@ class Consumer(ClosedByWith, Generic[InnerConsumer]):
 
         Go on calling `receive`, so that the consumer hands over what others are to have.
         """
+        self._demand_open()
         self._is_paused = True
         self._inner.pause()
 
     def resume(self) -> None:
         """Give out messages again. May be called from any thread."""
+        self._demand_open()
         self._is_paused = False
         self._inner.resume()
 
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
         """Close the consumer within `timeout_seconds` (default: 30). Messages that are not acknowledged are delivered again.
 
-        With `leave=False` the session of a stream consumer stays for the grace period, so that a process which starts again under the
-        same name finds everything as it was. Safe to repeat.
+        Calls that receive, acknowledge, pause or seek raise InvalidInput from then on; a `receive` that waits in another thread ends
+        with that error. With `leave=False` the session of a stream consumer, or of a member of a group, stays for the grace period,
+        so that a process which starts again under the same name finds everything as it was. Safe to repeat.
         """
+        self._begin_close(timeout_seconds)
         self._inner.close(timeout_seconds, leave=leave)
 
     @abstractmethod

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from controller.client.checkpoint_consumer import CheckpointBatch
+from controller.client.queue_consumer import QueuedMessage
+from controller.client.stream_consumer import Batch
 from controller.dataplane.base import LogMessage, Position
 from controller.domain.errors import InvalidInput
 from controller.domain.shown import shown
 from pulsar_cleave._schemas import Schema
 
+Origin = TypeVar("Origin", Batch, QueuedMessage)
+_GIVEN_BY: Mapping[type, str] = {
+    Batch: "StreamConsumer",
+    QueuedMessage: "QueueConsumer",
+    CheckpointBatch: "CheckpointConsumer",
+}
+"""The consumer that gives out messages of an origin."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _END_MS = 253_402_300_800_000
 """The end of the year 9999, beyond which Python has no datetime."""
@@ -97,12 +107,13 @@ class Message:
         return f"Message({self.topic}, {self.message_id}, key={shown(self.key)})"
 
 
-def origins(messages: Message | Sequence[Message]) -> list[Any]:
-    """Return what the messages were received by. Raises InvalidInput for what no consumer gave out."""
+def origins(messages: Message | Sequence[Message], kind: type[Origin]) -> list[Origin]:
+    """Return what the messages were received by. Raises InvalidInput for what a consumer of another kind gave out, or none."""
     found = [messages] if isinstance(messages, Message) else messages
     for one in found:
-        if one._origin is None:
+        if not isinstance(one._origin, kind):
+            given_by = _GIVEN_BY.get(type(one._origin), "KeyedWork or DeadLetters")
             raise InvalidInput(
-                f"{shown(one)} was not received by this consumer; give messages that `receive` returned"
+                f"{one} was given out by {given_by}; give this {_GIVEN_BY[kind]} messages that its `receive` returned"
             )
     return [one._origin for one in found]

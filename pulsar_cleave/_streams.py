@@ -41,11 +41,13 @@ class StreamConsumer(Consumer[InnerConsumer]):
         Return False if a bucket is not this consumer's any more: what was not acknowledged of it is delivered again, here or to another
         consumer.
         """
+        self._demand_open()
         answers = [self._inner.acknowledge(one, one.messages[-1].position) for one in _batches(messages)]
         return all(answers)
 
     def negative_acknowledge(self, messages: Message | Sequence[Message]) -> None:
         """Have the messages delivered again. Their buckets begin again at the first message that is not acknowledged, in order."""
+        self._demand_open()
         for one in _batches(messages):
             self._inner.give_back(one)
 
@@ -61,6 +63,7 @@ class StreamConsumer(Consumer[InnerConsumer]):
         results were not stored are delivered again; go on. Raises Conflict if earlier messages of a bucket are neither stored nor
         acknowledged; DataPlaneUnavailable if the results are stored and the acknowledgement failed.
         """
+        self._demand_open()
         if self._connect is None:
             raise InvalidInput(
                 "this consumer keeps no positions; make it with positions=PositionTable(connect)"
@@ -133,7 +136,7 @@ def _batches(messages: Message | Sequence[Message]) -> list[Batch]:
     """Return the messages by the ownership that they came from, each as a batch in order."""
     found: dict[int, list[tuple[Batch, Message]]] = {}
     given = [messages] if isinstance(messages, Message) else messages
-    for batch, message in zip(origins(messages), given, strict=True):
+    for batch, message in zip(origins(messages, Batch), given, strict=True):
         found.setdefault(id(batch.origin), []).append((batch, message))
     batches = []
     for ones in found.values():

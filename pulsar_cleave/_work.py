@@ -55,6 +55,7 @@ class KeyedWork(ClosedByWith):
 
     def run(self, is_stopping: Callable[[], bool]) -> None:
         """Receive and handle messages until `is_stopping` returns True; it is called at least once a second. Raises as `turn`."""
+        self._demand_open()
         self._work.run(is_stopping)
 
     def turn(self, timeout_seconds: float = 1.0) -> None:
@@ -63,14 +64,17 @@ class KeyedWork(ClosedByWith):
         Raises FencedOut if another consumer took the name, NotFound if the topic or subscription is gone, DataPlaneUnavailable, and
         what a handler raises that is no `Exception`.
         """
+        self._demand_open()
         self._work.turn(timeout_seconds)
 
     def pause(self) -> None:
         """Begin no message until `resume`; go on calling `turn`. May be called from any thread."""
+        self._demand_open()
         self._consumer.pause()
 
     def resume(self) -> None:
         """Begin messages again. May be called from any thread."""
+        self._demand_open()
         self._consumer.resume()
 
     def why(self) -> tuple[BucketStatus, ...]:
@@ -82,7 +86,11 @@ class KeyedWork(ClosedByWith):
         return self._consumer.lag()
 
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
-        """Wait for the handlers that run, acknowledge what is handled, and close the consumer; each within `timeout_seconds` (30)."""
+        """Wait for the handlers that run, acknowledge what is handled, and close the consumer; each within `timeout_seconds` (30).
+
+        `run`, `turn`, `pause` and `resume` raise InvalidInput from then on. Safe to repeat.
+        """
+        self._begin_close(timeout_seconds)
         try:
             self._work.close(timeout_seconds)
         finally:
@@ -137,7 +145,10 @@ class DeadLetters:
         self._reader, self._topic, self._schema = reader, topic, schema
 
     def receive_many(self, most: int = 100, timeout_seconds: float = 0.0) -> tuple[DeadLetter, ...]:
-        """Return up to `most` dead letters, the earliest that is not acknowledged first. Waits for the first one for `timeout_seconds`."""
+        """Return up to `most` dead letters, the earliest that is not acknowledged first. Waits for the first one for `timeout_seconds`.
+
+        Raises InvalidInput after the `with` block.
+        """
         found = self._reader.read(1, timeout_seconds=timeout_seconds)
         if found and most > 1:
             found += self._reader.read(most - 1, timeout_seconds=0.0)

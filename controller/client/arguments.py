@@ -1,4 +1,4 @@
-"""Checks what an application gives against the annotations, before anything is done with it.
+"""Checks what an application gives against the annotations and the bounds of numbers, before anything is done with it.
 
 A value of a wrong type is refused by the call that it is given to. Otherwise it would be kept or queued, and fail later: in a library,
 in another thread, again and again.
@@ -13,7 +13,7 @@ from inspect import Parameter, isasyncgenfunction, isfunction, signature
 from inspect import iscoroutinefunction as is_awaited
 from itertools import chain, repeat
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from controller.domain.errors import InvalidInput
 
@@ -29,9 +29,41 @@ _WORDS: Mapping[object, str] = {
 }
 
 
+class _Bound(NamedTuple):
+    """The numbers that an argument may be: `least` to `most`, or more than `least` if `is_open`."""
+
+    least: float
+    most: float = math.inf
+    is_open: bool = False
+
+    def advice(self, value: Any) -> str | None:
+        """Return what to give instead of the value. None if the value is within the bound, or is no number."""
+        if not isinstance(value, int | float):
+            return None
+        if value < self.least or (self.is_open and value == self.least):
+            return f"more than {self.least:g}" if self.is_open else f"{self.least:g} or more"
+        return f"at most {self.most:.0f}" if value > self.most else None
+
+
+_COUNT = _Bound(1, 2**31 - 1)
+"""Data planes take counts of 32 bits."""
+_WAIT = _Bound(0)
+_DELAY = _Bound(0, 366 * 86_400)
+_PERIOD = _Bound(0, 366 * 86_400, is_open=True)
+_BOUNDS: Mapping[str, _Bound] = {
+    **dict.fromkeys(("batch_messages", "batch_bytes", "max_pending_messages", "queue_messages"), _COUNT),
+    **dict.fromkeys(("threads", "held_limit", "max_deliveries", "most"), _COUNT),
+    **dict.fromkeys(("timeout_seconds", "patience_seconds", "send_timeout_seconds"), _WAIT),
+    **dict.fromkeys(("first_retry_seconds", "longest_retry_seconds", "delay_seconds"), _DELAY),
+    **dict.fromkeys(("batch_delay_seconds", "key_counts_seconds"), _PERIOD),
+    "call_timeout_seconds": _Bound(0.001, 86_400),  # sockets and PostgreSQL count milliseconds in 32 bits
+}
+"""By the name of the argument, which is the same in every call."""
+
+
 def checks_arguments(kind: Checked) -> Checked:
-    """Decorate a class: its constructor and its public methods raise InvalidInput for an argument of a wrong type. Methods that are named in
-    `_guards_itself` check their arguments themselves.
+    """Decorate a class: its constructor and its public methods raise InvalidInput for an argument of a wrong type, and for a number beyond
+    its bound. Methods that are named in `_guards_itself` check their arguments themselves.
     """
     for name, member in list(vars(kind).items()):
         is_public = name == "__init__" or not name.startswith("_")
@@ -45,7 +77,10 @@ def checks_arguments(kind: Checked) -> Checked:
 
 
 def checked(act: Act, *, has_self: bool = False) -> Act:
-    """Return `act`, which raises InvalidInput for an argument of a wrong type. `has_self`: the first argument is not checked."""
+    """Return `act`, which raises InvalidInput for an argument of a wrong type, and for a number beyond its bound.
+
+    `has_self`: the first argument is not checked.
+    """
     demand = _Arguments(act, has_self=has_self).demand
     if is_awaited(act):
 
@@ -75,15 +110,13 @@ class _Arguments:
         self._rest: str | None = None
 
     def demand(self, arguments: Sequence[object], named: Mapping[str, object]) -> None:
-        """Raise InvalidInput for the first argument of a wrong type. Missing arguments, and those too many, are left to the call."""
+        """Raise InvalidInput for the first argument that is wrong. Missing arguments, and those too many, are left to the call."""
         accepts = self._resolved() if self._accepts is None else self._accepts
         names = self._positional if self._rest is None else chain(self._positional, repeat(self._rest))
         given = zip(names, arguments[1:] if self._has_self else arguments, strict=False)
         for name, value in chain(given, named.items()) if named else given:
             if name in accepts and not accepts[name](value):
-                raise InvalidInput(
-                    f"{self._act.__qualname__}: {name} must be {_described(self._hints[name])}, not {_kind_of(value)}"
-                )
+                raise InvalidInput(f"{self._act.__qualname__}: {self._refusal(name, value)}")
 
     def _resolved(self) -> dict[str, Accepts]:
         parameters = [*signature(self._act).parameters.values()][int(self._has_self) :]
@@ -91,8 +124,19 @@ class _Arguments:
         self._hints = get_type_hints(self._act)
         self._positional = [one.name for one in parameters if one.kind in in_order]
         self._rest = next((one.name for one in parameters if one.kind is Parameter.VAR_POSITIONAL), None)
-        self._accepts = {one.name: _accepts(self._hints[one.name]) for one in parameters}
+        self._accepts = {one.name: _within(one.name, _accepts(self._hints[one.name])) for one in parameters}
         return self._accepts
+
+    def _refusal(self, name: str, value: object) -> str:
+        if _accepts(self._hints[name])(value):
+            return f"{name} is {value}; give {_BOUNDS[name].advice(value)}"
+        return f"{name} must be {_described(self._hints[name])}, not {_kind_of(value)}"
+
+
+def _within(name: str, accepts: Accepts) -> Accepts:
+    """Return whether a value is of the right type, and within the bound of the argument of that name if there is one."""
+    bound = _BOUNDS.get(name)
+    return accepts if bound is None else lambda value: accepts(value) and bound.advice(value) is None
 
 
 def _accepts(hint: Any) -> Accepts:

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from controller.client.arguments import checks_arguments
+from controller.client.closing import closed
 from controller.domain.errors import InvalidInput
 from controller.forks import OneProcess
 
@@ -102,7 +103,7 @@ class AsyncClient(OneProcess, Generic[Client]):
 
     async def _in_thread(self, act: Callable[[], Result]) -> Result:
         if self._ended is not None:
-            raise InvalidInput(f"{type(self).__name__} was closed; make another one")
+            raise closed(type(self).__name__)
         return await asyncio.wrap_future(self._thread.submit(act))
 
 

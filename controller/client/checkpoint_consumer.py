@@ -18,7 +18,7 @@ from enum import StrEnum
 
 from controller.client.arguments import checks_arguments
 from controller.client.checkpoint import Checkpoint
-from controller.client.closing import ClosedByWith, CloseTime, close_and_say_goodbye
+from controller.client.closing import ClosedByWith, close_and_say_goodbye
 from controller.client.patience import patiently
 from controller.client.position_reading import open_at, read_on
 from controller.client.rounds import Rounds
@@ -132,12 +132,13 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
         """The next messages of one segment, waiting for them at most so long; None when there are none.
 
         Raises DataGone when what comes next was deleted; TopicNotFound; DataPlaneUnavailable or StoreUnavailable when there is
-        nothing to read, and something has been out of reach for longer than the patience.
+        nothing to read, and something has been out of reach for longer than the patience; InvalidInput once it is closed.
         """
         return self._rounds.receive(
             timeout_seconds,
             self._look_or_demand,
             lambda: math.inf if self._is_paused else self._readers.due_at,
+            self._demand_open,
         )
 
     def why(self) -> tuple[SegmentStatus, ...]:
@@ -159,9 +160,11 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
         """Read no further, within `timeout_seconds` (30). Nothing is acknowledged anywhere, and nobody else waits for this consumer:
         `leave` is there so that consumers of all kinds are closed in the same way.
         """
+        timing = self._begin_close(timeout_seconds)
+        self._wakeup.set()  # a `receive` that waits ends
         close_and_say_goodbye(
             f"a consumer of {self._watch.found.topic}",
-            CloseTime(timeout_seconds),
+            timing,
             self._readers.close,
             lambda _seconds: self._watch.close(),
         )

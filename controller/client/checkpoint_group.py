@@ -19,8 +19,13 @@ from datetime import datetime
 
 from controller.client.arguments import checks_arguments
 from controller.client.checkpoint import Checkpoint, merged
-from controller.client.checkpoint_consumer import CheckpointBatch, SegmentStatus, instant_of
-from controller.client.closing import ClosedByWith, CloseTime, close_and_say_goodbye
+from controller.client.checkpoint_consumer import (
+    CheckpointBatch,
+    CheckpointConsumer,
+    SegmentStatus,
+    instant_of,
+)
+from controller.client.closing import ClosedByWith, close_and_say_goodbye
 from controller.client.position_reading import open_at, read_on
 from controller.client.rounds import Rounds
 from controller.client.segment_readers import SegmentReader, SegmentReaders
@@ -169,11 +174,9 @@ class CheckpointGroupConsumer(OneProcess, ClosedByWith):
 
         Raises FencedOut when another member took this one's name; TopicNotFound, SubscriptionNotFound when that is gone; DataGone
         when what comes next was deleted; what `kept_values` and `on_wanted` raise; DataPlaneUnavailable or StoreUnavailable when there
-        is nothing to read, and something has been out of reach for longer than the patience.
+        is nothing to read, and something has been out of reach for longer than the patience; InvalidInput once it is closed.
         """
-        return self._rounds.receive(
-            timeout_seconds, self._look_or_demand, self._due_at, self._session.demand_alive
-        )
+        return self._rounds.receive(timeout_seconds, self._look_or_demand, self._due_at, self._demand_alive)
 
     def holds(self, batch: CheckpointBatch) -> bool:
         """Whether the segment is this member's still, as far as the leader was heard. If not, another one is given these messages."""
@@ -211,15 +214,24 @@ class CheckpointGroupConsumer(OneProcess, ClosedByWith):
         With `leave` they do so at once; without, a process that starts again under this name within the grace period finds its
         segments as they were, and nobody else is disturbed. The time is shared out as by `StreamConsumer.close`.
         """
+        timing = self._begin_close(timeout_seconds)
+        self._wakeup.set()  # a `receive` that waits ends
         close_and_say_goodbye(
             f"member {self.name} of {self.topic}",
-            CloseTime(timeout_seconds),
+            timing,
             self._readers.close,
             lambda seconds: self._session.close(seconds, leave=leave),
         )
 
     def _described(self) -> str:
         return f"CheckpointGroupConsumer of {self.topic}"
+
+    def _kind(self) -> str:
+        return CheckpointConsumer.__name__
+
+    def _demand_alive(self) -> None:
+        self._demand_open()
+        self._session.demand_alive()
 
     # Following the leader.
 

@@ -15,6 +15,7 @@ from controller.domain.errors import InvalidInput
 _log = logging.getLogger(__name__)
 CLOSE_SECONDS = 30.0
 """What a consumer's close may take where the application does not say."""
+MOST_CLOSE_SECONDS = 86_400
 GOODBYE_SHARE = 0.2
 """The part of that which is kept for the goodbye."""
 LEAST_SECONDS = 1.0
@@ -27,20 +28,44 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
+def closed(kind: str) -> InvalidInput:
+    """Return the error of a call that comes after `close`. `kind` is the name of the public class."""
+    return InvalidInput(f"{kind} was closed; make another one")
+
+
 class ClosedByWith(ABC):
     """For use in a `with` block, whose end calls `close`, however it ends."""
+
+    _is_closed = False
+    """Whether `close` was called."""
 
     @abstractmethod
     def close(self) -> None:
         """What its end is."""
 
     def __enter__(self) -> Self:
+        self._demand_open()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _kind(self) -> str:
+        """Return the name of the public class."""
+        return type(self).__name__
+
+    def _demand_open(self) -> None:
+        """Raise InvalidInput after `close`."""
+        if self._is_closed:
+            raise closed(self._kind())
+
+    def _begin_close(self, timeout_seconds: float | None) -> CloseTime:
+        """Refuse calls from here on, and return the time of the close. Raises InvalidInput for a wrong time, and refuses none then."""
+        timing = CloseTime(timeout_seconds)
+        self._is_closed = True
+        return timing
 
 
 class StoredByWith(ABC):
@@ -65,8 +90,10 @@ class CloseTime:
     def __init__(self, timeout_seconds: float | None) -> None:
         """None: CLOSE_SECONDS. Raises InvalidInput."""
         timeout_seconds = CLOSE_SECONDS if timeout_seconds is None else timeout_seconds
-        if not timeout_seconds >= 0:
-            raise InvalidInput(f"{timeout_seconds:g} s for closing; give 0 or more")
+        if not 0 <= timeout_seconds <= MOST_CLOSE_SECONDS:
+            raise InvalidInput(
+                f"{timeout_seconds:g} s for closing; give 0 or more, and at most {MOST_CLOSE_SECONDS}"
+            )
         self.goodbye_seconds = max(GOODBYE_SHARE * timeout_seconds, LEAST_SECONDS)
         """The goodbye's alone."""
         self._closed_at = time.monotonic() + max(timeout_seconds - self.goodbye_seconds, LEAST_SECONDS)

@@ -20,9 +20,11 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from controller.client.arguments import checked, checks_arguments
+from controller.client.closing import ClosedByWith
 from controller.dataplane.base import LogClient, LogMessage, LogReader, OutgoingMessage
 from controller.domain.deliveries import REDRIVE
 from controller.domain.errors import SegmentNotFound
+from controller.forks import OneProcess
 
 _LOOK_SECONDS = 1.0
 
@@ -102,14 +104,15 @@ class DeadLetterLog:
 
 
 @checks_arguments
-class DeadLetterReader:
+class DeadLetterReader(OneProcess, ClosedByWith):
     """Reads a dead-letter log from its first message that nobody has acknowledged; `reading_dead_letters` makes it."""
 
     def __init__(self, reader: LogReader, arrived: threading.Event) -> None:
         self._reader, self._arrived = reader, arrived
 
     def read(self, count: int, *, timeout_seconds: float = 30.0) -> list[DeadLetter]:
-        """The next `count`, or fewer when no more come in that time."""
+        """The next `count`, or fewer when no more come in that time. Raises InvalidInput once it is closed."""
+        self._demand_open()
         found: list[DeadLetter] = []
         deadline = time.monotonic() + timeout_seconds
         while len(found) < count:
@@ -124,8 +127,17 @@ class DeadLetterReader:
         return found
 
     def acknowledge(self, letter: DeadLetter) -> None:
-        """This one and all before it are dealt with: they are not read again."""
+        """This one and all before it are dealt with: they are not read again. Raises InvalidInput once it is closed."""
+        self._demand_open()
         self._reader.acknowledge(letter.message.position)
+
+    def close(self) -> None:
+        """Read no more."""
+        self._is_closed = True
+        self._reader.close()
+
+    def _kind(self) -> str:
+        return "DeadLetters"
 
 
 @checked
@@ -138,7 +150,5 @@ def reading_dead_letters(
     reader = logs.open_reader(
         backing_topic, REDRIVE, owner=owner, live_owners=(), on_arrival=arrived.set, bucket=None
     )
-    try:
-        yield DeadLetterReader(reader, arrived)
-    finally:
-        reader.close()
+    with DeadLetterReader(reader, arrived) as letters:
+        yield letters

@@ -36,7 +36,7 @@ from typing import cast
 from controller.client.arguments import checks_arguments
 from controller.client.aside import AsideCalls
 from controller.client.attachments import Attachment
-from controller.client.closing import ClosedByWith, CloseTime
+from controller.client.closing import ClosedByWith
 from controller.client.dead_letters import DeadLetterLog
 from controller.client.delivery_counts import DeliveryCounts, KnownMessage, Opening
 from controller.client.keyed_handling import End, Handling, Outcome
@@ -48,7 +48,7 @@ from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.client.work_observer import WorkObserver
 from controller.dataplane.base import LogClient, LogMessage, Position
 from controller.domain.deliveries import DeliveryEvent
-from controller.domain.errors import CleaveError, DataPlaneUnavailable, InvalidInput
+from controller.domain.errors import CleaveError, DataPlaneUnavailable
 from controller.domain.shown import shown
 from controller.forks import OneProcess
 
@@ -159,10 +159,6 @@ class KeyedWork(OneProcess, ClosedByWith):
         subscription's dead-letter log, and its key goes on. Without, what fails is tried for ever, and a message during whose handling so
         many processes died is not begun again.
         """
-        if min(threads, held_limit, max_deliveries) < 1:
-            raise InvalidInput(
-                f"{threads} threads, {held_limit} held messages, {max_deliveries} deliveries: give 1 or more of each"
-            )
         self._consumer = consumer
         self._threads, self._held_limit = threads, held_limit
         self._first_retry_seconds, self._longest_retry_seconds = first_retry_seconds, longest_retry_seconds
@@ -174,7 +170,6 @@ class KeyedWork(OneProcess, ClosedByWith):
         self._turns: deque[_Lane] = deque()
         self._busy: set[bytes] = set()
         self._running = 0
-        self._is_closing = False
         self._reports: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="cleave-work")
         self._at_work: set[Future[None]] = set()
@@ -196,6 +191,7 @@ class KeyedWork(OneProcess, ClosedByWith):
         """One round: receive, acknowledge what is done, begin what can be begun; when there is nothing to do, wait for at most so
         long. Raises as `StreamConsumer.receive`, and what is raised by a handler that is no Exception.
         """
+        self._demand_open()
         batch = self._consumer.receive(0.0)
         if batch is not None:
             self._take(batch)
@@ -213,8 +209,7 @@ class KeyedWork(OneProcess, ClosedByWith):
         It takes `timeout_seconds` (30) at most, of which a fifth, and no less than a second, is for acknowledging alone; that is done
         when this is interrupted, too.
         """
-        self._is_closing = True
-        timing = CloseTime(timeout_seconds)
+        timing = self._begin_close(timeout_seconds)
         try:
             while self._running and timing.left_seconds:
                 self._hear(timing.left_seconds)
@@ -328,7 +323,7 @@ class KeyedWork(OneProcess, ClosedByWith):
                 self._consumer.let_go(lane.batch)
                 self._forget(lane)
             else:
-                if lane.ask_at is not None and lane.ask_at <= now and not self._is_closing:
+                if lane.ask_at is not None and lane.ask_at <= now and not self._is_closed:
                     lane.ask_at = None
                     self._calls.submit(partial(self._ask, lane, held.owned))
                 lane.look_for_trouble(now)
@@ -370,7 +365,7 @@ class KeyedWork(OneProcess, ClosedByWith):
         """Give every free thread a message, the buckets in turns. While one of them is in trouble, one message at a time."""
         now, idle = time.monotonic(), 0
         most = 1 if any(lane.troubled_messages for lane in self._turns) else self._threads
-        while not self._is_closing and self._running < most and idle < len(self._turns):
+        while not self._is_closed and self._running < most and idle < len(self._turns):
             lane = self._turns[0]
             self._turns.rotate(-1)
             is_ours = not lane.held.owned.release and self._consumer.may_begin(lane.batch)

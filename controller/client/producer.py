@@ -47,7 +47,6 @@ from controller.domain.errors import (
 from controller.domain.key_hash import key_bytes, key_hash
 from controller.domain.names import demand_name
 from controller.domain.segment import Segment
-from controller.domain.whole_numbers import whole
 from controller.forks import OneProcess
 
 _log = logging.getLogger(__name__)
@@ -119,9 +118,8 @@ class Producer(OneProcess, StoredByWith):
         what the data plane has acknowledged: in threads of the producer's, one call after the other. It must not wait for this
         producer.
         """
-        self._batch_messages = whole(batch_messages, "batch_messages", least=1)
-        self._batch_bytes = whole(batch_bytes, "batch_bytes", least=1)
-        self._max_pending = whole(max_pending_messages, "max_pending_messages", least=1)
+        self._batch_messages, self._batch_bytes = batch_messages, batch_bytes
+        self._max_pending = max_pending_messages
         self._send_timeout_seconds, self._on_stored = send_timeout_seconds, on_stored
         self._logs = logs
         self._eager = logs if isinstance(logs, EagerLogClient) else None

@@ -184,8 +184,6 @@ class QueueConsumer(OneProcess, ClosedByWith):
         evenly. `patience_seconds` bounds how long a call goes on while the data plane is away. Raises NotFound, TopicNotLive,
         StoreUnavailable; Conflict where the subscription is not a queue.
         """
-        if queue_messages < 1:
-            raise InvalidInput(f"queue_messages {queue_messages}: let 1 message or more wait")
         self._logs, self._subscription, self.name = logs, subscription, demand_name("consumer", name)
         self._servers, self._lag_path = servers, lag_path(topic, subscription)
         self._queue_messages, self._patience_seconds = queue_messages, patience_seconds
@@ -214,7 +212,7 @@ class QueueConsumer(OneProcess, ClosedByWith):
         """The next message, waiting for one at most so long; None when there is none. Segments take turns.
 
         Raises TopicNotFound, SubscriptionNotFound when that is gone; DataPlaneUnavailable when nothing is to be had, and a
-        segment has been out of reach for longer than the patience.
+        segment has been out of reach for longer than the patience; InvalidInput once it is closed.
         """
         return self._rounds.receive(
             timeout_seconds,
@@ -250,8 +248,6 @@ class QueueConsumer(OneProcess, ClosedByWith):
 
     def nack(self, message: QueuedMessage, delay_seconds: float = 1.0) -> None:
         """This one cannot be done now: it is given out again after the delay, here or elsewhere, and counts one delivery more."""
-        if delay_seconds < 0:
-            raise InvalidInput(f"a delay of {delay_seconds:g} s; give 0 or more")
         _share_of(message).give_back(message.message.position, delay_seconds, self._patience_seconds)
         self._wakeup.set()
 
@@ -281,8 +277,9 @@ class QueueConsumer(OneProcess, ClosedByWith):
         this is interrupted, too. Nothing is kept for a consumer that comes back: `leave` is there so that consumers of all kinds are
         closed in the same way.
         """
+        timing = self._begin_close(timeout_seconds)
         self._is_paused = True
-        timing = CloseTime(timeout_seconds)
+        self._wakeup.set()  # a `receive` that waits ends
         try:
             while timeout_seconds is not None and self.in_hand and (left := timing.left_seconds) > 0:
                 self._wakeup.clear()
@@ -314,7 +311,8 @@ class QueueConsumer(OneProcess, ClosedByWith):
         return _Share(reader, self._queue_messages)
 
     def _follow(self) -> None:
-        """Read the segments of the newest list; while paused only those of which something is in hand."""
+        """Read the segments of the newest list; while paused only those of which something is in hand. Raises InvalidInput once closed."""
+        self._demand_open()
         is_new = self._watch.take()
         if self._is_paused:
             idle = [

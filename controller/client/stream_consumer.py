@@ -22,7 +22,7 @@ from typing import Any
 from controller import client_metrics
 from controller.client.arguments import checks_arguments
 from controller.client.attachments import Attachment, Attachments, settle_each
-from controller.client.closing import ClosedByWith, CloseTime, close_and_say_goodbye
+from controller.client.closing import ClosedByWith, close_and_say_goodbye
 from controller.client.lag import BucketLag, lag_of
 from controller.client.patience import patiently
 from controller.client.position_table import Claim, PositionTable
@@ -193,11 +193,11 @@ class StreamConsumer(OneProcess, ClosedByWith):
         """The next messages of one bucket, waiting for them at most so long; None when there are none.
 
         Raises FencedOut when another consumer took this one's name; TopicNotFound, SubscriptionNotFound when that is gone;
-        DataPlaneUnavailable when all there is to read is out of reach for longer than the patience.
+        DataPlaneUnavailable when all there is to read is out of reach for longer than the patience; InvalidInput once it is closed.
         """
         with self._stand_in.turn:
             return self._rounds.receive(
-                timeout_seconds, self._look_or_demand, self._due_at, self._session.demand_alive
+                timeout_seconds, self._look_or_demand, self._due_at, self._demand_alive
             )
 
     def wait(self, timeout_seconds: float) -> None:
@@ -304,6 +304,8 @@ class StreamConsumer(OneProcess, ClosedByWith):
         messages goes on that `KeyedWork.close` did not wait for: a key would have two owners. It takes `timeout_seconds` (30) at most, of
         which a fifth, and no less than a second, is for the goodbye alone; that is said when this is interrupted, too.
         """
+        timing = self._begin_close(timeout_seconds)
+        self._wakeup.set()  # a `receive` that waits ends
         if leave and any(is_working() for is_working in self._still_working):
             _log.warning(
                 "%s of %s, %s: work on its messages goes on, so it stays for the grace period and does not leave",
@@ -314,13 +316,17 @@ class StreamConsumer(OneProcess, ClosedByWith):
             leave = False
         close_and_say_goodbye(
             f"consumer {self.name} of {self.topic}",
-            CloseTime(timeout_seconds),
+            timing,
             self._stop_reading,
             lambda seconds: self._session.close(seconds, leave=leave),
         )
 
     def _described(self) -> str:
         return f"StreamConsumer of {self.topic}"
+
+    def _demand_alive(self) -> None:
+        self._demand_open()
+        self._session.demand_alive()
 
     def _stop_reading(self) -> None:
         self._stand_in.stop()

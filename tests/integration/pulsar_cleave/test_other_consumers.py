@@ -170,6 +170,42 @@ def test_a_handler_that_returns_what_nothing_runs_has_failed(shop: Shop) -> None
         shop.client.keyed_work(shop.topic, "billing", handle_later, **options)
 
 
+def test_a_message_of_another_kind_of_consumer_is_refused(shop: Shop) -> None:
+    with_kind(shop, "jobs", SubscriptionKind.QUEUE, segments=1)
+    shop.bench.finish(
+        topic_admin.create_subscription(shop.bench.store, shop.topic, "billing", shop.bench.request())
+    )
+    send(shop, 3)
+    client, topic = shop.client, shop.topic
+    handled: list[cleave.Message] = []
+    with client.keyed_work(topic, "billing", handled.append, name="b") as work:
+        work.run(lambda: bool(handled))
+
+    with (
+        client.stream_consumer(topic, "billing", name="a") as stream,
+        client.queue_consumer(topic, "jobs", name="a") as queue,
+        client.checkpoint_consumer(topic) as alone,
+    ):
+        given = {"QueueConsumer": queue.receive(60), "CheckpointConsumer": alone.receive(60)}
+        given["KeyedWork or DeadLetters"] = handled[0]
+        for_stream = (stream.acknowledge, stream.negative_acknowledge, lambda one: stream.acknowledge([one]))
+        for call in for_stream:
+            for kind, message in given.items():
+                refusal = (
+                    f"was given out by {kind}; give this StreamConsumer messages that its `receive` returned"
+                )
+                with pytest.raises(cleave.InvalidInput, match=refusal):
+                    call(message)
+        of_queue = given.pop("QueueConsumer")
+        send(shop, 3)
+        given["StreamConsumer"] = stream.receive(60)
+        for settle in (queue.acknowledge, queue.negative_acknowledge):
+            for kind, message in given.items():
+                with pytest.raises(cleave.InvalidInput, match=f"by {kind}; give this QueueConsumer messages"):
+                    settle(message)
+        assert queue.acknowledge(of_queue)
+
+
 def connect(shop: Shop) -> Any:
     return psycopg2.connect(shop.bench.url.replace("postgresql+psycopg2", "postgresql"))
 

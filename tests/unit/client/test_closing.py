@@ -47,7 +47,7 @@ def test_a_fifth_is_the_goodbye_s_and_no_less_than_a_second(
     assert CloseTime(timeout_seconds).goodbye_seconds == share
 
 
-@pytest.mark.parametrize("timeout_seconds", [-1.0, float("nan")])
+@pytest.mark.parametrize("timeout_seconds", [-1.0, float("nan"), float("inf")])
 def test_a_time_that_means_nothing_is_refused(timeout_seconds: float) -> None:
     with pytest.raises(InvalidInput, match="give 0 or more"):
         CloseTime(timeout_seconds)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import math
 from datetime import UTC, datetime
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
@@ -73,6 +74,71 @@ def test_a_wrong_type_is_invalid_input(cls: type, method: str, argument: str) ->
 def test_a_client_is_made_of_the_right_types(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(cleave.InvalidInput, match=message):
         cleave.Client(**arguments)
+
+
+GOOD: dict[str, Any] = {
+    "topic": "a/b/c",
+    "subscription": "s",
+    "name": "n",
+    "handle": print,
+    "messages": (),
+    "workers": WORKER,
+    "token": "t",
+}
+COUNTS = ("batch_messages", "batch_bytes", "max_pending_messages", "queue_messages", "most")
+COUNTS += ("threads", "held_limit", "max_deliveries")
+WAITS = ("timeout_seconds", "patience_seconds", "send_timeout_seconds")
+DELAYS = ("first_retry_seconds", "longest_retry_seconds", "delay_seconds")
+PERIODS = ("batch_delay_seconds", "key_counts_seconds")
+CALLS = ("call_timeout_seconds",)
+BEYOND: list[tuple[tuple[str, ...], float, str]] = [
+    (COUNTS, -1, "1 or more"),
+    (COUNTS, 0, "1 or more"),
+    (COUNTS, 2**31, "at most 2147483647"),
+    (WAITS, -0.1, "0 or more"),
+    (DELAYS, -0.1, "0 or more"),
+    (DELAYS, math.inf, "at most 31622400"),
+    (PERIODS, -1, "more than 0"),
+    (PERIODS, 0, "more than 0"),
+    (PERIODS, math.inf, "at most 31622400"),
+    (CALLS, -1, "0.001 or more"),
+    (CALLS, 0, "0.001 or more"),
+    (CALLS, math.inf, "at most 86400"),
+]
+"""Arguments, a number that they cannot be, and what to give instead."""
+
+
+def numeric_arguments() -> list[tuple[type, str, str]]:
+    """Each argument of each public method that is a number."""
+    every = [*calls(), (cleave.Client, "__init__", "call_timeout_seconds")]
+    hints = [get_type_hints(inspect.unwrap(getattr(cls, method)))[name] for cls, method, name in every]
+    found = zip(every, hints, strict=True)
+    return [one for one, hint in found if any(kind in (hint, *get_args(hint)) for kind in (int, float))]
+
+
+def test_every_number_has_a_bound() -> None:
+    assert {one[2] for one in numeric_arguments()} == {one for names, _, _ in BEYOND for one in names}
+
+
+def numbers_beyond() -> list[Any]:
+    return [
+        pytest.param(*one, number, advice, id=f"{one[1]}-{one[2]}-{number}")
+        for one in numeric_arguments()
+        for names, number, advice in BEYOND
+        if one[2] in names
+    ]
+
+
+@pytest.mark.parametrize(("cls", "method", "argument", "number", "advice"), numbers_beyond())
+def test_a_number_beyond_its_bound_is_refused_before_anything_is_asked(
+    cls: type, method: str, argument: str, number: float, advice: str
+) -> None:
+    form = inspect.signature(getattr(cls, method)).parameters
+    given = {name: GOOD[name] for name, one in form.items() if one.default is one.empty and name in GOOD}
+    nobody: Any = object.__new__(cls)  # nothing of it is touched
+
+    with pytest.raises(cleave.InvalidInput, match=rf"{method}: {argument} is {number}; give {advice}$"):
+        getattr(nobody, method)(**{**given, argument: number})
 
 
 @pytest.mark.parametrize("topic", ["", "a//c", "topic://a/b", "http://a/b/c", "a/b/c d"])
