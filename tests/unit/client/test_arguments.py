@@ -149,7 +149,9 @@ def test_an_argument_of_a_wrong_type_is_refused(
     given, named = ([value], {}) if is_rest else ([], {parameter.name: value})
     if act.__name__ == "send":
         named = {"payload": b"", **named}
-    with pytest.raises(InvalidInput, match=rf"{parameter.name} must be .+, not (nan|a value of type)"):
+    with pytest.raises(
+        InvalidInput, match=rf"{parameter.name}(\[.+\])? must be .+, not (nan|a value of type)"
+    ):
         _call(act, given, named)
 
 
@@ -181,3 +183,34 @@ def test_a_refusal_names_the_argument_and_shows_no_value() -> None:
         InvalidInput, match=r"log_in: token must be str or a function, not a value of type bytes$"
     ):
         log_in(b"secret")  # type: ignore[arg-type]
+
+
+@checks_arguments
+class TakingConsumer:
+    def take(self, properties: Mapping[str, str] | None, messages: int | Sequence[int] = 1) -> None:
+        raise AssertionError(properties, messages)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (({"a": "x", "b": 1},), r"properties\['b'\] must be str, not a value of type int"),
+        (({None: "x"},), "a key of properties must be str, not a value of type NoneType"),
+        (([],), "properties must be Mapping of str to str or None, not a value of type list"),
+        ((None, [1, "x"]), r"messages\[1\] must be a whole number, not a value of type str"),
+        (
+            (None, "x"),
+            "messages must be a whole number or Sequence of a whole number, not a value of type str",
+        ),
+    ],
+)
+def test_a_refusal_names_the_item_and_the_call_as_it_is_written(
+    arguments: tuple[Any, ...], said: str
+) -> None:
+    with pytest.raises(InvalidInput, match=rf"^consumer\.take: {said}$"):
+        TakingConsumer().take(*arguments)
+
+
+def test_a_constructor_is_named_as_its_class() -> None:
+    with pytest.raises(InvalidInput, match=r"^PositionTable: connect must be a function"):
+        PositionTable("dsn")  # type: ignore[arg-type]
