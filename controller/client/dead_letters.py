@@ -22,7 +22,7 @@ import msgspec
 from controller.client.arguments import checked, checks_arguments
 from controller.dataplane.base import LogClient, LogMessage, LogReader, OutgoingMessage
 from controller.domain.deliveries import REDRIVE
-from controller.domain.errors import SegmentNotFound
+from controller.domain.errors import SegmentNotFound, Terminal
 
 _LOOK_SECONDS = 1.0
 
@@ -105,8 +105,9 @@ class DeadLetterLog:
 class DeadLetterReader:
     """Reads a dead-letter log from its first message that nobody has acknowledged; `reading_dead_letters` makes it."""
 
-    def __init__(self, reader: LogReader, arrived: threading.Event) -> None:
-        self._reader, self._arrived = reader, arrived
+    def __init__(self, reader: LogReader, arrived: threading.Event, backing_topic: str) -> None:
+        self._reader, self._arrived, self._backing_topic = reader, arrived, backing_topic
+        self._is_closed = False
 
     def read(self, count: int, *, timeout_seconds: float = 30.0) -> list[DeadLetter]:
         """The next `count`, or fewer when no more come in that time."""
@@ -114,7 +115,7 @@ class DeadLetterReader:
         deadline = time.monotonic() + timeout_seconds
         while len(found) < count:
             self._arrived.clear()
-            messages = self._reader.read(count - len(found))
+            messages = self._open().read(count - len(found))
             found += map(DeadLetter.of, messages)
             left = deadline - time.monotonic()
             if not messages:
@@ -125,7 +126,19 @@ class DeadLetterReader:
 
     def acknowledge(self, letter: DeadLetter) -> None:
         """This one and all before it are dealt with: they are not read again."""
-        self._reader.acknowledge(letter.message.position)
+        self._open().acknowledge(letter.message.position)
+
+    def close(self) -> None:
+        """Let go of the log. Later calls raise Terminal."""
+        self._is_closed = True
+        self._reader.close()
+
+    def _open(self) -> LogReader:
+        if self._is_closed:
+            raise Terminal(
+                f"the dead letters in {self._backing_topic} were closed; open them again, and use them in the `with` block"
+            )
+        return self._reader
 
 
 @checked
@@ -135,10 +148,11 @@ def reading_dead_letters(
 ) -> Iterator[DeadLetterReader]:
     """Read a dead-letter log, alone: whoever read it before is cut off. What is not acknowledged is read again the next time."""
     arrived = threading.Event()
-    reader = logs.open_reader(
+    opened = logs.open_reader(
         backing_topic, REDRIVE, owner=owner, live_owners=(), on_arrival=arrived.set, bucket=None
     )
+    reader = DeadLetterReader(opened, arrived, backing_topic)
     try:
-        yield DeadLetterReader(reader, arrived)
+        yield reader
     finally:
         reader.close()
