@@ -27,6 +27,13 @@ class EmbeddedAuth:
     """PEM bundle that the server's certificate is checked against, with the host name. None: as the workers' address says."""
 
 
+class _Access(PulsarAccess):
+    """Brokers' addresses of a worker, and the credentials of the application, which messages name as `PulsarAuth` does."""
+
+    __slots__ = ()
+    _name = PulsarAuth._name
+
+
 class Logs(Renewed):
     """Log clients by data plane, built when a topic needs one. Safe to share between threads and with forked processes."""
 
@@ -79,7 +86,7 @@ class Logs(Renewed):
                 "CLEAVE_PULSAR_SERVICE_URL of each worker"
             )
         credentials = {one.name: getattr(auth, one.name) for one in fields(auth)}
-        access = PulsarAccess(admin_url=admin_url, service_url=service_url, **credentials)
+        access = _Access(admin_url=admin_url, service_url=service_url, **credentials)
         return PlaneSettings(pulsar=access, call_timeout_seconds=self._call_timeout_seconds)
 
     def _on_embedded(self, topic: str, found: Mapping[str, str | None]) -> PlaneSettings:

@@ -12,7 +12,7 @@ from controller.client.stream_consumer import Batch
 from controller.dataplane.base import LogMessage, Position
 from controller.domain.errors import InvalidInput
 from controller.domain.shown import shown
-from pulsar_cleave._schemas import Schema
+from pulsar_cleave._schemas import Schema, decoded
 
 Origin = TypeVar("Origin", Batch, QueuedMessage)
 _GIVEN_BY: Mapping[type, str] = {
@@ -60,8 +60,11 @@ class Message:
 
     @property
     def value(self) -> Any:
-        """The value that was sent: decoded by the consumer's schema, or the bytes if the consumer has no schema."""
-        return self.data if self._schema is None else self._schema.decode(self.data)
+        """The value that was sent: decoded by the consumer's schema, or the bytes if the consumer has no schema.
+
+        Raises InvalidInput if the schema cannot decode the bytes, for instance those of a message that was sent with another schema.
+        """
+        return decoded(self._schema, self.data, f"the message {self.message_id} of {self.topic}")
 
     @property
     def data(self) -> bytes:

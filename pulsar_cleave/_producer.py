@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from controller.client.arguments import checked
@@ -77,7 +78,7 @@ class Producer(OneProcess, StoredByWith):
         self._inner.close(flush=flush)
 
 
-@checked
+@partial(checked, call="producer.send")
 def sent_metadata(
     properties: Mapping[str, str] | None, event_time: datetime | None, *, is_binary_key: bool
 ) -> Metadata:

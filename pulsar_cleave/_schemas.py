@@ -33,3 +33,16 @@ def encoded(schema: Schema | None, value: object) -> bytes:
         raise InvalidInput(
             f"{type(schema).__name__} refuses the value {shown(value)}: {type(error).__name__}: {error}; correct the value"
         ) from error
+
+
+def decoded(schema: Schema | None, data: bytes, message: str) -> Any:
+    """Return the value of a payload; without a schema, the bytes. Raises InvalidInput, which names the message, for other schemas' bytes."""
+    if schema is None:
+        return data
+    try:
+        return schema.decode(data)
+    except Exception as error:
+        raise InvalidInput(
+            f"{message} is no value of {type(schema).__name__}: {type(error).__name__}: {error}; give the schema that it was sent with, or "
+            "read `data`"
+        ) from error

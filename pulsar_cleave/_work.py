@@ -138,7 +138,10 @@ class DeadLetter:
 
 @checks_arguments
 class DeadLetters:
-    """Reads the dead-letter log of a subscription; `Client.dead_letters` makes it. For one thread."""
+    """Reads the dead-letter log of a subscription; `Client.dead_letters` makes it. For one thread.
+
+    Calls raise LostRace if another reader took the dead letters, and Terminal after the `with` block.
+    """
 
     def __init__(self, reader: DeadLetterReader, topic: str, schema: Schema | None) -> None:
         """For `Client`."""

@@ -7,6 +7,7 @@ in another thread, again and again.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial, wraps
 from inspect import Parameter, isasyncgenfunction, isfunction, signature
@@ -16,6 +17,7 @@ from types import NoneType, UnionType
 from typing import Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from controller.domain.errors import InvalidInput
+from controller.domain.shown import shown
 
 Checked = TypeVar("Checked", bound=type)
 Act = TypeVar("Act", bound=Callable[..., Any])
@@ -76,12 +78,12 @@ def checks_arguments(kind: Checked) -> Checked:
     return kind
 
 
-def checked(act: Act, *, has_self: bool = False) -> Act:
+def checked(act: Act, *, has_self: bool = False, call: str | None = None) -> Act:
     """Return `act`, which raises InvalidInput for an argument of a wrong type, and for a number beyond its bound.
 
-    `has_self`: the first argument is not checked.
+    `has_self`: the first argument is not checked. `call` is how the application writes the call, if it is not that of `act`.
     """
-    demand = _Arguments(act, has_self=has_self).demand
+    demand = _Arguments(act, has_self=has_self, call=call or _call_of(act)).demand
     if is_awaited(act):
 
         @wraps(act)
@@ -102,8 +104,8 @@ def checked(act: Act, *, has_self: bool = False) -> Act:
 class _Arguments:
     """What one function takes. The annotations are resolved at the first call, when every module is loaded."""
 
-    def __init__(self, act: Callable[..., Any], *, has_self: bool) -> None:
-        self._act, self._has_self = act, has_self
+    def __init__(self, act: Callable[..., Any], *, has_self: bool, call: str) -> None:
+        self._act, self._has_self, self._call = act, has_self, call
         self._hints: Mapping[str, Any] = {}
         self._accepts: dict[str, Accepts] | None = None
         self._positional: list[str] = []
@@ -116,7 +118,7 @@ class _Arguments:
         given = zip(names, arguments[1:] if self._has_self else arguments, strict=False)
         for name, value in chain(given, named.items()) if named else given:
             if name in accepts and not accepts[name](value):
-                raise InvalidInput(f"{self._act.__qualname__}: {self._refusal(name, value)}")
+                raise InvalidInput(f"{self._call}: {self._refusal(name, value)}")
 
     def _resolved(self) -> dict[str, Accepts]:
         parameters = [*signature(self._act).parameters.values()][int(self._has_self) :]
@@ -130,13 +132,39 @@ class _Arguments:
     def _refusal(self, name: str, value: object) -> str:
         if _accepts(self._hints[name])(value):
             return f"{name} is {value}; give {_BOUNDS[name].advice(value)}"
-        return f"{name} must be {_described(self._hints[name])}, not {_kind_of(value)}"
+        return _refusal(name, self._hints[name], value)
 
 
 def _within(name: str, accepts: Accepts) -> Accepts:
     """Return whether a value is of the right type, and within the bound of the argument of that name if there is one."""
     bound = _BOUNDS.get(name)
     return accepts if bound is None else lambda value: accepts(value) and bound.advice(value) is None
+
+
+def _call_of(act: Callable[..., Any]) -> str:
+    """The call as an application writes it: `Client` for the constructor, `consumer.receive` for a method of any kind of consumer."""
+    *_, owner, name = ("", *act.__qualname__.split("."))
+    if name == "__init__":
+        return owner
+    words = re.findall("[A-Z][a-z]*", owner)
+    return f"{words[-1].lower()}.{name}" if words else name
+
+
+def _refusal(name: str, hint: Any, value: Any) -> str:
+    """What is wrong with the value. Of a mapping or a sequence the item is named; values are not shown, they may be secrets."""
+    for one in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
+        origin, of = get_origin(one), get_args(one)
+        is_held = isinstance(origin, type) and issubclass(origin, Mapping | Sequence) and origin is not tuple
+        if not is_held or not isinstance(value, origin) or isinstance(value, str | bytes):
+            continue
+        is_mapping = issubclass(origin, Mapping)
+        for key in value if is_mapping else ():
+            if not _accepts(of[0])(key):
+                return f"a key of {name} must be {_described(of[0])}, not {_kind_of(key)}"
+        for at, item in value.items() if is_mapping else enumerate(value):
+            if not _accepts(of[-1])(item):
+                return _refusal(f"{name}[{shown(at)}]", of[-1], item)
+    return f"{name} must be {_described(hint)}, not {_kind_of(value)}"
 
 
 def _accepts(hint: Any) -> Accepts:

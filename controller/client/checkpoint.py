@@ -33,11 +33,15 @@ class Checkpoint:
     """A position in every segment of a topic. Immutable, safe to share between threads."""
 
     topic_id: int
+    """Number of the topic."""
     topic: str
+    """Full name of the topic."""
     epoch: int
+    """Epoch of the layout that the position is in."""
     positions: Mapping[int, Position | None]
     """Position of each segment that is not read to its end; None: its beginning."""
     done: frozenset[int]
+    """Segments that are read to their end."""
     generations: Mapping[int, int] = field(default_factory=dict)
     """Generation at which a member of a group got each of its segments. Of two checkpoints of one segment the later owner's counts."""
 

@@ -68,8 +68,11 @@ class SegmentStatus:
     """Why nothing comes of a segment just now. `holder` is the member of the group that it waits for."""
 
     segment_id: int
+    """Segment of the topic."""
     reason: str
+    """Why no message comes, in words."""
     holder: str | None = None
+    """Member of the group that the segment waits for."""
     since: str | None = None
     """When that began, in ISO 8601, where another member has it or nobody."""
 

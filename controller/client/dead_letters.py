@@ -109,6 +109,7 @@ class DeadLetterReader(OneProcess, ClosedByWith):
 
     def __init__(self, reader: LogReader, arrived: threading.Event) -> None:
         self._reader, self._arrived = reader, arrived
+        self._is_closed = False
 
     def read(self, count: int, *, timeout_seconds: float = 30.0) -> list[DeadLetter]:
         """The next `count`, or fewer when no more come in that time. Raises InvalidInput once it is closed."""

@@ -14,11 +14,15 @@ class BucketLag:
     """How many messages of a bucket are not acknowledged, whoever reads it; of a whole segment where `bucket` is None."""
 
     segment_id: int
+    """Segment of the topic."""
     bucket: str | None
+    """Range of hashes of the entry bucket, such as `0000-3fff`; None: the whole segment."""
     owners: tuple[str, ...]
+    """Consumers that own the bucket."""
     messages: int | None
-    """None where the data plane could not count; `error` says why."""
+    """Number of messages that are not acknowledged; None if the data plane could not count, and `error` says why."""
     error: str | None
+    """Why the messages could not be counted."""
 
 
 def lag_path(topic: str, subscription: str) -> str:

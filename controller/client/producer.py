@@ -71,15 +71,15 @@ def _refusal(payload: object, key: object, metadata: object) -> InvalidInput:
     """Return why a message is not sent."""
     if not isinstance(payload, bytes):
         return InvalidInput(
-            f"Producer.send: payload must be bytes, not a value of type {type(payload).__name__}"
+            f"producer.send: payload must be bytes, not a value of type {type(payload).__name__}"
         )
     if not isinstance(key, _KEYS):
         return InvalidInput(
-            f"Producer.send: key must be str, bytes or None, not a value of type {type(key).__name__}"
+            f"producer.send: key must be str or bytes or None, not a value of type {type(key).__name__}"
         )
     if not isinstance(metadata, _METADATA):
         return InvalidInput(
-            f"Producer.send: metadata must be Metadata or None, not a value of type {type(metadata).__name__}"
+            f"producer.send: metadata must be Metadata or None, not a value of type {type(metadata).__name__}"
         )
     return InvalidInput(
         f"a message of {len(payload)} bytes; send at most {MAX_MESSAGE_BYTES}, or a reference to where the rest is"

@@ -159,8 +159,11 @@ class QueueStatus:
     """Why nothing comes of a segment just now."""
 
     segment_id: int
+    """Segment of the topic."""
     reason: str
+    """Why no message comes, in words."""
     in_hand: int
+    """Number of messages of the segment that are received and neither acknowledged nor given back."""
 
 
 @checks_arguments

@@ -24,6 +24,7 @@ from controller.domain.errors import CleaveError, InvalidInput, Retryable, Store
 from controller.domain.proxies import Proxy, through
 from controller.domain.shown import shown
 from controller.domain.utf8 import utf8
+from controller.domain.web_address import web_address
 from controller.forks import OneProcess, Renewed
 
 MOST_REDIRECTS = 3
@@ -31,6 +32,7 @@ MOST_IDLE_CONNECTIONS = 16
 """Kept for the next call. The library looks at every connection of a pool, and polls each idle one, at each call's begin and end under one
 lock: with hundreds in a pool, of as many consumers in one process, calls wait for seconds. So streams have pools of their own, too.
 """
+NO_WORKER = "is no worker of Cleave"
 TOKEN_EXPIRED = "token expired"  # noqa: S105 - a reason
 _KINDS: Mapping[str, type[CleaveError]] = {
     name: kind
@@ -49,7 +51,7 @@ class EventFeed(OneProcess):
         self._answer, self._through = answer, through
 
     def __iter__(self) -> Iterator[httpx_sse.ServerSentEvent]:
-        where = f"{self._answer.url.host}{self._through}"
+        where = f"{_origin(self._answer.url)}{self._through}"
         try:
             yield from httpx_sse.EventSource(self._answer).iter_sse()
         except httpx.HTTPError as error:
@@ -82,7 +84,7 @@ class Servers(Renewed):
         """
         if not urls:
             raise InvalidInput("no address of a worker; give one or more, such as http://cleave:8470")
-        self._urls = [url.rstrip("/") for url in urls]
+        self._urls = [_address(url) for url in urls]
         self._token = token if callable(token) else bearer_token(token, "the token")
         self._timeout = httpx.Timeout(call_timeout_seconds)
         self._tls = httpx.create_ssl_context()
@@ -127,8 +129,8 @@ class Servers(Renewed):
                 body = answer.read()
                 return json.loads(body) if body else None
             except (httpx.HTTPError, ValueError) as error:
-                where = f"{answer.url.host}{through(self._proxy)}"
-                raise StoreUnavailable(f"{where} has not answered whole: {error}", 0.1) from error
+                what = "has not answered whole" if isinstance(error, httpx.HTTPError) else NO_WORKER
+                raise StoreUnavailable(f"{_where(answer, self._proxy)} {what}: {error}", 0.1) from error
 
     @contextmanager
     def events(self, path: str, *, query: Mapping[str, Any], silent_seconds: float) -> Iterator[EventFeed]:
@@ -215,7 +217,9 @@ class Servers(Renewed):
     ) -> httpx.Response:
         """The answer, wherever the client is sent for it. (The library would leave out the token at another worker.)"""
         for _ in range(MOST_REDIRECTS + 1):
-            token = self._token if isinstance(self._token, str) else bearer_token(self._token(), "the token")
+            token = self._token
+            if not isinstance(token, str):
+                token = bearer_token(token(), "the token that the function returned")
             try:
                 request = http.build_request(
                     method,
@@ -261,17 +265,38 @@ def consumer_path(topic: str, subscription: str, consumer: str) -> str:
     return f"{topic_path(topic)}/subscriptions/{path_part(subscription)}/consumers/{path_part(consumer)}"
 
 
+def _address(url: str) -> str:
+    """The address of a worker. Raises InvalidInput, which does not repeat what may be a password."""
+    return web_address(url, "an address of a worker" if set("@?#") & set(url) else f"worker {shown(url)}")
+
+
+def _origin(url: httpx.URL) -> str:
+    return f"{url.scheme}://{url.netloc.decode()}"
+
+
+def _where(answer: httpx.Response, proxy: Proxy | None) -> str:
+    return f"{_origin(answer.url)}{through(proxy)}"
+
+
 def _error(answer: httpx.Response, proxy: Proxy | None) -> CleaveError:
     """What a worker said, as the error it is; another server on the way answers without a reason."""
     try:
         said = json.loads(answer.read())
         reason, kind = str(said["reason"]), _KINDS.get(str(said.get("kind")))
-    except (ValueError, KeyError, TypeError, httpx.HTTPError):
-        after = answer.headers.get("Retry-After", "")
-        again = f"; ask again in {after[:9]} s" if after.isdecimal() else ""
-        reason, kind = f"{answer.url.host}{through(proxy)} answered {answer.status_code}{again}", None
+    except (ValueError, KeyError, TypeError, AttributeError, httpx.HTTPError):
+        reason, kind = "", None
     if kind is None:
         kind = StoreUnavailable if answer.status_code >= 500 else Terminal
+        reason = _stranger(answer, proxy, reason)
     if issubclass(kind, Retryable):
         return kind(reason, 0.2)
     return kind(reason)
+
+
+def _stranger(answer: httpx.Response, proxy: Proxy | None, reason: str) -> str:
+    """What is said about an answer that no worker gives: a gateway's that is busy, a proxy's, or that of another program."""
+    told = f"{_where(answer, proxy)} answered {answer.status_code}{reason and f' ({reason})'}"
+    is_other = answer.status_code < 500 and proxy is None
+    after = answer.headers.get("Retry-After", "")
+    again = f"; ask again in {after[:9]} s" if after.isdecimal() else ""
+    return f"{told}, and {NO_WORKER}{again or '; correct the address'}" if is_other else f"{told}{again}"

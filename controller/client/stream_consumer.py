@@ -82,9 +82,13 @@ class BucketStatus:
     """Why nothing comes of a bucket just now. `holders` are the consumers that it waits for."""
 
     segment_id: int
+    """Segment of the topic."""
     bucket: str
+    """Range of hashes of the entry bucket, such as `0000-3fff`."""
     reason: str
+    """Why no message comes, in words."""
     holders: tuple[str, ...] = ()
+    """Consumers that the bucket waits for."""
     since: str | None = None
     """When that began, in ISO 8601, where it is known."""
     waits_for: tuple[int, ...] = ()

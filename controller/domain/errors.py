@@ -9,7 +9,7 @@ Drawn::
     │   │   └── LogShortened          (client side) a log lost its last messages; open a new reader
     │   ├── DataPlaneUnavailable      a call failed or was refused for now
     │   │   └── DataPlaneTimeout      no answer in time; the act may or may not have happened
-    │   ├── StoreUnavailable          PostgreSQL is away
+    │   ├── StoreUnavailable          PostgreSQL is away; at a client: no worker answers, or PostgreSQL is away
     │   │   ├── TokenOutOfTime        the token has run out or is not valid yet (REST 401): send a fresh one
     │   │   └── StoreRefused          it refuses the login, or has no such database: a command ends with exit 2
     │   ├── LimitReached              as much is being computed as may be at once; ask again later (REST 429)
@@ -37,7 +37,7 @@ Drawn::
         ├── AccessDenied              no token, or one that is not valid (REST 401)
         ├── AccessForbidden           a valid token that is not for this (REST 403)
         ├── DataGone                  messages that a position stands before were deleted
-        ├── FencedOut                 a stale runner: its claim term has passed
+        ├── FencedOut                 a stale runner, or a consumer that another one replaced
         ├── Unsupported               the data plane cannot do this; says which and what it can
         └── InvariantViolated         never expected: names the law and the values
 
@@ -96,7 +96,7 @@ class DataPlaneTimeout(DataPlaneUnavailable):
 
 
 class StoreUnavailable(Retryable):
-    """PostgreSQL is away."""
+    """PostgreSQL is away; for a client: no worker answers, or PostgreSQL is away."""
 
 
 class StoreRefused(StoreUnavailable):
@@ -210,7 +210,9 @@ class DataGone(Terminal):
 
 
 class FencedOut(Terminal):
-    """A stale runner: its claim term has passed, so it may write nothing more."""
+    """Another process took the place of this one, which may write nothing more: of a runner the claim term has passed, of a consumer another
+    one took the name or the bucket. Close the consumer.
+    """
 
 
 class Unsupported(Terminal):

@@ -53,20 +53,24 @@ class PulsarAuth:
 
     def __post_init__(self) -> None:
         if self.token is not None:
-            object.__setattr__(self, "token", bearer_token(self.token, "CLEAVE_PULSAR_TOKEN"))
+            object.__setattr__(self, "token", bearer_token(self.token, self._name("token")))
         if (self.cert_file is None) != (self.key_file is None):
             raise InvalidInput(
-                "a client certificate needs its key: set CLEAVE_PULSAR_CERT_FILE and CLEAVE_PULSAR_KEY_FILE together"
+                f"a client certificate needs its key: set {self._name('cert_file')} and {self._name('key_file')} together"
             )
         if (self.encryption_key is None) != (self.encryption_public_key_file is None):
             raise InvalidInput(
-                "encryption needs a key and its name: set CLEAVE_PULSAR_ENCRYPTION_KEY and "
-                "CLEAVE_PULSAR_ENCRYPTION_PUBLIC_KEY_FILE together"
+                f"encryption needs a key and its name: set {self._name('encryption_key')} and "
+                f"{self._name('encryption_public_key_file')} together"
             )
         for name in _FILES:
             value = getattr(self, name)
             if value is not None and not Path(value).is_file():
-                raise InvalidInput(f"CLEAVE_PULSAR_{name.upper()}={value}: there is no such file")
+                raise InvalidInput(f"{self._name(name)}={value}: there is no such file")
+
+    def _name(self, field: str) -> str:
+        """How a message names the field: as the argument that an application gives."""
+        return field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +87,10 @@ class PulsarAccess(PulsarAuth):
             _check_url("CLEAVE_PULSAR_SERVICE_URL", self.service_url, _SERVICE_SCHEMES)
         PulsarAuth.__post_init__(self)
 
+    def _name(self, field: str) -> str:
+        """How a message names the field: as the setting of a process of Cleave."""
+        return f"CLEAVE_PULSAR_{field.upper()}"
+
     @property
     def admin_urls(self) -> tuple[str, ...]:
         """Each broker's address by itself, without a slash at the end."""
@@ -98,7 +106,7 @@ class PulsarAccess(PulsarAuth):
         """The current token. Raises InvalidInput when its file cannot be read."""
         if self.token_file is None:
             return self.token
-        name = f"CLEAVE_PULSAR_TOKEN_FILE={self.token_file}"
+        name = f"{self._name('token_file')}={self.token_file}"
         try:
             return bearer_token(Path(self.token_file).read_text(), name)
         except OSError as error:

@@ -180,16 +180,12 @@ class Calls:
             )(call)
         except StoreUnavailable as error:
             if isinstance(error.__cause__, ValueError):  # whole, and no JSON: a page of somebody else's
-                raise Terminal(f"{error.message}; is {self.url} an address of Cleave?") from error
+                raise Terminal(f"{error.message}; correct CLEAVE_API_URL or --api-url") from error
             if not _reached_nobody(error):
                 raise
             raise StoreUnavailable(
                 f"{error.message}; see that `cleave serve` or a worker is up at {self.url}, or correct CLEAVE_API_URL or --api-url"
             ) from error
-        except Terminal as error:
-            if type(error) is not Terminal or error.__cause__ is not None:
-                raise
-            raise Terminal(f"{error.message}; is {self.url} an address of Cleave?") from error
 
 
 def _path_of(declaration: AnyAction | Question, request: BaseModel) -> str:

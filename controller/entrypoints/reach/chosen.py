@@ -11,10 +11,10 @@ from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import urlsplit
 
 from controller.domain.bearer import bearer_token
 from controller.domain.errors import InvalidInput
+from controller.domain.web_address import web_address
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -46,7 +46,8 @@ def server_url() -> str | None:
     from controller.settings import load_settings
 
     given = _GIVEN.get()
-    return _checked(given, "--api-url") if given else _checked(load_settings().api_url, "CLEAVE_API_URL")
+    name, url = ("--api-url", given) if given else ("CLEAVE_API_URL", load_settings().api_url)
+    return web_address(url, name) if url else None
 
 
 def perform(action: AnyAction, request: BaseModel, options: Options | None = None) -> Any:
@@ -116,24 +117,6 @@ def _calls(url: str, most_seconds: float | None = None) -> Iterator[Calls]:
         yield Calls(servers, url, patience[1])
     finally:
         servers.close()
-
-
-def _checked(url: str | None, name: str) -> str | None:
-    """Without what a password in it would tell to a log."""
-    if not url:
-        return None
-    try:
-        parts = urlsplit(url)
-        is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_whole, parts = False, urlsplit("")
-    if parts.username is not None or parts.query or parts.fragment:
-        raise InvalidInput(
-            f"{name} has a user or a query in it; give the address alone, and the token as CLEAVE_API_TOKEN"
-        )
-    if not is_whole:
-        raise InvalidInput(f"{name} is no address of a server; write http://host:port or https://host:port")
-    return url.rstrip("/")
 
 
 def _token(settings: Settings, url: str) -> str:

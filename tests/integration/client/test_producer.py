@@ -494,7 +494,7 @@ def test_what_is_of_a_wrong_type_is_refused_and_keeps_no_other_waiting(
     producer.send(b"0", "key-1")
     if is_outdated:
         producer._changed()
-    with pytest.raises(InvalidInput, match=r"Producer\.send: (payload|key) must be .+, not a value of type"):
+    with pytest.raises(InvalidInput, match=r"producer\.send: (payload|key) must be .+, not a value of type"):
         producer.send(payload, key=key)
     assert producer.pending == 1
 

@@ -129,6 +129,9 @@ def test_what_fails_too_often_is_a_dead_letter_with_its_metadata(shop: Shop) -> 
     assert letter.message_id.segment_id == done[0].message_id.segment_id
     with pytest.raises(cleave.SubscriptionNotFound), shop.client.dead_letters(shop.topic, "nobody"):
         pass
+    for late in (letters.receive_many, lambda: letters.acknowledge(letter)):
+        with pytest.raises(cleave.InvalidInput, match="DeadLetters was closed"):
+            late()
 
 
 def test_a_handler_that_returns_what_nothing_runs_has_failed(shop: Shop) -> None:

@@ -170,7 +170,7 @@ def test_an_argument_of_a_wrong_type_is_refused(
         named = {"payload": b"", **named}
     with pytest.raises(
         InvalidInput,
-        match=rf"{parameter.name} must be .+, not (nan|a value of type|one that has to be awaited)",
+        match=rf"{parameter.name}(\[.+\])? must be .+, not (nan|a value of type|one that has to be awaited)",
     ):
         _call(act, given, named)
 
@@ -215,3 +215,34 @@ def test_a_function_that_has_to_be_awaited_is_refused_where_one_is_called(handle
         InvalidInput, match=r"handle must be a function, not one that has to be awaited \(async def\)"
     ):
         KeyedWork(handle=handle)  # type: ignore[call-arg] # refused before anything is missed
+
+
+@checks_arguments
+class TakingConsumer:
+    def take(self, properties: Mapping[str, str] | None, messages: int | Sequence[int] = 1) -> None:
+        raise AssertionError(properties, messages)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (({"a": "x", "b": 1},), r"properties\['b'\] must be str, not a value of type int"),
+        (({None: "x"},), "a key of properties must be str, not a value of type NoneType"),
+        (([],), "properties must be Mapping of str to str or None, not a value of type list"),
+        ((None, [1, "x"]), r"messages\[1\] must be a whole number, not a value of type str"),
+        (
+            (None, "x"),
+            "messages must be a whole number or Sequence of a whole number, not a value of type str",
+        ),
+    ],
+)
+def test_a_refusal_names_the_item_and_the_call_as_it_is_written(
+    arguments: tuple[Any, ...], said: str
+) -> None:
+    with pytest.raises(InvalidInput, match=rf"^consumer\.take: {said}$"):
+        TakingConsumer().take(*arguments)
+
+
+def test_a_constructor_is_named_as_its_class() -> None:
+    with pytest.raises(InvalidInput, match=r"^PositionTable: connect must be a function"):
+        PositionTable("dsn")  # type: ignore[arg-type]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
 
 import pytest
 
 from controller.client.servers import Servers, consumer_path, topic_path
-from controller.domain.errors import InvalidInput
+from controller.domain.errors import InvalidInput, StoreUnavailable, Terminal
+from tests.support.other_servers import somebody
 
 HALF_A_PAIR = "a\ud800"
 
@@ -32,3 +35,59 @@ def test_texts_without_utf8_form_are_refused(servers: Servers) -> None:
     for said in ({"document": {"a": [HALF_A_PAIR]}}, {"query": {"a": HALF_A_PAIR}}):
         with pytest.raises(InvalidInput, match="no UTF-8 form"):
             servers.ask("POST", "/api/v1/topics", **said)
+
+
+@pytest.mark.parametrize(
+    ("address", "named"),
+    [
+        ("pulsar://host:6650", "'pulsar://host:6650' is no address"),
+        ("127.0.0.1:8470", "'127.0.0.1:8470' is no address"),
+        ("cleave", "'cleave' is no address"),
+        ("http://", "'http://' is no address"),
+        ("http://host:port", "'http://host:port' is no address"),
+        ("pulsar://me:secret@host", "an address of a worker has a user"),
+        ("http://host:8470?token=secret", "an address of a worker has a user or a query"),
+    ],
+)
+def test_what_is_no_address_is_refused_before_any_call(address: str, named: str) -> None:
+    with pytest.raises(InvalidInput, match=named) as refused:
+        Servers(["http://w1:8470", address], "token")
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("returned", [None, b"secret", 7])
+def test_a_token_function_that_returns_no_text_is_named(returned: Any) -> None:
+    def give() -> str:
+        return returned
+
+    with (
+        closing(Servers(["http://127.0.0.1:9"], give)) as servers,
+        pytest.raises(
+            InvalidInput, match=r"^the token that the function returned is a value of type \w+; give"
+        ) as refused,
+    ):
+        servers.ask("GET", "/anything")
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "said"),
+    [
+        (
+            404,
+            b"<html>none</html>",
+            Terminal,
+            " answered 404, and is no worker of Cleave; correct the address",
+        ),
+        (404, b'{"reason": "no"}', Terminal, " answered 404 (no), and is no worker of Cleave"),
+        (404, b"[]", Terminal, " answered 404, and is no worker of Cleave"),
+        (200, b"<html>welcome</html>", StoreUnavailable, " is no worker of Cleave: "),
+    ],
+)
+def test_another_program_at_the_address_is_named_with_the_address(
+    status: int, body: bytes, kind: type[Exception], said: str
+) -> None:
+    with somebody(status, body) as url, closing(Servers([url], "token")) as servers:
+        with pytest.raises(kind) as refused:
+            servers.ask("GET", "/anything")
+        assert str(refused.value).startswith(f"{url}{said}")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
 
 import pytest
 
+import pulsar_cleave
 from controller.domain.decision import RefusalReason
 from controller.domain.policy import KNOBS
 from controller.settings import Settings
@@ -28,6 +30,14 @@ def test_each_knob_setting_and_reason_is_there() -> None:
     reasons_page = generate.render("reasons.md")
     kinds = (RefusalReason, *(kind for kind, *_ in reasons.BUNDLES))
     assert [one for kind in kinds for one in kind if f"| `{one.value}` |" not in reasons_page] == []
+
+
+def test_each_public_field_of_the_client_is_there() -> None:
+    page = generate.render("client.md")
+    kinds = (getattr(pulsar_cleave, name) for name in pulsar_cleave.__all__)
+    for kind in filter(is_dataclass, kinds):
+        section = page.partition(f"\n## {kind.__name__}\n")[2].partition("\n## ")[0]
+        assert [one.name for one in fields(kind) if f"| `{one.name}` |" not in section] == [], kind
 
 
 @pytest.mark.parametrize(

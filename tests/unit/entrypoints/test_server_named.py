@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +12,7 @@ from controller.actions.responses import OperationResponse
 from controller.domain.errors import Terminal
 from controller.entrypoints.cli import run
 from tests.support.log_settings import logging_kept
+from tests.support.other_servers import somebody
 
 Refused = Callable[..., tuple[int, str]]
 
@@ -38,33 +36,6 @@ def refused(
         return code, said.err.removeprefix("cleave: ").rstrip()
 
     return say
-
-
-@contextmanager
-def somebody(status: int, body: bytes, **headers: str) -> Iterator[str]:
-    """The address of a server that answers everything so, and is no Cleave."""
-
-    class Answers(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name.replace("_", "-"), value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Answers)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @pytest.mark.parametrize("url", ["cleave", "ftp://cleave:1", "http://", "http://[", "https://cleave:0"])
@@ -138,12 +109,12 @@ def test_a_server_that_is_away_is_for_later(refused: Refused) -> None:
 @pytest.mark.parametrize(
     ("status", "body", "said"),
     [
-        (200, b"<html>welcome</html>", "has not answered whole"),
+        (200, b"<html>welcome</html>", "is no worker of Cleave: "),
         (200, b'{"a": 1}', "the server's answer has no 'items'"),
         (200, b"[]", "the server's answer has no 'items'"),
-        (302, b"", "answered 302; is http://"),
-        (404, b"<html>none</html>", "answered 404; is http://"),
-        (404, b'{"reason": "no"}', "no; is http://"),
+        (302, b"", "answered 302, and is no worker of Cleave"),
+        (404, b"<html>none</html>", "answered 404, and is no worker of Cleave"),
+        (404, b'{"reason": "no"}', "answered 404 (no), and is no worker of Cleave"),
     ],
 )
 def test_somebody_else_at_the_address_is_told_from_cleave(
@@ -164,7 +135,7 @@ def test_a_gateway_that_is_too_busy_is_for_later(
     with somebody(503, b"<html>busy</html>", **headers) as url:
         code, line = refused(url, api_token="t")
 
-    assert (code, line) == (75, f"127.0.0.1 answered 503{said}")
+    assert (code, line) == (75, f"{url} answered 503{said}")
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import math
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
 
 import pulsar_cleave as cleave
+from pulsar_cleave._logs import Logs
 
 WORKER = "http://127.0.0.1:1"
 CLASSES = (
@@ -141,6 +143,34 @@ def test_a_number_beyond_its_bound_is_refused_before_anything_is_asked(
         getattr(nobody, method)(**{**given, argument: number})
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"token_file": "/nope"}, "^token_file=/nope: there is no such file"),
+        ({"token": "two words"}, "^token holds spaces"),
+        ({"token": 7}, "^token is a value of type int"),
+        ({"cert_file": __file__}, "set cert_file and key_file together"),
+        ({"encryption_key": "k"}, "set encryption_key and encryption_public_key_file together"),
+    ],
+)
+def test_credentials_are_named_as_the_arguments(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(cleave.InvalidInput, match=message):
+        cleave.PulsarAuth(**given)
+
+
+def test_a_token_file_that_vanished_is_named_as_the_argument(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("token")
+    logs = Logs(None, cleave.PulsarAuth(token_file=str(file)), None, 5.0)  # type: ignore[arg-type]
+    found = {"admin_url": "http://broker:8080", "service_url": "pulsar://broker:6650"}
+    access = logs._settings("topic://a/b/c", "pulsar", found).pulsar
+    file.unlink()
+
+    assert access is not None
+    with pytest.raises(cleave.InvalidInput, match=f"^token_file={file} cannot be read"):
+        access.current_token()
+
+
 @pytest.mark.parametrize("topic", ["", "a//c", "topic://a/b", "http://a/b/c", "a/b/c d"])
 def test_what_is_no_topic_is_refused_before_anything_is_asked(topic: str) -> None:
     with cleave.Client(WORKER, "token") as client, pytest.raises(cleave.InvalidInput):
@@ -183,6 +213,11 @@ def test_a_message_of_the_wrong_types_is_not_queued(message: dict[str, Any]) -> 
     with pytest.raises(cleave.InvalidInput):
         cleave.Producer(inner, None).send(**message)  # type: ignore[arg-type]
     assert inner.sent == []
+
+
+def test_a_wrong_property_is_named_with_the_call() -> None:
+    with pytest.raises(cleave.InvalidInput, match=r"^producer\.send: properties\['a'\] must be str, not"):
+        cleave.Producer(Sends(), None).send(b"x", properties={"a": 1})  # type: ignore[arg-type, dict-item]
 
 
 def test_a_value_that_the_schema_refuses_is_not_queued() -> None:
