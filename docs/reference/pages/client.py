@@ -25,7 +25,7 @@ def client_page() -> str:
     exported = {name: getattr(pulsar_cleave, name) for name in names}
     errors = {name: one for name, one in exported.items() if _is_error(one)}
     parts = [_section(name, one) for name, one in exported.items() if name not in errors]
-    rows = [(code(name), inspect.getdoc(one) or "") for name, one in sorted(errors.items())]
+    rows = [(code(name), " ".join(_text(one).split())) for name, one in sorted(errors.items())]
     return page(
         "The client",
         "`import pulsar_cleave`; installed with `pulsar-cleave[client]`. How to use it: "

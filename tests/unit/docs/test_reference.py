@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import pulsar_cleave
+from controller.domain import errors
 from controller.domain.decision import RefusalReason
 from controller.domain.policy import KNOBS
 from controller.settings import Settings
@@ -30,6 +32,29 @@ def test_each_knob_setting_and_reason_is_there() -> None:
     reasons_page = generate.render("reasons.md")
     kinds = (RefusalReason, *(kind for kind, *_ in reasons.BUNDLES))
     assert [one for kind in kinds for one in kind if f"| `{one.value}` |" not in reasons_page] == []
+
+
+def test_each_error_that_the_client_raises_is_exported() -> None:
+    root = generate.HERE.parents[1]
+    files = [*(root / "controller/client").glob("*.py"), *(root / "pulsar_cleave").glob("*.py")]
+    files += [
+        *(root / "controller/dataplane/pulsar").glob("*.py"),
+        *(root / "controller/dataplane/embedded").glob("*.py"),
+    ]
+    calls = [
+        node.func.id
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    kept_inside = {"AlreadyStored", "SegmentTerminated"}
+    raised = {name for name in calls if name in vars(errors)} - kept_inside
+    raised = {name for name in raised if _is_error(vars(errors)[name])}
+    assert raised - set(pulsar_cleave.__all__) == set()
+
+
+def _is_error(one: object) -> bool:
+    return isinstance(one, type) and issubclass(one, errors.CleaveError)
 
 
 def test_each_public_field_of_the_client_is_there() -> None:
