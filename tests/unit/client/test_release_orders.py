@@ -17,6 +17,7 @@ import pytest
 from controller.client import session
 from controller.client.servers import Servers
 from controller.client.stream_consumer import Batch, StreamConsumer
+from controller.domain.errors import InvalidInput
 from controller.domain.hash_range import HashRange
 from tests.support.held_logs import Diary, HeldLogs
 from tests.support.scripted_leader import PATIENCE_SECONDS, Aside, Call, ScriptedLeader
@@ -276,7 +277,8 @@ class Play:
         if self.ack is not None and self.ack.result():
             self.accepted[1] = 1
         assert not consumer.acknowledge(self.first), "closed"
-        assert consumer.receive(0.0) is None
+        with pytest.raises(InvalidInput, match="was closed"):
+            consumer.receive(0.0)
         is_in_time = not self.is_settled_late or self.ack_at == "told"
         if ALL_STEPS.index(self.close_at) > STEPS.index(self.ack_at):
             assert self.accepted.get(1, 0) == is_in_time

@@ -13,9 +13,7 @@ from tests.matrix.versions import LARGEST, SMALLEST
 
 PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-REQUIREMENTS = [
-    Requirement(line) for line in (*PROJECT["dependencies"], *EXTRAS["airflow"], *EXTRAS["spark"])
-]
+REQUIREMENTS = [Requirement(line) for extra in ("embedded", "airflow", "spark") for line in EXTRAS[extra]]
 
 
 @pytest.mark.parametrize("package", sorted(SMALLEST))

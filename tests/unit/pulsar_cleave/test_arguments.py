@@ -139,7 +139,8 @@ def test_a_number_beyond_its_bound_is_refused_before_anything_is_asked(
     given = {name: GOOD[name] for name, one in form.items() if one.default is one.empty and name in GOOD}
     nobody: Any = object.__new__(cls)  # nothing of it is touched
 
-    with pytest.raises(cleave.InvalidInput, match=rf"{method}: {argument} is {number}; give {advice}$"):
+    call = "Client" if method == "__init__" else method
+    with pytest.raises(cleave.InvalidInput, match=rf"{call}: {argument} is {number}; give {advice}$"):
         getattr(nobody, method)(**{**given, argument: number})
 
 
