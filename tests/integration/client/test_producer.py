@@ -508,5 +508,5 @@ def test_what_is_of_a_wrong_type_is_refused_and_keeps_no_other_waiting(
 def test_a_bound_below_one_is_refused(
     bench: Bench, source: PostgresSource, producer: Producer, bound: str
 ) -> None:
-    with pytest.raises(InvalidInput, match=f"{bound} = 0; give a whole number from 1"):
+    with pytest.raises(InvalidInput, match=f"Producer: {bound} is 0; give 1 or more"):
         Producer(source, bench.logs, TOPIC, **{bound: 0})  # type: ignore[arg-type]
