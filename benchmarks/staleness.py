@@ -7,10 +7,10 @@ counted without comments and docstrings, moved files as moved. `python -m benchm
 from __future__ import annotations
 
 import ast
-import difflib
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -50,9 +50,9 @@ def staleness(name: str, kept: Mapping[str, Any]) -> Staleness:
     """Return the staleness of the figures kept under the name. Raises LookupError if the repository does not have their commit."""
     noted = str(kept.get("commit", ""))
     commit = noted or git(ROOT, "rev-list", "-1", f"--before={kept['measured_at']}", "HEAD")[:12]
-    changes = _changes_since(commit.removesuffix("-dirty"))
+    changed_files = _changed_since(commit.removesuffix("-dirty"))
     files = exercised(_LONG_RUNS.get(name, f"benchmarks/bench_{name}.py"))
-    changed = sum(changes.get(path, 0) for path in files)
+    changed = sum(_changed_lines(path, changed_files[path]) for path in files & changed_files.keys())
     lines = sum(len(_code_of(path)) for path in files)
     return Staleness(commit, min(changed, lines), lines, is_noted=bool(noted))
 
@@ -94,58 +94,47 @@ def _files_of(module: str) -> Iterator[str]:
 
 
 @cache
-def _changes_since(commit: str) -> dict[str, int]:
-    """Return how many lines of each file were changed since, the more of added and deleted ones, by the present path."""
-    fields = iter(git(ROOT, "diff", "--numstat", "-M", "-z", commit).split("\0"))
-    changes = {}
+def _changed_since(commit: str) -> dict[str, str]:
+    """Return the files that were changed since, by the present path, each with the object that the commit has of it."""
+    fields = iter(git(ROOT, "diff", "--raw", "-M", "-z", "--no-abbrev", commit).split("\0"))
+    changed = {}
     for field in fields:
         if field:
-            _added, _deleted, path = field.split("\t")
-            old = path or next(fields)
-            present = path or next(fields)  # moved: the old path and the present one follow
-            if present.endswith((".py", ".sql")) and (ROOT / present).exists():
-                changes[present] = _changed_lines(commit, old, present)
-    return changes
+            _, _, before, _, status = field.split()
+            path = next(fields)
+            changed[next(fields) if status.startswith("R") else path] = before
+    return changed
 
 
-def _changed_lines(commit: str, old: str, present: str) -> int:
+def _changed_lines(path: str, before: str) -> int:
     """Return the more of added and deleted lines of a file; all its lines if the commit does not have it."""
-    try:
-        before = _code(old, git(ROOT, "show", f"{commit}:{old}"))
-    except LookupError:
-        before = []
-    added = deleted = 0
-    for line in difflib.unified_diff(before, _code_of(present), n=0, lineterm=""):
-        added += line.startswith("+") and not line.startswith("+++")
-        deleted += line.startswith("-") and not line.startswith("---")
-    return max(added, deleted)
+    old = Counter(_code(path, git(ROOT, "cat-file", "blob", before)) if before.strip("0") else ())
+    present = Counter(_code_of(path))
+    return max((present - old).total(), (old - present).total())
 
 
-def _code_of(path: str) -> list[str]:
+def _code_of(path: str) -> tuple[str, ...]:
     return _code(path, (ROOT / path).read_text())
 
 
-def _code(path: str, text: str) -> list[str]:
+@cache
+def _code(path: str, text: str) -> tuple[str, ...]:
     """Return the lines of a file; of a Python module without comments and docstrings, each statement laid out the same way."""
-    return (_without_prose(text) if path.endswith(".py") else text).splitlines()
+    return tuple((_without_prose(text) if path.endswith(".py") else text).splitlines())
 
 
 def _without_prose(source: str) -> str:
     """Return the Python source without comments and docstrings, each statement laid out the same way."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            node.body = [statement for statement in body if not _is_text(statement)]  # type: ignore[attr-defined]
-    return ast.unparse(tree)
+    return ast.unparse(_Docstrings().visit(ast.parse(source)))
 
 
-def _is_text(statement: ast.AST) -> bool:
-    return (
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-    )
+class _Docstrings(ast.NodeTransformer):
+    """Removes every statement that is a text alone."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        """Return the statement, or None for a text."""
+        is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return None if is_text else node
 
 
 def main() -> int:

@@ -84,9 +84,8 @@ class StreamConsumer(Consumer[InnerConsumer]):
             except (FencedOut, AlreadyStored) as error:
                 _roll_back(connection)
                 _log.info("%s", error)
-                if (
-                    isinstance(error, FencedOut) or len(batches) > 1
-                ):  # the error says nothing of the other batches
+                # AlreadyStored says nothing of the other batches.
+                if isinstance(error, FencedOut) or len(batches) > 1:
                     self.negative_acknowledge(messages)
                     return
             except BaseException as error:
@@ -127,7 +126,7 @@ def _roll_back(connection: Any) -> None:
 
 def _away(error: BaseException) -> StoreUnavailable:
     return StoreUnavailable(
-        f"the connection to the database of the results is lost: {type(error).__name__}: {error}; go on: messages whose results are not "
+        f"the database of the results is out of reach: {type(error).__name__}: {error}; go on: messages whose results are not "
         "stored are delivered again"
     )
 

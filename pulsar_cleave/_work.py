@@ -140,7 +140,7 @@ class DeadLetter:
 class DeadLetters:
     """Reads the dead-letter log of a subscription; `Client.dead_letters` makes it. For one thread.
 
-    Calls raise LostRace if another reader took the dead letters, and Terminal after the `with` block.
+    Calls raise LostRace if another reader took the dead letters, and InvalidInput after the `with` block.
     """
 
     def __init__(self, reader: DeadLetterReader, topic: str, schema: Schema | None) -> None:

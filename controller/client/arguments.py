@@ -118,7 +118,7 @@ class _Arguments:
         given = zip(names, arguments[1:] if self._has_self else arguments, strict=False)
         for name, value in chain(given, named.items()) if named else given:
             if name in accepts and not accepts[name](value):
-                raise InvalidInput(f"{self._call}: {self._refusal(name, value)}")
+                raise InvalidInput(f"{self._call}: {self._reason(name, value)}")
 
     def _resolved(self) -> dict[str, Accepts]:
         parameters = [*signature(self._act).parameters.values()][int(self._has_self) :]
@@ -129,7 +129,8 @@ class _Arguments:
         self._accepts = {one.name: _within(one.name, _accepts(self._hints[one.name])) for one in parameters}
         return self._accepts
 
-    def _refusal(self, name: str, value: object) -> str:
+    def _reason(self, name: str, value: object) -> str:
+        """Return why the value is refused: its bound if its type is right."""
         if _accepts(self._hints[name])(value):
             return f"{name} is {value}; give {_BOUNDS[name].advice(value)}"
         return _refusal(name, self._hints[name], value)
@@ -151,7 +152,7 @@ def _call_of(act: Callable[..., Any]) -> str:
 
 
 def _refusal(name: str, hint: Any, value: Any) -> str:
-    """What is wrong with the value. Of a mapping or a sequence the item is named; values are not shown, they may be secrets."""
+    """Return what is wrong with the type of the value. The item of a mapping or a sequence is named; values may be secrets and are not shown."""
     for one in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
         origin, of = get_origin(one), get_args(one)
         is_held = isinstance(origin, type) and issubclass(origin, Mapping | Sequence) and origin is not tuple

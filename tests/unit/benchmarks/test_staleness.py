@@ -30,7 +30,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     commit(tmp_path)
     monkeypatch.setattr(staleness, "ROOT", tmp_path)
     monkeypatch.setattr(staleness, "RESULTS", tmp_path)
-    for cached in (staleness._named_in, staleness._changes_since):
+    for cached in (staleness._named_in, staleness._changed_since):
         cached.cache_clear()
         monkeypatch.setattr(staleness, cached.__name__, cached.__wrapped__)
     return tmp_path
