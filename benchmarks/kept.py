@@ -30,8 +30,10 @@ def keep(name: str, document: Mapping[str, Any], *, section: str | None = None) 
 
 
 def commit() -> str:
-    """Return the commit of the code that runs; it ends with `-dirty` if the code was changed since."""
-    return git(ROOT, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*").strip()
+    """Return the commit of the code that runs; it ends with `-dirty` if the code was changed since. Kept figures are no code."""
+    head = git(ROOT, "rev-parse", "--short=12", "HEAD").strip()
+    changed = git(ROOT, "status", "--porcelain", "--untracked-files=no", "--", ".", *_FIGURES)
+    return f"{head}-dirty" if changed else head
 
 
 def git(tree: Path, *arguments: str) -> str:
@@ -42,4 +44,5 @@ def git(tree: Path, *arguments: str) -> str:
     return done.stdout
 
 
+_FIGURES = (":(exclude)benchmarks/results", ":(exclude)benchmarks/RESULTS.md")
 _OF_THE_PAGE = ("measured_at", "commit", "benchmark", "machine", "command")

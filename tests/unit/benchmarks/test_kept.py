@@ -50,3 +50,22 @@ def test_a_page_names_the_command_that_made_it(results: Path) -> None:
     assert "| rounds | 500 |" in page
     assert f" at commit `{kept.commit()}`; " in page
     assert "`.venv/bin/python -m benchmarks.bench_decide`" in page
+
+
+def test_figures_that_were_just_kept_do_not_make_the_code_a_changed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
+    for name in ("benchmarks/results/decide.json", "benchmarks/RESULTS.md", "code.py"):
+        (tmp_path / name).write_text("1\n")
+    for command in (("init", "-q"), ("add", "-A"), (*own, "commit", "-q", "-m", "x")):
+        kept.git(tmp_path, *command)
+    monkeypatch.setattr(kept, "ROOT", tmp_path)
+
+    for name in ("benchmarks/results/decide.json", "benchmarks/RESULTS.md"):
+        (tmp_path / name).write_text("2\n")
+    assert len(kept.commit()) == 12
+
+    (tmp_path / "code.py").write_text("2\n")
+    assert kept.commit().endswith("-dirty")
