@@ -4,7 +4,7 @@ Everything is fresh: ZooKeeper, bookie, brokers, PostgreSQL, an Airflow home and
 namespace of eight bundles with uneven rates lies on the first broker. A run in dry run shows its proposals, then the
 namespace is automatic and the DAG runs until the brokers' message rates are level and every move has ended. Rates are
 what the brokers tell, asked directly; `std_over_mean` is their population standard deviation over their mean. The brokers
-move nothing by themselves; which knobs are in force and why, see `uneven_namespace`. Prints one line of JSON.
+move nothing by themselves; which parameters are in force and why, see `uneven_namespace`. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import requests
 from benchmarks.fresh_store import fresh_store
 from benchmarks.machine import machine
 from benchmarks.steady_traffic import PAYLOAD_BYTES, SteadyTraffic
-from benchmarks.uneven_namespace import CALL_SECONDS, KNOBS, UnevenNamespace, make, spread
+from benchmarks.uneven_namespace import CALL_SECONDS, PARAMETERS, UnevenNamespace, make, spread
 from controller.bundles.brokers import BundleActs, BundleReader
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.services import balancer as bundle_balancer
@@ -82,7 +82,7 @@ def surroundings(address: DatabaseAddress, cluster: PulsarCluster, directory: Pa
         "CLEAVE_PULSAR_ADMIN_URL": cluster.admin_url,
         "CLEAVE_PULSAR_CLUSTER": CLUSTER_NAME,
         "CLEAVE_BUNDLE_REPORTS_URL": str(directory / "reports"),
-        "CLEAVE_BUNDLE_BALANCE": json.dumps(dict(KNOBS)),
+        "CLEAVE_BUNDLE_BALANCE": json.dumps(dict(PARAMETERS)),
         "CLEAVE_CALL_TIMEOUT_SECONDS": "30",
         "SPARK_MASTER": "local[2]",
         "JAVA_HOME": str(java_home(directory)),

@@ -1,6 +1,6 @@
 """The default shedder on a real cluster: two brokers of Pulsar 4.2.4, all traffic on one, then the DAG `bundle_balance`.
 
-As `bench_bundle_cluster`, but every knob has its default. So brokers are told apart by their usage, and each is in a control
+As `bench_bundle_cluster`, but every parameter has its default. So brokers are told apart by their usage, and each is in a control
 group of its own (controller/devstack/control_group.py): it reports its own processor against its own limit. Brokers look at their
 processor once a minute, and `even` acts on the second report that says the same: a cycle follows each report. Ends when no cycle
 proposes anything any more. Prints one line of JSON.
@@ -109,7 +109,7 @@ def main() -> None:
             PulsarCluster(directory / "pulsar", jvm=QUICK, properties=CALM, groups=groups)
         )
         os.environ |= surroundings(store.address, cluster, directory)
-        del os.environ["CLEAVE_BUNDLE_BALANCE"]  # every knob at its default
+        del os.environ["CLEAVE_BUNDLE_BALANCE"]  # every parameter at its default
         prepare(directory / "airflow")
         brokers = {broker.broker_id: broker.admin_url for broker in cluster.brokers}
         rates = [options.rate * share / sum(SHARES) for share in SHARES]

@@ -117,14 +117,14 @@ def _aggregating(system: CleaveSystem) -> Iterator[None]:
 def burst(system: System, pace: Pace, *, seconds: float, threshold: int) -> dict[str, Any]:
     """Watch for so long; seconds in the result count from the first message."""
     topic, rate = f"topic://{system.namespace}/burst", threshold * TIMES
-    knobs: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         "split_msg_rate_in": threshold,
         "merge_msg_rate_in": threshold // 10,
         "split_cooldown_seconds": pace.split_cooldown_seconds,
     }
     if not isinstance(system, NativeSystem):
-        knobs["profile"] = pace.profile
-    system.create(topic, knobs)
+        parameters["profile"] = pace.profile
+    system.create(topic, parameters)
     system.client.ask("produce", topic=topic, rate=rate, note_every=NOTE_EVERY)
     began = time.monotonic()
     seen: list[tuple[float, int]] = [(0.0, 1)]

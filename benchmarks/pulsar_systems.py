@@ -57,8 +57,8 @@ class System(ABC):
         self.name, self.client = name, client
 
     @abstractmethod
-    def create(self, topic: str, knobs: Mapping[str, int] | None = None) -> None:
-        """A topic of one segment with `SUBSCRIPTION`, ready; `knobs` of its policy by Cleave's names."""
+    def create(self, topic: str, parameters: Mapping[str, int] | None = None) -> None:
+        """A topic of one segment with `SUBSCRIPTION`, ready; `parameters` of its policy by Cleave's names."""
 
     @abstractmethod
     def layout(self, topic: str) -> SegmentLayout:
@@ -78,19 +78,19 @@ class System(ABC):
 
 
 class NativeSystem(System):
-    """Pulsar 5's own controller: asked over its REST API, with its defaults unless `knobs` say otherwise."""
+    """Pulsar 5's own controller: asked over its REST API, with its defaults unless `parameters` say otherwise."""
 
     def __init__(self, client: TalkingProcess, keeper: PulsarScalableDataPlane) -> None:
         super().__init__(NATIVE, client)
         self._keeper = keeper
 
-    def create(self, topic: str, knobs: Mapping[str, int] | None = None) -> None:
+    def create(self, topic: str, parameters: Mapping[str, int] | None = None) -> None:
         """See `System`."""
         patiently(lambda: self._keeper.create_topic(topic, 1), seconds=CLUSTER_PATIENCE_SECONDS)
         [log] = self._keeper.list_segments(topic)
         self._keeper.create_subscription(log, SUBSCRIPTION)
-        if knobs:
-            self._keeper.set_auto_scaler(topic, {"enabled": True, **_in_pulsars_names(knobs)})
+        if parameters:
+            self._keeper.set_auto_scaler(topic, {"enabled": True, **_in_pulsars_names(parameters)})
 
     def layout(self, topic: str) -> SegmentLayout:
         """The broker's."""
@@ -118,12 +118,16 @@ class CleaveSystem(System):
         if keeper is None:
             self.namespace, self._changes = NAMESPACE, Listener(app.store.address, ["cleave_layout"])
 
-    def create(self, topic: str, knobs: Mapping[str, int] | None = None) -> None:
+    def create(self, topic: str, parameters: Mapping[str, int] | None = None) -> None:
         """See `System`; returns when the worker has done it.
 
-        Without `knobs` a consumer too many gets a segment of its own whatever the load, since that is what is timed.
+        Without `parameters` a consumer too many gets a segment of its own whatever the load, since that is what is timed.
         """
-        policy = PolicyOverride(**knobs) if knobs else PolicyOverride(split_vs_rebucket_min_msg_rate_in=0.0)
+        policy = (
+            PolicyOverride(**parameters)
+            if parameters
+            else PolicyOverride(split_vs_rebucket_min_msg_rate_in=0.0)
+        )
         self._finish(
             topic_admin.create_topic(
                 self.app.store, self.app.planes, topic, self._request(), data_plane=self.name, policy=policy
@@ -249,5 +253,5 @@ _PULSARS_NAMES = {
 }
 
 
-def _in_pulsars_names(knobs: Mapping[str, int]) -> dict[str, int]:
-    return {_PULSARS_NAMES[knob]: value for knob, value in knobs.items()}
+def _in_pulsars_names(parameters: Mapping[str, int]) -> dict[str, int]:
+    return {_PULSARS_NAMES[parameter]: value for parameter, value in parameters.items()}

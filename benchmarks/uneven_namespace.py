@@ -21,7 +21,7 @@ from controller.bundles.domain.ring.boundaries import NamespaceBundles
 from controller.bundles.domain.ring.hashes import topic_hash
 
 CALL_SECONDS = 60.0
-KNOBS: Final[Mapping[str, float | str]] = {
+PARAMETERS: Final[Mapping[str, float | str]] = {
     "shedder": "uniform",
     "unload_fraction": 0.5,
     "min_unload_msg_rate": 10,
@@ -31,7 +31,7 @@ KNOBS: Final[Mapping[str, float | str]] = {
 """Usage does not tell brokers of one machine apart, unless each is in a control group (`bench_bundle_even`). Each reports the
 whole machine's processor (185.6 and 186.0 of 200 at the same moment), and of a virtual network card no speed (a limit of
 -1000, which counts as unknown). So a shedder by usage, the default `even` too, finds nothing to do, and a machine that is busy with other things makes both brokers
-overloaded, whatever they carry: hence the last knob. Traffic does tell them apart: `uniform` levels messages a second,
+overloaded, whatever they carry: hence the last parameter. Traffic does tell them apart: `uniform` levels messages a second,
 half the difference at once, with a floor below what flows here."""
 
 

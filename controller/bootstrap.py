@@ -588,7 +588,7 @@ def build_trials(app: Application, computation: Computation | None = None) -> Tr
                 f"a backtest needs {error.name}; install it, or this package with the extra 'backtest'"
             ) from None
         question = Question(
-            tuple(Candidate(one.name, one.rule, one.knobs) for one in variants),
+            tuple(Candidate(one.name, one.rule, one.parameters) for one in variants),
             Prices(reseal_seconds=reseal_seconds),
         )
         loads = Loads(since, until, tuple(topics))

@@ -1,6 +1,6 @@
 """Settings: every value an operator may set, read from the environment (prefix CLEAVE_) or a `.env` file.
 
-One field a knob, with unit, bound and reason. Policies are not settings: they live in PostgreSQL at three levels
+One field a parameter, with unit, bound and reason. Policies are not settings: they live in PostgreSQL at three levels
 and change without a restart. Nothing here connects to anything.
 """
 
@@ -181,7 +181,7 @@ class Settings(BaseSettings):
     bundle_reports_url: str | None = None
     """Where reports of brokers land; `<landing_url>-bundles` where unset."""
     bundle_balance: dict[str, bool | int | float | str] = {}
-    """Knobs of bundle balancing that differ from their defaults, as JSON: `{"shedder": "threshold"}`."""
+    """Parameters of bundle balancing that differ from their defaults, as JSON: `{"shedder": "threshold"}`."""
     bundle_window_seconds: float = Field(180.0, gt=1.0)
     """Reports of so long count for the load of bundles; the collector's interval fits in several times."""
     bundle_split_algorithms: list[str] = ["all"]

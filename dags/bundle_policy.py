@@ -1,7 +1,7 @@
 """Set when and how the bundles of a Pulsar namespace are split.
 
-*Knobs* is a JSON object: `{"max_topics": 500, "cooldown_seconds": 600}`; null takes a knob back to its default. The result, in
-Airflow the XCom `return_value`, is the split policy in force. *Dry run* checks and shows it, and changes nothing. Empty knobs
+*Parameters* is a JSON object: `{"max_topics": 500, "cooldown_seconds": 600}`; null takes a parameter back to its default. The result, in
+Airflow the XCom `return_value`, is the split policy in force. *Dry run* checks and shows it, and changes nothing. Empty parameters
 change nothing either.
 """
 

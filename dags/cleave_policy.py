@@ -1,9 +1,9 @@
 """Set the auto-scale policy of the cluster, a namespace or a topic.
 
-*Knobs* is a JSON object: `{"max_segments": 16, "split_cooldown_seconds": 30}`; null takes a knob back, so that the level above
-applies. *Replace* forgets the level's other knobs. *Dry run* says which knobs would change and which topics would be treated
+*Parameters* is a JSON object: `{"max_segments": 16, "split_cooldown_seconds": 30}`; null takes a parameter back, so that the level above
+applies. *Replace* forgets the level's other parameters. *Dry run* says which parameters would change and which topics would be treated
 differently at once, and changes nothing. The pages of Cleave in Airflow have a form with every
-knob and where its value comes from.
+parameter and where its value comes from.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Say what policies would have cost on the load that was recorded, and how far that is from the best possible.
 
 Each topic's load goes through each policy's own decisions, over a simulated layout: on Spark where there is much to do.
-*Policies* are `in-force` (each topic's own), `adaptive` and `pip483`, with knobs as `adaptive:target_use=0.8,max_segments=128`.
+*Policies* are `in-force` (each topic's own), `adaptive` and `pip483`, with parameters as `adaptive:target_use=0.8,max_segments=128`.
 Neither topics nor a namespace means all topics. Nothing is changed but the list of backtests.
 
 The result has one row a policy, the one with the least regret first; `inspect.backtest_results` and `cleave backtests show`
@@ -29,7 +29,7 @@ POLICIES = Param(
     type="array",
     items={"type": "string"},
     title="Policies",
-    description="One a line: in-force, adaptive, pip483; knobs after a colon.",
+    description="One a line: in-force, adaptive, pip483; parameters after a colon.",
 )
 FROM = Param("7d", type="string", title="From", description="2026-11-21T03:00:00Z, or so long ago: 12h, 7d.")
 TO = Param(None, type=["null", "string"], title="To", description="The same; empty: when it was asked.")

@@ -76,15 +76,15 @@ _RESULTS_DDL = "key BIGINT, load STRING, policy STRING, seed INT, cost DOUBLE, l
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A policy to try: a rule by name, and the knobs that differ from the topic's policy in force."""
+    """A policy to try: a rule by name, and the parameters that differ from the topic's policy in force."""
 
     name: str
     rule: str
-    knobs: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def as_rule(self, base: AutoScalePolicy, series: LoadSeries) -> Rule:
-        """The rule to simulate. Raises InvalidInput for a name that there is not, InvalidPolicy for its knobs."""
-        policy = AutoScalePolicy.from_document({**base.to_document(), **self.knobs})
+        """The rule to simulate. Raises InvalidInput for a name that there is not, InvalidPolicy for its parameters."""
+        policy = AutoScalePolicy.from_document({**base.to_document(), **self.parameters})
         validate(policy)
         if self.rule == IN_FORCE:
             return of_policy(policy, self.name)

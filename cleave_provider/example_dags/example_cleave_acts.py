@@ -24,7 +24,7 @@ CHILDREN = "ti.xcom_pull(task_ids='split')['children']"
 )
 def example_cleave_acts() -> None:
     ceiling = SetAutoScalePolicyOperator(
-        task_id="ceiling", level="{{ params.topic }}", knobs={"max_segments": 16}
+        task_id="ceiling", level="{{ params.topic }}", parameters={"max_segments": 16}
     )
     split = SplitSegmentOperator(
         task_id="split", topic="{{ params.topic }}", segment_id="{{ params.segment_id }}", reason="a busy day"

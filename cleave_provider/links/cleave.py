@@ -33,7 +33,7 @@ class OperationLink(BaseOperatorLink):
 
 
 class PolicyLink(BaseOperatorLink):
-    """To the level's knobs and where each comes from."""
+    """To the level's parameters and where each comes from."""
 
     name = "Policy in Cleave"
 

@@ -146,14 +146,14 @@ class RebucketSegmentOperator(ActionOperator, action="segments rebucket"):
 class SetAutoScalePolicyOperator(ActionOperator, action="policy set"):
     """See the request."""
 
-    template_fields_renderers: ClassVar[dict[str, str]] = {"knobs": "json"}
+    template_fields_renderers: ClassVar[dict[str, str]] = {"parameters": "json"}
     operator_extra_links = (PolicyLink(),)
 
 
 class BacktestOperator(CleaveOperator):
     """Say what policies would have cost on the load that was recorded. Changes nothing but the list of backtests.
 
-    :param policies: `in-force` (each topic's own), `adaptive`, `pip483`, with knobs as `adaptive:target_use=0.8`; a list, or one
+    :param policies: `in-force` (each topic's own), `adaptive`, `pip483`, with parameters as `adaptive:target_use=0.8`; a list, or one
         text with commas, spaces or lines between them. None given: these three.
     :param topics: names, likewise; neither they nor a namespace means all topics.
     :param since: an instant, or so long before the run was asked for: `12h`, `7d`.

@@ -12,14 +12,14 @@ from pydantic import ConfigDict, Field
 from controller.actions import backtest_rows
 from controller.actions.action import Action
 from controller.actions.context import Context
-from controller.actions.fields import REASON, ActionRequest, Knobs, Reason, TopicName
+from controller.actions.fields import REASON, ActionRequest, PolicyParameters, Reason, TopicName
 from controller.actions.responses import Response, Row
 from controller.actions.rights import Right
 from controller.bootstrap import build_trials
 from controller.domain.errors import InvalidInput
 from controller.domain.policy import PolicyOverride
 from controller.services import policy_candidates
-from controller.store.decisions.candidates import CandidateRow, CandidateState, knobs_text
+from controller.store.decisions.candidates import CandidateRow, CandidateState, parameters_text
 
 MOST_DAYS = 30
 """Days that a server weighs a candidate on: half a minute of computing, most of it for reading, and no Spark."""
@@ -33,14 +33,16 @@ class ProposeCandidate(ActionRequest):
     """Put a policy for a topic into shadow: it is evaluated beside the policy in force, and never acts."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"knobs": {"target_use": 0.8}, "reason": "fewer segments at night"}]}
+        json_schema_extra={
+            "examples": [{"parameters": {"target_use": 0.8}, "reason": "fewer segments at night"}]
+        }
     )
 
     topic: TopicName
-    knobs: Annotated[
-        Knobs,
+    parameters: Annotated[
+        PolicyParameters,
         Field(
-            description="Knobs that the candidate sets on top of the policy in force, for instance target_use=0.8.",
+            description="Parameters that the candidate sets on top of the policy in force, for instance target_use=0.8.",
             examples=[{"target_use": 0.8}],
         ),
     ]
@@ -85,7 +87,7 @@ class CandidateResponse(Response):
     candidate_id: int | None = Field(description="Null in a dry run of a proposal.", examples=[3])
     topic_id: int
     override: dict[str, Any] = Field(
-        description="Knobs that the candidate sets on top of the policy in force.",
+        description="Parameters that the candidate sets on top of the policy in force.",
         examples=[{"target_use": 0.8}],
     )
     proposed_at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
@@ -103,19 +105,19 @@ class CandidateResponse(Response):
 
     @property
     def name(self) -> str:
-        """Topic, id and knobs."""
-        return f"{self.topic}: candidate {self.candidate_id} ({knobs_text(self.override)})"
+        """Topic, id and parameters."""
+        return f"{self.topic}: candidate {self.candidate_id} ({parameters_text(self.override)})"
 
 
 class ProposedCandidate(CandidateResponse):
     """A candidate in shadow."""
 
-    was_there: bool = Field(description="The candidate had been proposed before, with the same knobs.")
+    was_there: bool = Field(description="The candidate had been proposed before, with the same parameters.")
 
     def sentence(self) -> str:
         """See `Response`."""
         if self.dry_run and not self.was_there:
-            return f"{self.topic}: a candidate ({knobs_text(self.override)}) would be in shadow"
+            return f"{self.topic}: a candidate ({parameters_text(self.override)}) would be in shadow"
         return f"{self.name} {'was' if self.was_there else 'is'} in shadow"
 
 
@@ -162,14 +164,14 @@ class WeighedCandidate(CandidateResponse):
 
 
 def propose(context: Context, request: ProposeCandidate) -> ProposedCandidate:
-    """Raises InvalidInput for a knob that is null; else as `policy_candidates.propose`."""
-    for knob, value in request.knobs.items():
+    """Raises InvalidInput for a parameter that is null; else as `policy_candidates.propose`."""
+    for parameter, value in request.parameters.items():
         if value is None:
-            raise InvalidInput(f"{knob}=null: give the value that the candidate sets")
+            raise InvalidInput(f"{parameter}=null: give the value that the candidate sets")
     proposal = policy_candidates.propose(
         context.store,
         request.topic,
-        PolicyOverride.from_document(request.knobs),
+        PolicyOverride.from_document(request.parameters),
         actor=context.caller.actor,
         reason=context.journal_request(request.reason).reason,
     )

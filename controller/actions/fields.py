@@ -91,10 +91,10 @@ def split_lines(value: object) -> object:
     return [line.strip() for line in value.splitlines() if line.strip()] or None
 
 
-def parse_knobs(pairs: Iterable[str]) -> dict[str, Any]:
-    """Return the knobs of `knob=value` texts; values are JSON (true, 16, 0.25) or plain text. Raises InvalidInput."""
-    knobs: dict[str, Any] = _pairs([*pairs], _json)
-    return knobs
+def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
+    """Return the parameters of `parameter=value` texts; values are JSON (true, 16, 0.25) or plain text. Raises InvalidInput."""
+    parameters: dict[str, Any] = _pairs([*pairs], _json)
+    return parameters
 
 
 def _pairs(value: Any, read: Callable[[str], object]) -> Any:
@@ -113,7 +113,7 @@ def _pairs(value: Any, read: Callable[[str], object]) -> Any:
 def _json(text: str) -> object:
     try:
         return json.loads(text, parse_float=_finite)
-    except (ValueError, RecursionError):  # plain text, or a value that no knob holds
+    except (ValueError, RecursionError):  # plain text, or a value that no parameter holds
         return text
 
 
@@ -148,12 +148,12 @@ SubscriptionName = Annotated[
 ]
 Properties = Annotated[dict[str, str], BeforeValidator(as_value_error(lambda value: _pairs(value, str)))]
 """Names and texts, also as a list of `key=value`."""
-Knobs = Annotated[
+PolicyParameters = Annotated[
     dict[str, Any],
     Field(max_length=100),
     BeforeValidator(as_value_error(lambda value: _pairs(value, _json))),
 ]
-"""Knobs of a policy with their values, also as a list of `knob=value`; null takes a knob back."""
+"""Parameters of a policy with their values, also as a list of `parameter=value`; null takes a parameter back."""
 Hash = Annotated[
     int,
     Field(ge=0, le=0xFFFF, examples=[32768]),

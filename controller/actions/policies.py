@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from controller.actions.action import Action
 from controller.actions.context import Context
-from controller.actions.fields import ActionRequest, Knobs, PolicyLevel
+from controller.actions.fields import ActionRequest, PolicyLevel, PolicyParameters
 from controller.actions.responses import Response, Row
 from controller.actions.rights import Right
 from controller.domain.names import CLUSTER
-from controller.domain.policy import KNOBS
+from controller.domain.policy import PARAMETERS
 from controller.domain.shown import shown
 from controller.services import policy_admin
 
@@ -24,28 +24,28 @@ _NAMED_TOPICS = 5
 
 
 class SetPolicy(ActionRequest):
-    """Set knobs at a level. The result is checked together with the levels above."""
+    """Set parameters at a level. The result is checked together with the levels above."""
 
     model_config = ConfigDict(
         json_schema_extra={
-            "examples": [{"knobs": {"max_segments": 16, "target_use": None}, "replace": False}]
+            "examples": [{"parameters": {"max_segments": 16, "target_use": None}, "replace": False}]
         }
     )
 
     level: PolicyLevel
-    knobs: Annotated[
-        Knobs,
+    parameters: Annotated[
+        PolicyParameters,
         Field(
-            description="Knobs with their values, for instance max_segments=16; null takes a knob back. The knobs: "
-            f"{', '.join(KNOBS)}.",
+            description="Parameters with their values, for instance max_segments=16; null takes a parameter back. The parameters: "
+            f"{', '.join(PARAMETERS)}.",
             examples=[{"max_segments": 16, "target_use": None}],
         ),
     ]
-    replace: bool = Field(False, description="Remove the level's other knobs.")
+    replace: bool = Field(False, description="Remove the level's other parameters.")
 
 
 class RemovePolicy(ActionRequest):
-    """Remove every knob that a level sets; the levels above apply again."""
+    """Remove every parameter that a level sets; the levels above apply again."""
 
     level: PolicyLevel
 
@@ -81,7 +81,8 @@ class PolicyResponse(Response):
     level: str = Field(examples=["namespace"])
     name: str | None = Field(description="Namespace or topic; null for the cluster.", examples=["acme/shop"])
     before: Document = Field(
-        description="Knobs of the level; every knob for the cluster.", examples=[{"max_segments": 8}]
+        description="Parameters of the level; every parameter for the cluster.",
+        examples=[{"max_segments": 8}],
     )
     after: Document = Field(examples=[{"max_segments": 16}])
     consequences: Consequences | None = Field(
@@ -92,11 +93,11 @@ class PolicyResponse(Response):
         """See `Response`."""
         level = self.name or CLUSTER
         changes = ", ".join(
-            f"{row['knob']} from {_value(row['was'])} to {_value(row['value'])}" for row in self.rows()
+            f"{row['parameter']} from {_value(row['was'])} to {_value(row['value'])}" for row in self.rows()
         )
         if self.consequences is None:
             return f"policy of {level}: {changes or 'nothing changed'}"
-        return f"{level} would have {changes or 'the same knobs'}; {self.consequences.sentence()}"
+        return f"{level} would have {changes or 'the same parameters'}; {self.consequences.sentence()}"
 
     def title(self) -> str:
         """See `Response`."""
@@ -105,9 +106,9 @@ class PolicyResponse(Response):
     def rows(self) -> Sequence[Row]:
         """See `Response`."""
         return [
-            {"knob": knob, "was": self.before.get(knob), "value": self.after.get(knob)}
-            for knob in {**self.before, **self.after}
-            if self.before.get(knob) != self.after.get(knob)
+            {"parameter": parameter, "was": self.before.get(parameter), "value": self.after.get(parameter)}
+            for parameter in {**self.before, **self.after}
+            if self.before.get(parameter) != self.after.get(parameter)
         ]
 
 
@@ -119,7 +120,7 @@ def _value(value: object) -> str:
 
 def set_policy(context: Context, request: SetPolicy) -> PolicyResponse:
     """Raises as `policy_admin.change`."""
-    return _change(context, request.level, request.knobs, replace=request.replace)
+    return _change(context, request.level, request.parameters, replace=request.replace)
 
 
 def remove(context: Context, request: RemovePolicy) -> PolicyResponse:
@@ -127,9 +128,9 @@ def remove(context: Context, request: RemovePolicy) -> PolicyResponse:
     return _change(context, request.level, {}, replace=True)
 
 
-def _change(context: Context, level: str, knobs: Mapping[str, Any], *, replace: bool) -> PolicyResponse:
+def _change(context: Context, level: str, parameters: Mapping[str, Any], *, replace: bool) -> PolicyResponse:
     def merged(before: Document) -> Document:
-        return {**({} if replace else before), **knobs}
+        return {**({} if replace else before), **parameters}
 
     consequences = None
     if context.dry_run:  # on a snapshot, so that a dry run waits for no lock and holds none

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from controller.actions.action import Action
 from controller.actions.context import Context
-from controller.actions.fields import ActionRequest, Knobs, Properties, TopicName, TopicRequest
+from controller.actions.fields import ActionRequest, PolicyParameters, Properties, TopicName, TopicRequest
 from controller.actions.responses import (
     SEGMENT_COLUMNS,
     OperationResponse,
@@ -49,8 +49,8 @@ class CreateTopic(TopicRequest):
         description=f"Data plane of the logs, one of {', '.join(PLANE_NAMES)}. None: CLEAVE_SERVE_DATA_PLANE.",
     )
     properties: Properties = Field(default={}, description="Names and texts.", examples=[{"team": "billing"}])
-    policy: Knobs = Field(
-        default={}, description="Knobs that the topic overrides.", examples=[{"max_segments": 16}]
+    policy: PolicyParameters = Field(
+        default={}, description="Parameters that the topic overrides.", examples=[{"max_segments": 16}]
     )
 
 

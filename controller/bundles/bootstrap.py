@@ -169,7 +169,7 @@ def bundles_of(app: Application) -> Iterator[Bundles]:
 
 
 def balance_settings(settings: Settings) -> BalanceSettings:
-    """The knobs in force. Raises InvalidPolicy naming the one that is wrong."""
+    """The parameters in force. Raises InvalidPolicy naming the one that is wrong."""
     found = BalanceSettings.from_document(settings.bundle_balance)
     validate(found)
     return found

@@ -16,4 +16,4 @@ def policy_at(load_share: float) -> dict[str, int | float | str]:
     """The policy for this share of the day's rates: the thresholds fall with them, so the topic takes the
     same shapes.
     """
-    return POLICY | {knob: round(rate * load_share) for knob, rate in THRESHOLDS.items()}
+    return POLICY | {parameter: round(rate * load_share) for parameter, rate in THRESHOLDS.items()}

@@ -131,9 +131,13 @@ def _draw_load(figure: go.Figure, seen: DayRecord) -> None:
     figure.add_trace(
         go.Scatter(x=times, y=whole, name="whole topic", line={"color": "#cccccc", "width": 1}), row=1, col=1
     )
-    for knob, dash in (("split_msg_rate_in", "dash"), ("merge_msg_rate_in", "dot")):
+    for parameter, dash in (("split_msg_rate_in", "dash"), ("merge_msg_rate_in", "dot")):
         figure.add_hline(
-            y=seen.policy[knob], line={"dash": dash, "color": "#444444"}, annotation_text=knob, row=1, col=1
+            y=seen.policy[parameter],
+            line={"dash": dash, "color": "#444444"},
+            annotation_text=parameter,
+            row=1,
+            col=1,
         )
 
 

@@ -150,12 +150,12 @@ class Story:
         return self.seen
 
     def _prepare(self) -> None:
-        knobs = [f"{knob}={value}" for knob, value in self.seen.policy.items()]
-        self._cleave("policy", "set", "cluster", *knobs)
+        parameters = [f"{parameter}={value}" for parameter, value in self.seen.policy.items()]
+        self._cleave("policy", "set", "cluster", *parameters)
         self._cleave("topics", "create", TOPIC, "--data-plane", self._stack.plane.name)
         self._cleave("subscriptions", "create", TOPIC, SUBSCRIPTION)
         self._come(1)
-        self._say("policy: " + ", ".join(knobs))
+        self._say("policy: " + ", ".join(parameters))
 
     def _cleave(self, *arguments: str) -> None:
         """Run the `cleave` command as an operator would."""

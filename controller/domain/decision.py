@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from controller.domain.knobs import write_knob
+from controller.domain.policy_parameters import write_parameter
 
 
 class Lane(StrEnum):
@@ -27,7 +27,7 @@ class RefusalReason(StrEnum):
 
     # The whole topic.
     DISABLED = "disabled"
-    INVALID_POLICY = "invalid-policy"  # the knob's value, the bound it breaks; or a sentence as `metric`
+    INVALID_POLICY = "invalid-policy"  # the parameter's value, the bound it breaks; or a sentence as `metric`
     FOREIGN_CONTROLLER = "foreign-controller"  # the broker's own auto-scaler is on; None, None
     TOPIC_HELD = "topic-held"  # its logs are ahead of the journal, or not yet compared with it; None, None
     # Limits: waiting does not help.
@@ -204,7 +204,7 @@ class Evaluation:
 def _document(value: Decision | Refusal) -> dict[str, Any]:
     pairs = ((name, getattr(value, name)) for name in value.__slots__)
     return {
-        name: write_knob(held) if isinstance(held, float) else held
+        name: write_parameter(held) if isinstance(held, float) else held
         for name, held in pairs
         if held is not None
     }

@@ -142,7 +142,7 @@ class InvalidLayoutChange(InvalidInput):
 
 
 class InvalidPolicy(InvalidInput):
-    """A knob is out of bounds, or knobs valid apart are invalid together."""
+    """A parameter is out of bounds, or parameters valid apart are invalid together."""
 
 
 class NotFound(Terminal):

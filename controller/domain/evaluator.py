@@ -25,9 +25,9 @@ from functools import lru_cache
 
 from controller.domain.approvals import ApprovalDesk, asks
 from controller.domain.decision import Evaluation, Lane, Refusal, RefusalReason
-from controller.domain.knobs import misfit
 from controller.domain.lanes.ground import Ground
 from controller.domain.policy import AutoScalePolicy, Violation, violations
+from controller.domain.policy_parameters import misfit
 from controller.domain.profiles.registry import PROFILES_BY_NAME
 from controller.domain.situation import Situation
 
@@ -94,7 +94,7 @@ def _with_approvals(situation: Situation, lanes: Collection[Lane]) -> Evaluation
 
 class _Same:
     """A policy that is equal to itself alone: what is checked once is not checked again at each tick, or for each topic that shares
-    it. Equal policies may differ in the types of their knobs.
+    it. Equal policies may differ in the types of their parameters.
     """
 
     __slots__ = ("policy",)
@@ -115,13 +115,13 @@ def _violations(same: _Same) -> tuple[Violation, ...]:
 
 
 def _of_violation(violation: Violation) -> Refusal:
-    """The knob with its value; where that is no number, the sentence in the knob's place."""
+    """The parameter with its value; where that is no number, the sentence in the parameter's place."""
     number = _number(violation.value)
     return Refusal(
         segment_id=None,
         lane=None,
         reason=RefusalReason.INVALID_POLICY,
-        metric=str(violation) if number is None else violation.knob,
+        metric=str(violation) if number is None else violation.parameter,
         value=number,
         needed=violation.needed,
     )

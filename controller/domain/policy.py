@@ -1,9 +1,9 @@
-"""The auto-scaling policy: every knob, three levels resolved field by field, validated together.
+"""The auto-scaling policy: every parameter, three levels resolved field by field, validated together.
 
 The levels are cluster, namespace and topic, as in PIP-483: each field is taken from the topic's override, else the
 namespace's, else the cluster's. Setting an override replaces the whole document of that level. Levels valid apart can
 be invalid together, so `violations` looks at the resolved policy. The store keeps the overrides; the evaluator and the
-aggregation act on the knobs.
+aggregation act on the parameters.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, Self
 from controller.domain.entry_buckets import DEFAULT_BUCKET_BUDGET, DEFAULT_MAX_BUCKETS
 from controller.domain.errors import InvalidPolicy
 from controller.domain.hash_range import RING_SIZE
-from controller.domain.knobs import KnobValue, misfit, read_knobs, write_knob
 from controller.domain.load import DEFAULT_CHANGE_THRESHOLD, METRICS, LoadStats, LoadThresholds
+from controller.domain.policy_parameters import ParameterValue, misfit, read_parameters, write_parameter
 from controller.domain.shown import shown
 
 PROFILES = ("adaptive", "pip483")
@@ -34,7 +34,7 @@ MAX_SECONDS = 100 * 365 * 86_400
 
 @dataclass(frozen=True, slots=True)
 class AutoScalePolicy:
-    """A complete set of knobs; the defaults are Pulsar's (PIP-483, PIP-486) where Pulsar has the knob.
+    """A complete set of parameters; the defaults are Pulsar's (PIP-483, PIP-486) where Pulsar has the parameter.
 
     Built unchecked, see `violations`. Rates are per segment and second. `max_dag_depth` bounds the
     merges in a segment's ancestry. `bucket_idle_seconds`: buckets that nobody needs are given up when no consumer
@@ -102,84 +102,90 @@ class AutoScalePolicy:
             ),
         )
 
-    def to_document(self) -> dict[str, KnobValue]:
-        """Every knob by name, as JSON values (`write_knob`)."""
-        return {knob: write_knob(getattr(self, knob)) for knob in KNOBS}
+    def to_document(self) -> dict[str, ParameterValue]:
+        """Every parameter by name, as JSON values (`write_parameter`)."""
+        return {parameter: write_parameter(getattr(self, parameter)) for parameter in PARAMETERS}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         """Reads a cluster's document: what is absent or null has its default. Raises InvalidPolicy."""
-        values: dict[str, Any] = dict(read_knobs(document, KNOBS))
+        values: dict[str, Any] = dict(read_parameters(document, PARAMETERS))
         return cls(**values)
 
 
-KNOBS: Mapping[str, type] = MappingProxyType({f.name: type(f.default) for f in fields(AutoScalePolicy)})
-"""Every knob and its type, in the order of declaration."""
+PARAMETERS: Mapping[str, type] = MappingProxyType({f.name: type(f.default) for f in fields(AutoScalePolicy)})
+"""Every parameter and its type, in the order of declaration."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadablePolicy(AutoScalePolicy):
-    """Stands for a policy of which something cannot be read, and `why`. It is never valid: its knobs mean nothing."""
+    """Stands for a policy of which something cannot be read, and `why`. It is never valid: its parameters mean nothing."""
 
     why: str = ""
 
 
-OVERRIDABLE_KNOBS: Mapping[str, type] = MappingProxyType(
-    {knob: kind for knob, kind in KNOBS.items() if not knob.startswith(("entry_bucket_", "cluster_"))}
+OVERRIDABLE_PARAMETERS: Mapping[str, type] = MappingProxyType(
+    {
+        parameter: kind
+        for parameter, kind in PARAMETERS.items()
+        if not parameter.startswith(("entry_bucket_", "cluster_"))
+    }
 )
-"""What a namespace or a topic may set. The bucket knobs hold for a cluster, as in PIP-486, and so does its budget."""
+"""What a namespace or a topic may set. The bucket parameters hold for a cluster, as in PIP-486, and so does its budget."""
 
 
 class PolicyOverride:
-    """Some knobs set, the others None (inherit): `PolicyOverride(max_segments=8).max_segments`.
+    """Some parameters set, the others None (inherit): `PolicyOverride(max_segments=8).max_segments`.
 
-    Immutable and compared by value. Raises InvalidPolicy for a knob that does not exist or may not be
+    Immutable and compared by value. Raises InvalidPolicy for a parameter that does not exist or may not be
     overridden, or a value of the wrong type; whether the values fit together only `violations` of the
     resolved policy can say.
     """
 
-    __slots__ = ("_knobs",)
+    __slots__ = ("_parameters",)
 
-    _knobs: Mapping[str, KnobValue]
+    _parameters: Mapping[str, ParameterValue]
 
-    def __init__(self, /, **knobs: KnobValue | None) -> None:
-        self._take(knobs)
+    def __init__(self, /, **parameters: ParameterValue | None) -> None:
+        self._take(parameters)
 
     def _take(self, document: Mapping[str, Any]) -> None:
-        object.__setattr__(self, "_knobs", MappingProxyType(dict(read_knobs(document, OVERRIDABLE_KNOBS))))
+        object.__setattr__(
+            self, "_parameters", MappingProxyType(dict(read_parameters(document, OVERRIDABLE_PARAMETERS)))
+        )
 
-    def __getattr__(self, knob: str) -> Any:
-        if knob in OVERRIDABLE_KNOBS:
-            return self._knobs.get(knob)
-        raise AttributeError(f"a policy override has no knob {knob!r}")
+    def __getattr__(self, parameter: str) -> Any:
+        if parameter in OVERRIDABLE_PARAMETERS:
+            return self._parameters.get(parameter)
+        raise AttributeError(f"a policy override has no parameter {parameter!r}")
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a policy override is immutable; make a new one with {name}={value!r}")
 
     def __eq__(self, other: object) -> bool:
-        return self._knobs == other._knobs if isinstance(other, PolicyOverride) else NotImplemented
+        return self._parameters == other._parameters if isinstance(other, PolicyOverride) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(frozenset(self._knobs.items()))
+        return hash(frozenset(self._parameters.items()))
 
     def __repr__(self) -> str:
-        return f"PolicyOverride({', '.join(f'{knob}={value!r}' for knob, value in self._knobs.items())})"
+        return f"PolicyOverride({', '.join(f'{parameter}={value!r}' for parameter, value in self._parameters.items())})"
 
-    def __reduce__(self) -> tuple[Callable[..., PolicyOverride], tuple[dict[str, KnobValue]]]:
+    def __reduce__(self) -> tuple[Callable[..., PolicyOverride], tuple[dict[str, ParameterValue]]]:
         return PolicyOverride.from_document, (self.to_document(),)
 
     @property
-    def knobs(self) -> Mapping[str, KnobValue]:
+    def parameters(self) -> Mapping[str, ParameterValue]:
         """What is set, in the order of declaration; read-only."""
-        return self._knobs
+        return self._parameters
 
-    def to_document(self) -> dict[str, KnobValue]:
+    def to_document(self) -> dict[str, ParameterValue]:
         """What is set, as JSON values; `{}` overrides nothing."""
-        return {knob: write_knob(value) for knob, value in self._knobs.items()}
+        return {parameter: write_parameter(value) for parameter, value in self._parameters.items()}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> PolicyOverride:
-        """Reads `to_document`'s; null is the same as absent. Raises InvalidPolicy naming the knob."""
+        """Reads `to_document`'s; null is the same as absent. Raises InvalidPolicy naming the parameter."""
         override = cls()
         override._take(document)
         return override
@@ -200,15 +206,15 @@ def resolve(
     merged: dict[str, Any] = {}
     for override in (namespace, topic):
         if override is not None:
-            merged.update(override.knobs)
+            merged.update(override.parameters)
     return replace(cluster, **merged) if merged else cluster
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A knob that breaks its rule; `needed` is the bound it is held against, None for a choice or a type."""
+    """A parameter that breaks its rule; `needed` is the bound it is held against, None for a choice or a type."""
 
-    knob: str
+    parameter: str
     value: object
     needed: float | None
     rule: str
@@ -217,7 +223,7 @@ class Violation:
         if isinstance(self.value, UnreadablePolicy):
             return f"unreadable: {self.value.why}"
         is_choice = isinstance(self.value, str) and self.rule.startswith("one of ")
-        return f"{self.knob} = {self.value if is_choice else shown(self.value)} must be {self.rule}"
+        return f"{self.parameter} = {self.value if is_choice else shown(self.value)} must be {self.rule}"
 
 
 _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -225,21 +231,21 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     "<=": operator.le,
 }
-_DURATIONS = tuple(knob for knob in KNOBS if knob.endswith("_seconds"))
+_DURATIONS = tuple(parameter for parameter in PARAMETERS if parameter.endswith("_seconds"))
 
 _LEAST_SECONDS = {"load_stale_after_seconds": 1, "approval_wait_seconds": 60}
 CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"profile": PROFILES, "approval_default": APPROVAL_DEFAULTS}
 )
-"""The knobs that are words, and which words there are."""
+"""The parameters that are words, and which words there are."""
 
-# A bound is a number or the knob to compare with. Written positively, so that NaN fails.
+# A bound is a number or the parameter to compare with. Written positively, so that NaN fails.
 _RULES: tuple[tuple[str, str, float | str], ...] = (
     ("min_segments", ">=", 1),
     ("max_segments", ">=", "min_segments"),
     ("max_dag_depth", ">=", 0),
-    *((knob, ">=", _LEAST_SECONDS.get(knob, 0)) for knob in _DURATIONS),
-    *((knob, "<=", MAX_SECONDS) for knob in _DURATIONS),
+    *((parameter, ">=", _LEAST_SECONDS.get(parameter, 0)) for parameter in _DURATIONS),
+    *((parameter, "<=", MAX_SECONDS) for parameter in _DURATIONS),
     ("split_vs_rebucket_min_msg_rate_in", ">=", 0),
     ("entry_bucket_budget", ">=", 1),
     ("entry_bucket_max_per_segment", ">=", 1),
@@ -258,23 +264,23 @@ _RULES: tuple[tuple[str, str, float | str], ...] = (
 
 
 def violations(policy: AutoScalePolicy) -> tuple[Violation, ...]:
-    """Every rule a resolved policy breaks; empty when it is valid. Never raises, whatever the knobs hold."""
+    """Every rule a resolved policy breaks; empty when it is valid. Never raises, whatever the parameters hold."""
     if isinstance(policy, UnreadablePolicy):
         return (Violation("policy", policy, None, "readable"),)
     broken = _wrong_types(policy)
-    mistyped = {violation.knob for violation in broken}
-    for knob, sign, bound in _RULES:
-        if mistyped and not mistyped.isdisjoint((knob, bound)):
+    mistyped = {violation.parameter for violation in broken}
+    for parameter, sign, bound in _RULES:
+        if mistyped and not mistyped.isdisjoint((parameter, bound)):
             continue
-        value = getattr(policy, knob)
+        value = getattr(policy, parameter)
         needed = getattr(policy, bound) if isinstance(bound, str) else bound
         if not _OPERATORS[sign](value, needed):
             rule = f"{sign} {bound} = {needed}" if isinstance(bound, str) else f"{sign} {bound}"
-            broken.append(Violation(knob, value, needed, rule))
-    for knob, choices in CHOICES.items():
-        value = getattr(policy, knob)
-        if value not in choices and knob not in mistyped:
-            broken.append(Violation(knob, value, None, f"one of {', '.join(choices)}"))
+            broken.append(Violation(parameter, value, needed, rule))
+    for parameter, choices in CHOICES.items():
+        value = getattr(policy, parameter)
+        if value not in choices and parameter not in mistyped:
+            broken.append(Violation(parameter, value, None, f"one of {', '.join(choices)}"))
     if policy.strict_pulsar is True and policy.profile == "adaptive":
         broken.append(
             Violation("strict_pulsar", True, None, "false unless profile = pip483; set that as well")
@@ -284,18 +290,18 @@ def violations(policy: AutoScalePolicy) -> tuple[Violation, ...]:
 
 def _wrong_types(policy: AutoScalePolicy) -> list[Violation]:
     broken = []
-    for knob, kind in KNOBS.items():
-        value = getattr(policy, knob)
+    for parameter, kind in PARAMETERS.items():
+        value = getattr(policy, parameter)
         if value.__class__ is kind is not int:
             continue
         wanted = misfit(value, kind)
         if wanted is not None:
-            broken.append(Violation(knob, value, None, wanted))
+            broken.append(Violation(parameter, value, None, wanted))
     return broken
 
 
 def validate(policy: AutoScalePolicy) -> None:
-    """Raises InvalidPolicy naming each knob, its value and the rule it breaks."""
+    """Raises InvalidPolicy naming each parameter, its value and the rule it breaks."""
     broken = violations(policy)
     if broken:
         raise InvalidPolicy(f"Invalid auto split/merge configuration: {'; '.join(map(str, broken))}")

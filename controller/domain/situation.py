@@ -16,10 +16,10 @@ from controller.domain.approvals import Approval, ApprovalState
 from controller.domain.entry_buckets import equal_splits
 from controller.domain.errors import InvalidInput
 from controller.domain.hash_range import RING_SIZE, HashRange
-from controller.domain.knobs import write_knob
 from controller.domain.layout import SegmentLayout
 from controller.domain.load import METRICS, LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy, UnreadablePolicy
+from controller.domain.policy_parameters import write_parameter
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment, SegmentState
 from controller.domain.shown import shown
@@ -146,11 +146,11 @@ class Situation:
             "consumers_changed_at": self.consumers_changed_at,
             "clients": self.clients or None,
             "producers": self.producers or None,
-            "reconnections_left": None if left is None else write_knob(float(left)),
+            "reconnections_left": None if left is None else write_parameter(float(left)),
             "strikes": {str(i): n for i in ids if (n := self.strikes.get(i, 0))} or None,
             "kept": {str(i): list(self.kept[i]) for i in ids if i in self.kept} or None,
             "sketches": {
-                str(i): [write_knob(float(one)) for one in sketch]
+                str(i): [write_parameter(float(one)) for one in sketch]
                 for i in ids
                 if (sketch := self.sketches.get(i))
             }
@@ -271,7 +271,7 @@ def _read_policy(document: Mapping[str, Any]) -> AutoScalePolicy:
 
 
 def _write_stats(stats: LoadStats) -> list[Any]:
-    return [write_knob(_as_float(rate)) for rate in stats.rates]
+    return [write_parameter(_as_float(rate)) for rate in stats.rates]
 
 
 def _as_float(rate: float) -> float:

@@ -1,4 +1,4 @@
-"""What a shell offers while a command is typed: topics, levels of policy, knobs, data planes.
+"""What a shell offers while a command is typed: topics, levels of policy, parameters, data planes.
 
 A shell waits for the answer, and has no place for a message: whatever goes wrong, nothing is offered.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from controller.dataplane.registry import PLANE_NAMES
-from controller.domain.policy import KNOBS
+from controller.domain.policy import PARAMETERS
 
 if TYPE_CHECKING:
     from controller.questions.question import Row
@@ -39,14 +39,14 @@ def levels(context: typer.Context, incomplete: str) -> list[str]:
     return [*cluster, *(str(row["namespace"]) for row in namespaces), *topics(context, incomplete)]
 
 
-def knobs(context: typer.Context, incomplete: str) -> list[str]:
-    """Knobs, ready for their value: in commands about bundles those of a split policy."""
-    names: Collection[str] = KNOBS
+def parameters(context: typer.Context, incomplete: str) -> list[str]:
+    """Parameters, ready for their value: in commands about bundles those of a split policy."""
+    names: Collection[str] = PARAMETERS
     if "bundles" in context.command_path.split():
         from controller.bundles.domain.splitting.policy import SplitPolicy
 
         names = SplitPolicy.__dataclass_fields__
-    return [f"{knob}=" for knob in names if knob.startswith(incomplete)]
+    return [f"{parameter}=" for parameter in names if parameter.startswith(incomplete)]
 
 
 def planes(incomplete: str) -> list[str]:

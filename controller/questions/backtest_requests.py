@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from controller.actions.fields import parse_knobs
+from controller.actions.fields import parse_parameters
 from controller.domain.errors import InvalidInput, Unsupported
 from controller.domain.shown import shown
 from controller.questions.question import Row, read_statement
@@ -27,8 +27,8 @@ USUAL = ("in-force", "adaptive", "pip483")
 """The policies that are compared where none is named."""
 MOST_SEEDS = 1_000
 _DEFAULT_SPAN = timedelta(days=7)
-_KNOB = r"[^\s,;:=]+\s*=\s*[^\s,;]+"
-_KNOBS = rf"(?:\s*:\s*{_KNOB}(?:\s*,\s*{_KNOB})*)?"
+_PARAMETER = r"[^\s,;:=]+\s*=\s*[^\s,;]+"
+_PARAMETERS = rf"(?:\s*:\s*{_PARAMETER}(?:\s*,\s*{_PARAMETER})*)?"
 
 
 _RECORDED = """
@@ -42,13 +42,13 @@ _RECORDED = """
 
 @dataclass(frozen=True, slots=True)
 class AskedBacktest:
-    """A backtest as somebody types it: policies as `question` reads them, or `knobs` beside those in force. `engine`: chosen where
+    """A backtest as somebody types it: policies as `question` reads them, or `parameters` beside those in force. `engine`: chosen where
     None; `pictures`: with what a report draws.
     """
 
     loads: Loads
     policies: Sequence[str] = ()
-    knobs: Mapping[str, Any] | None = None
+    parameters: Mapping[str, Any] | None = None
     weights: str = ""
     seeds: int = 1
     actuation_seconds: float = 0.0
@@ -57,8 +57,8 @@ class AskedBacktest:
 
     def question(self) -> Question:
         """What is asked about every load. Raises as `question`."""
-        if self.knobs is not None:
-            return of_what_if(self.knobs)
+        if self.parameters is not None:
+            return of_what_if(self.parameters)
         return question(
             self.policies,
             weights=self.weights,
@@ -100,12 +100,12 @@ def question(
     return Question(chosen, prices(weights), tuple(range(seeds)), 60, actuation_seconds, pictures)
 
 
-def of_what_if(knobs: Mapping[str, Any]) -> Question:
-    """The policy in force beside the same with other knobs. Raises Unsupported without NumPy."""
+def of_what_if(parameters: Mapping[str, Any]) -> Question:
+    """The policy in force beside the same with other parameters. Raises Unsupported without NumPy."""
     _demand_libraries()
     from spark_jobs.policy_backtest import IN_FORCE, Candidate, Question
 
-    return Question((Candidate("in force", IN_FORCE), Candidate("what if", IN_FORCE, knobs)))
+    return Question((Candidate("in force", IN_FORCE), Candidate("what if", IN_FORCE, parameters)))
 
 
 def _demand_libraries() -> None:
@@ -121,26 +121,26 @@ def _demand_libraries() -> None:
 def policies_in(text: str) -> list[str]:
     """The policies that one text names, with commas, semicolons, spaces or lines between them.
 
-    Some rules have spaces or a comma in their names, and knobs have commas between them: the longest name that fits counts.
+    Some rules have spaces or a comma in their names, and parameters have commas between them: the longest name that fits counts.
     """
     from controller.backtest.rivals.registry import RULES
 
     names = "|".join(re.escape(name) for name in sorted(RULES, key=len, reverse=True))
-    return re.findall(rf"(?:(?:{names})(?=[\s,;:]|$)|[^\s,;:]+){_KNOBS}", text)
+    return re.findall(rf"(?:(?:{names})(?=[\s,;:]|$)|[^\s,;:]+){_PARAMETERS}", text)
 
 
 def candidate(text: str) -> Candidate:
-    """`adaptive`, or with knobs of its own `adaptive:target_use=0.8,max_segments=128`. Raises InvalidInput."""
+    """`adaptive`, or with parameters of its own `adaptive:target_use=0.8,max_segments=128`. Raises InvalidInput."""
     from spark_jobs.policy_backtest import Candidate
 
     if not text.isprintable():  # it becomes a name, in tables and in pages
         raise InvalidInput(f"policy {shown(text)}: use printable characters")
-    rule, _, knobs = text.strip().partition(":")
-    pairs = [pair.strip() for pair in knobs.split(",") if pair.strip()]
-    found = parse_knobs(pairs)
-    for knob, value in found.items():
+    rule, _, parameters = text.strip().partition(":")
+    pairs = [pair.strip() for pair in parameters.split(",") if pair.strip()]
+    found = parse_parameters(pairs)
+    for parameter, value in found.items():
         if value is None:
-            raise InvalidInput(f"policy {shown(text)}: {knob}=null; give the value to try")
+            raise InvalidInput(f"policy {shown(text)}: {parameter}=null; give the value to try")
     return Candidate(text.strip(), rule.strip(), found)
 
 

@@ -42,7 +42,7 @@ RunId = Annotated[int, Field(ge=0, le=MOST, description="Id of the backtest.", e
 
 
 class RunBacktest(ActionRequest):
-    """Compute what policies, or knobs beside those in force, would have cost on recorded load, and how far that is from the least
+    """Compute what policies, or parameters beside those in force, would have cost on recorded load, and how far that is from the least
     possible cost. Nothing changes but the list of backtests.
     """
 
@@ -58,7 +58,7 @@ class RunBacktest(ActionRequest):
                 {
                     "since": "2026-11-14T00:00:00Z",
                     "until": "2026-11-15T00:00:00Z",
-                    "knobs": {"max_segments": 16},
+                    "parameters": {"max_segments": 16},
                 },
             ]
         }
@@ -82,9 +82,9 @@ class RunBacktest(ActionRequest):
         description=f"{', '.join(backtest_requests.USUAL)} where empty.",
         examples=[["in-force", "adaptive:target_use=0.8"]],
     )
-    knobs: Annotated[dict[str, Any], Field(max_length=100)] | None = Field(
+    parameters: Annotated[dict[str, Any], Field(max_length=100)] | None = Field(
         None,
-        description="Instead of policies: the policy in force, beside the same policy with these knobs.",
+        description="Instead of policies: the policy in force, beside the same policy with these parameters.",
         examples=[{"max_segments": 16}],
     )
     weights: str = Field(
@@ -95,8 +95,8 @@ class RunBacktest(ActionRequest):
 
     def asked(self, now: datetime) -> AskedBacktest:
         """Return the backtest that the request describes. Raises InvalidInput."""
-        if self.knobs is not None and self.policies:
-            raise InvalidInput("policies and knobs: give one of the two")
+        if self.parameters is not None and self.policies:
+            raise InvalidInput("policies and parameters: give one of the two")
         if self.topics is not None and self.level != CLUSTER:
             raise InvalidInput(f"topics: name them at the level cluster, not at {self.level}")
         kind = policy_admin.kind_of(self.level)
@@ -108,7 +108,7 @@ class RunBacktest(ActionRequest):
                 namespace=self.level if kind is Level.NAMESPACE else None,
             ),
             tuple(self.policies),
-            self.knobs,
+            self.parameters,
             self.weights,
             self.seeds,
             self.actuation_seconds,

@@ -1,4 +1,4 @@
-"""Candidates of policy, and who set which knob when."""
+"""Candidates of policy, and who set which parameter when."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from controller.domain.policy import PolicyLevel
 from controller.domain.whole_numbers import MOST
 from controller.questions.question import Question, QuestionRequest, TopicFilter, TopicQuestion
 from controller.services import policy_admin
-from controller.store.decisions.candidates import CandidateState, knobs_text
+from controller.store.decisions.candidates import CandidateState, parameters_text
 from controller.store.postgres.snapshots import snapshot
 from controller.store.topics import inspected
 
 
 class ListCandidates(TopicFilter):
-    """List policies that were proposed, newest first: their knobs, what became of them, and both regrets."""
+    """List policies that were proposed, newest first: their parameters, what became of them, and both regrets."""
 
     state: CandidateState | None = Field(
         None, description="Only candidates in this state.", examples=["shadow"]
@@ -36,8 +36,8 @@ class ListCandidates(TopicFilter):
     )
 
 
-class ListKnobChanges(QuestionRequest):
-    """List who set which knob when, newest first. `was` or `value` is null where the level did not or does not set the knob."""
+class ListParameterChanges(QuestionRequest):
+    """List who set which parameter when, newest first. `was` or `value` is null where the level did not or does not set the parameter."""
 
     level: PolicyLevel | None = Field(None, description="Only changes at this kind of level.")
     name: str | None = Field(
@@ -48,22 +48,22 @@ class ListKnobChanges(QuestionRequest):
     )
 
 
-def _with_knobs(row: dict[str, Any], _now: datetime) -> dict[str, Any]:
-    return {**row, "knobs": knobs_text(row["override"])}
+def _with_parameters(row: dict[str, Any], _now: datetime) -> dict[str, Any]:
+    return {**row, "parameters": parameters_text(row["override"])}
 
 
 class ShowPolicy(QuestionRequest):
-    """Show the knobs that a level sets; for the cluster every knob."""
+    """Show the parameters that a level sets; for the cluster every parameter."""
 
     level: LevelName
 
 
 class StoredPolicy(Answer):
-    """The knobs that a level sets; for the cluster every knob."""
+    """The parameters that a level sets; for the cluster every parameter."""
 
     level: str = Field(examples=["namespace"])
     name: str | None = Field(description="Namespace or topic; null for the cluster.", examples=["acme/shop"])
-    knobs: dict[str, Any] = Field(examples=[{"max_segments": 16}])
+    parameters: dict[str, Any] = Field(examples=[{"max_segments": 16}])
 
     def sentence(self) -> str:
         """See `Answer`."""
@@ -71,26 +71,26 @@ class StoredPolicy(Answer):
 
     def rows(self) -> Sequence[Row]:
         """See `Answer`."""
-        return [{"knob": knob, "value": value} for knob, value in self.knobs.items()]
+        return [{"parameter": parameter, "value": value} for parameter, value in self.parameters.items()]
 
 
 class ShowEffectivePolicy(TopicQuestion):
-    """Show every knob in force for a topic, and the level it comes from."""
+    """Show every parameter in force for a topic, and the level it comes from."""
 
 
-class KnobInForce(BaseModel):
-    """A knob and the level that it comes from: topic, namespace, cluster or default."""
+class ParameterInForce(BaseModel):
+    """A parameter and the level that it comes from: topic, namespace, cluster or default."""
 
-    knob: str = Field(examples=["max_segments"])
+    parameter: str = Field(examples=["max_segments"])
     value: Any = Field(examples=[16])
     level: str = Field(examples=["namespace"])
 
 
 class EffectivePolicy(Answer):
-    """Every knob in force for a topic."""
+    """Every parameter in force for a topic."""
 
     topic: str = Field(examples=["topic://acme/shop/orders"])
-    knobs: list[KnobInForce]
+    parameters: list[ParameterInForce]
 
     def sentence(self) -> str:
         """See `Answer`."""
@@ -98,7 +98,7 @@ class EffectivePolicy(Answer):
 
     def rows(self) -> Sequence[Row]:
         """See `Answer`."""
-        return [knob.model_dump() for knob in self.knobs]
+        return [parameter.model_dump() for parameter in self.parameters]
 
 
 def show_policy(context: Context, request: ShowPolicy) -> StoredPolicy:
@@ -108,14 +108,16 @@ def show_policy(context: Context, request: ShowPolicy) -> StoredPolicy:
     with snapshot(context.store) as tx:
         if kind is PolicyLevel.TOPIC:
             inspected.find_topic(tx, request.level)
-        return StoredPolicy(level=kind, name=name, knobs=inspected.stored_policy(tx, kind, name))
+        return StoredPolicy(level=kind, name=name, parameters=inspected.stored_policy(tx, kind, name))
 
 
 def show_effective_policy(context: Context, request: ShowEffectivePolicy) -> EffectivePolicy:
     """Raises TopicNotFound."""
     with snapshot(context.store) as tx:
-        knobs = inspected.effective_policy(tx, inspected.find_topic(tx, request.topic))
-    return EffectivePolicy(topic=request.topic, knobs=[KnobInForce(**knob) for knob in knobs])
+        parameters = inspected.effective_policy(tx, inspected.find_topic(tx, request.topic))
+    return EffectivePolicy(
+        topic=request.topic, parameters=[ParameterInForce(**parameter) for parameter in parameters]
+    )
 
 
 LIST_CANDIDATES = Question(
@@ -134,7 +136,7 @@ LIST_CANDIDATES = Question(
         "candidate_id",
         "topic",
         "state",
-        "knobs",
+        "parameters",
         "proposed_by",
         "proposed_at",
         "regret",
@@ -142,19 +144,19 @@ LIST_CANDIDATES = Question(
         "run_id",
         "shadow_decisions",
     ),
-    present=_with_knobs,
+    present=_with_parameters,
 )
-LIST_KNOB_CHANGES = Question(
+LIST_PARAMETER_CHANGES = Question(
     "policy history",
     "/policies/history",
     "inspect.policy_history",
-    ListKnobChanges,
-    {"change_id": int, "knob": str},
+    ListParameterChanges,
+    {"change_id": int, "parameter": str},
     {"level": "level = :level", "name": "name = :name"},
     descending=True,
-    table=("changed_at", "level", "name", "actor", "knob", "was", "value"),
+    table=("changed_at", "level", "name", "actor", "parameter", "was", "value"),
 )
-QUESTIONS = (LIST_CANDIDATES, LIST_KNOB_CHANGES)
+QUESTIONS = (LIST_CANDIDATES, LIST_PARAMETER_CHANGES)
 SHOW_POLICY = report("policy get", "/policies/{level}", ShowPolicy, StoredPolicy, show_policy)
 SHOW_EFFECTIVE_POLICY = report(
     "policy effective", "/topics/{topic}/policy", ShowEffectivePolicy, EffectivePolicy, show_effective_policy

@@ -23,7 +23,7 @@ class ShowSituations(TopicQuestion):
     model_config = ConfigDict(json_schema_extra={"examples": [{"changes": {"max_segments": 16}}]})
 
     changes: dict[str, Any] = Field(
-        {}, max_length=100, description="Knobs that differ.", examples=[{"max_segments": 16}]
+        {}, max_length=100, description="Parameters that differ.", examples=[{"max_segments": 16}]
     )
 
 
@@ -64,10 +64,10 @@ class Verdict(BaseModel):
     )
 
 
-class ChangedKnob(BaseModel):
-    """A knob under both policies."""
+class ChangedParameter(BaseModel):
+    """A parameter under both policies."""
 
-    knob: str = Field(examples=["max_segments"])
+    parameter: str = Field(examples=["max_segments"])
     was: Any = Field(examples=[8])
     value: Any = Field(examples=[16])
 
@@ -79,7 +79,7 @@ class Comparison(Document):
     epoch: int = Field(examples=[7])
     at: datetime | int | None = Field(examples=["2026-11-21T03:00:00Z"])
     lanes: list[str] = Field(examples=[["load"]])
-    changes: list[ChangedKnob]
+    changes: list[ChangedParameter]
     is_same: bool
     in_force: Verdict
     what_if: Verdict

@@ -41,7 +41,7 @@ _TOPICS = text("""
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What was stored at the level, and what is; of the cluster every knob."""
+    """What was stored at the level, and what is; of the cluster every parameter."""
 
     before: Document
     after: Document
@@ -81,12 +81,12 @@ def change(store: Store, level: str, changed: Merge, *, actor: str) -> Changed:
     with store.transaction() as tx:
         found = change_in(tx, level, changed, actor=actor)
     if found.before != found.after and not store.rolls_back:
-        knobs = sorted(
-            knob
-            for knob in found.before.keys() | found.after.keys()
-            if found.before.get(knob) != found.after.get(knob)
+        parameters = sorted(
+            parameter
+            for parameter in found.before.keys() | found.after.keys()
+            if found.before.get(parameter) != found.after.get(parameter)
         )
-        log.info("policy set", level=level, actor=actor, knobs=knobs)
+        log.info("policy set", level=level, actor=actor, parameters=parameters)
     return found
 
 

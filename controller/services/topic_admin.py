@@ -80,7 +80,7 @@ def create_topic(
                 properties=properties,
                 request=request,
             )
-        buckets = policies.get_cluster(tx).policy  # the bucket knobs hold for a cluster, as in PIP-486
+        buckets = policies.get_cluster(tx).policy  # the bucket parameters hold for a cluster, as in PIP-486
         return topic_intents.intend_create(
             tx,
             name,

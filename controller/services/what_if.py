@@ -33,12 +33,12 @@ class WhatIf:
 
     @property
     def changes(self) -> list[dict[str, Any]]:
-        """The knobs that differ: `knob`, `was`, `value`."""
+        """The parameters that differ: `parameter`, `was`, `value`."""
         was, becomes = self.now.policy.to_document(), self.then.policy.to_document()
         return [
-            {"knob": knob, "was": was[knob], "value": becomes[knob]}
-            for knob in becomes
-            if was[knob] != becomes[knob]
+            {"parameter": parameter, "was": was[parameter], "value": becomes[parameter]}
+            for parameter in becomes
+            if was[parameter] != becomes[parameter]
         ]
 
 
@@ -63,7 +63,7 @@ def situations_of(
     store: Store, planes: Mapping[str, DataPlane], topic: str, changes: Mapping[str, Any]
 ) -> tuple[Situation, Situation]:
     """The topic under the policy in force and under the changed one, of one snapshot and at one instant. Raises TopicNotFound,
-    NotFound, InvalidInput for a knob that is taken back, InvalidPolicy.
+    NotFound, InvalidInput for a parameter that is taken back, InvalidPolicy.
     """
     with store.transaction() as tx:
         tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
@@ -95,14 +95,14 @@ def present_situation(
 
 
 def demand_values(changes: Mapping[str, Any]) -> None:
-    """Refuse a knob that is taken back: what it would then be is a question of the levels. Raises InvalidInput."""
-    for knob, value in changes.items():
+    """Refuse a parameter that is taken back: what it would then be is a question of the levels. Raises InvalidInput."""
+    for parameter, value in changes.items():
         if value is None:
-            raise InvalidInput(f"{knob}=null: give the value to ask about")
+            raise InvalidInput(f"{parameter}=null: give the value to ask about")
 
 
 def changed(policy: AutoScalePolicy, changes: Mapping[str, Any]) -> AutoScalePolicy:
-    """The policy with other knobs, checked as a whole. Raises InvalidInput for a knob that is taken back, InvalidPolicy for
+    """The policy with other parameters, checked as a whole. Raises InvalidInput for a parameter that is taken back, InvalidPolicy for
     the rest.
     """
     if isinstance(policy, UnreadablePolicy):

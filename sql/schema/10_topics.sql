@@ -71,7 +71,7 @@ COMMENT ON CONSTRAINT topic_name_form ON cleave.topic IS 'A topic name is topic:
 COMMENT ON CONSTRAINT topic_namespace_form ON cleave.topic IS 'The namespace column is the tenant/namespace of the topic name.';
 COMMENT ON CONSTRAINT topic_state_known ON cleave.topic IS 'A topic is creating, live, deleting or deleted.';
 COMMENT ON CONSTRAINT topic_counters_not_negative ON cleave.topic IS 'Epoch, next segment id and subscription version never go below 0.';
-COMMENT ON CONSTRAINT topic_policy_is_object ON cleave.topic IS 'A stored policy is a JSON object of knobs.';
+COMMENT ON CONSTRAINT topic_policy_is_object ON cleave.topic IS 'A stored policy is a JSON object of parameters.';
 COMMENT ON CONSTRAINT topic_hold_is_dated ON cleave.topic IS 'A held topic has a reason and a time, any other topic neither.';
 COMMENT ON INDEX cleave.topic_name_in_use IS 'A topic of this name exists already; delete it first or choose another name.';
 CREATE TRIGGER topic_name_is_printable BEFORE INSERT ON cleave.topic

@@ -2,7 +2,7 @@
 
 -- The defaults, written by `cleave migrate` from the domain's own dataclass, so that they are declared once.
 CREATE TABLE cleave.policy_default (
-    knob  text  PRIMARY KEY,
+    parameter  text  PRIMARY KEY,
     value jsonb NOT NULL
 );
 
@@ -18,7 +18,7 @@ CREATE TABLE cleave.cluster_policy (
 -- A cluster begins with the profile `adaptive`.
 INSERT INTO cleave.cluster_policy (policy) VALUES ('{"profile": "adaptive"}');
 COMMENT ON CONSTRAINT cluster_policy_one_row ON cleave.cluster_policy IS 'There is one cluster policy.';
-COMMENT ON CONSTRAINT cluster_policy_is_object ON cleave.cluster_policy IS 'A stored policy is a JSON object of knobs.';
+COMMENT ON CONSTRAINT cluster_policy_is_object ON cleave.cluster_policy IS 'A stored policy is a JSON object of parameters.';
 
 CREATE TABLE cleave.namespace_policy (
     namespace   text        PRIMARY KEY,
@@ -30,17 +30,17 @@ CREATE TABLE cleave.namespace_policy (
     CONSTRAINT namespace_policy_is_object CHECK (jsonb_typeof(policy) = 'object')
 );
 COMMENT ON CONSTRAINT namespace_policy_form ON cleave.namespace_policy IS 'A namespace is tenant/namespace.';
-COMMENT ON CONSTRAINT namespace_policy_is_object ON cleave.namespace_policy IS 'A stored policy is a JSON object of knobs.';
+COMMENT ON CONSTRAINT namespace_policy_is_object ON cleave.namespace_policy IS 'A stored policy is a JSON object of parameters.';
 
--- The stored value of a knob: by the topic, else the namespace, else the cluster. JSON's null is the same as absent.
-CREATE FUNCTION cleave.knob_stored(knob text, topic jsonb, namespace jsonb, cluster jsonb) RETURNS jsonb
+-- The stored value of a parameter: by the topic, else the namespace, else the cluster. JSON's null is the same as absent.
+CREATE FUNCTION cleave.parameter_stored(parameter text, topic jsonb, namespace jsonb, cluster jsonb) RETURNS jsonb
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN coalesce(nullif(topic -> knob, 'null'), nullif(namespace -> knob, 'null'), nullif(cluster -> knob, 'null'));
-COMMENT ON FUNCTION cleave.knob_stored IS 'Value of the nearest level that sets the knob; NULL: the default counts.';
+RETURN coalesce(nullif(topic -> parameter, 'null'), nullif(namespace -> parameter, 'null'), nullif(cluster -> parameter, 'null'));
+COMMENT ON FUNCTION cleave.parameter_stored IS 'Value of the nearest level that sets the parameter; NULL: the default counts.';
 
--- A stored knob need not be a number that float8 can hold: a newer program or a hand wrote it. The evaluator leaves such a
--- topic alone; for its load records the default of the knob counts, so that the run goes on for all others.
-CREATE FUNCTION cleave.knob_number(value jsonb) RETURNS float8
+-- A stored parameter need not be a number that float8 can hold: a newer program or a hand wrote it. The evaluator leaves such a
+-- topic alone; for its load records the default of the parameter counts, so that the run goes on for all others.
+CREATE FUNCTION cleave.parameter_number(value jsonb) RETURNS float8
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE
     WHEN jsonb_typeof(value) = 'number' THEN
@@ -49,7 +49,7 @@ RETURN CASE
              ELSE CAST(value AS float8) END
     WHEN value IN ('"Infinity"', '"-Infinity"', '"NaN"') THEN CAST(value #>> '{}' AS float8)
 END;
-COMMENT ON FUNCTION cleave.knob_number IS 'Number that a knob holds, also Infinity and NaN as text; NULL where none fits a float8.';
+COMMENT ON FUNCTION cleave.parameter_number IS 'Number that a parameter holds, also Infinity and NaN as text; NULL where none fits a float8.';
 
 -- One row for each change of a stored policy, at any level, by whatever path it came.
 CREATE TABLE cleave.policy_change (

@@ -32,7 +32,7 @@ COMMENT ON CONSTRAINT policy_candidate_evidence ON cleave.policy_candidate IS 'T
 COMMENT ON CONSTRAINT policy_candidate_state_known ON cleave.policy_candidate IS
     'A candidate is in shadow, promoted, refused or withdrawn.';
 COMMENT ON CONSTRAINT policy_candidate_sets_something ON cleave.policy_candidate IS
-    'A candidate is a JSON object of knobs and sets at least one.';
+    'A candidate is a JSON object of parameters and sets at least one.';
 COMMENT ON CONSTRAINT policy_candidate_ended ON cleave.policy_candidate IS
     'What is not in shadow any more has ended at an instant, by somebody, for a reason.';
 COMMENT ON INDEX cleave.policy_candidate_one_in_shadow IS

@@ -4,24 +4,24 @@
 -- records of a topic follow the rule of Pulsar's reporter, so the aggregation has to know it.
 CREATE VIEW cleave.threshold_in_force AS
 SELECT t.topic_id,
-       max(number) FILTER (WHERE knob = 'split_msg_rate_in')   AS split_msg_rate_in,
-       max(number) FILTER (WHERE knob = 'split_byte_rate_in')  AS split_byte_rate_in,
-       max(number) FILTER (WHERE knob = 'split_msg_rate_out')  AS split_msg_rate_out,
-       max(number) FILTER (WHERE knob = 'split_byte_rate_out') AS split_byte_rate_out,
-       max(number) FILTER (WHERE knob = 'merge_msg_rate_in')   AS merge_msg_rate_in,
-       max(number) FILTER (WHERE knob = 'merge_byte_rate_in')  AS merge_byte_rate_in,
-       max(number) FILTER (WHERE knob = 'merge_msg_rate_out')  AS merge_msg_rate_out,
-       max(number) FILTER (WHERE knob = 'merge_byte_rate_out') AS merge_byte_rate_out,
-       max(number) FILTER (WHERE knob = 'load_change_threshold') AS load_change_threshold,
-       coalesce(bool_or(stored = 'true') FILTER (WHERE knob = 'strict_pulsar'), false) AS strict_pulsar
+       max(number) FILTER (WHERE parameter = 'split_msg_rate_in')   AS split_msg_rate_in,
+       max(number) FILTER (WHERE parameter = 'split_byte_rate_in')  AS split_byte_rate_in,
+       max(number) FILTER (WHERE parameter = 'split_msg_rate_out')  AS split_msg_rate_out,
+       max(number) FILTER (WHERE parameter = 'split_byte_rate_out') AS split_byte_rate_out,
+       max(number) FILTER (WHERE parameter = 'merge_msg_rate_in')   AS merge_msg_rate_in,
+       max(number) FILTER (WHERE parameter = 'merge_byte_rate_in')  AS merge_byte_rate_in,
+       max(number) FILTER (WHERE parameter = 'merge_msg_rate_out')  AS merge_msg_rate_out,
+       max(number) FILTER (WHERE parameter = 'merge_byte_rate_out') AS merge_byte_rate_out,
+       max(number) FILTER (WHERE parameter = 'load_change_threshold') AS load_change_threshold,
+       coalesce(bool_or(stored = 'true') FILTER (WHERE parameter = 'strict_pulsar'), false) AS strict_pulsar
   FROM cleave.topic t
   LEFT JOIN cleave.namespace_policy n ON n.namespace = t.namespace
  CROSS JOIN cleave.cluster_policy c
  CROSS JOIN LATERAL (
-       SELECT d.knob, held.stored, coalesce(cleave.knob_number(held.stored), cleave.knob_number(d.value)) AS number
+       SELECT d.parameter, held.stored, coalesce(cleave.parameter_number(held.stored), cleave.parameter_number(d.value)) AS number
          FROM cleave.policy_default d
-        CROSS JOIN LATERAL (SELECT cleave.knob_stored(d.knob, t.policy, n.policy, c.policy) AS stored) held
-        WHERE d.knob ~ '^(split|merge)_(msg|byte)_rate_(in|out)$' OR d.knob IN ('load_change_threshold', 'strict_pulsar')) k
+        CROSS JOIN LATERAL (SELECT cleave.parameter_stored(d.parameter, t.policy, n.policy, c.policy) AS stored) held
+        WHERE d.parameter ~ '^(split|merge)_(msg|byte)_rate_(in|out)$' OR d.parameter IN ('load_change_threshold', 'strict_pulsar')) k
  WHERE t.state <> 'deleted'
  GROUP BY t.topic_id;
 
@@ -30,19 +30,19 @@ SELECT t.topic_id,
 CREATE VIEW cleave.memory_in_force AS
 SELECT topic_id, greatest(CASE WHEN profile = 'adaptive' THEN memory_seconds ELSE candidate_seconds END, 45) / 45 AS tick_seconds
   FROM (SELECT t.topic_id,
-               max(coalesce(held.stored, d.value) #>> '{}') FILTER (WHERE d.knob = 'profile') AS profile,
-               max(coalesce(cleave.knob_number(held.stored), cleave.knob_number(d.value)))
-                   FILTER (WHERE d.knob = 'load_memory_seconds') AS memory_seconds,
+               max(coalesce(held.stored, d.value) #>> '{}') FILTER (WHERE d.parameter = 'profile') AS profile,
+               max(coalesce(cleave.parameter_number(held.stored), cleave.parameter_number(d.value)))
+                   FILTER (WHERE d.parameter = 'load_memory_seconds') AS memory_seconds,
                max(p.override ->> 'profile') AS candidate_profile,
-               max(coalesce(cleave.knob_number(p.override -> d.knob), cleave.knob_number(held.stored), cleave.knob_number(d.value)))
-                   FILTER (WHERE d.knob = 'load_memory_seconds') AS candidate_seconds
+               max(coalesce(cleave.parameter_number(p.override -> d.parameter), cleave.parameter_number(held.stored), cleave.parameter_number(d.value)))
+                   FILTER (WHERE d.parameter = 'load_memory_seconds') AS candidate_seconds
           FROM cleave.topic t
           LEFT JOIN cleave.namespace_policy n ON n.namespace = t.namespace
           LEFT JOIN cleave.policy_candidate p ON p.topic_id = t.topic_id AND p.state = 'shadow'
          CROSS JOIN cleave.cluster_policy c
          CROSS JOIN cleave.policy_default d
-         CROSS JOIN LATERAL (SELECT cleave.knob_stored(d.knob, t.policy, n.policy, c.policy) AS stored) held
-         WHERE d.knob IN ('profile', 'load_memory_seconds') AND t.state <> 'deleted'
+         CROSS JOIN LATERAL (SELECT cleave.parameter_stored(d.parameter, t.policy, n.policy, c.policy) AS stored) held
+         WHERE d.parameter IN ('profile', 'load_memory_seconds') AND t.state <> 'deleted'
          GROUP BY t.topic_id) topics
  WHERE 'adaptive' IN (profile, candidate_profile);
 

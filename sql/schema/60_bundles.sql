@@ -46,7 +46,7 @@ COMMENT ON CONSTRAINT namespace_bundles_tile ON cleave.namespace_bundles IS
 COMMENT ON CONSTRAINT namespace_bundles_mode_known ON cleave.namespace_bundles IS
     'A namespace is balanced as dry-run, approval or automatic.';
 COMMENT ON CONSTRAINT namespace_bundles_settings_is_object ON cleave.namespace_bundles IS
-    'Split settings of a namespace are a JSON object of knobs.';
+    'Split settings of a namespace are a JSON object of parameters.';
 
 CREATE FUNCTION cleave.namespace_bundles_before_update() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

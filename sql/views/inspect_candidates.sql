@@ -14,7 +14,7 @@ SELECT c.candidate_id, t.name AS topic, c.topic_id, c.state, c.override, c.propo
   FROM cleave.policy_candidate c
   JOIN cleave.topic t USING (topic_id);
 COMMENT ON VIEW inspect.policy_candidates IS
-    'Policies proposed for a topic: the knobs they set on top of what is in force, who proposed them and why, what became of them, and both regrets in the backtest that is their evidence.';
+    'Policies proposed for a topic: the parameters they set on top of what is in force, who proposed them and why, what became of them, and both regrets in the backtest that is their evidence.';
 COMMENT ON COLUMN inspect.policy_candidates.approval_id IS 'Approval of the promotion that waits for a person; NULL if none waits.';
 
 CREATE VIEW inspect.shadow_decisions AS

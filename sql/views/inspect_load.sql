@@ -19,20 +19,20 @@ SELECT t.name AS topic, t.topic_id, s.segment_id, inspect.hash_range_text(s.rang
  CROSS JOIN cleave.cluster_policy c
  CROSS JOIN LATERAL (SELECT coalesce(l.silent_since, o.observed_at) AS observed_at) seen
  CROSS JOIN LATERAL (
-       SELECT max(value) FILTER (WHERE knob = 'split_msg_rate_in') AS split_msg_rate_in,
-              max(value) FILTER (WHERE knob = 'split_byte_rate_in') AS split_byte_rate_in,
-              max(value) FILTER (WHERE knob = 'split_msg_rate_out') AS split_msg_rate_out,
-              max(value) FILTER (WHERE knob = 'split_byte_rate_out') AS split_byte_rate_out,
-              max(value) FILTER (WHERE knob = 'merge_msg_rate_in') AS merge_msg_rate_in,
-              max(value) FILTER (WHERE knob = 'merge_byte_rate_in') AS merge_byte_rate_in,
-              max(value) FILTER (WHERE knob = 'merge_msg_rate_out') AS merge_msg_rate_out,
-              max(value) FILTER (WHERE knob = 'merge_byte_rate_out') AS merge_byte_rate_out,
-              max(value) FILTER (WHERE knob = 'load_stale_after_seconds') AS load_stale_after_seconds
-         FROM (SELECT d.knob,
-                      coalesce(cleave.knob_number(cleave.knob_stored(d.knob, t.policy, n.policy, c.policy)),
-                               cleave.knob_number(d.value)) AS value
+       SELECT max(value) FILTER (WHERE parameter = 'split_msg_rate_in') AS split_msg_rate_in,
+              max(value) FILTER (WHERE parameter = 'split_byte_rate_in') AS split_byte_rate_in,
+              max(value) FILTER (WHERE parameter = 'split_msg_rate_out') AS split_msg_rate_out,
+              max(value) FILTER (WHERE parameter = 'split_byte_rate_out') AS split_byte_rate_out,
+              max(value) FILTER (WHERE parameter = 'merge_msg_rate_in') AS merge_msg_rate_in,
+              max(value) FILTER (WHERE parameter = 'merge_byte_rate_in') AS merge_byte_rate_in,
+              max(value) FILTER (WHERE parameter = 'merge_msg_rate_out') AS merge_msg_rate_out,
+              max(value) FILTER (WHERE parameter = 'merge_byte_rate_out') AS merge_byte_rate_out,
+              max(value) FILTER (WHERE parameter = 'load_stale_after_seconds') AS load_stale_after_seconds
+         FROM (SELECT d.parameter,
+                      coalesce(cleave.parameter_number(cleave.parameter_stored(d.parameter, t.policy, n.policy, c.policy)),
+                               cleave.parameter_number(d.value)) AS value
                  FROM cleave.policy_default d
-                WHERE d.knob ~ '^(split|merge)_(msg|byte)_rate_(in|out)$' OR d.knob = 'load_stale_after_seconds') knobs) k
+                WHERE d.parameter ~ '^(split|merge)_(msg|byte)_rate_(in|out)$' OR d.parameter = 'load_stale_after_seconds') parameters) k
   LEFT JOIN LATERAL (
        SELECT metric, least(rate, 1e200) / greatest(threshold, 1e-100) AS ratio  -- no ratio of a topic may overflow in the view of all
          FROM (VALUES (1, 'msg_rate_in', l.msg_rate_in, k.split_msg_rate_in), (2, 'byte_rate_in', l.byte_rate_in, k.split_byte_rate_in),

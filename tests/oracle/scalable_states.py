@@ -94,7 +94,7 @@ def policy(random: Random) -> AutoScalePolicy:
     """Small thresholds that rates meet exactly, Pulsar's defaults at times, and now and then no valid policy."""
     split = [random.choice((8.0, 10.0, 40.0, 1e4)) for _ in range(4)]
     merge = [limit * random.choice((0.1, 0.4, 0.5, 0.9)) for limit in split]
-    knobs = dict(
+    parameters = dict(
         zip(
             ("split_msg_rate_in", "split_byte_rate_in", "split_msg_rate_out", "split_byte_rate_out"),
             split,
@@ -108,11 +108,13 @@ def policy(random: Random) -> AutoScalePolicy:
         )
     )
     if random.random() < 0.15:
-        knobs = {}
+        parameters = {}
     if random.random() < 0.05:
-        knobs["split_byte_rate_out"] = math.inf
+        parameters["split_byte_rate_out"] = math.inf
     if random.random() < 0.05:
-        knobs["merge_msg_rate_in"] = random.choice((0.0, -1.0, math.nan, knobs.get("split_msg_rate_in", 1e4)))
+        parameters["merge_msg_rate_in"] = random.choice(
+            (0.0, -1.0, math.nan, parameters.get("split_msg_rate_in", 1e4))
+        )
     least = random.choice((1, 1, 1, 2, 4, 0))
     return AutoScalePolicy(
         enabled=random.random() > 0.02,
@@ -125,7 +127,7 @@ def policy(random: Random) -> AutoScalePolicy:
         split_vs_rebucket_min_msg_rate_in=random.choice((0.0, 4.0, 1000.0)),
         entry_bucket_max_per_segment=MAX_BUCKETS,
         strict_pulsar=True,
-        **knobs,
+        **parameters,
     )
 
 

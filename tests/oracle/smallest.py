@@ -32,9 +32,9 @@ def _steps(s: Situation) -> Iterator[Situation]:
     if s.history != History():
         yield replace(s, history=History())
     plain = AutoScalePolicy(strict_pulsar=True)
-    for knob in s.policy.to_document():
-        if getattr(s.policy, knob) != getattr(plain, knob):
-            yield replace(s, policy=replace(s.policy, **{knob: getattr(plain, knob)}))
+    for parameter in s.policy.to_document():
+        if getattr(s.policy, parameter) != getattr(plain, parameter):
+            yield replace(s, policy=replace(s.policy, **{parameter: getattr(plain, parameter)}))
     for segment_id, record in s.loads.items():
         yield replace(s, loads={i: r for i, r in s.loads.items() if i != segment_id})
         if record.stats != LoadStats():

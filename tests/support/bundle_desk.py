@@ -78,8 +78,8 @@ def bundle_desk(
         monkeypatch.setenv("CLEAVE_PULSAR_ADMIN_URL", f"http://{bench.cluster.brokers[0]}")
         monkeypatch.setenv("CLEAVE_PULSAR_CLUSTER", CLUSTER)
         monkeypatch.setenv("CLEAVE_BUNDLE_REPORTS_URL", str(tmp_path / "reports"))
-        knobs = {"shedder": "threshold", "threshold_min_byte_rate": 0, "placement": "least_usage"}
-        monkeypatch.setenv("CLEAVE_BUNDLE_BALANCE", json.dumps(knobs))
+        parameters = {"shedder": "threshold", "threshold_min_byte_rate": 0, "placement": "least_usage"}
+        monkeypatch.setenv("CLEAVE_BUNDLE_BALANCE", json.dumps(parameters))
         monkeypatch.chdir(tmp_path)
         desk = Desk(CommandLine(database, capsys), bench, StoreDriver(database))
         yield desk

@@ -32,10 +32,10 @@ def report(bench: Bench, rates: dict[int, float], **options: Any) -> None:
         report_load(tx, bench.topic_id, rates, **options)
 
 
-def set_policy(bench: Bench, **knobs: Any) -> None:
+def set_policy(bench: Bench, **parameters: Any) -> None:
     """The policy of `TOPIC`."""
     with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride(**knobs), actor="ann")
+        policies.set_topic(tx, bench.topic_id, PolicyOverride(**parameters), actor="ann")
 
 
 def register(bench: Bench, name: str) -> None:

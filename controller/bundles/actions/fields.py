@@ -45,9 +45,9 @@ BundleText = Annotated[
 ]
 
 
-def knob_rows(effective: Mapping[str, Any], overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each knob of a split policy in force, with the place that sets it."""
+def parameter_rows(effective: Mapping[str, Any], overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each parameter of a split policy in force, with the place that sets it."""
     return [
-        {"knob": knob, "value": value, "from": "namespace" if knob in overrides else "default"}
-        for knob, value in effective.items()
+        {"parameter": parameter, "value": value, "from": "namespace" if parameter in overrides else "default"}
+        for parameter, value in effective.items()
     ]

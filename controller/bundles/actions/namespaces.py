@@ -10,10 +10,10 @@ from pydantic import ConfigDict, Field
 
 from controller.actions.action import Action
 from controller.actions.context import Context
-from controller.actions.fields import AS_ARGUMENT, ActionRequest, Knobs
+from controller.actions.fields import AS_ARGUMENT, ActionRequest, PolicyParameters
 from controller.actions.responses import Response, Row
 from controller.actions.rights import Right
-from controller.bundles.actions.fields import BundleNamespace, knob_rows
+from controller.bundles.actions.fields import BundleNamespace, parameter_rows
 from controller.bundles.services.split_policies import change_split_policy
 from controller.bundles.store import namespaces
 from controller.bundles.store.namespaces import BalancingMode
@@ -32,15 +32,15 @@ class SetMode(ActionRequest):
 
 
 class SetSplitPolicy(ActionRequest):
-    """Set knobs of a namespace's split policy; they are checked together. The next cycle goes by them."""
+    """Set parameters of a namespace's split policy; they are checked together. The next cycle goes by them."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"knobs": {"max_topics": 500}}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"parameters": {"max_topics": 500}}]})
 
     namespace: BundleNamespace
-    knobs: Annotated[Knobs, AS_ARGUMENT] = Field(
-        default={}, description="Knobs by name, such as max_topics=500; null takes a knob back."
+    parameters: Annotated[PolicyParameters, AS_ARGUMENT] = Field(
+        default={}, description="Parameters by name, such as max_topics=500; null takes a parameter back."
     )
-    replace: bool = Field(False, description="Take every knob back that is not given.")
+    replace: bool = Field(False, description="Take every parameter back that is not given.")
 
 
 class BalancingModeResponse(Response):
@@ -63,19 +63,21 @@ class SplitPolicyResponse(Response):
     """The split policy of a namespace; in a dry run as it would be."""
 
     namespace: str = Field(examples=["acme/shop"])
-    effective: dict[str, Any] = Field(description="Every knob in force.", examples=[{"max_topics": 500}])
+    effective: dict[str, Any] = Field(description="Every parameter in force.", examples=[{"max_topics": 500}])
     overrides: dict[str, Any] = Field(
-        description="Knobs that the namespace sets.", examples=[{"max_topics": 500}]
+        description="Parameters that the namespace sets.", examples=[{"max_topics": 500}]
     )
 
     def sentence(self) -> str:
         """See `Response`."""
-        knobs = ", ".join(f"{knob}={value}" for knob, value in self.overrides.items()) or "no knob"
-        return f"{self.namespace} {'would set' if self.dry_run else 'sets'} {knobs}"
+        parameters = (
+            ", ".join(f"{parameter}={value}" for parameter, value in self.overrides.items()) or "no parameter"
+        )
+        return f"{self.namespace} {'would set' if self.dry_run else 'sets'} {parameters}"
 
     def rows(self) -> Sequence[Row]:
         """See `Response`."""
-        return knob_rows(self.effective, self.overrides)
+        return parameter_rows(self.effective, self.overrides)
 
 
 def set_mode(context: Context, request: SetMode) -> BalancingModeResponse:
@@ -102,7 +104,7 @@ def set_split_policy(context: Context, request: SetSplitPolicy) -> SplitPolicyRe
         context.store,
         context.app.settings.pulsar_cluster,
         request.namespace,
-        request.knobs,
+        request.parameters,
         actor=context.caller.actor,
         replace=request.replace,
     )

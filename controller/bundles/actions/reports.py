@@ -13,7 +13,7 @@ from controller.actions.action import report
 from controller.actions.context import Context
 from controller.actions.fields import AS_ARGUMENT
 from controller.actions.responses import Answer, Document, Row
-from controller.bundles.actions.fields import BundleNamespace, knob_rows
+from controller.bundles.actions.fields import BundleNamespace, parameter_rows
 from controller.bundles.domain.ring.hashes import edge_text, topic_hash
 from controller.bundles.services import split_policies
 from controller.bundles.store import cycles, namespaces
@@ -170,7 +170,7 @@ class CycleAnswer(Document):
 
 
 class ShowSplitPolicy(QuestionRequest):
-    """Show when and how the bundles of a namespace are split: every knob in force, and where its value comes from."""
+    """Show when and how the bundles of a namespace are split: every parameter in force, and where its value comes from."""
 
     namespace: BundleNamespace
 
@@ -179,9 +179,9 @@ class SplitPolicyDocument(Answer):
     """The split policy of a namespace."""
 
     namespace: str = Field(examples=["acme/shop"])
-    effective: dict[str, Any] = Field(description="Every knob in force.", examples=[{"max_topics": 500}])
+    effective: dict[str, Any] = Field(description="Every parameter in force.", examples=[{"max_topics": 500}])
     overrides: dict[str, Any] = Field(
-        description="Knobs that the namespace sets.", examples=[{"max_topics": 500}]
+        description="Parameters that the namespace sets.", examples=[{"max_topics": 500}]
     )
 
     def sentence(self) -> str:
@@ -190,7 +190,7 @@ class SplitPolicyDocument(Answer):
 
     def rows(self) -> Sequence[Row]:
         """See `Answer`."""
-        return knob_rows(self.effective, self.overrides)
+        return parameter_rows(self.effective, self.overrides)
 
 
 def list_active_brokers(context: Context, _request: ListActiveBrokers) -> ActiveBrokers:
@@ -250,7 +250,7 @@ def show_cycle(context: Context, request: ShowCycle) -> CycleAnswer:
 
 
 def show_split_policy(context: Context, request: ShowSplitPolicy) -> SplitPolicyDocument:
-    """Raises NotFound; InvalidPolicy for knobs that an older version left unreadable."""
+    """Raises NotFound; InvalidPolicy for parameters that an older version left unreadable."""
     cluster = context.app.settings.pulsar_cluster
     return SplitPolicyDocument(
         **asdict(split_policies.stored_split_policy(context.store, cluster, request.namespace))

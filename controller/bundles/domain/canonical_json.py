@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from controller.bundles.domain.load.averages import BundleLoad, TimeAverage
-from controller.domain.knobs import write_knob
+from controller.domain.policy_parameters import write_parameter
 
 RATES: Final = ("msg_rate_in", "msg_rate_out", "byte_rate_in", "byte_rate_out")
 """The rates of a reading or an average, in the order in which they are written."""
@@ -26,7 +26,7 @@ def canonical_text(document: Mapping[str, Any]) -> str:
 
 def write_number(value: float) -> Any:
     """An integer where the value is integral."""
-    return write_knob(float(value))
+    return write_parameter(float(value))
 
 
 def write_load(load: BundleLoad) -> list[Any]:

@@ -132,7 +132,7 @@ class MergeVerdict:
 
 @dataclass(frozen=True, slots=True)
 class MergeSettings:
-    """Knobs of a look. Raises InvalidInput at construction for values out of their bounds.
+    """Parameters of a look. Raises InvalidInput at construction for values out of their bounds.
 
     `low_water_percent` of every split threshold, above 0 and at most 50. `cold_cycles` >= 1. `min_bundles` >= 1: a
     namespace never gets fewer. `cooldown_seconds`: how long a range stays as it is after a split. `keep_isolated`:

@@ -1,6 +1,6 @@
 """The split policy of a namespace: what is in force, and its change by a person.
 
-Changes are checked together with the knobs that stay, and stored with the namespace. The next cycle goes by them.
+Changes are checked together with the parameters that stay, and stored with the namespace. The next cycle goes by them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from controller.store.postgres.engine import Store
 
 @dataclass(frozen=True, slots=True)
 class PolicyOfNamespace:
-    """Every knob in force, and those of them that the namespace sets itself."""
+    """Every parameter in force, and those of them that the namespace sets itself."""
 
     namespace: str
     effective: Mapping[str, Any]
@@ -24,7 +24,7 @@ class PolicyOfNamespace:
 
 
 def stored_split_policy(store: Store, cluster: str, namespace: str) -> PolicyOfNamespace:
-    """Return the split policy in force. Raises NotFound; InvalidPolicy for knobs that an older version left unreadable."""
+    """Return the split policy in force. Raises NotFound; InvalidPolicy for parameters that an older version left unreadable."""
     with store.transaction() as tx:
         return _policy(namespace, bundle_namespaces.get_namespace(tx, cluster, namespace).split_settings)
 
@@ -38,15 +38,15 @@ def change_split_policy(
     actor: str,
     replace: bool = False,
 ) -> PolicyOfNamespace:
-    """Set these knobs; null takes one back, `replace` all others.
+    """Set these parameters; null takes one back, `replace` all others.
 
-    Raises NotFound; InvalidPolicy for knobs that are not valid together, or that an older version left unreadable;
+    Raises NotFound; InvalidPolicy for parameters that are not valid together, or that an older version left unreadable;
     LostRace.
     """
     with store.transaction() as tx:
         row = bundle_namespaces.get_namespace(tx, cluster, namespace)
         document = {**({} if replace else row.split_settings), **changes}
-        kept = {knob: value for knob, value in document.items() if value is not None}
+        kept = {parameter: value for parameter, value in document.items() if value is not None}
         policy = _policy(namespace, kept)
         if kept != row.split_settings:
             bundle_namespaces.set_split_settings(

@@ -58,7 +58,7 @@ def backtest(
         typer.Option(
             "--policy",
             help="A policy to try: in-force (each topic's own), adaptive, pip483, or another system's rule such as 'pravega "
-            "sf 2', ydb, 'static peak'; with knobs as adaptive:target_use=0.8,max_segments=128. Repeatable; "
+            "sf 2', ydb, 'static peak'; with parameters as adaptive:target_use=0.8,max_segments=128. Repeatable; "
             f"{', '.join(backtest_requests.USUAL)} where left out.",
         ),
     ] = None,
@@ -172,7 +172,7 @@ def _run_on_server(asked: AskedBacktest) -> BacktestAnswer:
             "since": loads.since.isoformat(),
             "until": loads.until.isoformat(),
             "policies": list(asked.policies),
-            "knobs": None if asked.knobs is None else dict(asked.knobs),
+            "parameters": None if asked.parameters is None else dict(asked.parameters),
             "weights": asked.weights,
             "seeds": asked.seeds,
             "actuation_seconds": asked.actuation_seconds,

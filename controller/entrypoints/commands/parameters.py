@@ -17,10 +17,10 @@ from controller.entrypoints.signatures import describe, keyword
 _COMPLETIONS: Mapping[str, Callable[..., list[str]]] = {
     "topic": completion.topics,
     "level": completion.levels,
-    "knobs": completion.knobs,
+    "parameters": completion.parameters,
     "data_plane": completion.planes,
 }
-_METAVARS: Mapping[str, str] = {"knobs": "KNOB=VALUE..."}
+_METAVARS: Mapping[str, str] = {"parameters": "PARAMETER=VALUE..."}
 _SIMPLE_TYPES = (bool, int, float, str)
 
 

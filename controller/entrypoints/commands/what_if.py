@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from controller.actions.fields import fill_in, parse_knobs
+from controller.actions.fields import fill_in, parse_parameters
 from controller.domain.decision import Lane
 from controller.domain.errors import InvalidInput
 from controller.domain.evaluator import ALL_LANES
@@ -34,13 +34,13 @@ Lanes = Annotated[
 
 def what_if(
     topic: Topic,
-    knobs: Annotated[
+    parameters: Annotated[
         list[str],
         typer.Option(
             "--set",
-            metavar="KNOB=VALUE",
-            help="A knob of the policy, for instance max_segments=16; repeatable.",
-            autocompletion=completion.knobs,
+            metavar="PARAMETER=VALUE",
+            help="A parameter of the policy, for instance max_segments=16; repeatable.",
+            autocompletion=completion.parameters,
         ),
     ],
     lanes: Lanes = _EVERY_LANE,
@@ -52,7 +52,7 @@ def what_if(
 
     With `--from` (and `--to`) it answers for the past instead: what it would have cost, by a backtest, which is kept.
     """
-    name, changes, asked = topic_name(topic), parse_knobs(knobs), parse_lanes(lanes)
+    name, changes, asked = topic_name(topic), parse_parameters(parameters), parse_lanes(lanes)
     if since is not None or until is not None:
         if asked != ALL_LANES:
             raise InvalidInput("--lanes goes with the present; in the past all lanes are asked")
@@ -73,7 +73,7 @@ def _of_the_past(
 
     service.demand_values(changes)
     loads = Loads(*backtest_requests.past(since, until, datetime.now(UTC)), topics=(name,))
-    backtest.ask(AskedBacktest(loads, knobs=changes), html=None, as_json=as_json)
+    backtest.ask(AskedBacktest(loads, parameters=changes), html=None, as_json=as_json)
 
 
 def parse_lanes(given: str) -> frozenset[Lane]:
@@ -89,9 +89,9 @@ def parse_lanes(given: str) -> frozenset[Lane]:
 
 def _table(document: dict[str, Any], found: WhatIf) -> Any:
     answers = found.in_force.to_document(), found.what_if.to_document()
-    changes = ", ".join(f"{one['knob']} {one['was']} -> {one['value']}" for one in document["changes"])
+    changes = ", ".join(f"{one['parameter']} {one['was']} -> {one['value']}" for one in document["changes"])
     lines = (
-        f"{document['topic']}: {changes or 'no knob would change'}",
+        f"{document['topic']}: {changes or 'no parameter would change'}",
         f"in force: {verdicts.title(answers[0])}",
         f"what if:  {verdicts.title(answers[1])}",
         "the same acts and refusals" if document["is_same"] else "what differs comes first",

@@ -84,7 +84,7 @@ def _promotion(cleave: Application, conf: Conf) -> dict[str, Any]:
         raise NotFound(f"topic {form.topic} has no candidate in shadow; `cleave policy propose` makes one")
     [one] = found
     told = (
-        f"would weigh candidate {one['candidate_id']} ({one['knobs']}) against the policy in force on {form.days} days of load, refuse it if it "
+        f"would weigh candidate {one['candidate_id']} ({one['parameters']}) against the policy in force on {form.days} days of load, refuse it if it "
         "would have cost more, and else wait for somebody's approval before it is in force"
     )
     return {"candidate_id": one["candidate_id"], "sentence": told}

@@ -42,7 +42,9 @@ def page(tx: Connection, name: str, hours: float, now: datetime) -> dict[str, An
     topic, segments = fleet_topic(tx, found), active_segments(tx, found)
     metric = str(topic["hottest_metric"] or "msg_rate_in")
     policy = inspected.effective_policy(tx, found)
-    thresholds = {rate: row["value"] for row in policy for rate in UNITS if row["knob"] == f"split_{rate}"}
+    thresholds = {
+        rate: row["value"] for row in policy for rate in UNITS if row["parameter"] == f"split_{rate}"
+    }
     over_time = segments_over_time(tx, found.topic_id, since, thresholds, MOST_SEGMENTS)
     records = load_records(tx, found.topic_id, metric, since, now, lines=MOST_LINES, parts=MOST_PARTS)
     rows: dict[str, Any] = {"limit": MOST_ROWS + 1, **found.key}

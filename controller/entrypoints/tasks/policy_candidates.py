@@ -15,7 +15,7 @@ from controller.services import policy_candidates
 from controller.services.policy_candidates import TuningRequest
 
 SHOWN_AT_MOST = 100
-_COLUMNS = ("topic", "candidate_id", "knobs", "looked_at", "why")
+_COLUMNS = ("topic", "candidate_id", "parameters", "looked_at", "why")
 
 
 def tune_policies(

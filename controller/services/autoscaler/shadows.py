@@ -151,7 +151,7 @@ def _said(candidate: InShadow, situation: Situation, lanes: frozenset[Lane]) -> 
 
 
 def _policy(live: AutoScalePolicy, candidate: InShadow) -> AutoScalePolicy:
-    """What would be in force with the candidate's knobs; refused as a whole where they cannot be read."""
+    """What would be in force with the candidate's parameters; refused as a whole where they cannot be read."""
     try:
         return resolve(live, PolicyOverride.from_document(candidate.override))
     except InvalidInput as error:

@@ -16,7 +16,7 @@ from controller.store.topics import policies, topics
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A candidate in shadow; `was_there`: it had been proposed before, with the same knobs."""
+    """A candidate in shadow; `was_there`: it had been proposed before, with the same parameters."""
 
     candidate: CandidateRow
     was_there: bool = False
@@ -25,14 +25,14 @@ class Proposal:
 def propose(
     store: Store, topic: str, override: PolicyOverride, *, actor: str, reason: str, run_id: int | None = None
 ) -> Proposal:
-    """Put a policy into shadow: the knobs it sets on top of what is in force.
+    """Put a policy into shadow: the parameters it sets on top of what is in force.
 
-    `run_id`: a backtest that speaks for it. Raises TopicNotFound, TopicNotLive, InvalidPolicy for knobs that do not fit the
+    `run_id`: a backtest that speaks for it. Raises TopicNotFound, TopicNotLive, InvalidPolicy for parameters that do not fit the
     levels above, Conflict where another candidate is in shadow.
     """
-    if not override.knobs:
+    if not override.parameters:
         raise InvalidInput(
-            f"a candidate for {topic} without a knob is the policy in force; name what it sets"
+            f"a candidate for {topic} without a parameter is the policy in force; name what it sets"
         )
     with store.transaction() as tx:
         row = topics.lock_live_topic(tx, topics.find_topic(tx, topic).topic_id)
@@ -41,7 +41,7 @@ def propose(
             if PolicyOverride.from_document(found.override) == override:
                 return Proposal(found, was_there=True)
             raise Conflict(
-                f"topic {topic} has candidate {found.candidate_id} ({found.knobs}) in shadow; promote or withdraw it first"
+                f"topic {topic} has candidate {found.candidate_id} ({found.parameters}) in shadow; promote or withdraw it first"
             )
         policies.demand_valid(tx, topic, promoted(tx, row.topic_id, override))
         made = candidates.propose(tx, row.topic_id, override, proposed_by=actor, reason=reason, run_id=run_id)
@@ -71,12 +71,12 @@ def demand_candidate(found: CandidateRow | None, topic: str) -> CandidateRow:
     """Raises NotFound for a topic that never had one."""
     if found is None:
         raise NotFound(
-            f"topic {topic} has no candidate; `cleave policy propose {topic} KNOB=VALUE` puts one into shadow"
+            f"topic {topic} has no candidate; `cleave policy propose {topic} PARAMETER=VALUE` puts one into shadow"
         )
     return found
 
 
 def promoted(tx: Connection, topic_id: int, override: PolicyOverride) -> PolicyOverride:
-    """What the topic would override with the candidate's knobs in force. Raises InvalidPolicy for one that cannot be read."""
+    """What the topic would override with the candidate's parameters in force. Raises InvalidPolicy for one that cannot be read."""
     stored = policies.stored_document(tx, topic_id=topic_id)
     return PolicyOverride.from_document({**stored, **override.to_document()})

@@ -79,7 +79,7 @@ class Promotion:
 
     @property
     def is_promoted(self) -> bool:
-        """Whether the candidate's knobs are the topic's override."""
+        """Whether the candidate's parameters are the topic's override."""
         return self.candidate.state is CandidateState.PROMOTED
 
 
@@ -181,7 +181,7 @@ def _approval(weighed: Weighed, actor: str) -> NewApproval:
         Subject.PROMOTION,
         found.candidate_id,
         found.topic_id,
-        f"promote candidate {found.candidate_id} ({found.knobs})",
+        f"promote candidate {found.candidate_id} ({found.parameters})",
         f"{weighed.sentence}; {found.proposed_by} proposed it: {found.reason}",
         actor,
         WAIT_SECONDS,
@@ -216,10 +216,10 @@ def _evidence(tx: Connection, topic: str, found: CandidateRow, run_id: int) -> W
     inputs = backtests.inputs_of(tx, run_id)
     results, _ = backtests.results_of(tx, run_id)
     mine = {one.policy: one for one in results if one.topic_id == found.topic_id}
-    knobs = {one["name"]: one["knobs"] for one in inputs["policies"]}
-    if mine.keys() != {IN_FORCE, CANDIDATE} or knobs.get(CANDIDATE) != dict(found.override):
+    parameters = {one["name"]: one["parameters"] for one in inputs["policies"]}
+    if mine.keys() != {IN_FORCE, CANDIDATE} or parameters.get(CANDIDATE) != dict(found.override):
         raise Conflict(
-            f"backtest {run_id} is not about candidate {found.candidate_id} ({found.knobs}); weigh it again"
+            f"backtest {run_id} is not about candidate {found.candidate_id} ({found.parameters}); weigh it again"
         )
     weighed = Weighed(topic, found, run_id, mine[IN_FORCE], mine[CANDIDATE])
     days = float(weighed.live.figures.get("days", 0.0))

@@ -17,11 +17,11 @@ promoted.
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A policy to try: the one in force (rule `in-force`), or a profile by name, with knobs that differ from it."""
+    """A policy to try: the one in force (rule `in-force`), or a profile by name, with parameters that differ from it."""
 
     name: str
     rule: str = IN_FORCE
-    knobs: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

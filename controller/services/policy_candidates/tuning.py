@@ -1,6 +1,6 @@
 """Tuning: a small search over a topic's own past for a policy that would have cost less.
 
-The first part of the past is searched, one knob at a time and then what helped together; the best of that is asked again
+The first part of the past is searched, one parameter at a time and then what helped together; the best of that is asked again
 on the rest, which the search has not seen. Only what is better there by a margin is proposed, into shadow. Every topic has
 an answer: what was looked at, and why nothing was proposed.
 """
@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from controller.domain.errors import Conflict, InvalidPolicy, NotFound, TopicNotFound, TopicNotLive
-from controller.domain.knobs import KnobValue
 from controller.domain.policy import AutoScalePolicy, PolicyOverride, UnreadablePolicy, violations
+from controller.domain.policy_parameters import ParameterValue
 from controller.services.policy_candidates.candidacy import propose
 from controller.services.policy_candidates.trials import (
     CANDIDATE,
@@ -42,7 +42,7 @@ TURNED_DOWN = timedelta(days=14)
 """What was refused or withdrawn is not proposed again for so long."""
 
 ADAPTIVE, PIP483 = "adaptive", "pip483"
-KNOBS: Mapping[str, tuple[float, ...]] = {
+PARAMETERS: Mapping[str, tuple[float, ...]] = {
     "reseal_price_segment_seconds": (1_950.0, 3_900.0, 7_800.0, 15_600.0, 31_200.0),
     "target_use": (0.7, 0.8, 0.9, 1.0),
     "overload_tolerance": (0.0, 0.15, 0.3, 0.6),
@@ -52,8 +52,8 @@ KNOBS: Mapping[str, tuple[float, ...]] = {
 ALONE = (
     Variant(ADAPTIVE, ADAPTIVE),
     *(
-        Variant(f"{ADAPTIVE} {knob}={value:g}", ADAPTIVE, {knob: value})
-        for knob, values in KNOBS.items()
+        Variant(f"{ADAPTIVE} {parameter}={value:g}", ADAPTIVE, {parameter: value})
+        for parameter, values in PARAMETERS.items()
         for value in values
     ),
     Variant(PIP483, PIP483),
@@ -78,7 +78,7 @@ class TunedTopic:
 
     topic: str
     why: str
-    knobs: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
     looked_at: int = 0
     searched: Mapping[str, float] = field(default_factory=dict)
     confirmed: Mapping[str, float] = field(default_factory=dict)
@@ -88,18 +88,18 @@ class TunedTopic:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The best of the search for one topic: the knobs that differ from what is in force, and what was seen."""
+    """The best of the search for one topic: the parameters that differ from what is in force, and what was seen."""
 
     subject: Subject
     variant: Variant
-    knobs: Mapping[str, Any]
+    parameters: Mapping[str, Any]
     seen: Mapping[str, BacktestResult]
     run_ids: tuple[int, ...]
 
     def answer(self, why: str) -> TunedTopic:
         searched = {name: regret(self.seen[name]) for name in (IN_FORCE, self.variant.name)}
         return TunedTopic(
-            self.subject.name, why, self.knobs, len(self.seen) - 1, searched, run_ids=self.run_ids
+            self.subject.name, why, self.parameters, len(self.seen) - 1, searched, run_ids=self.run_ids
         )
 
 
@@ -206,11 +206,11 @@ class _Search:
         seen = {name: result for trial in trials for name, result in trial.of(subject.name).items()}
         by_name = {one.name: one for one in (*ALONE, *((variant,) if variant else ()))}
         name = min(by_name.keys() & seen.keys(), key=lambda one: (seen[one].cost, one))
-        knobs = _changes(by_name[name], subject.policy)
-        found = _Found(subject, by_name[name], knobs, seen, tuple(trial.run_id for trial in trials))
-        if not knobs or seen[name].cost >= seen[IN_FORCE].cost:
+        parameters = _changes(by_name[name], subject.policy)
+        found = _Found(subject, by_name[name], parameters, seen, tuple(trial.run_id for trial in trials))
+        if not parameters or seen[name].cost >= seen[IN_FORCE].cost:
             return replace(
-                found.answer("nothing that was tried cost less than the policy in force"), knobs={}
+                found.answer("nothing that was tried cost less than the policy in force"), parameters={}
             )
         return found
 
@@ -224,18 +224,18 @@ def _too_short(live: Trial, topic: str) -> str | None:
 
 
 def _together(seen: Mapping[str, BacktestResult]) -> Variant | None:
-    """Of each knob the value that helped most by itself; None unless at least two of them helped."""
+    """Of each parameter the value that helped most by itself; None unless at least two of them helped."""
     if ADAPTIVE not in seen:
         return None
     helped: dict[str, float] = {}
-    for knob, values in KNOBS.items():
-        costs = {value: seen[f"{ADAPTIVE} {knob}={value:g}"].cost for value in values}
+    for parameter, values in PARAMETERS.items():
+        costs = {value: seen[f"{ADAPTIVE} {parameter}={value:g}"].cost for value in values}
         value = min(costs, key=lambda one: (costs[one], one))
         if costs[value] < seen[ADAPTIVE].cost:
-            helped[knob] = value
+            helped[parameter] = value
     if len(helped) < 2:
         return None
-    name = " ".join([ADAPTIVE, *(f"{knob}={value:g}" for knob, value in helped.items())])
+    name = " ".join([ADAPTIVE, *(f"{parameter}={value:g}" for parameter, value in helped.items())])
     return Variant(name, ADAPTIVE, helped)
 
 
@@ -248,25 +248,25 @@ def _grouped(variants: Mapping[str, Variant | None]) -> list[tuple[Variant, list
     return list(groups.values())
 
 
-def _changes(variant: Variant, live: AutoScalePolicy) -> dict[str, KnobValue]:
+def _changes(variant: Variant, live: AutoScalePolicy) -> dict[str, ParameterValue]:
     """What the variant sets that is not in force."""
-    asked: dict[str, KnobValue] = {"profile": variant.rule, **variant.knobs}
-    return {knob: value for knob, value in asked.items() if getattr(live, knob) != value}
+    asked: dict[str, ParameterValue] = {"profile": variant.rule, **variant.parameters}
+    return {parameter: value for parameter, value in asked.items() if getattr(live, parameter) != value}
 
 
 def _confirmed(store: Store, search: _Search, best: Sequence[_Found]) -> Iterable[TunedTopic]:
     """Ask again on the rest, and propose what is better there."""
     found = {one.subject.name: one for one in best}
     for variant, topics in _grouped(
-        {topic: Variant(_name(one.knobs), IN_FORCE, one.knobs) for topic, one in found.items()}
+        {topic: Variant(_name(one.parameters), IN_FORCE, one.parameters) for topic, one in found.items()}
     ):
         trial = search.confirm(variant, topics)
         for topic in topics:
             yield _judged(store, search.request, found[topic], trial)
 
 
-def _name(knobs: Mapping[str, Any]) -> str:
-    return " ".join(f"{knob}={value}" for knob, value in sorted(knobs.items()))
+def _name(parameters: Mapping[str, Any]) -> str:
+    return " ".join(f"{parameter}={value}" for parameter, value in sorted(parameters.items()))
 
 
 def _judged(store: Store, request: TuningRequest, found: _Found, trial: Trial | str) -> TunedTopic:
@@ -295,7 +295,7 @@ def _judged(store: Store, request: TuningRequest, found: _Found, trial: Trial | 
 def _proposed(
     store: Store, request: TuningRequest, found: _Found, run_id: int, answer: TunedTopic
 ) -> TunedTopic:
-    override = PolicyOverride(**found.knobs)
+    override = PolicyOverride(**found.parameters)
     with store.transaction() as tx:
         since = database_now(tx) - TURNED_DOWN
         before = candidates.turned_down(tx, found.subject.topic_id, override, since)

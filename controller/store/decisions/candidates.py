@@ -1,6 +1,6 @@
 """Candidates: policies that were proposed for a topic and have to prove themselves before they are in force.
 
-A candidate is the knobs that it sets on top of whatever is in force. While it is in shadow the autoscaler asks it beside
+A candidate is the parameters that it sets on top of whatever is in force. While it is in shadow the autoscaler asks it beside
 the live policy (`shadow_decisions`). It ends promoted, refused or withdrawn, and is never changed after that. Who changes
 a candidate holds its topic's row, so nobody here waits for a candidate's row while others wait for the topic's.
 """
@@ -49,19 +49,21 @@ class CandidateRow:
     outcome: str | None
 
     @property
-    def knobs(self) -> str:
+    def parameters(self) -> str:
         """What it sets, as on the command line."""
-        return knobs_text(self.override)
+        return parameters_text(self.override)
 
 
-def knobs_text(override: Mapping[str, Any]) -> str:
-    """Knobs as they are written on the command line."""
-    return " ".join(f"{knob}={json.dumps(value).strip(chr(34))}" for knob, value in sorted(override.items()))
+def parameters_text(override: Mapping[str, Any]) -> str:
+    """Parameters as they are written on the command line."""
+    return " ".join(
+        f"{parameter}={json.dumps(value).strip(chr(34))}" for parameter, value in sorted(override.items())
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class InShadow:
-    """A candidate to ask: its knobs, and what it said last, in short (`outcome_digest`)."""
+    """A candidate to ask: its parameters, and what it said last, in short (`outcome_digest`)."""
 
     candidate_id: int
     topic_id: int
@@ -170,7 +172,7 @@ def ask(tx: Connection, candidate: CandidateRow, run_id: int, approval: NewAppro
 def turned_down(
     tx: Connection, topic_id: int, override: PolicyOverride, since: datetime
 ) -> CandidateRow | None:
-    """The last candidate with just these knobs that was refused or withdrawn since then."""
+    """The last candidate with just these parameters that was refused or withdrawn since then."""
     document = json.dumps(override.to_document())
     row = tx.execute(_REFUSED, {"topic_id": topic_id, "override": document, "since": since}).one_or_none()
     return None if row is None else _candidate(row)

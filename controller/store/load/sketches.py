@@ -28,18 +28,18 @@ _DUE = text("""
          WHERE t.state = 'live' AND t.data_plane = ANY (:planes) AND t.topic_id % :shard_count = ANY (:shards)
     ), capacity AS MATERIALIZED (
         SELECT p.of_topic, p.of_namespace,
-               max(cleave.knob_number(k.value)) FILTER (WHERE k.knob = 'split_msg_rate_in') AS msg_in,
-               max(cleave.knob_number(k.value)) FILTER (WHERE k.knob = 'split_byte_rate_in') AS byte_in,
-               max(cleave.knob_number(k.value)) FILTER (WHERE k.knob = 'split_msg_rate_out') AS msg_out,
-               max(cleave.knob_number(k.value)) FILTER (WHERE k.knob = 'split_byte_rate_out') AS byte_out
+               max(cleave.parameter_number(k.value)) FILTER (WHERE k.parameter = 'split_msg_rate_in') AS msg_in,
+               max(cleave.parameter_number(k.value)) FILTER (WHERE k.parameter = 'split_byte_rate_in') AS byte_in,
+               max(cleave.parameter_number(k.value)) FILTER (WHERE k.parameter = 'split_msg_rate_out') AS msg_out,
+               max(cleave.parameter_number(k.value)) FILTER (WHERE k.parameter = 'split_byte_rate_out') AS byte_out
           FROM (SELECT DISTINCT of_topic, of_namespace FROM live) p
          CROSS JOIN cleave.cluster_policy c
          CROSS JOIN LATERAL (
-               SELECT d.knob, coalesce(cleave.knob_stored(d.knob, p.of_topic, p.of_namespace, c.policy), d.value) AS value
+               SELECT d.parameter, coalesce(cleave.parameter_stored(d.parameter, p.of_topic, p.of_namespace, c.policy), d.value) AS value
                  FROM cleave.policy_default d
-                WHERE d.knob = 'profile' OR d.knob ~ '^split_(msg|byte)_rate_(in|out)$') k
+                WHERE d.parameter = 'profile' OR d.parameter ~ '^split_(msg|byte)_rate_(in|out)$') k
          GROUP BY p.of_topic, p.of_namespace
-        HAVING bool_or(k.knob = 'profile' AND k.value = '"adaptive"')
+        HAVING bool_or(k.parameter = 'profile' AND k.value = '"adaptive"')
     ), adaptive AS MATERIALIZED (
         SELECT live.topic_id, live.data_plane, msg_in, byte_in, msg_out, byte_out
           FROM live JOIN capacity USING (of_topic, of_namespace)

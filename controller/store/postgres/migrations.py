@@ -320,13 +320,15 @@ def _changed_defaults(tx: Connection) -> tuple[str, ...]:
 
 
 def _write_policy_defaults(tx: Connection) -> None:
-    knobs = AutoScalePolicy().to_document()
+    parameters = AutoScalePolicy().to_document()
     tx.execute(
         text("""
-            INSERT INTO cleave.policy_default AS d (knob, value)
-            SELECT key, value FROM jsonb_each(CAST(:knobs AS jsonb))
-            ON CONFLICT (knob) DO UPDATE SET value = excluded.value WHERE d.value IS DISTINCT FROM excluded.value
+            INSERT INTO cleave.policy_default AS d (parameter, value)
+            SELECT key, value FROM jsonb_each(CAST(:parameters AS jsonb))
+            ON CONFLICT (parameter) DO UPDATE SET value = excluded.value WHERE d.value IS DISTINCT FROM excluded.value
         """),
-        {"knobs": json.dumps(knobs)},
+        {"parameters": json.dumps(parameters)},
     )
-    tx.execute(text("DELETE FROM cleave.policy_default WHERE knob <> ALL (:known)"), {"known": list(knobs)})
+    tx.execute(
+        text("DELETE FROM cleave.policy_default WHERE parameter <> ALL (:known)"), {"known": list(parameters)}
+    )

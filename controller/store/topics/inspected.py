@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 
 from controller.domain.errors import InvalidInput, InvalidPolicy, NotFound, TopicNotFound
 from controller.domain.layout import SegmentLayout
-from controller.domain.policy import KNOBS, AutoScalePolicy
+from controller.domain.policy import PARAMETERS, AutoScalePolicy
 from controller.store.topics.layouts import layout_of
 
 _COLUMNS = """
@@ -42,7 +42,7 @@ _TOPIC = text("""
 """)
 _WAS_THERE = text("SELECT EXISTS (SELECT FROM inspect.topics WHERE topic = :name)")
 _STORED = text("SELECT policy FROM inspect.policies WHERE level = :level AND name IS NOT DISTINCT FROM :name")
-_EFFECTIVE = text("SELECT knob, value, level FROM inspect.policy_effective WHERE topic_id = :topic_id")
+_EFFECTIVE = text("SELECT parameter, value, level FROM inspect.policy_effective WHERE topic_id = :topic_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,8 @@ def layout_at(tx: Connection, topic: InspectedTopic, at: datetime | int) -> Segm
 
 
 def stored_policy(tx: Connection, level: str, name: str | None) -> dict[str, Any]:
-    """What is stored at a level (`cluster`, `namespace`, `topic`); of the cluster every knob, if it can be read."""
-    found = set_knobs(tx, level, name)
+    """What is stored at a level (`cluster`, `namespace`, `topic`); of the cluster every parameter, if it can be read."""
+    found = set_parameters(tx, level, name)
     if level == "cluster":
         try:
             return dict(AutoScalePolicy.from_document(found).to_document())
@@ -115,22 +115,24 @@ def stored_policy(tx: Connection, level: str, name: str | None) -> dict[str, Any
     return found
 
 
-def set_knobs(tx: Connection, level: str, name: str | None) -> dict[str, Any]:
-    """The knobs that a level sets itself, in the order of declaration; of the cluster those that are not their defaults."""
+def set_parameters(tx: Connection, level: str, name: str | None) -> dict[str, Any]:
+    """The parameters that a level sets itself, in the order of declaration; of the cluster those that are not their defaults."""
     found = tx.execute(_STORED, {"level": level, "name": name}).scalar_one_or_none() or {}
-    return {knob: found[knob] for knob in sorted(found, key=_place) if found[knob] is not None}
+    return {
+        parameter: found[parameter] for parameter in sorted(found, key=_place) if found[parameter] is not None
+    }
 
 
 def effective_policy(tx: Connection, topic: InspectedTopic) -> list[dict[str, Any]]:
-    """Each knob in force with its value and the level it comes from, in the order of declaration."""
+    """Each parameter in force with its value and the level it comes from, in the order of declaration."""
     rows = tx.execute(_EFFECTIVE, {"topic_id": topic.topic_id}).mappings()
-    return sorted((dict(row) for row in rows), key=lambda row: _place(row["knob"]))
+    return sorted((dict(row) for row in rows), key=lambda row: _place(row["parameter"]))
 
 
-def _place(knob: str) -> tuple[int, str]:
-    """Where a knob stands; one of a newer program's at the end."""
-    known = list(KNOBS)
-    return (known.index(knob) if knob in known else len(known), knob)
+def _place(parameter: str) -> tuple[int, str]:
+    """Where a parameter stands; one of a newer program's at the end."""
+    known = list(PARAMETERS)
+    return (known.index(parameter) if parameter in known else len(known), parameter)
 
 
 def _not_there(name: str) -> TopicNotFound:

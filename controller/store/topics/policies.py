@@ -2,7 +2,7 @@
 
 A level's document is replaced as a whole, under its row version, and only after it has been validated together
 with the levels above it: a namespace merged with the cluster, a topic with both. A change above can make what
-lies below invalid; such a topic is then refused by the evaluator (`invalid-policy`), never acted upon. The knobs
+lies below invalid; such a topic is then refused by the evaluator (`invalid-policy`), never acted upon. The parameters
 themselves are the domain's.
 """
 
@@ -78,7 +78,9 @@ def set_cluster(
     found = tx.execute(_CLUSTER[_FOR_UPDATE]).one()  # what it replaces need not be readable
     _demand_version("the cluster", seen_row_version, found.row_version)
     default = AutoScalePolicy().to_document()
-    document = {knob: value for knob, value in policy.to_document().items() if value != default[knob]}
+    document = {
+        parameter: value for parameter, value in policy.to_document().items() if value != default[parameter]
+    }
     topics.say_who(tx, actor)
     tx.execute(_SET_CLUSTER, {"policy": json.dumps(document), "actor": actor})
     return get_cluster(tx)
@@ -156,7 +158,7 @@ def read_policy(cluster: str, namespace: str | None = None, topic: str | None = 
     """The policy in force from stored documents, as JSON texts; not validated. Never raises.
 
     A document this program cannot read (a newer one wrote it, or a hand) gives a policy that is refused as a whole, with
-    the level and the sentence. So nothing is ever done by knobs that are only partly understood, and no other topic is
+    the level and the sentence. So nothing is ever done by parameters that are only partly understood, and no other topic is
     affected.
     """
     reading = PolicyLevel.CLUSTER

@@ -8,7 +8,7 @@ _NOTHING = "Nothing."
 TOPICS: Mapping[str, str] = {
     "disabled": "Nothing if it is meant. Else `cleave policy effective TOPIC` says at which level `enabled` is false; "
     "`cleave policy set LEVEL enabled=true`. Acts by hand work all the same.",
-    "invalid-policy": "The levels fit apart and not together. Look at `cleave policy effective TOPIC` and correct the knob that is "
+    "invalid-policy": "The levels fit apart and not together. Look at `cleave policy effective TOPIC` and correct the parameter that is "
     "named, at the level that sets it.",
     "foreign-controller": "The broker's own auto-scaler was switched on for the topic. Switch it off there, or give the topic "
     "back with `cleave topics detach`.",

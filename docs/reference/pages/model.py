@@ -1,4 +1,4 @@
-"""Pages about the model: policy knobs and errors."""
+"""Pages about the model: policy parameters and errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from controller.domain.errors import CleaveError
 from controller.entrypoints.cli import exit_code
 from docs.reference.pages.markdown import code, page, table
 
-KNOBS = {
+PARAMETERS = {
     "enabled": "False stops every automatic act on the topic; what a person asks for is done all the same.",
     "max_segments": "Automatic splits stop here. A topic may be created with more.",
     "min_segments": "Automatic merges stop here.",
@@ -54,33 +54,33 @@ KNOBS = {
     "strict_pulsar": "True decides and keeps load records by Pulsar 5's rules, known defects included: for comparison and "
     "migration. What remains different: [set policies](../how-to/set-policies.md#as-pulsar-5-would).",
 }
-"""A sentence for each knob: its declaration has no room for one."""
+"""A sentence for each parameter: its declaration has no room for one."""
 
 
 def policy_page() -> str:
-    """Every knob with default and bounds."""
+    """Every parameter with default and bounds."""
     bounds: dict[str, list[str]] = {}
-    for knob, sign, bound in policy._RULES:
-        bounds.setdefault(knob, []).append(f"{sign} {bound}")
-    bounds |= {knob: [f"one of {', '.join(choices)}"] for knob, choices in policy.CHOICES.items()}
+    for parameter, sign, bound in policy._RULES:
+        bounds.setdefault(parameter, []).append(f"{sign} {bound}")
+    bounds |= {parameter: [f"one of {', '.join(choices)}"] for parameter, choices in policy.CHOICES.items()}
     defaults = policy.AutoScalePolicy().to_document()
     rows = [
         (
-            code(knob),
-            code(str(defaults[knob]).lower() if kind is bool else defaults[knob]),
-            " and ".join(bounds.get(knob, [])),
-            KNOBS[knob],
+            code(parameter),
+            code(str(defaults[parameter]).lower() if kind is bool else defaults[parameter]),
+            " and ".join(bounds.get(parameter, [])),
+            PARAMETERS[parameter],
         )
-        for knob, kind in policy.KNOBS.items()
+        for parameter, kind in policy.PARAMETERS.items()
     ]
     return page(
         "Policy",
-        "Stored in PostgreSQL at three levels and resolved knob by knob: the topic's value, else the namespace's, "
+        "Stored in PostgreSQL at three levels and resolved parameter by parameter: the topic's value, else the namespace's, "
         "else the cluster's, else the default. A change holds from the next evaluation on, without a restart. "
         "A level is checked together with those above it. How to set them: "
         "[set policies](../how-to/set-policies.md).",
-        table(("knob", "default", "bounds", "what it does"), rows),
-        "Rates are per segment and second. The defaults are those of PIP-483 and PIP-486 where Pulsar has the knob.",
+        table(("parameter", "default", "bounds", "what it does"), rows),
+        "Rates are per segment and second. The defaults are those of PIP-483 and PIP-486 where Pulsar has the parameter.",
     )
 
 

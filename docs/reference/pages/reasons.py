@@ -45,7 +45,7 @@ def reasons() -> str:
         "Reasons",
         "Why something was not done: `cleave decide`, `cleave decisions refusals` and `inspect.why_not` give one for "
         "everything that was left alone; for bundles `cleave bundles propose` and `inspect.bundles_why_not` do. Most "
-        "need nothing: they say that the rules do their work. How to set a knob: [set policies](../how-to/set-policies.md).",
+        "need nothing: they say that the rules do their work. How to set a parameter: [set policies](../how-to/set-policies.md).",
         *_of(RefusalReason, advice.TOPICS, heading="##"),
         *bundles,
     )

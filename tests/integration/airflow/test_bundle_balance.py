@@ -1,7 +1,7 @@
 """Two real brokers, all traffic on one of them: the DAG `bundle_balance` levels them while messages flow, and loses none.
 
 Judged by what the brokers tell, asked directly. The brokers themselves move and split nothing (`benchmarks.uneven_namespace`
-says how, and why the knobs are what they are), so whatever moved was moved from here.
+says how, and why the parameters are what they are), so whatever moved was moved from here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks.steady_traffic import SteadyTraffic
-from benchmarks.uneven_namespace import KNOBS, UnevenNamespace, make, spread
+from benchmarks.uneven_namespace import PARAMETERS, UnevenNamespace, make, spread
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.hashes import edge_text, topic_hash
 from controller.bundles.services import balancer as bundle_balancer
@@ -58,7 +58,7 @@ def run(
         "CLEAVE_PULSAR_ADMIN_URL": pulsar_cluster.admin_url,
         "CLEAVE_PULSAR_CLUSTER": CLUSTER,
         "CLEAVE_BUNDLE_REPORTS_URL": str(tmp_path / "reports"),
-        "CLEAVE_BUNDLE_BALANCE": json.dumps(KNOBS),
+        "CLEAVE_BUNDLE_BALANCE": json.dumps(PARAMETERS),
         "CLEAVE_CALL_TIMEOUT_SECONDS": "30",
     }.items():
         monkeypatch.setenv(name, value)

@@ -48,8 +48,8 @@ def recorded(bench: Bench, past: Path, monkeypatch: pytest.MonkeyPatch) -> Bench
     return bench
 
 
-def propose(bench: Bench, **knobs: Any) -> None:
-    policy_candidates.propose(bench.store, TOPIC, PolicyOverride(**knobs), actor="ada", reason="to see")
+def propose(bench: Bench, **parameters: Any) -> None:
+    policy_candidates.propose(bench.store, TOPIC, PolicyOverride(**parameters), actor="ada", reason="to see")
 
 
 def result(run: Any, task_id: str) -> Any:
@@ -92,7 +92,7 @@ def test_a_candidate_that_costs_less_waits_and_is_promoted_once_it_is_approved(
 
 
 def test_a_form_puts_a_candidate_into_shadow_and_a_rehearsal_none(recorded: Bench, run_dag: RunDag) -> None:
-    asked = {"topic": TOPIC, "knobs": {"max_segments": 4}, "reason": "it is enough"}
+    asked = {"topic": TOPIC, "parameters": {"max_segments": 4}, "reason": "it is enough"}
     tried = run_dag("policy_propose", **asked, dry_run=True)
     assert (result(tried, "propose")["candidate_id"], result(tried, "propose")["state"]) == (None, "shadow")
     assert recorded.rows("SELECT * FROM cleave.policy_candidate") == []
@@ -108,18 +108,18 @@ def test_a_form_puts_a_candidate_into_shadow_and_a_rehearsal_none(recorded: Benc
 
 
 @pytest.mark.parametrize(
-    ("knobs", "why"),
+    ("parameters", "why"),
     [
-        ({}, "without a knob"),
+        ({}, "without a parameter"),
         ({"max_segments": None}, "max_segments=null"),
         ({"colour": "red"}, "colour"),
         ({"max_segments": 0}, "max_segments"),
     ],
 )
 def test_what_cannot_be_proposed_fails_with_one_line(
-    recorded: Bench, run_dag: RunDag, capsys: pytest.CaptureFixture[str], knobs: dict[str, Any], why: str
+    recorded: Bench, run_dag: RunDag, capsys: pytest.CaptureFixture[str], parameters: dict[str, Any], why: str
 ) -> None:
-    run = run_dag("policy_propose", topic=TOPIC, knobs=knobs)
+    run = run_dag("policy_propose", topic=TOPIC, parameters=parameters)
 
     assert run.state == "failed"
     assert why in capsys.readouterr().out

@@ -184,13 +184,13 @@ def test_a_policy_is_set_at_its_level_and_a_dry_run_says_whom_it_concerns(
     bench.create()
     stored = "SELECT policy FROM cleave.namespace_policy WHERE namespace = 'acme/shop'"
 
-    tried = run_dag("cleave_policy", level="acme/shop", knobs={"max_segments": 9}, dry_run=True)
+    tried = run_dag("cleave_policy", level="acme/shop", parameters={"max_segments": 9}, dry_run=True)
     assert (tried.state, bench.rows(stored)) == ("success", [])
     assert "acme/shop would have max_segments from unset to 9; 0 of 1 topics" in capsys.readouterr().out
 
-    done = run_dag("cleave_policy", level="acme/shop", knobs={"max_segments": 9})
+    done = run_dag("cleave_policy", level="acme/shop", parameters={"max_segments": 9})
     assert (done.state, bench.scalar(stored)) == ("success", {"max_segments": 9})
-    taken_back = run_dag("cleave_policy", level="acme/shop", knobs={"max_segments": None})
+    taken_back = run_dag("cleave_policy", level="acme/shop", parameters={"max_segments": None})
     assert (taken_back.state, bench.scalar(stored)) == ("success", {})
 
 
@@ -198,12 +198,12 @@ def test_a_policy_is_set_at_its_level_and_a_dry_run_says_whom_it_concerns(
     ("asked", "line"),
     [
         (
-            {"level": "nowhere", "knobs": {"max_segments": 4}},
+            {"level": "nowhere", "parameters": {"max_segments": 4}},
             "level='nowhere': 'nowhere' is no level of policy",
         ),
-        ({"level": "acme/shop", "knobs": {"max_segments": 0}}, "max_segments"),
-        ({"level": "acme/shop", "knobs": {"segments": 4}}, "segments"),
-        ({"level": TOPIC, "knobs": {"max_segments": 4}}, "does not exist"),
+        ({"level": "acme/shop", "parameters": {"max_segments": 0}}, "max_segments"),
+        ({"level": "acme/shop", "parameters": {"segments": 4}}, "segments"),
+        ({"level": TOPIC, "parameters": {"max_segments": 4}}, "does not exist"),
     ],
 )
 def test_a_policy_that_cannot_be_is_refused_in_one_line(

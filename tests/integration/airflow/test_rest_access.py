@@ -125,11 +125,11 @@ def test_rights_of_one_dag_are_not_those_of_another(
     monkeypatch.setattr(manager, "is_authorized_dag", may)
     who = holding(token("viewer"))
     policy = f"/api/v1/policies/topics/{PLACE}?dry_run=true"
-    assert client.post(policy, json={"knobs": {"max_segments": 7}}, **who).status_code == 403, (
+    assert client.post(policy, json={"parameters": {"max_segments": 7}}, **who).status_code == 403, (
         "that is cleave_policy's"
     )
     granted.add("cleave_policy")
-    assert client.post(policy, json={"knobs": {"max_segments": 7}}, **who).status_code == 200
+    assert client.post(policy, json={"parameters": {"max_segments": 7}}, **who).status_code == 200
     split = client.post(f"/api/v1/topics/{PLACE}/split?dry_run=true", json={"segment_id": 0}, **who)
     assert split.status_code == 200, split.text
     deleted = client.request("DELETE", f"/admin/v2/scalable/{PLACE}", **who)

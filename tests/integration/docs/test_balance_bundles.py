@@ -2,7 +2,7 @@
 
 In its order, with this cluster's addresses and a namespace of this test's own in place of the page's, and the numbers of
 the proposals that were made in place of 1 and 2. Brokers of one machine report the same usage, so
-`benchmarks.uneven_namespace.KNOBS` are added where the page chooses `uniform`, which is what it says to do then.
+`benchmarks.uneven_namespace.PARAMETERS` are added where the page chooses `uniform`, which is what it says to do then.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import text
 
 from benchmarks.steady_traffic import SteadyTraffic
-from benchmarks.uneven_namespace import KNOBS, UnevenNamespace, make
+from benchmarks.uneven_namespace import PARAMETERS, UnevenNamespace, make
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.proposals import ProposalRow, ProposalState
@@ -80,7 +80,7 @@ class Reader:
         if variable == "CLEAVE_PULSAR_CLUSTER":
             value = CLUSTER
         if variable == "CLEAVE_BUNDLE_BALANCE":
-            value = json.dumps({**KNOBS, **json.loads(value)})
+            value = json.dumps({**PARAMETERS, **json.loads(value)})
         self._monkeypatch.setenv(variable, value)
 
     def _numbered(self, arguments: list[str]) -> list[str]:

@@ -33,11 +33,11 @@ def active(bench: Bench) -> int:
     return len(bench.layout.active)
 
 
-def set_policy(bench: Bench, **knobs: object) -> None:
-    """These knobs of the topic; a consumer that has no segment splits one, however slow, rather than share its buckets."""
-    knobs = {"split_vs_rebucket_min_msg_rate_in": 0, **knobs}
+def set_policy(bench: Bench, **parameters: object) -> None:
+    """These parameters of the topic; a consumer that has no segment splits one, however slow, rather than share its buckets."""
+    parameters = {"split_vs_rebucket_min_msg_rate_in": 0, **parameters}
     with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride.from_document(knobs))
+        policies.set_topic(tx, bench.topic_id, PolicyOverride.from_document(parameters))
 
 
 def write_load(bench: Bench, segment_id: int, rate: float) -> None:

@@ -39,7 +39,7 @@ def test_presented_answers_take_one_reading_of_the_clock_however_many_they_are(b
     with bench.store.transaction() as tx, statements_sent() as sent:
         found = read_page(tx, LIST_CANDIDATES, ListCandidates(), limit=10)
 
-    assert [row["knobs"] for row in found.rows] == ["max_segments=4"] * 2
+    assert [row["parameters"] for row in found.rows] == ["max_segments=4"] * 2
     assert len(sent) == 2
 
 

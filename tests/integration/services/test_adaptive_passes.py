@@ -34,10 +34,10 @@ class Halving:
         return getattr(self._plane, name)
 
 
-def adaptive(bench: Bench, segments: int, **knobs: Any) -> None:
+def adaptive(bench: Bench, segments: int, **parameters: Any) -> None:
     bench.topic_with(segments)
     with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="adaptive", **knobs))
+        policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="adaptive", **parameters))
 
 
 def test_all_that_is_hot_is_relieved_in_one_pass_and_each_row_replays(bench: Bench) -> None:

@@ -48,9 +48,9 @@ def cold(bench: Bench) -> Iterator[Bench]:
     bench.check_laws()
 
 
-def marked(bench: Bench, **knobs: object) -> None:
+def marked(bench: Bench, **parameters: object) -> None:
     with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride(**knobs))  # type: ignore[arg-type]
+        policies.set_topic(tx, bench.topic_id, PolicyOverride(**parameters))  # type: ignore[arg-type]
 
 
 def waiting(bench: Bench) -> list[ApprovalRow]:

@@ -240,7 +240,7 @@ def test_the_controllers_role_is_all_a_pass_needs(bench: Bench) -> None:
         ('{"merge_byte_rate_out": "slow"}', "merge_byte_rate_out = 'slow'; give a number"),
         ('{"merge_cooldown_seconds": {"s": 1}}', "give a whole number"),
         (f'{{"profile": {"[" * 2000}{"]" * 2000}}}', "nested too deeply"),
-        ('{"a_knob_of_tomorrow": 1}', "'a_knob_of_tomorrow' cannot be set here"),
+        ('{"a_parameter_of_tomorrow": 1}', "'a_parameter_of_tomorrow' cannot be set here"),
     ],
     ids=["too large", "5,000 digits", "no number", "an object", "nested deeply", "unknown"],
 )

@@ -20,8 +20,8 @@ def named(lines: Lines, event: str) -> list[MutableMapping[str, Any]]:
     return [line for line in lines if line["event"] == event]
 
 
-def set_policy(bench: Bench, **knobs: object) -> None:
-    policy_admin.change(bench.store, TOPIC, lambda before: {**before, **knobs}, actor="ann")
+def set_policy(bench: Bench, **parameters: object) -> None:
+    policy_admin.change(bench.store, TOPIC, lambda before: {**before, **parameters}, actor="ann")
 
 
 def test_a_split_is_told_from_its_decision_to_its_end(bench: Bench) -> None:
@@ -103,7 +103,7 @@ def test_a_policy_that_is_set_is_told_and_one_that_is_only_tried_is_not(bench: B
     rehearsal.dispose()
 
     [line] = lines
-    assert (line["event"], line["level"], line["actor"], line["knobs"]) == (
+    assert (line["event"], line["level"], line["actor"], line["parameters"]) == (
         "policy set",
         TOPIC,
         "ann",

@@ -56,10 +56,10 @@ def trials(bench: Bench, url: Path) -> Trials:
     return build_trials(Application(load_settings(database_url=bench.url), bench.store))
 
 
-def topic(bench: Bench, **knobs: Any) -> None:
+def topic(bench: Bench, **parameters: Any) -> None:
     bench.create(1)
     with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride(**{"profile": "adaptive", **knobs}))
+        policies.set_topic(tx, bench.topic_id, PolicyOverride(**{"profile": "adaptive", **parameters}))
 
 
 def record(bench: Bench, url: Path, rate: Callable[[int], float]) -> None:
@@ -92,13 +92,13 @@ def test_a_planted_better_setting_is_found_and_proposed_with_its_evidence(
     answer = tune(bench, trials)
 
     assert answer.candidate_id is not None, answer
-    assert answer.knobs["target_use"] >= 0.7
+    assert answer.parameters["target_use"] >= 0.7
     assert answer.looked_at >= 15
     assert answer.confirmed["candidate"] < 0.98 * answer.confirmed["in-force"]
     [row] = bench.rows(
         "SELECT candidate_id, state, override, proposed_by, run_id, regret, live_regret FROM inspect.policy_candidates"
     )
-    assert row[:5] == (answer.candidate_id, "shadow", dict(answer.knobs), "airflow", answer.run_ids[-1])
+    assert row[:5] == (answer.candidate_id, "shadow", dict(answer.parameters), "airflow", answer.run_ids[-1])
     assert row[5:] == (
         pytest.approx(answer.confirmed["candidate"]),
         pytest.approx(answer.confirmed["in-force"]),
@@ -156,16 +156,16 @@ def test_too_short_a_past_says_so(bench: Bench, url: Path, trials: Trials) -> No
 
 
 @pytest.mark.parametrize(
-    ("knobs", "why"),
+    ("parameters", "why"),
     [
         ({"enabled": False}, "not enabled"),
         ({"profile": "pip483", "strict_pulsar": True}, "strict_pulsar"),
     ],
 )
 def test_topics_that_have_nothing_to_tune_are_left_out(
-    bench: Bench, trials: Trials, knobs: dict[str, Any], why: str
+    bench: Bench, trials: Trials, parameters: dict[str, Any], why: str
 ) -> None:
-    topic(bench, **knobs)
+    topic(bench, **parameters)
 
     answer = tune(bench, trials)
 

@@ -41,10 +41,10 @@ EAGER = PolicyOverride(split_msg_rate_in=2_000.0, merge_msg_rate_in=100.0)
 SAID = "SELECT acts, live_acts, decision_id FROM inspect.shadow_decisions ORDER BY shadow_id"
 
 
-def topic(bench: Bench, segments: int = 2, **knobs: Any) -> None:
+def topic(bench: Bench, segments: int = 2, **parameters: Any) -> None:
     bench.topic_with(segments)
     with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride(**{"profile": "pip483", **knobs}))
+        policies.set_topic(tx, bench.topic_id, PolicyOverride(**{"profile": "pip483", **parameters}))
 
 
 def propose(bench: Bench, override: PolicyOverride = EAGER) -> Proposal:
@@ -213,7 +213,7 @@ def test_a_connection_that_is_lost_in_shadow_is_an_outage_and_no_fault_of_the_ca
     assert decisions(bench) == []
 
 
-def test_knobs_that_do_not_fit_any_more_are_said_and_stop_nothing(bench: Bench) -> None:
+def test_parameters_that_do_not_fit_any_more_are_said_and_stop_nothing(bench: Bench) -> None:
     topic(bench)
     propose(bench, PolicyOverride(max_segments=3))
     with bench.store.transaction() as tx:
@@ -318,7 +318,7 @@ def test_what_cannot_be_a_candidate_is_refused(bench: Bench) -> None:
     topic(bench)
     with pytest.raises(InvalidPolicy, match="max_segments"):
         propose(bench, PolicyOverride(max_segments=0))
-    with pytest.raises(InvalidInput, match="without a knob"):
+    with pytest.raises(InvalidInput, match="without a parameter"):
         propose(bench, PolicyOverride())
     with pytest.raises(TopicNotFound):
         policy_candidates.propose(bench.store, "topic://acme/shop/none", EAGER, actor="ada", reason="x")

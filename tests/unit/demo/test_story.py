@@ -84,10 +84,12 @@ def test_the_demos_policy_is_one_that_may_be_set(plane: Plane) -> None:
 def test_thresholds_keep_their_distance_from_the_load_on_every_plane(plane: Plane) -> None:
     policy, peak = policy_at(plane.load_share), max(synthetic_day().scaled(plane.load_share).rates)
 
-    assert [float(policy[knob]) / peak for knob in THRESHOLDS] == [
+    assert [float(policy[parameter]) / peak for parameter in THRESHOLDS] == [
         rate / max(synthetic_day().rates) for rate in THRESHOLDS.values()
     ]
-    assert {knob for knob in policy if policy[knob] != POLICY.get(knob)} == set(THRESHOLDS)
+    assert {parameter for parameter in policy if policy[parameter] != POLICY.get(parameter)} == set(
+        THRESHOLDS
+    )
 
 
 class Child:

@@ -13,7 +13,7 @@ import pytest
 import pulsar_cleave
 from controller.domain import errors
 from controller.domain.decision import RefusalReason
-from controller.domain.policy import KNOBS
+from controller.domain.policy import PARAMETERS
 from controller.settings import Settings
 from docs.reference import generate
 from docs.reference.pages import advice, model, reasons
@@ -25,8 +25,8 @@ def test_each_page_is_up_to_date(page: str) -> None:
     assert (generate.HERE / page).read_text() == generate.render(page)
 
 
-def test_each_knob_setting_and_reason_is_there() -> None:
-    assert set(model.KNOBS) == set(KNOBS)
+def test_each_parameter_setting_and_reason_is_there() -> None:
+    assert set(model.PARAMETERS) == set(PARAMETERS)
     settings_page = generate.render("settings.md")
     assert [name for name in Settings.model_fields if name.upper() not in settings_page] == []
     reasons_page = generate.render("reasons.md")

@@ -111,7 +111,7 @@ def test_of_a_held_topic_nothing_is_decided() -> None:
     assert decide(hot) == Evaluation(refusals=(Refusal(None, None, RefusalReason.TOPIC_HELD),))
 
 
-def test_an_invalid_policy_counts_as_disabled_and_names_each_knob() -> None:
+def test_an_invalid_policy_counts_as_disabled_and_names_each_parameter() -> None:
     policy = AutoScalePolicy(max_segments=3, min_segments=4, split_msg_rate_in=float("nan"), profile="odd")
     evaluation = decide(topic(1_000_000, consumers=100, policy=policy))
     assert (evaluation.decisions, evaluation.valid_until) == ((), None)
@@ -133,7 +133,7 @@ def test_an_invalid_policy_counts_as_disabled_and_names_each_knob() -> None:
         (UnreadablePolicy(why="topic: max_segments = '8'"), "unreadable: topic: max_segments = '8'"),
     ],
 )
-def test_a_knob_that_cannot_be_read_disables_with_the_reason(policy: AutoScalePolicy, says: str) -> None:
+def test_a_parameter_that_cannot_be_read_disables_with_the_reason(policy: AutoScalePolicy, says: str) -> None:
     evaluation = decide(topic(1_000_000, consumers=100, policy=policy))
     [refusal] = evaluation.refusals
     assert (evaluation.decisions, refusal.reason) == ((), RefusalReason.INVALID_POLICY)

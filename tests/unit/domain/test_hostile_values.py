@@ -241,7 +241,7 @@ def test_what_is_no_document_is_refused(document: Any) -> None:
 
 
 def test_thresholds_of_zero_are_refused_by_name() -> None:
-    broken = {violation.knob for violation in violations(AutoScalePolicy(split_msg_rate_in=0.0))}
+    broken = {violation.parameter for violation in violations(AutoScalePolicy(split_msg_rate_in=0.0))}
     assert broken == {"split_msg_rate_in"}
     verdict = decide(topic(5.0, policy=AutoScalePolicy(split_msg_rate_in=0.0, merge_msg_rate_in=0.0)))
     assert {one.reason for one in verdict.refusals} == {RefusalReason.INVALID_POLICY}

@@ -1,4 +1,4 @@
-"""Knobs: defaults, three levels field by field, the rules they must keep together, documents."""
+"""Parameters: defaults, three levels field by field, the rules they must keep together, documents."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.errors import InvalidPolicy
-from controller.domain.knobs import read_knobs
 from controller.domain.load import METRICS
 from controller.domain.policy import (
-    KNOBS,
     MAX_SECONDS,
-    OVERRIDABLE_KNOBS,
+    OVERRIDABLE_PARAMETERS,
+    PARAMETERS,
     AutoScalePolicy,
     PolicyOverride,
     UnreadablePolicy,
@@ -27,11 +26,12 @@ from controller.domain.policy import (
     validate,
     violations,
 )
+from controller.domain.policy_parameters import read_parameters
 
 PREFIX = "Invalid auto split/merge configuration"
 DEFAULT = AutoScalePolicy()
 NAN = float("nan")
-DURATIONS = [knob for knob in KNOBS if knob.endswith("_seconds")]
+DURATIONS = [parameter for parameter in PARAMETERS if parameter.endswith("_seconds")]
 
 _VALUES: dict[type, st.SearchStrategy[Any]] = {
     bool: st.booleans(),
@@ -40,8 +40,8 @@ _VALUES: dict[type, st.SearchStrategy[Any]] = {
     str: st.sampled_from(["pip483", "other"]),
 }
 overrides = st.fixed_dictionaries(
-    {}, optional={knob: _VALUES[kind] for knob, kind in OVERRIDABLE_KNOBS.items()}
-).map(lambda knobs: PolicyOverride(**knobs))
+    {}, optional={parameter: _VALUES[kind] for parameter, kind in OVERRIDABLE_PARAMETERS.items()}
+).map(lambda parameters: PolicyOverride(**parameters))
 
 
 def test_the_defaults_are_pulsars() -> None:
@@ -87,14 +87,17 @@ def test_the_defaults_are_pulsars() -> None:
 
 
 @pytest.mark.parametrize(
-    ("knob", "value", "says"),
+    ("parameter", "value", "says"),
     [
         ("min_segments", 0, "min_segments = 0 must be >= 1"),
         ("max_segments", 0, "max_segments = 0 must be >= min_segments = 1"),
         ("max_dag_depth", -1, "max_dag_depth = -1 must be >= 0"),
         ("load_stale_after_seconds", 0, "load_stale_after_seconds = 0 must be >= 1"),
-        *((knob, -1, f"{knob} = -1 must be >= ") for knob in DURATIONS),
-        *((knob, MAX_SECONDS + 1, f"{knob} = {MAX_SECONDS + 1} must be <= ") for knob in DURATIONS),
+        *((parameter, -1, f"{parameter} = -1 must be >= ") for parameter in DURATIONS),
+        *(
+            (parameter, MAX_SECONDS + 1, f"{parameter} = {MAX_SECONDS + 1} must be <= ")
+            for parameter in DURATIONS
+        ),
         ("split_vs_rebucket_min_msg_rate_in", -0.5, "split_vs_rebucket_min_msg_rate_in = -0.5 must be >= 0"),
         ("split_vs_rebucket_min_msg_rate_in", NAN, "split_vs_rebucket_min_msg_rate_in = nan must be >= 0"),
         ("entry_bucket_budget", 0, "entry_bucket_budget = 0 must be >= 1"),
@@ -117,22 +120,24 @@ def test_the_defaults_are_pulsars() -> None:
         ("profile", "magic", "profile = magic must be one of adaptive, pip483"),
     ],
 )
-def test_each_broken_rule_names_the_knob_its_value_and_the_bound(knob: str, value: Any, says: str) -> None:
+def test_each_broken_rule_names_the_parameter_its_value_and_the_bound(
+    parameter: str, value: Any, says: str
+) -> None:
     with pytest.raises(InvalidPolicy) as refused:
-        validate(replace(DEFAULT, **{knob: value}))
+        validate(replace(DEFAULT, **{parameter: value}))
     assert str(refused.value).startswith(PREFIX)
     assert says in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("knob", "value"),
+    ("parameter", "value"),
     [
         ("min_segments", 64),
         ("max_dag_depth", 0),
         *(
-            (knob, 0)
-            for knob in DURATIONS
-            if knob not in ("load_stale_after_seconds", "approval_wait_seconds")
+            (parameter, 0)
+            for parameter in DURATIONS
+            if parameter not in ("load_stale_after_seconds", "approval_wait_seconds")
         ),
         ("approval_wait_seconds", 60),
         ("approval_default", "approve"),
@@ -145,8 +150,8 @@ def test_each_broken_rule_names_the_knob_its_value_and_the_bound(knob: str, valu
         ("enabled", False),
     ],
 )
-def test_bounds_themselves_are_allowed(knob: str, value: Any) -> None:
-    assert violations(replace(DEFAULT, **{knob: value})) == ()
+def test_bounds_themselves_are_allowed(parameter: str, value: Any) -> None:
+    assert violations(replace(DEFAULT, **{parameter: value})) == ()
 
 
 def test_every_broken_rule_is_listed_at_once() -> None:
@@ -162,24 +167,24 @@ HOSTILE: st.SearchStrategy[Any] = st.one_of(
     st.text(),
     st.sampled_from([10**400, -(10**400), 10**5000, Decimal("1e400"), "1e400", [], [1], {}, {"a": 1}, b"8"]),
 )
-"""What a knob may hold that was set past every check."""
+"""What a parameter may hold that was set past every check."""
 
 
-@given(st.dictionaries(st.sampled_from(list(KNOBS)), HOSTILE, min_size=1))
-def test_whatever_a_knob_holds_the_rules_answer(knobs: dict[str, Any]) -> None:
-    policy = replace(DEFAULT, **knobs)
+@given(st.dictionaries(st.sampled_from(list(PARAMETERS)), HOSTILE, min_size=1))
+def test_whatever_a_parameter_holds_the_rules_answer(parameters: dict[str, Any]) -> None:
+    policy = replace(DEFAULT, **parameters)
     broken = violations(policy)
 
     for violation in broken:
-        assert violation.knob in str(violation)
-    for knob in knobs.keys() - {violation.knob for violation in broken}:
-        assert list(read_knobs({knob: knobs[knob]}, KNOBS))
+        assert violation.parameter in str(violation)
+    for parameter in parameters.keys() - {violation.parameter for violation in broken}:
+        assert list(read_parameters({parameter: parameters[parameter]}, PARAMETERS))
     if not broken:
         json.dumps(policy.to_document(), allow_nan=False)
 
 
 @pytest.mark.parametrize(
-    ("knob", "value", "says"),
+    ("parameter", "value", "says"),
     [
         ("enabled", "false", "enabled = 'false' must be true or false"),
         ("max_segments", "many", "max_segments = 'many' must be a whole number"),
@@ -190,8 +195,8 @@ def test_whatever_a_knob_holds_the_rules_answer(knobs: dict[str, Any]) -> None:
         ("profile", ["pip483"], "profile = ['pip483'] must be a text"),
     ],
 )
-def test_a_knob_of_another_type_is_a_violation(knob: str, value: Any, says: str) -> None:
-    [violation] = violations(replace(DEFAULT, **{knob: value}))
+def test_a_parameter_of_another_type_is_a_violation(parameter: str, value: Any, says: str) -> None:
+    [violation] = violations(replace(DEFAULT, **{parameter: value}))
 
     assert says in str(violation)
 
@@ -211,7 +216,7 @@ def test_levels_valid_apart_are_refused_together() -> None:
     assert violations(resolve(DEFAULT, namespace)) == ()
     assert violations(resolve(DEFAULT, None, topic)) == ()
     (broken,) = violations(resolve(DEFAULT, namespace, topic))
-    assert (broken.knob, broken.value, broken.needed) == ("max_segments", 5, 10)
+    assert (broken.parameter, broken.value, broken.needed) == ("max_segments", 5, 10)
 
 
 @given(overrides, overrides)
@@ -220,9 +225,11 @@ def test_each_field_comes_from_the_topic_else_the_namespace_else_the_cluster(
 ) -> None:
     cluster = replace(DEFAULT, max_segments=7, entry_bucket_budget=9)
     found = resolve(cluster, namespace, topic)
-    for knob in KNOBS:
-        expected = topic.knobs.get(knob, namespace.knobs.get(knob, getattr(cluster, knob)))
-        assert getattr(found, knob) == expected
+    for parameter in PARAMETERS:
+        expected = topic.parameters.get(
+            parameter, namespace.parameters.get(parameter, getattr(cluster, parameter))
+        )
+        assert getattr(found, parameter) == expected
 
 
 def test_without_overrides_the_clusters_policy_is_in_force() -> None:
@@ -262,15 +269,15 @@ def test_an_override_reads_like_a_policy_with_holes() -> None:
     assert repr(override) == "PolicyOverride(max_segments=8, merge_msg_rate_in=5.0)"
     assert override != PolicyOverride(max_segments=8)
     assert override != {"max_segments": 8}
-    with pytest.raises(AttributeError, match="no_such_knob"):
-        _ = override.no_such_knob
+    with pytest.raises(AttributeError, match="no_such_parameter"):
+        _ = override.no_such_parameter
     with pytest.raises(AttributeError, match="immutable"):
         override.max_segments = 9
 
 
 @pytest.mark.parametrize(
-    "knob", ["max_segmnets", "entry_bucket_budget", "entry_bucket_max_per_segment", "self"]
+    "parameter", ["max_segmnets", "entry_bucket_budget", "entry_bucket_max_per_segment", "self"]
 )
-def test_a_knob_that_cannot_be_overridden_is_refused_by_name(knob: str) -> None:
-    with pytest.raises(InvalidPolicy, match=f"{PREFIX}: '{knob}' cannot be set here"):
-        PolicyOverride.from_document({knob: 1})
+def test_a_parameter_that_cannot_be_overridden_is_refused_by_name(parameter: str) -> None:
+    with pytest.raises(InvalidPolicy, match=f"{PREFIX}: '{parameter}' cannot be set here"):
+        PolicyOverride.from_document({parameter: 1})

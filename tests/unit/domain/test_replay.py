@@ -73,7 +73,7 @@ def test_a_text_that_is_no_situation_is_said_to_be_unreadable(text: str) -> None
     assert again.unreadable
 
 
-def test_a_knob_of_a_newer_program_makes_the_text_unreadable() -> None:
+def test_a_parameter_of_a_newer_program_makes_the_text_unreadable() -> None:
     situation = topic(HOT)
     text = situation.to_json().replace('"policy":{', '"policy":{"from_the_future":1,')
 

@@ -203,7 +203,7 @@ def test_long_loads_are_thinned_to_their_peaks() -> None:
     assert (max(found["load"]), found["step_ms"]) == (1.0, 180_000)
 
 
-def test_a_candidate_is_refused_by_name_or_by_its_knobs() -> None:
+def test_a_candidate_is_refused_by_name_or_by_its_parameters() -> None:
     with pytest.raises(InvalidInput, match="no policy is called 'nonsense'"):
         Candidate("x", "nonsense").check(POLICY)
     with pytest.raises(InvalidPolicy, match="max_segments"):

@@ -18,7 +18,7 @@ from controller.bundles.domain.canonical_json import RATES, read_load, write_loa
 from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster, NamespacePolicy
 from controller.bundles.domain.load.resources import RESOURCES, BrokerResources, ResourceUsage
 from controller.bundles.domain.load.stats import BundleStats
-from controller.domain.knobs import write_knob
+from controller.domain.policy_parameters import write_parameter
 
 _COUNTS: Final = ("topic_count", "producer_count", "consumer_count", "cache_size_bytes")
 _FLOATS_BY_NAME: Final = ("usage_averages", "placement_averages")
@@ -96,7 +96,7 @@ def _write_fields(value: Move | MoveRefusal) -> dict[str, Any]:
 def _write_value(value: Any) -> Any:
     if isinstance(value, BrokerReading):
         return {name: _write_value(one) for name, one in asdict(value).items()}
-    return write_knob(value) if isinstance(value, float) else value
+    return write_parameter(value) if isinstance(value, float) else value
 
 
 def _write_broker(broker: Broker) -> dict[str, Any]:

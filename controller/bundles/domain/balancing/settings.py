@@ -1,6 +1,6 @@
-"""Every knob of bundle balancing, validated together. Defaults are Pulsar's where Pulsar has the knob.
+"""Every parameter of bundle balancing, validated together. Defaults are Pulsar's where Pulsar has the parameter.
 
-Pulsar's percentages are fractions here (85 is 0.85), its minutes are seconds. What a knob does is described where the
+Pulsar's percentages are fractions here (85 is 0.85), its minutes are seconds. What a parameter does is described where the
 shedder or placement that reads it is.
 """
 
@@ -13,8 +13,8 @@ from typing import Any, Final, Self
 
 from controller.bundles.domain.load.resources import ResourceWeights
 from controller.domain.errors import InvalidPolicy
-from controller.domain.knobs import KnobValue, read_knobs, write_knob
 from controller.domain.policy import MAX_SECONDS, Violation
+from controller.domain.policy_parameters import ParameterValue, read_parameters, write_parameter
 
 MIB: Final = 1024.0 * 1024.0
 SHEDDER_NAMES: Final = ("even", "overload", "threshold", "uniform", "avg", "transfer")
@@ -29,7 +29,7 @@ PLACEMENT_NAMES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class BalanceSettings:
-    """A complete set of knobs; `violations` checks them. Usages are fractions of a broker's limit.
+    """A complete set of parameters; `violations` checks them. Usages are fractions of a broker's limit.
 
     - `shedder` proposes what leaves. `placement` chooses where it goes if the shedder names no destination.
     - `excluded_namespaces`: `tenant/namespace`, separated by commas; their bundles are not shed.
@@ -107,21 +107,21 @@ class BalanceSettings:
             name.strip() for name in self.excluded_namespaces.split(",")
         }
 
-    def to_document(self) -> dict[str, KnobValue]:
-        """Every knob by name, as JSON values."""
-        return {knob: write_knob(getattr(self, knob)) for knob in BALANCE_KNOBS}
+    def to_document(self) -> dict[str, ParameterValue]:
+        """Every parameter by name, as JSON values."""
+        return {parameter: write_parameter(getattr(self, parameter)) for parameter in BALANCE_PARAMETERS}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Reads what `to_document` gave. A knob that is absent or null has its default. Raises InvalidPolicy."""
-        values: dict[str, Any] = dict(read_knobs(document, BALANCE_KNOBS, "bundle balancing"))
+        """Reads what `to_document` gave. A parameter that is absent or null has its default. Raises InvalidPolicy."""
+        values: dict[str, Any] = dict(read_parameters(document, BALANCE_PARAMETERS, "bundle balancing"))
         return cls(**values)
 
 
-BALANCE_KNOBS: Mapping[str, type] = MappingProxyType(
+BALANCE_PARAMETERS: Mapping[str, type] = MappingProxyType(
     {f.name: type(f.default) for f in fields(BalanceSettings)}
 )
-"""Every knob and its type, in the order of declaration."""
+"""Every parameter and its type, in the order of declaration."""
 
 _AT_LEAST: Final[Mapping[str, float]] = {
     "max_moves_per_cycle": 0,
@@ -142,7 +142,7 @@ _AT_LEAST: Final[Mapping[str, float]] = {
     "even_hot_goal": 0,
     "even_cold_goal": 0,
     "max_topics_per_broker": 1,
-    **{knob: 0 for knob in BALANCE_KNOBS if knob.endswith(("_weight", "_seconds"))},
+    **{parameter: 0 for parameter in BALANCE_PARAMETERS if parameter.endswith(("_weight", "_seconds"))},
 }
 _AT_MOST: Final[Mapping[str, float]] = {
     # Fractions: whoever writes Pulsar's percentages (85) is told, instead of never being shed.
@@ -162,7 +162,7 @@ _AT_MOST: Final[Mapping[str, float]] = {
         1,
     ),
     "uniform_msg_rate_difference": 10,
-    **{knob: MAX_SECONDS for knob in BALANCE_KNOBS if knob.endswith("_seconds")},
+    **{parameter: MAX_SECONDS for parameter in BALANCE_PARAMETERS if parameter.endswith("_seconds")},
 }
 _ABOVE_ZERO: Final = (
     "overloaded_usage",
@@ -184,7 +184,7 @@ def violations(settings: BalanceSettings) -> tuple[Violation, ...]:
     The bands of `even` must together keep `even_target_spread`: with every broker between 1 - cold and 1 + hot
     times the mean, the standard deviation is at most the mean times the root of cold x hot.
     """
-    values = {knob: getattr(settings, knob) for knob in BALANCE_KNOBS}
+    values = {parameter: getattr(settings, parameter) for parameter in BALANCE_PARAMETERS}
     broken = [Violation(k, values[k], n, f">= {n}") for k, n in _AT_LEAST.items() if not values[k] >= n]
     broken += [Violation(k, values[k], n, f"<= {n}") for k, n in _AT_MOST.items() if not values[k] <= n]
     broken += [Violation(k, values[k], 0, "> 0") for k in _ABOVE_ZERO if not values[k] > 0]
@@ -198,14 +198,14 @@ def violations(settings: BalanceSettings) -> tuple[Violation, ...]:
         needed = widest / settings.even_cold_band if settings.even_cold_band else 0.0
         rule = f"at most even_target_spread² / even_cold_band = {needed:g}"
         broken.append(Violation("even_hot_band", settings.even_hot_band, needed, rule))
-    for knob, names in (("shedder", SHEDDER_NAMES), ("placement", PLACEMENT_NAMES)):
-        if values[knob] not in names:
-            broken.append(Violation(knob, values[knob], None, f"one of {', '.join(names)}"))
+    for parameter, names in (("shedder", SHEDDER_NAMES), ("placement", PLACEMENT_NAMES)):
+        if values[parameter] not in names:
+            broken.append(Violation(parameter, values[parameter], None, f"one of {', '.join(names)}"))
     return tuple(broken)
 
 
 def validate(settings: BalanceSettings) -> None:
-    """Raises InvalidPolicy naming each knob, its value and the rule it breaks."""
+    """Raises InvalidPolicy naming each parameter, its value and the rule it breaks."""
     broken = violations(settings)
     if broken:
         raise InvalidPolicy(f"Invalid bundle balancing configuration: {'; '.join(map(str, broken))}")

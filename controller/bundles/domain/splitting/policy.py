@@ -1,6 +1,6 @@
-"""How the bundles of a namespace are split: when (`triggers`) and where (`algorithms`), as knobs it can override.
+"""How the bundles of a namespace are split: when (`triggers`) and where (`algorithms`), as parameters it can override.
 
-Defaults are Pulsar's where Pulsar has the knob. The overrides are stored with the namespace.
+Defaults are Pulsar's where Pulsar has the parameter. The overrides are stored with the namespace.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from controller.bundles.domain.splitting.algorithms.registry import (
 from controller.bundles.domain.splitting.thresholds import SplitThresholds
 from controller.bundles.domain.splitting.triggers import TriggerSettings, trigger_rules
 from controller.domain.errors import InvalidInput, InvalidPolicy
-from controller.domain.knobs import KnobValue, read_knobs, write_knob
+from controller.domain.policy_parameters import ParameterValue, read_parameters, write_parameter
 
 
 @dataclass(frozen=True, slots=True)
 class SplitPolicy:
-    """Knobs of one namespace; rates are in and out together, per second.
+    """Parameters of one namespace; rates are in and out together, per second.
 
     `rules` are those of a load manager, `modular` or `extensible`. `algorithm` chooses the cuts; it must be one that
     needs no positions or topics named by a person. Where it refuses,
@@ -83,14 +83,14 @@ class SplitPolicy:
         other = plan_split(self.fallback_algorithm, request)
         return other if isinstance(other, SplitPlan) else plan
 
-    def to_document(self) -> dict[str, KnobValue]:
-        """Every knob by name, as JSON values."""
-        return {knob: write_knob(value) for knob, value in asdict(self).items()}
+    def to_document(self) -> dict[str, ParameterValue]:
+        """Every parameter by name, as JSON values."""
+        return {parameter: write_parameter(value) for parameter, value in asdict(self).items()}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Reads a policy or overrides of it. A knob that is absent or null has its default. Raises InvalidPolicy."""
-        values: dict[str, Any] = dict(read_knobs(document, SPLIT_KNOBS, "bundle split"))
+        """Reads a policy or overrides of it. A parameter that is absent or null has its default. Raises InvalidPolicy."""
+        values: dict[str, Any] = dict(read_parameters(document, SPLIT_PARAMETERS, "bundle split"))
         return cls(**values)
 
 
@@ -106,7 +106,7 @@ def read_stored(overrides: Mapping[str, Any]) -> tuple[SplitPolicy, str | None]:
         return SplitPolicy(), error.message
 
 
-SPLIT_KNOBS: Final[Mapping[str, type]] = MappingProxyType(
+SPLIT_PARAMETERS: Final[Mapping[str, type]] = MappingProxyType(
     {f.name: type(f.default) for f in fields(SplitPolicy)}
 )
-"""Every knob and its type, in the order of declaration."""
+"""Every parameter and its type, in the order of declaration."""

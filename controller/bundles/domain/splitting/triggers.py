@@ -152,7 +152,7 @@ def trigger_rules(manager: str) -> TriggerRules:
 
 @dataclass(frozen=True, slots=True)
 class TriggerSettings:
-    """Knobs of a cycle; `enabled` is `loadBalancerAutoBundleSplitEnabled`, `max_bundles` the cap of a namespace.
+    """Parameters of a cycle; `enabled` is `loadBalancerAutoBundleSplitEnabled`, `max_bundles` the cap of a namespace.
 
     `cooldown_seconds`: how long a range is left alone after a split.
     """

@@ -188,11 +188,11 @@ async function renewSegment(isAskedFor = false) {
   panel.hidden = false;
 }
 
-function knobValue(text) { try { return JSON.parse(text); } catch { return text; } }
+function parameterValue(text) { try { return JSON.parse(text); } catch { return text; } }
 
-function knobOf(word) { // max_segments=16
+function parameterOf(word) { // max_segments=16
   const [name, ...value] = word.split("=");
-  return [name, knobValue(value.join("="))];
+  return [name, parameterValue(value.join("="))];
 }
 
 // Forms: the parameters of a DAG. Empty fields are left out, as in Airflow's own form.
@@ -201,16 +201,16 @@ function filledIn(form, button) {
   if (button?.name) conf[button.name] = button.value; // one of several answers
   for (const field of form.elements) {
     if (!field.name || field.matches("button")) continue;
-    if (field.dataset.type === "knob") { // only what was changed; what was emptied is taken back
-      conf.knobs ??= {};
-      if (field.value !== field.defaultValue) conf.knobs[field.name] = field.value === "" ? null : knobValue(field.value);
+    if (field.dataset.type === "parameter") { // only what was changed; what was emptied is taken back
+      conf.parameters ??= {};
+      if (field.value !== field.defaultValue) conf.parameters[field.name] = field.value === "" ? null : parameterValue(field.value);
       continue;
     }
     if (field.type !== "checkbox" && field.value === "") continue;
     if (field.type === "checkbox") conf[field.name] = field.checked;
     else if (field.dataset.type === "integer") conf[field.name] = Number(field.value);
     else if (field.dataset.type === "words") conf[field.name] = field.value.split(/[\s,]+/).filter(Boolean);
-    else if (field.dataset.type === "knobs") conf[field.name] = Object.fromEntries(field.value.split(/\s+/).filter(Boolean).map(knobOf));
+    else if (field.dataset.type === "parameters") conf[field.name] = Object.fromEntries(field.value.split(/\s+/).filter(Boolean).map(parameterOf));
     else conf[field.name] = field.value;
   }
   return conf;

@@ -19,9 +19,9 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from controller.domain.knobs import NON_FINITE, misfit, write_knob
 from controller.domain.layout import SegmentLayout
-from controller.domain.policy import KNOBS
+from controller.domain.policy import PARAMETERS
+from controller.domain.policy_parameters import NON_FINITE, misfit, write_parameter
 from controller.domain.segment import Segment, backing_topic_name
 from controller.domain.whole_numbers import LARGEST_FLOAT, MOST
 from controller.questions.layouts import RecordedRange, SegmentRecord
@@ -69,7 +69,7 @@ _Messages = Annotated[
     float,
     BeforeValidator(_exact),
     _NUMBER,
-    PlainSerializer(write_knob),
+    PlainSerializer(write_parameter),
     WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["Infinity"]}]}),
 ]
 
@@ -116,25 +116,25 @@ class AutoScalePolicy(_Camel):
         return renamed
 
 
-_KNOB_OF = {
+_PARAMETER_OF = {
     name: name.removesuffix("_threshold").replace("_bytes_", "_byte_")
     for name in AutoScalePolicy.model_fields
 }
-"""The knob behind each of Pulsar's fields."""
-_FIELD_OF = {knob: name for name, knob in _KNOB_OF.items()}
+"""The parameter behind each of Pulsar's fields."""
+_FIELD_OF = {parameter: name for name, parameter in _PARAMETER_OF.items()}
 _MOST_OF = {
-    name: _MOST_INTEGER if KNOBS[knob] is int and not knob.endswith("_seconds") else _NEVER
-    for name, knob in _KNOB_OF.items()
-    if KNOBS[knob] is int or "_byte_" in knob
+    name: _MOST_INTEGER if PARAMETERS[parameter] is int and not parameter.endswith("_seconds") else _NEVER
+    for name, parameter in _PARAMETER_OF.items()
+    if PARAMETERS[parameter] is int or "_byte_" in parameter
 }
 """The largest value of each field that is a whole number in Pulsar."""
 
 
-def knobs_of(given: AutoScalePolicy, before: Mapping[str, Any]) -> Document:
-    """The level's document with what is given in place of every knob that Pulsar has; knobs it does not know stay as `before`."""
-    kept = {knob: value for knob, value in before.items() if knob not in _FIELD_OF}
-    said = {name: value for name in _KNOB_OF if (value := getattr(given, name)) is not None}
-    return {**kept, **{_KNOB_OF[name]: _kept(name, value) for name, value in said.items()}}
+def parameters_of(given: AutoScalePolicy, before: Mapping[str, Any]) -> Document:
+    """The level's document with what is given in place of every parameter that Pulsar has; parameters it does not know stay as `before`."""
+    kept = {parameter: value for parameter, value in before.items() if parameter not in _FIELD_OF}
+    said = {name: value for name in _PARAMETER_OF if (value := getattr(given, name)) is not None}
+    return {**kept, **{_PARAMETER_OF[name]: _kept(name, value) for name, value in said.items()}}
 
 
 def _kept(name: str, value: float) -> float:
@@ -145,7 +145,7 @@ def policy_of(stored: Mapping[str, Any]) -> AutoScalePolicy | None:
     """Return what Pulsar knows of a level's document; None where that is nothing. A number that Pulsar's field cannot hold, which another
     interface stored, is the nearest that it can.
     """
-    read = ((_FIELD_OF[knob], value) for knob, value in stored.items() if knob in _FIELD_OF)
+    read = ((_FIELD_OF[parameter], value) for parameter, value in stored.items() if parameter in _FIELD_OF)
     said: Document = {name: found for name, value in read if (found := _said(name, value)) is not None}
     return AutoScalePolicy.model_construct(**said) if said else None
 
@@ -205,8 +205,8 @@ class SubscriptionStats(_Camel):
     consumers: list[str] = Field(examples=[["a"]])
 
 
-class EffectiveKnob(_Camel):
-    """A knob and the level that it comes from."""
+class EffectiveParameter(_Camel):
+    """A parameter and the level that it comes from."""
 
     value: Any
     level: str = Field(examples=["topic", "namespace", "cluster", "default"])
@@ -221,7 +221,7 @@ class TopicStats(_Camel):
     sealed_segments: int
     segments: dict[str, SegmentStats]
     subscriptions: dict[str, SubscriptionStats]
-    effective_policy: dict[str, EffectiveKnob]
+    effective_policy: dict[str, EffectiveParameter]
 
 
 class SegmentSubscription(_Camel):
@@ -280,7 +280,10 @@ def stats_of(
             for row in subscriptions
         },
         "effectivePolicy": {
-            to_camel(_FIELD_OF.get(row["knob"], row["knob"])): {"value": row["value"], "level": row["level"]}
+            to_camel(_FIELD_OF.get(row["parameter"], row["parameter"])): {
+                "value": row["value"],
+                "level": row["level"],
+            }
             for row in policy
         },
     }

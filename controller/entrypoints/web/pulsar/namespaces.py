@@ -31,7 +31,7 @@ def get_namespace_policy(acting: AtDesk, namespace: Namespace) -> Response | Aut
 def set_namespace_policy(
     acting: AtDesk, namespace: Namespace, policy: Annotated[AutoScalePolicy, Body()]
 ) -> None:
-    """Replace what the namespace overrides of Pulsar's fields; knobs that only Cleave has stay."""
+    """Replace what the namespace overrides of Pulsar's fields; parameters that only Cleave has stay."""
     overrides.set_override(acting, namespace, policy)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi.responses import Response
 
 from controller.entrypoints.web.acting import Acting
-from controller.entrypoints.web.pulsar.documents import AutoScalePolicy, knobs_of, policy_of
+from controller.entrypoints.web.pulsar.documents import AutoScalePolicy, parameters_of, policy_of
 from controller.services import policy_admin
 
 ANSWERED: dict[str, Any] = {
@@ -25,9 +25,9 @@ def get_override(acting: Acting, level: str) -> Response | AutoScalePolicy:
 
 
 def set_override(acting: Acting, level: str, policy: AutoScalePolicy) -> None:
-    """Replace what the level overrides of Pulsar's fields; knobs that only Cleave has stay."""
+    """Replace what the level overrides of Pulsar's fields; parameters that only Cleave has stay."""
     policy_admin.change(
-        acting.app.store, level, lambda before: knobs_of(policy, before), actor=acting.grant.subject
+        acting.app.store, level, lambda before: parameters_of(policy, before), actor=acting.grant.subject
     )
 
 

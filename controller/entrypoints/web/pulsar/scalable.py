@@ -127,7 +127,7 @@ def _demand_unused(acting: Acting, topic: str) -> None:
 @router.get(_TOPIC + "/stats", dependencies=[READ], response_model=TopicStats)
 def get_scalable_topic_stats(acting: AtDesk, topic: Topic) -> dict[str, Any]:
     """Segments and subscriptions as Pulsar counts them, the latest load of each segment, and the policy in force with the level that
-    each knob comes from.
+    each parameter comes from.
     """
     with acting.app.store.transaction() as tx:
         found, named = published_segments(tx, topic), inspected.find_topic(tx, topic)
@@ -209,7 +209,7 @@ def get_auto_scale_policy(acting: AtDesk, topic: Topic) -> Response | AutoScaleP
 
 @router.post(_POLICY, dependencies=[OPERATE], status_code=204)
 def set_auto_scale_policy(acting: AtDesk, topic: Topic, policy: Annotated[AutoScalePolicy, Body()]) -> None:
-    """Replace what the topic overrides of Pulsar's fields; knobs that only Cleave has stay."""
+    """Replace what the topic overrides of Pulsar's fields; parameters that only Cleave has stay."""
     overrides.set_override(acting, topic, policy)
 
 

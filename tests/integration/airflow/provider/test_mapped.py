@@ -16,7 +16,7 @@ pytestmark = pytest.mark.airflow
 OPERATORS = {
     "SplitSegmentOperator": ({"topic": TOPIC}, {"segment_id": [0, 1]}),
     "MergeSegmentsOperator": ({"topic": TOPIC, "first_id": 0}, {"second_id": [1, 2]}),
-    "SetAutoScalePolicyOperator": ({"knobs": {}}, {"level": ["cluster", "acme/shop"]}),
+    "SetAutoScalePolicyOperator": ({"parameters": {}}, {"level": ["cluster", "acme/shop"]}),
     "BacktestOperator": ({}, {"namespace": ["acme/shop", "acme/till"]}),
     "AskOperator": ({}, {"question": [{"subject": "a merge"}, {"subject": "a split"}]}),
     "WaitForOperationSensor": ({}, {"operation_id": [1, 2]}),

@@ -83,12 +83,12 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(
         (act("SplitSegmentOperator", segment_id="the hot one"), "segment_id='the hot one'"),
         (act("MergeSegmentsOperator", first_id=0, second_id=2), "not adjacent"),
         (
-            "SetAutoScalePolicyOperator(task_id='act', level='cluster', knobs={'how_hot': 1})",
+            "SetAutoScalePolicyOperator(task_id='act', level='cluster', parameters={'how_hot': 1})",
             "how_hot",
         ),
         (act("SplitSegmentOperator", segment_id=0, cleave_conn_id="nowhere"), "no connection 'nowhere'"),
     ],
-    ids=["no such segment", "no number", "no neighbours", "no such knob", "no connection"],
+    ids=["no such segment", "no number", "no neighbours", "no such parameter", "no connection"],
 )
 def test_what_cannot_be_done_fails_at_once_with_one_line_and_a_link_to_the_run(
     bench: Bench, run_operator: RunOperator, capsys: pytest.CaptureFixture[str], made: str, line: str
@@ -170,7 +170,7 @@ def test_a_policy_is_shown_before_it_is_set_and_linked(
     bench.create()
 
     done = run_operator(
-        f"SetAutoScalePolicyOperator(task_id='act', level={TOPIC!r}, knobs={{'max_segments': 9}}, dry_run=True)"
+        f"SetAutoScalePolicyOperator(task_id='act', level={TOPIC!r}, parameters={{'max_segments': 9}}, dry_run=True)"
     )
 
     assert done.state == "success"

@@ -59,10 +59,10 @@ def record(bench: Bench, history: Path) -> None:
     keep_series(history, windows)
 
 
-def propose(bench: Bench, **knobs: Any) -> None:
+def propose(bench: Bench, **parameters: Any) -> None:
     """By somebody who does not promote it."""
     policy_candidates.propose(
-        bench.store, TOPIC, PolicyOverride(**knobs), actor="ada", reason="fewer at night"
+        bench.store, TOPIC, PolicyOverride(**parameters), actor="ada", reason="fewer at night"
     )
 
 

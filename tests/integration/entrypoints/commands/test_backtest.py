@@ -42,7 +42,7 @@ def test_a_topic_is_answered_for_and_the_run_is_kept(cleave: CommandLine, record
     assert "done" in cleave.ok("backtests", "list")
 
 
-def test_knobs_and_weights_are_heeded(cleave: CommandLine, recorded: str) -> None:
+def test_parameters_and_weights_are_heeded(cleave: CommandLine, recorded: str) -> None:
     crowded = "pip483:max_segments=2,split_cooldown_seconds=0"
     asked = ("backtest", "--topic", recorded, *SPAN, "--policy", crowded)
 
@@ -142,7 +142,7 @@ def test_a_what_if_of_the_past_is_a_backtest_of_two(cleave: CommandLine, recorde
     assert rows["what if"]["reshapes"] == 0 < rows["in force"]["reshapes"]
     assert rows["what if"]["cost"] > rows["in force"]["cost"]
     [run] = cleave.json("backtests", "list")
-    assert run["inputs"]["policies"][1]["knobs"] == {"max_segments": 2, "merge_cooldown_seconds": 60}
+    assert run["inputs"]["policies"][1]["parameters"] == {"max_segments": 2, "merge_cooldown_seconds": 60}
     assert "what if" in cleave.ok("what-if", recorded, *changes, *SPAN)
 
 

@@ -156,7 +156,7 @@ REFUSED = (
     "policy get acme/shop/none",
     "policy set acme/shop/none max_segments=8",
     "policy set acme/shop max_segments=0",
-    "policy set cluster no_such_knob=1",
+    "policy set cluster no_such_parameter=1",
     "policy set acme/shop target_use=plenty",
     "policy effective acme/shop/none",
     "decide acme/shop/none",

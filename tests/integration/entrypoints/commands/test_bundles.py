@@ -220,7 +220,7 @@ def test_a_split_policy_is_shown_set_rehearsed_and_taken_back(desk: Desk) -> Non
 
 def test_a_form_sets_the_split_policy_too(desk: Desk) -> None:
     desk.uneven()
-    params = {"namespace": f" {NAMESPACE} ", "knobs": {"max_bundles": 7}, "dry_run": False}
+    params = {"namespace": f" {NAMESPACE} ", "parameters": {"max_bundles": 7}, "dry_run": False}
     response = tasks.perform(
         "bundles set-policy",
         dsn=os.environ["CLEAVE_DATABASE_URL"],

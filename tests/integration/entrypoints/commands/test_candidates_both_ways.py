@@ -98,7 +98,9 @@ def test_a_candidate_lives_alike(both: tuple[CommandLine, OverHttp]) -> None:
         for topic in (HERE, THERE)
         for state in ("promoted", "refused", "withdrawn")
     )
-    assert cleave.json("policy", "get", THERE)["knobs"] == cleave.json("policy", "get", HERE)["knobs"]
+    assert (
+        cleave.json("policy", "get", THERE)["parameters"] == cleave.json("policy", "get", HERE)["parameters"]
+    )
     asked_by = cleave.column("SELECT DISTINCT asked_by FROM inspect.backtest_runs")
     assert asked_by == ["ada"]
 

@@ -15,7 +15,7 @@ import pytest
 import structlog
 from sqlalchemy import make_url
 
-from controller.domain.policy import KNOBS
+from controller.domain.policy import PARAMETERS
 from tests.integration.entrypoints.commands.conftest import TOPIC
 from tests.support.command_line import CommandLine
 
@@ -223,7 +223,7 @@ def completed(database: str, *words: str, **more: str) -> list[str]:
     return offered.stdout.split()
 
 
-def test_the_shell_completes_topics_knobs_planes_and_levels(
+def test_the_shell_completes_topics_parameters_planes_and_levels(
     cleave: CommandLine, orders: str, database: str
 ) -> None:
     cleave.ok("topics", "create", "acme/web/clicks")
@@ -248,7 +248,7 @@ def test_a_completion_without_a_database_offers_nothing_and_says_nothing() -> No
 
 
 def test_help_names_what_can_be_chosen(cleave: CommandLine) -> None:
-    assert {*KNOBS} <= set(re.findall(r"\w+", cleave.ok("policy", "set", "-h")))
+    assert {*PARAMETERS} <= set(re.findall(r"\w+", cleave.ok("policy", "set", "-h")))
     for command in ("create", "adopt", "attach"):
         assert "embedded, pulsar, pulsar_scalable" in " ".join(cleave.ok("topics", command, "-h").split())
     kinds = " ".join(cleave.ok("subscriptions", "create", "-h").split())

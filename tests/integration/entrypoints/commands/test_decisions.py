@@ -27,9 +27,9 @@ def bench(database: str) -> Iterator[Bench]:
     bench.close()
 
 
-def set_policy(bench: Bench, **knobs: Any) -> None:
+def set_policy(bench: Bench, **parameters: Any) -> None:
     with bench.store.transaction() as tx:
-        policies.set_topic(tx, bench.topic_id, PolicyOverride(**knobs), actor="tests")
+        policies.set_topic(tx, bench.topic_id, PolicyOverride(**parameters), actor="tests")
 
 
 def pass_and_run(bench: Bench, rates: dict[int, float], lanes: Collection[Lane] = ALL_LANES) -> None:

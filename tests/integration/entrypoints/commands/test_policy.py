@@ -11,10 +11,12 @@ LEVELS = ("cluster", "acme/shop", "topic://acme/shop/orders", "acme/shop/orders"
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_knob_is_set_read_and_removed_at_each_level(cleave: CommandLine, orders: str, level: str) -> None:
+def test_a_parameter_is_set_read_and_removed_at_each_level(
+    cleave: CommandLine, orders: str, level: str
+) -> None:
     written = cleave.json("policy", "set", level, "max_segments=9")
-    stored = cleave.json("policy", "get", level)["knobs"]
-    effective = {row["knob"]: row for row in cleave.json("policy", "effective", orders)["knobs"]}
+    stored = cleave.json("policy", "get", level)["parameters"]
+    effective = {row["parameter"]: row for row in cleave.json("policy", "effective", orders)["parameters"]}
     removed = cleave.json("policy", "remove", level)
 
     assert written["after"] == stored
@@ -23,17 +25,17 @@ def test_a_knob_is_set_read_and_removed_at_each_level(cleave: CommandLine, order
     expected = "cluster" if level == "cluster" else "namespace" if level == "acme/shop" else "topic"
     assert effective["max_segments"]["level"] == expected
     assert removed["after"].get("max_segments") in (None, 64)
-    assert {row["level"] for row in cleave.json("policy", "effective", orders)["knobs"]} == {"default"}
+    assert {row["level"] for row in cleave.json("policy", "effective", orders)["parameters"]} == {"default"}
 
 
-def test_the_nearest_level_wins_knob_by_knob(cleave: CommandLine, orders: str) -> None:
+def test_the_nearest_level_wins_parameter_by_parameter(cleave: CommandLine, orders: str) -> None:
     cleave.ok("policy", "set", "cluster", "max_segments=32", "split_cooldown_seconds=30")
     cleave.ok("policy", "set", "acme/shop", "max_segments=16", "enabled=false")
     cleave.ok("policy", "set", orders, "enabled=true")
 
     found = {
-        row["knob"]: (row["value"], row["level"])
-        for row in cleave.json("policy", "effective", orders)["knobs"]
+        row["parameter"]: (row["value"], row["level"])
+        for row in cleave.json("policy", "effective", orders)["parameters"]
     }
 
     assert found["split_cooldown_seconds"] == (30, "cluster")
@@ -42,18 +44,18 @@ def test_the_nearest_level_wins_knob_by_knob(cleave: CommandLine, orders: str) -
     assert found["min_segments"] == (1, "default")
 
 
-def test_setting_keeps_the_other_knobs_unless_told_to_replace(cleave: CommandLine) -> None:
+def test_setting_keeps_the_other_parameters_unless_told_to_replace(cleave: CommandLine) -> None:
     cleave.ok("policy", "set", "acme/shop", "max_segments=16", "min_segments=2")
 
     cleave.ok("policy", "set", "acme/shop", "max_segments=20")
-    kept = cleave.json("policy", "get", "acme/shop")["knobs"]
+    kept = cleave.json("policy", "get", "acme/shop")["parameters"]
     cleave.ok("policy", "set", "acme/shop", "min_segments=null")
-    taken_back = cleave.json("policy", "get", "acme/shop")["knobs"]
+    taken_back = cleave.json("policy", "get", "acme/shop")["parameters"]
     cleave.ok("policy", "set", "acme/shop", "enabled=false", "--replace")
 
     assert kept == {"max_segments": 20, "min_segments": 2}
     assert taken_back == {"max_segments": 20}
-    assert cleave.json("policy", "get", "acme/shop")["knobs"] == {"enabled": False}
+    assert cleave.json("policy", "get", "acme/shop")["parameters"] == {"enabled": False}
 
 
 @pytest.mark.parametrize(
@@ -78,15 +80,15 @@ def test_a_policy_that_cannot_be_read_is_shown_and_set_right(
     with cleave.store.transaction() as tx:
         tx.execute(text(stores), {"document": document})
 
-    assert cleave.json("policy", "get", level)["knobs"]["split_msg_rate_in"] == 10**400
+    assert cleave.json("policy", "get", level)["parameters"]["split_msg_rate_in"] == 10**400
     assert "split_msg_rate_in = 1000" in cleave.refused("policy", "set", level, "min_segments=2")
     cleave.ok("policy", "set", level, "split_msg_rate_in=null")
-    assert cleave.json("policy", "get", level)["knobs"]["max_segments"] == 9
+    assert cleave.json("policy", "get", level)["parameters"]["max_segments"] == 9
     with cleave.store.transaction() as tx:
         tx.execute(text("DELETE FROM cleave.namespace_policy"))
         tx.execute(text(stores), {"document": document})
     cleave.ok("policy", "remove", level)
-    assert cleave.json("policy", "effective", orders)["knobs"]
+    assert cleave.json("policy", "effective", orders)["parameters"]
 
 
 def test_people_see_what_changed_and_from_what(cleave: CommandLine) -> None:
@@ -108,7 +110,7 @@ def test_people_see_what_changed_and_from_what(cleave: CommandLine) -> None:
             "to",
             "true",
         ],
-        ["knob", "was", "value"],
+        ["parameter", "was", "value"],
         ["max_segments", "64", "32"],
         ["strict_pulsar", "false", "true"],
     ]
@@ -124,7 +126,7 @@ def test_dry_runs_say_what_would_change(cleave: CommandLine, orders: str, level:
     assert "would have max_segments from 9 to " in cleave.rehearsed("policy", "remove", level)
 
 
-def test_knobs_that_do_not_fit_together_are_refused(cleave: CommandLine, orders: str) -> None:
+def test_parameters_that_do_not_fit_together_are_refused(cleave: CommandLine, orders: str) -> None:
     """Valid alone, wrong with the level above; a dry run says so too."""
     cleave.ok("policy", "set", "cluster", "min_segments=4")
 

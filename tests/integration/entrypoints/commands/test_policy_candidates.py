@@ -36,7 +36,7 @@ def recorded(cleave: CommandLine, orders: str, past: Path, monkeypatch: pytest.M
 
 
 def override(cleave: CommandLine, topic: str) -> dict[str, object]:
-    return dict(cleave.json("policy", "get", f"topic://{topic}")["knobs"])
+    return dict(cleave.json("policy", "get", f"topic://{topic}")["parameters"])
 
 
 def test_a_better_candidate_is_promoted_on_the_topics_own_past(cleave: CommandLine, recorded: str) -> None:
@@ -112,7 +112,7 @@ def test_a_promotion_waits_for_an_approval_and_is_carried_out_by_it(
         candidate["candidate_id"],
         "reject",
     )
-    assert row["action"] == f"promote candidate {candidate['candidate_id']} ({candidate['knobs']})"
+    assert row["action"] == f"promote candidate {candidate['candidate_id']} ({candidate['parameters']})"
     assert re.match(r"regret .* against .*; ada proposed it: fewer idle segments$", row["reason"])
     assert (candidate["approval_id"], candidate["state"]) == (row["approval_id"], "shadow")
     assert override(cleave, recorded) == before

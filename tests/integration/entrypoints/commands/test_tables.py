@@ -15,7 +15,7 @@ from tests.support.command_line import CommandLine
 
 OTHER_KEYS = {
     "segments": "the segments of a topic or a layout",
-    "knobs": "the knobs of a level, or in force",
+    "parameters": "the parameters of a level, or in force",
     "subscriptions": "the subscriptions of a topic",
     "creates": "the segments an operation makes, with their ranges",
     "earlier": "the sealed segments that hold earlier messages of a key",
@@ -60,7 +60,7 @@ def eighty(monkeypatch: pytest.MonkeyPatch) -> None:
 def whole_words(document: Any) -> set[str]:
     """What a reader copies from a table: ids of ranges and states, names, reasons' words."""
     found = re.findall(
-        r'"(?:hash_range|state|kind|knob|level|subscription|consumer|data_plane)": "([^" ]+)"', document
+        r'"(?:hash_range|state|kind|parameter|level|subscription|consumer|data_plane)": "([^" ]+)"', document
     )
     return set(found)
 
@@ -127,14 +127,14 @@ def test_the_keys_of_json_are_one_vocabulary_and_numbers_are_numbers(cleave: Com
     kinds: dict[str, set[str]] = defaultdict(set)
     for command in READING:
         words = [past if word == "TOPIC" else word for word in command]
-        if "--metadata" in words or words[:2] == ["policy", "get"]:  # keys of PIP-468, and of knobs
+        if "--metadata" in words or words[:2] == ["policy", "get"]:  # keys of PIP-468, and of parameters
             continue
         for key, value in keys_of(cleave.json(*words)):
             if value is not None:
                 kinds[key].add(kind_of(value))
 
     assert set(kinds) - columns - set(OTHER_KEYS) == set()
-    # The value of a knob, or what a refusal was measured by.
+    # The value of a parameter, or what a refusal was measured by.
     assert {key: found for key, found in kinds.items() if len(found) > 1} == {
         "value": {"number", "bool", "str"}
     }

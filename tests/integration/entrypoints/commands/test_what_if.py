@@ -28,7 +28,7 @@ def test_a_changed_threshold_is_seen_beside_the_one_in_force(cleave: CommandLine
     answer = cleave.json("what-if", loaded, "--set", "split_msg_rate_in=30000")
     said = cleave.ok("what-if", loaded, "--set", "split_msg_rate_in=30000")
 
-    assert answer["changes"] == [{"knob": "split_msg_rate_in", "was": 10_000, "value": 30_000}]
+    assert answer["changes"] == [{"parameter": "split_msg_rate_in", "was": 10_000, "value": 30_000}]
     assert acts(answer["in_force"]) == [("split", 0)]
     assert acts(answer["what_if"]) == []
     assert not answer["is_same"]

@@ -60,19 +60,19 @@ def test_a_change_of_policy_is_previewed_with_the_topics_it_makes_a_difference_t
 ) -> None:
     bench.create(1)
     report(bench, {0: 100.0})
-    knobs = {"split_msg_rate_in": 50.0, "merge_msg_rate_in": 5.0, "profile": "pip483"}
-    wish = {"dag_id": "cleave_policy", "conf": {"level": "acme/shop", "knobs": knobs}}
+    parameters = {"split_msg_rate_in": 50.0, "merge_msg_rate_in": 5.0, "profile": "pip483"}
+    wish = {"dag_id": "cleave_policy", "conf": {"level": "acme/shop", "parameters": parameters}}
 
     told = pages.post("/preview", json=wish).json()
 
     assert "split_msg_rate_in from unset to 50" in told["sentence"]
     assert f"1 of 1 topics would be treated differently at once: {TOPIC}" in told["sentence"]
     assert bench.rows("SELECT * FROM cleave.namespace_policy") == []
-    quiet = {"level": "acme/shop", "knobs": {"max_segments": 9}}
+    quiet = {"level": "acme/shop", "parameters": {"max_segments": 9}}
     again = pages.post("/preview", json={**wish, "conf": quiet}).json()
     assert "0 of 1 topics" in again["sentence"]
     wrong = pages.post(
-        "/preview", json={**wish, "conf": {"level": "acme/shop", "knobs": {"max_segments": 0}}}
+        "/preview", json={**wish, "conf": {"level": "acme/shop", "parameters": {"max_segments": 0}}}
     )
     assert (wrong.status_code, "max_segments" in wrong.json()["reason"]) == (400, True)
 
@@ -89,8 +89,8 @@ def test_a_preview_of_a_policy_holds_nobody_up_and_says_how_many_topics_it_looke
         )
     )
     monkeypatch.setattr(policy_admin, "MOST_TOPICS", 1)
-    knobs = {"split_msg_rate_in": 50.0, "merge_msg_rate_in": 5.0}
-    wish = {"dag_id": "cleave_policy", "conf": {"level": "cluster", "knobs": knobs}}
+    parameters = {"split_msg_rate_in": 50.0, "merge_msg_rate_in": 5.0}
+    wish = {"dag_id": "cleave_policy", "conf": {"level": "cluster", "parameters": parameters}}
     with bench.store.transaction() as tx:  # somebody decides, and somebody changes the policy
         tx.execute(text("SELECT FROM cleave.evaluation FOR UPDATE"))
         tx.execute(text("SELECT FROM cleave.cluster_policy FOR UPDATE"))
@@ -119,7 +119,7 @@ def test_what_would_be_tried_on_the_past_and_what_would_be_promoted_is_previewed
     assert "no record of load" in pages.post("/preview", json=none).json()["sentence"]
     promote = {"dag_id": "policy_promote", "conf": {"topic": TOPIC}}
     assert pages.post("/preview", json=promote).status_code == 404
-    propose = {"dag_id": "policy_propose", "conf": {"topic": TOPIC, "knobs": {"max_segments": 4}}}
+    propose = {"dag_id": "policy_propose", "conf": {"topic": TOPIC, "parameters": {"max_segments": 4}}}
     would = f"{TOPIC}: a candidate (max_segments=4) would be in shadow"
     assert pages.post("/preview", json=propose).json()["sentence"] == would
     assert pages.post("/preview", json=promote).status_code == 404, "nothing was proposed"

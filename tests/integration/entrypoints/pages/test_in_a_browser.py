@@ -80,7 +80,7 @@ def test_a_policy_that_somebody_else_changes_is_seen_and_what_is_written_stays(
 ) -> None:
     bench.create(1)
     page.goto(f"{url}/policy?level={quote(TOPIC, safe='')}")
-    mine, other = page.locator("#knob-max_segments"), page.locator("#knob-min_segments")
+    mine, other = page.locator("#parameter-max_segments"), page.locator("#parameter-min_segments")
     mine.fill("7")
 
     with bench.store.transaction() as tx:
@@ -90,11 +90,11 @@ def test_a_policy_that_somebody_else_changes_is_seen_and_what_is_written_stays(
     expect(page.locator("#row-max_segments td").nth(2)).to_have_text("topic")
     expect(other).to_have_value("2")
     expect(mine).to_have_value("7")
-    assert filled_in(page) == {"level": TOPIC, "knobs": {"max_segments": 7}}
+    assert filled_in(page) == {"level": TOPIC, "parameters": {"max_segments": 7}}
 
     policy_admin.change(bench.store, TOPIC, lambda _: {"max_segments": 7, "min_segments": 2}, actor="me")
     expect(page.locator("#row-max_segments td").nth(1)).to_have_text("7")
-    assert filled_in(page) == {"level": TOPIC, "knobs": {}}
+    assert filled_in(page) == {"level": TOPIC, "parameters": {}}
 
 
 def filled_in(page: Page, dag: str = "cleave_policy") -> Any:
@@ -103,14 +103,14 @@ def filled_in(page: Page, dag: str = "cleave_policy") -> Any:
 
 
 @pytest.mark.usefixtures("bench")
-def test_knobs_of_a_candidate_are_written_as_for_the_command(url: str, page: Page) -> None:
+def test_parameters_of_a_candidate_are_written_as_for_the_command(url: str, page: Page) -> None:
     page.goto(f"{url}/backtests")
     form = page.locator("form[data-dag=policy_propose]")
     form.locator("[name=topic]").fill(TOPIC)
-    form.locator("[name=knobs]").fill("max_segments=16 profile=pip483  enabled=true")
+    form.locator("[name=parameters]").fill("max_segments=16 profile=pip483  enabled=true")
 
-    knobs = {"max_segments": 16, "profile": "pip483", "enabled": True}
-    assert filled_in(page, "policy_propose") == {"topic": TOPIC, "knobs": knobs}
+    parameters = {"max_segments": 16, "profile": "pip483", "enabled": True}
+    assert filled_in(page, "policy_propose") == {"topic": TOPIC, "parameters": parameters}
 
 
 def test_hexadecimal_axes_have_labels_when_zoomed_and_stay_zoomed(bench: Bench, url: str, page: Page) -> None:

@@ -36,9 +36,9 @@ def figure(page: str, name: str) -> dict[str, Any]:
     return document
 
 
-def set_level(bench: Bench, level: str, **knobs: Any) -> None:
+def set_level(bench: Bench, level: str, **parameters: Any) -> None:
     """Beside what the level has."""
-    policy_admin.change(bench.store, level, lambda before: {**before, **knobs}, actor="bob")
+    policy_admin.change(bench.store, level, lambda before: {**before, **parameters}, actor="bob")
 
 
 def test_a_topic_s_page_has_its_ring_its_history_and_its_load(bench: Bench, pages: AppClient) -> None:
@@ -187,7 +187,7 @@ def test_without_a_broker_the_bundles_page_says_what_is_missing(pages: AppClient
     assert "No broker was seen yet" in page
 
 
-def knob(page: str, name: str) -> tuple[str, str, str]:
+def parameter(page: str, name: str) -> tuple[str, str, str]:
     """What is in force of it, the level it comes from, and what its field has."""
     found = re.search(rf'<tr id="row-{name}".*?</tr>', page, re.DOTALL)
     assert found is not None
@@ -196,7 +196,9 @@ def knob(page: str, name: str) -> tuple[str, str, str]:
     return value, level, field
 
 
-def test_the_policy_s_page_has_each_knob_with_where_it_comes_from(bench: Bench, pages: AppClient) -> None:
+def test_the_policy_s_page_has_each_parameter_with_where_it_comes_from(
+    bench: Bench, pages: AppClient
+) -> None:
     bench.create(1)
     set_policy(bench, max_segments=7)
     set_level(bench, "cluster", max_segments=90, merge_window_seconds=77)
@@ -206,14 +208,14 @@ def test_the_policy_s_page_has_each_knob_with_where_it_comes_from(bench: Bench, 
     of_cluster = pages.get("/policy").text
     of_namespace = pages.get("/policy", params={"level": "acme/shop"}).text
 
-    assert knob(of_topic, "max_segments") == ("7", "topic", "7")
-    assert knob(of_topic, "min_segments") == ("3", "namespace", "")
-    assert knob(of_topic, "merge_window_seconds") == ("77", "cluster", "")
-    assert knob(of_namespace, "min_segments") == ("3", "namespace", "3")
-    assert knob(of_namespace, "merge_window_seconds") == ("77", "cluster", "")
-    assert knob(of_namespace, "load_stale_after_seconds")[1:] == ("default", "")
-    assert knob(of_cluster, "max_segments") == ("90", "cluster", "90")
-    assert knob(of_cluster, "load_stale_after_seconds")[1:] == ("default", "")
+    assert parameter(of_topic, "max_segments") == ("7", "topic", "7")
+    assert parameter(of_topic, "min_segments") == ("3", "namespace", "")
+    assert parameter(of_topic, "merge_window_seconds") == ("77", "cluster", "")
+    assert parameter(of_namespace, "min_segments") == ("3", "namespace", "3")
+    assert parameter(of_namespace, "merge_window_seconds") == ("77", "cluster", "")
+    assert parameter(of_namespace, "load_stale_after_seconds")[1:] == ("default", "")
+    assert parameter(of_cluster, "max_segments") == ("90", "cluster", "90")
+    assert parameter(of_cluster, "load_stale_after_seconds")[1:] == ("default", "")
     assert "cluster_reconnections_per_minute" not in of_topic
     assert "cluster_reconnections_per_minute" in of_cluster
     assert "ann" in of_topic

@@ -91,9 +91,9 @@ class TestPages:
 
     def test_pages_of_one_item_are_the_list_in_its_order(self, bench: Bench, http: httpx.Client) -> None:
         bench.reshape(splitting(1))
-        for knob, value in (("max_segments", 9), ("min_segments", 2), ("max_dag_depth", 7)):
+        for parameter, value in (("max_segments", 9), ("min_segments", 2), ("max_dag_depth", 7)):
             http.post(
-                f"{API}/policies/topics/acme/shop/orders", json={"knobs": {knob: value}}
+                f"{API}/policies/topics/acme/shop/orders", json={"parameters": {parameter: value}}
             ).raise_for_status()
         for segment_id in (0, 2, 3):
             bench.execute(LOAD, topic_id=bench.topic_id, segment_id=segment_id, msg_rate_in=90_000)
@@ -166,7 +166,7 @@ class TestChanges:
             assert (said["dry_run"], said["operation_id"]) == (True, None)
         for level in ("cluster", "namespaces/acme/shop", "topics/acme/shop/orders"):
             answer = http.post(
-                f"{API}/policies/{level}", json={"knobs": {"max_segments": 9}}, params={"dry_run": True}
+                f"{API}/policies/{level}", json={"parameters": {"max_segments": 9}}, params={"dry_run": True}
             )
             assert answer.json()["after"]["max_segments"] == 9
             assert answer.json()["consequences"] == {"changed_topics": [], "evaluated": 1, "topics": 1}
@@ -215,22 +215,24 @@ class TestChanges:
     def test_a_key_is_for_one_request_of_one_holder(self, http: httpx.Client) -> None:
         key = {"Idempotency-Key": "monday-1"}
         policy = f"{API}/policies/topics/acme/shop/orders"
-        assert http.post(policy, json={"knobs": {"max_segments": 9}}, headers=key).status_code == 200
-        other = http.post(policy, json={"knobs": {"max_segments": 8}}, headers=key)
+        assert http.post(policy, json={"parameters": {"max_segments": 9}}, headers=key).status_code == 200
+        other = http.post(policy, json={"parameters": {"max_segments": 8}}, headers=key)
         assert (other.status_code, "monday-1 was used" in other.json()["reason"]) == (409, True)
         operator = bearer(token_of(Role.OPERATOR, "acme/*", subject="bob"))
         assert (
-            http.post(policy, json={"knobs": {"max_segments": 8}}, headers={**key, **operator}).status_code
+            http.post(
+                policy, json={"parameters": {"max_segments": 8}}, headers={**key, **operator}
+            ).status_code
             == 200
         )
 
     def test_a_key_of_a_refused_request_may_be_used_again(self, bench: Bench, http: httpx.Client) -> None:
         key = {"Idempotency-Key": "monday-1"}
         path = f"{API}/policies/topics/acme/shop/returns"
-        assert http.post(path, json={"knobs": {"max_segments": 9}}, headers=key).status_code == 404
+        assert http.post(path, json={"parameters": {"max_segments": 9}}, headers=key).status_code == 404
         bench.topic_name = "topic://acme/shop/returns"
         bench.create()
-        assert http.post(path, json={"knobs": {"max_segments": 9}}, headers=key).status_code == 200
+        assert http.post(path, json={"parameters": {"max_segments": 9}}, headers=key).status_code == 200
 
     def test_a_key_of_a_request_that_failed_here_may_be_used_again(
         self, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
@@ -246,20 +248,20 @@ class TestChanges:
     def test_the_second_of_two_at_once_is_told_to_ask_again(self, bench: Bench, http: httpx.Client) -> None:
         key = {"Idempotency-Key": "monday-1"}
         path = f"{API}/policies/topics/acme/shop/orders"
-        assert http.post(path, json={"knobs": {"max_segments": 9}}, headers=key).status_code == 200
+        assert http.post(path, json={"parameters": {"max_segments": 9}}, headers=key).status_code == 200
         bench.execute("UPDATE cleave.api_request SET answer = NULL")
-        waiting = http.post(path, json={"knobs": {"max_segments": 9}}, headers=key)
+        waiting = http.post(path, json={"parameters": {"max_segments": 9}}, headers=key)
         assert (waiting.status_code, waiting.headers["Retry-After"]) == (503, "1")
 
         bench.execute("UPDATE cleave.api_request SET asked_at = asked_at - interval '301 seconds'")
         assert (
-            http.post(path, json={"knobs": {"max_segments": 9}}, headers=key).status_code == 200
+            http.post(path, json={"parameters": {"max_segments": 9}}, headers=key).status_code == 200
         )  # the first one died
 
     def test_keys_are_forgotten_after_a_week(self, bench: Bench, http: httpx.Client) -> None:
         path = f"{API}/policies/topics/acme/shop/orders"
         for name in ("old", "new"):
-            http.post(path, json={"knobs": {"max_segments": 9}}, headers={"Idempotency-Key": name})
+            http.post(path, json={"parameters": {"max_segments": 9}}, headers={"Idempotency-Key": name})
             if name == "old":
                 bench.execute("UPDATE cleave.api_request SET asked_at = asked_at - interval '8 days'")
 
@@ -380,26 +382,26 @@ class TestWhatIsShown:
         assert pages(http, f"{API}/operations", live=True) == [[]]
         assert http.get(f"{API}/operations", params={"topic": "topic://acme/shop/none"}).status_code == 404
 
-    def test_policies_and_where_each_knob_comes_from(self, http: httpx.Client) -> None:
+    def test_policies_and_where_each_parameter_comes_from(self, http: httpx.Client) -> None:
         namespace = f"{API}/policies/namespaces/acme/shop"
-        changed = http.post(namespace, json={"knobs": {"max_segments": 9, "min_segments": 2}}).json()
+        changed = http.post(namespace, json={"parameters": {"max_segments": 9, "min_segments": 2}}).json()
         assert (changed["level"], changed["name"], changed["before"]) == ("namespace", "acme/shop", {})
-        assert http.post(namespace, json={"knobs": {"min_segments": None}}).json()["after"] == {
+        assert http.post(namespace, json={"parameters": {"min_segments": None}}).json()["after"] == {
             "max_segments": 9
         }
-        assert http.post(namespace, json={"knobs": {"enabled": False}, "replace": True}).json()["after"] == {
-            "enabled": False
-        }
-        knobs = {one["knob"]: one for one in http.get(f"{TOPIC}/policy").json()["knobs"]}
-        assert (knobs["enabled"]["value"], knobs["enabled"]["level"]) == (False, "namespace")
+        assert http.post(namespace, json={"parameters": {"enabled": False}, "replace": True}).json()[
+            "after"
+        ] == {"enabled": False}
+        parameters = {one["parameter"]: one for one in http.get(f"{TOPIC}/policy").json()["parameters"]}
+        assert (parameters["enabled"]["value"], parameters["enabled"]["level"]) == (False, "namespace")
         assert http.delete(namespace).json()["after"] == {}
         [history] = pages(http, f"{API}/policies/history", name="acme/shop")
-        assert {(one["actor"], one["knob"]) for one in history} == {
+        assert {(one["actor"], one["parameter"]) for one in history} == {
             ("ada", "max_segments"),
             ("ada", "min_segments"),
             ("ada", "enabled"),
         }
-        assert http.get(f"{API}/policies/cluster").json()["knobs"]["max_segments"] >= 1
+        assert http.get(f"{API}/policies/cluster").json()["parameters"]["max_segments"] >= 1
 
 
 class TestLoadOfBrokers:

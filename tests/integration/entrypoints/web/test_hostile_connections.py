@@ -151,7 +151,7 @@ class TestWithoutAToken:
         self, address: str, path: str, depth: int
     ) -> None:
         value = '{"a": ' * depth + "1" + "}" * depth
-        nested = f'{{"knobs": {{"max_segments": {value}}}, "policies": {value}}}'
+        nested = f'{{"parameters": {{"max_segments": {value}}}, "policies": {value}}}'
 
         answer = httpx.post(
             f"{address}{path}",

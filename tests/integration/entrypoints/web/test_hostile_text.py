@@ -198,11 +198,11 @@ def test_the_longest_name_of_a_topic_is_stored_and_a_longer_one_refused(
 
 def test_the_longest_name_of_a_namespace_has_a_policy_and_a_longer_one_is_refused(http: httpx.Client) -> None:
     path = "/api/v1/policies/namespaces"
-    knobs = {"json": {"knobs": {"max_segments": 9}}, "headers": asker(path)}
+    parameters = {"json": {"parameters": {"max_segments": 9}}, "headers": asker(path)}
     tenant = letters(100)
     longest = (MOST_TOPIC_BYTES - len(f"{tenant}/".encode())) // 3
-    kept = http.post(f"{path}/{tenant}/{letters(longest)}", **knobs)
-    refused = http.post(f"{path}/{tenant}/{letters(longest + 1)}", **knobs)
+    kept = http.post(f"{path}/{tenant}/{letters(longest)}", **parameters)
+    refused = http.post(f"{path}/{tenant}/{letters(longest + 1)}", **parameters)
 
     assert kept.is_success, kept.text
     assert (refused.status_code, f"{MOST_TOPIC_BYTES} bytes" in refused.text) == (412, True), refused.text

@@ -34,7 +34,7 @@ def http(bench: Bench) -> Iterator[httpx.Client]:
         yield http
 
 
-def test_statistics_have_the_load_of_each_segment_and_where_each_knob_comes_from(
+def test_statistics_have_the_load_of_each_segment_and_where_each_parameter_comes_from(
     bench: Bench, http: httpx.Client
 ) -> None:
     bench.execute(
@@ -144,7 +144,9 @@ def test_what_another_interface_stored_is_answered_as_pulsar_can_read_it(
     bench: Bench, http: httpx.Client
 ) -> None:
     stored = {"split_byte_rate_in": "Infinity", "split_byte_rate_out": 1e300, "max_segments": 2**40}
-    assert http.post("/api/v1/policies/topics/acme/shop/orders", json={"knobs": stored}).status_code == 200
+    assert (
+        http.post("/api/v1/policies/topics/acme/shop/orders", json={"parameters": stored}).status_code == 200
+    )
 
     assert http.get(f"{TOPIC}/autoScalePolicy").json() == {
         "splitBytesRateInThreshold": LONGEST,

@@ -242,7 +242,9 @@ def test_a_namespaces_policy(client: Client, store: Store) -> None:
     found = do("getScalableTopicAutoScalePolicyAsync(String)", NAMESPACE)
     assert (found["enabled"], found["minSegments"]) == (False, 2)
     with store.transaction() as tx:
-        changed = tx.execute(text("SELECT actor, knob FROM inspect.policy_history ORDER BY knob")).all()
+        changed = tx.execute(
+            text("SELECT actor, parameter FROM inspect.policy_history ORDER BY parameter")
+        ).all()
     assert ("ada", "enabled") in changed
     do("removeScalableTopicAutoScalePolicy(String)", NAMESPACE)
     assert do("getScalableTopicAutoScalePolicy(String)", NAMESPACE) is None

@@ -247,7 +247,7 @@ def test_a_policy_that_cannot_be_read_holds_back_its_own_topic_only(driver: Stor
     driver.sql(
         "UPDATE cleave.topic SET policy = CAST(:policy AS jsonb), row_version = row_version + 1 WHERE topic_id = :id",
         id=ids[0],
-        policy='{"knob_of_tomorrow": 1}',
+        policy='{"parameter_of_tomorrow": 1}',
     )
 
     verdicts = {

@@ -70,7 +70,7 @@ def test_an_act_by_hand_has_the_load_it_was_asked_for_at(driver: StoreDriver) ->
     ]
 
 
-def test_who_set_which_knob_when_at_each_level(driver: StoreDriver) -> None:
+def test_who_set_which_parameter_when_at_each_level(driver: StoreDriver) -> None:
     topic = driver.create(NAME)
     driver.do(policies.set_cluster, AutoScalePolicy(max_segments=32), actor="ada")
     driver.do(policies.set_namespace, "t/n", PolicyOverride(max_segments=16), actor="bob")
@@ -80,7 +80,7 @@ def test_who_set_which_knob_when_at_each_level(driver: StoreDriver) -> None:
 
     rows = ask(
         driver,
-        "SELECT level, name, actor, knob, was, value FROM inspect.policy_history ORDER BY change_id, knob",
+        "SELECT level, name, actor, parameter, was, value FROM inspect.policy_history ORDER BY change_id, parameter",
     )
 
     assert [tuple(row.values()) for row in rows] == [

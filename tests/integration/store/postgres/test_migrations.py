@@ -201,12 +201,12 @@ def test_views_are_rebuilt_when_they_or_the_tables_change_and_only_then(
 
 def test_the_defaults_of_the_policy_are_those_of_the_domain(empty_database: str, empty: StoreDriver) -> None:
     migrate(empty_database)
-    empty.sql("UPDATE cleave.policy_default SET value = '1' WHERE knob = 'max_segments'")
-    empty.sql("INSERT INTO cleave.policy_default VALUES ('knob_of_old', '1')")
+    empty.sql("UPDATE cleave.policy_default SET value = '1' WHERE parameter = 'max_segments'")
+    empty.sql("INSERT INTO cleave.policy_default VALUES ('parameter_of_old', '1')")
 
     assert migrate(empty_database) == []
 
-    stored = {knob: value for knob, value in empty.sql("SELECT knob, value FROM cleave.policy_default")}  # noqa: C416
+    stored = dict(empty.sql("SELECT parameter, value FROM cleave.policy_default"))
     assert stored == AutoScalePolicy().to_document()
 
 
@@ -408,11 +408,11 @@ def test_a_plan_names_everything_that_a_run_does(pristine_server: PostgresServer
 
     migrate(url)
     admin = StoreDriver(url)
-    admin.sql("UPDATE cleave.policy_default SET value = '1' WHERE knob = 'max_segments'")
-    admin.sql("INSERT INTO cleave.policy_default VALUES ('knob_of_old', '1')")
+    admin.sql("UPDATE cleave.policy_default SET value = '1' WHERE parameter = 'max_segments'")
+    admin.sql("INSERT INTO cleave.policy_default VALUES ('parameter_of_old', '1')")
     admin.store.dispose()
 
     left = plan(url)
     assert (left.roles, left.names, left.grants) == ((), [], ())
     assert (left.public_rights, left.roles_of_owner) == ((), ())
-    assert left.defaults == ("knob_of_old", "max_segments")
+    assert left.defaults == ("parameter_of_old", "max_segments")

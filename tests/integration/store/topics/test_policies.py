@@ -12,16 +12,16 @@ import pytest
 from sqlalchemy import text
 
 from controller.domain.errors import InvalidPolicy, LostRace, TopicNotFound, TopicNotLive
-from controller.domain.knobs import write_knob
 from controller.domain.policy import (
     CHOICES,
-    KNOBS,
-    OVERRIDABLE_KNOBS,
+    OVERRIDABLE_PARAMETERS,
+    PARAMETERS,
     AutoScalePolicy,
     PolicyOverride,
     resolve,
     violations,
 )
+from controller.domain.policy_parameters import write_parameter
 from controller.domain.situation import TICKS_OF_MEMORY
 from controller.store.load import records as loads
 from controller.store.topics import policies, topics
@@ -31,9 +31,9 @@ from tests.support.waiting import wait_until
 
 
 def in_force(driver: StoreDriver, topic_id: int) -> dict[str, tuple[object, str]]:
-    """Each knob's value and level, as people see them."""
-    statement = "SELECT knob, value, level FROM inspect.policy_effective WHERE topic_id = :id"
-    return {knob: (value, level) for knob, value, level in driver.sql(statement, id=topic_id)}
+    """Each parameter's value and level, as people see them."""
+    statement = "SELECT parameter, value, level FROM inspect.policy_effective WHERE topic_id = :id"
+    return {parameter: (value, level) for parameter, value, level in driver.sql(statement, id=topic_id)}
 
 
 def test_an_untouched_database_has_the_default_policy_everywhere(driver: StoreDriver) -> None:
@@ -45,7 +45,7 @@ def test_an_untouched_database_has_the_default_policy_everywhere(driver: StoreDr
     assert {level for _, level in in_force(driver, topic_id).values()} == {"default"}
 
 
-def test_each_knob_comes_from_the_nearest_level_that_sets_it(driver: StoreDriver) -> None:
+def test_each_parameter_comes_from_the_nearest_level_that_sets_it(driver: StoreDriver) -> None:
     topic_id = driver.create("topic://t/n/a").topic_id
     other_id = driver.create("topic://t/other/a").topic_id
     driver.do(policies.set_cluster, AutoScalePolicy(max_segments=32, min_segments=2), actor="ann")
@@ -69,8 +69,10 @@ def test_sql_and_the_domain_agree_on_what_is_in_force(driver: StoreDriver) -> No
 
     rows = in_force(driver, topic_id)
 
-    assert {knob: value for knob, (value, _) in rows.items()} == driver.policy(topic_id).to_document()
-    assert {knob: level for knob, (_, level) in rows.items() if level != "default"} == {
+    assert {parameter: value for parameter, (value, _) in rows.items()} == driver.policy(
+        topic_id
+    ).to_document()
+    assert {parameter: level for parameter, (_, level) in rows.items() if level != "default"} == {
         "max_segments": "cluster",
         "merge_msg_rate_in": "cluster",
         "split_byte_rate_in": "namespace",
@@ -79,18 +81,21 @@ def test_sql_and_the_domain_agree_on_what_is_in_force(driver: StoreDriver) -> No
     }
 
 
-def drawn_document(rng: random.Random, knobs: Mapping[str, type]) -> dict[str, Any]:
-    """Some knobs as a level may store them, now and then as JSON's null."""
+def drawn_document(rng: random.Random, parameters: Mapping[str, type]) -> dict[str, Any]:
+    """Some parameters as a level may store them, now and then as JSON's null."""
     values: dict[type, Callable[[], Any]] = {
         bool: lambda: rng.random() < 0.5,
         int: lambda: rng.randint(0, 9_000),
-        float: lambda: write_knob(rng.choice([0.0, 0.5, 7.25, 1e9, float("inf")])),
+        float: lambda: write_parameter(rng.choice([0.0, 0.5, 7.25, 1e9, float("inf")])),
     }
-    some = rng.sample(sorted(knobs), rng.randint(0, len(knobs)))
+    some = rng.sample(sorted(parameters), rng.randint(0, len(parameters)))
     document = {
-        knob: rng.choice([*CHOICES[knob]]) if knob in CHOICES else values[knobs[knob]]() for knob in some
+        parameter: rng.choice([*CHOICES[parameter]])
+        if parameter in CHOICES
+        else values[parameters[parameter]]()
+        for parameter in some
     }
-    return {knob: None if rng.random() < 0.1 else value for knob, value in document.items()}
+    return {parameter: None if rng.random() < 0.1 else value for parameter, value in document.items()}
 
 
 def store_documents(
@@ -115,9 +120,9 @@ def test_every_view_that_resolves_a_policy_gives_what_the_domain_gives(
     """Value and level for people, thresholds for load records, and the length of a tick of the load memory."""
     rng = random.Random(seed)
     names = {f"t/{n}": [driver.create(f"topic://t/{n}/{x}").topic_id for x in "abc"] for n in "mn"}
-    cluster = drawn_document(rng, KNOBS)
-    namespaces = {name: drawn_document(rng, OVERRIDABLE_KNOBS) for name in names}
-    own = {i: drawn_document(rng, OVERRIDABLE_KNOBS) for ids in names.values() for i in ids}
+    cluster = drawn_document(rng, PARAMETERS)
+    namespaces = {name: drawn_document(rng, OVERRIDABLE_PARAMETERS) for name in names}
+    own = {i: drawn_document(rng, OVERRIDABLE_PARAMETERS) for ids in names.values() for i in ids}
     store_documents(driver, cluster, namespaces, own)
 
     limits = {row["topic_id"]: row for row in driver.do(loads.baseline).thresholds.to_pylist()}
@@ -129,13 +134,15 @@ def test_every_view_that_resolves_a_policy_gives_what_the_domain_gives(
         ]
         policy = resolve(AutoScalePolicy.from_document(cluster), *levels)
         shown = in_force(driver, topic_id)
-        assert {knob: value for knob, (value, _) in shown.items()} == policy.to_document()
-        for knob, (_, level) in shown.items():
+        assert {parameter: value for parameter, (value, _) in shown.items()} == policy.to_document()
+        for parameter, (_, level) in shown.items():
             changed = (
-                "default" if cluster.get(knob) in (None, AutoScalePolicy().to_document()[knob]) else "cluster"
+                "default"
+                if cluster.get(parameter) in (None, AutoScalePolicy().to_document()[parameter])
+                else "cluster"
             )
-            nearest = "namespace" if knob in levels[0].knobs else changed
-            assert level == ("topic" if knob in levels[1].knobs else nearest), knob
+            nearest = "namespace" if parameter in levels[0].parameters else changed
+            assert level == ("topic" if parameter in levels[1].parameters else nearest), parameter
         assert {name: limits[topic_id][name] for name in loads.THRESHOLD_SCHEMA.names[1:]} == {
             name: getattr(policy, name) for name in loads.THRESHOLD_SCHEMA.names[1:]
         }
@@ -269,7 +276,7 @@ def test_only_a_live_topic_takes_a_policy(driver: StoreDriver) -> None:
 @pytest.mark.parametrize(
     ("document", "says"),
     [
-        ('{"a_knob_of_tomorrow": 1}', "'a_knob_of_tomorrow' cannot be set here"),
+        ('{"a_parameter_of_tomorrow": 1}', "'a_parameter_of_tomorrow' cannot be set here"),
         (f'{{"split_msg_rate_in": 1{"0" * 400}}}', "split_msg_rate_in = 1000"),
         (f'{{"max_segments": 1{"0" * 5000}}}', "max_segments = Decimal('1000"),
         ('{"max_segments": "8"}', "max_segments = '8'; give a whole number"),

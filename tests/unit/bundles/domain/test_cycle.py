@@ -27,7 +27,7 @@ from controller.bundles.domain.load.stats import BundleStats
 from controller.bundles.domain.ring.boundaries import NamespaceBundles
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import BundleTopic
-from controller.bundles.domain.splitting.policy import SPLIT_KNOBS, SplitPolicy
+from controller.bundles.domain.splitting.policy import SPLIT_PARAMETERS, SplitPolicy
 from controller.domain.errors import InvalidInput, InvalidPolicy
 
 NAMESPACE = "t/n"
@@ -207,7 +207,7 @@ def test_another_text_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "knobs",
+    "parameters",
     [
         {"max_topics": 0},
         {"rules": "x"},
@@ -219,13 +219,13 @@ def test_another_text_is_refused(text: str) -> None:
         {"nonsense": 1},
     ],
 )
-def test_settings_that_can_never_be_right_are_refused(knobs: dict[str, object]) -> None:
+def test_settings_that_can_never_be_right_are_refused(parameters: dict[str, object]) -> None:
     with pytest.raises(InvalidPolicy):
-        SplitPolicy.from_document(knobs)
+        SplitPolicy.from_document(parameters)
 
 
 def test_a_policy_is_its_document() -> None:
     policy = SplitPolicy(max_topics=5.0, rules="modular")
 
     assert SplitPolicy.from_document(policy.to_document()) == policy
-    assert set(policy.to_document()) == set(SPLIT_KNOBS)
+    assert set(policy.to_document()) == set(SPLIT_PARAMETERS)

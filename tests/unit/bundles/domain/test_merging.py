@@ -305,7 +305,7 @@ def test_no_merge_makes_what_either_manager_would_split(
 
 
 @pytest.mark.parametrize(
-    ("knob", "value"),
+    ("parameter", "value"),
     [
         ("low_water_percent", 0.0),
         ("low_water_percent", 50.1),
@@ -314,9 +314,9 @@ def test_no_merge_makes_what_either_manager_would_split(
         ("cooldown_seconds", -1),
     ],
 )
-def test_knobs_out_of_bounds_are_refused_by_name_and_value(knob: str, value: float) -> None:
-    with pytest.raises(InvalidInput, match=f"merge setting {knob} = {value}; give "):
-        MergeSettings(**{knob: value})
+def test_parameters_out_of_bounds_are_refused_by_name_and_value(parameter: str, value: float) -> None:
+    with pytest.raises(InvalidInput, match=f"merge setting {parameter} = {value}; give "):
+        MergeSettings(**{parameter: value})
 
 
 def test_the_defaults_keep_far_from_the_split_thresholds() -> None:

@@ -44,7 +44,7 @@ def asked(
     policy: Mapping[str, Any] = MappingProxyType({}),
     **more: Any,
 ) -> Situation:
-    """A topic of as many segments as rates; `policy` are knobs that differ."""
+    """A topic of as many segments as rates; `policy` are parameters that differ."""
     return topic(
         *rates,
         consumers=consumers,

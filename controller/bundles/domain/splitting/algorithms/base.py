@@ -61,7 +61,7 @@ class Midpoint(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SplitOptions:
-    """The knobs of every algorithm. The defaults are Pulsar's where Pulsar has the knob.
+    """The parameters of every algorithm. The defaults are Pulsar's where Pulsar has the parameter.
 
     - `max_msg_rate` (messages/s, in and out) and `max_byte_rate` (bytes/s, in and out): the most one bundle should
       carry.

@@ -1,4 +1,4 @@
-"""Settings of balancing: bounds, knobs that must fit together, and messages that say what to do."""
+"""Settings of balancing: bounds, parameters that must fit together, and messages that say what to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from controller.bundles.domain.balancing.placement.registry import PLACEMENTS, placement
 from controller.bundles.domain.balancing.settings import (
-    BALANCE_KNOBS,
+    BALANCE_PARAMETERS,
     PLACEMENT_NAMES,
     SHEDDER_NAMES,
     BalanceSettings,
@@ -27,7 +27,7 @@ def test_the_defaults_are_valid_and_name_what_there_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("knob", "value", "rule"),
+    ("parameter", "value", "rule"),
     [
         ("shedder", "magic", "one of even, overload"),
         ("placement", "magic", "one of least_long_term_rate"),
@@ -51,14 +51,14 @@ def test_the_defaults_are_valid_and_name_what_there_is() -> None:
         ("uniform_msg_rate_difference", 50.0, "<= 10"),
     ],
 )
-def test_a_value_out_of_bounds_is_named_with_its_rule(knob: str, value: Any, rule: str) -> None:
-    broken = violations(replace(BalanceSettings(), **{knob: value}))
+def test_a_value_out_of_bounds_is_named_with_its_rule(parameter: str, value: Any, rule: str) -> None:
+    broken = violations(replace(BalanceSettings(), **{parameter: value}))
 
-    assert knob in {one.knob for one in broken}
+    assert parameter in {one.parameter for one in broken}
     with pytest.raises(
-        InvalidPolicy, match=f"bundle balancing configuration: .*{knob} = .* must be .*{rule}"
+        InvalidPolicy, match=f"bundle balancing configuration: .*{parameter} = .* must be .*{rule}"
     ):
-        validate(replace(BalanceSettings(), **{knob: value}))
+        validate(replace(BalanceSettings(), **{parameter: value}))
 
 
 def test_bands_that_cannot_keep_the_spread_are_refused_together() -> None:
@@ -70,7 +70,7 @@ def test_bands_that_cannot_keep_the_spread_are_refused_together() -> None:
     validate(replace(wide, even_target_spread=0.35))
 
 
-def test_a_document_with_an_unknown_or_wrong_knob_is_refused() -> None:
+def test_a_document_with_an_unknown_or_wrong_parameter_is_refused() -> None:
     with pytest.raises(
         InvalidPolicy, match="Invalid bundle balancing configuration: 'colour' cannot be set here"
     ):
@@ -80,8 +80,8 @@ def test_a_document_with_an_unknown_or_wrong_knob_is_refused() -> None:
     assert BalanceSettings.from_document({"even_hits": 3, "shedder": None}) == BalanceSettings(even_hits=3)
 
 
-def test_every_knob_is_in_the_document() -> None:
-    assert set(BalanceSettings().to_document()) == set(BALANCE_KNOBS)
+def test_every_parameter_is_in_the_document() -> None:
+    assert set(BalanceSettings().to_document()) == set(BALANCE_PARAMETERS)
 
 
 def test_excluded_namespaces_are_separated_by_commas() -> None:

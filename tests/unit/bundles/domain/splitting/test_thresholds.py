@@ -92,7 +92,7 @@ def test_sessions_alone_can_be_no_limit(max_sessions: int) -> None:
         ),
     ],
 )
-def test_knobs_out_of_bounds_are_refused_by_name_and_value(build: Any, words: str) -> None:
+def test_parameters_out_of_bounds_are_refused_by_name_and_value(build: Any, words: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         build()
 
@@ -107,7 +107,7 @@ def test_the_defaults_are_pulsars() -> None:
     assert (MODULAR.max_bundles, MODULAR.cooldown_seconds, MODULAR.enabled) == (128, 0, True)
 
 
-def test_the_least_knobs_allowed_are_taken() -> None:
+def test_the_least_parameters_allowed_are_taken() -> None:
     least = TriggerSettings(replace(AT_ONCE.rules, min_brokers=1, max_splits_per_cycle=1), max_bundles=1)
 
     assert least.max_bundles == least.rules.min_brokers == least.rules.max_splits_per_cycle == 1

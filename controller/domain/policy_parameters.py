@@ -1,6 +1,6 @@
-"""Knob values to and from JSON documents: names and types are checked here, and nothing about what values mean.
+"""Parameter values to and from JSON documents: names and types are checked here, and nothing about what values mean.
 
-`policy` declares the knobs and says which values are allowed together.
+`policy` declares the parameters and says which values are allowed together.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from controller.domain.errors import InvalidPolicy
 from controller.domain.shown import shown
 from controller.domain.whole_numbers import LARGEST_FLOAT
 
-KnobValue = bool | int | float | str
+ParameterValue = bool | int | float | str
 
 NON_FINITE = ("Infinity", "-Infinity", "NaN")
 """Texts of numbers that JSON cannot write."""
 
 
-def write_knob(value: KnobValue) -> KnobValue:
+def write_parameter(value: ParameterValue) -> ParameterValue:
     """A value that is the same in any JSON: integral floats as integers, the non-finite as text.
 
     JSON has no infinity; PostgreSQL's `float8` reads the same texts as Python.
@@ -34,49 +34,49 @@ def write_knob(value: KnobValue) -> KnobValue:
     return value
 
 
-def read_knobs(
+def read_parameters(
     document: Mapping[str, Any], kinds: Mapping[str, type], subject: str = "auto split/merge"
-) -> Iterator[tuple[str, KnobValue]]:
-    """The knobs a document sets, in the order of `kinds`; null is the same as absent.
+) -> Iterator[tuple[str, ParameterValue]]:
+    """The parameters a document sets, in the order of `kinds`; null is the same as absent.
 
     Raises InvalidPolicy, saying `subject`, for a name that is not in `kinds` or a value of another type.
     """
     if not isinstance(document, Mapping):
         raise InvalidPolicy(
-            f"Invalid {subject} configuration: {shown(document)} is no JSON object; give knobs by name"
+            f"Invalid {subject} configuration: {shown(document)} is no JSON object; give parameters by name"
         )
-    for knob in document:
-        if knob not in kinds:
+    for parameter in document:
+        if parameter not in kinds:
             raise InvalidPolicy(
-                f"Invalid {subject} configuration: {shown(knob)} cannot be set here; "
-                f"the knobs are {', '.join(kinds)}"
+                f"Invalid {subject} configuration: {shown(parameter)} cannot be set here; "
+                f"the parameters are {', '.join(kinds)}"
             )
-    for knob, kind in kinds.items():
-        value = document.get(knob)
+    for parameter, kind in kinds.items():
+        value = document.get(parameter)
         if value is not None:
-            yield knob, _read(knob, value, kind, subject)
+            yield parameter, _read(parameter, value, kind, subject)
 
 
 def misfit(value: object, kind: type) -> str | None:
-    """What to give instead of a value that a knob of this kind cannot hold; None where it can. Never raises."""
+    """What to give instead of a value that a parameter of this kind cannot hold; None where it can. Never raises."""
     if kind in (bool, str):
         return None if isinstance(value, kind) else _WANTED[kind]
     if isinstance(value, bool) or not isinstance(value, int | float):
         return _WANTED[kind]
     if isinstance(value, float):
         return None if kind is float or value.is_integer() else _WANTED[kind]
-    # PostgreSQL's JSON holds integers of any length. What no float can hold is no knob's value.
+    # PostgreSQL's JSON holds integers of any length. What no float can hold is no parameter's value.
     return None if abs(value) <= LARGEST_FLOAT else _WANTED[kind]
 
 
 _WANTED = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
 
-def _read(knob: str, value: Any, kind: type, subject: str) -> KnobValue:
+def _read(parameter: str, value: Any, kind: type, subject: str) -> ParameterValue:
     if kind is float and isinstance(value, str) and value in NON_FINITE:
         return float(value)
     wanted = misfit(value, kind)
     if wanted is not None:
-        raise InvalidPolicy(f"Invalid {subject} configuration: {knob} = {shown(value)}; give {wanted}")
-    held: KnobValue = value if kind in (bool, str) else kind(value)
+        raise InvalidPolicy(f"Invalid {subject} configuration: {parameter} = {shown(value)}; give {wanted}")
+    held: ParameterValue = value if kind in (bool, str) else kind(value)
     return held

@@ -1,4 +1,4 @@
-"""Values of knobs in documents: one text for one value, and types refused by name."""
+"""Values of parameters in documents: one text for one value, and types refused by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from controller.domain.errors import InvalidPolicy
-from controller.domain.knobs import read_knobs, write_knob
+from controller.domain.policy_parameters import read_parameters, write_parameter
 
 KINDS: dict[str, type] = {"count": int, "rate": float, "on": bool, "name": str}
 
@@ -30,17 +30,17 @@ KINDS: dict[str, type] = {"count": int, "rate": float, "on": bool, "name": str}
     ],
 )
 def test_a_value_has_one_text_in_any_json(value: Any, written: str) -> None:
-    text = json.dumps(write_knob(value), allow_nan=False)
+    text = json.dumps(write_parameter(value), allow_nan=False)
     assert text == written
     if isinstance(value, float):
-        (pair,) = read_knobs({"rate": json.loads(text)}, KINDS)
+        (pair,) = read_parameters({"rate": json.loads(text)}, KINDS)
         assert pair[1] == value or math.isnan(value)
         assert isinstance(pair[1], float)
 
 
-def test_knobs_come_in_the_order_of_declaration_without_nulls() -> None:
+def test_parameters_come_in_the_order_of_declaration_without_nulls() -> None:
     document = {"name": "x", "rate": 3, "on": None, "count": 4.0}
-    assert list(read_knobs(document, KINDS)) == [("count", 4), ("rate", 3.0), ("name", "x")]
+    assert list(read_parameters(document, KINDS)) == [("count", 4), ("rate", 3.0), ("name", "x")]
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,11 @@ def test_knobs_come_in_the_order_of_declaration_without_nulls() -> None:
         ({"rate": {}}, "rate = {}; give a number"),
         ({"count": 10**400}, "characters); give a whole number"),
         ({"count": Decimal(4)}, "give a whole number"),
-        ({"rates": 7}, "'rates' cannot be set here; the knobs are count, rate, on, name"),
+        ({"rates": 7}, "'rates' cannot be set here; the parameters are count, rate, on, name"),
     ],
 )
 def test_a_wrong_name_or_type_is_refused_with_the_next_move(document: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidPolicy) as refused:
-        list(read_knobs(document, KINDS))
+        list(read_parameters(document, KINDS))
     assert says in str(refused.value)
     assert len(str(refused.value)) < 250
