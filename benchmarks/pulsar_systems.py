@@ -219,7 +219,7 @@ def cleave_system(
     env = {key: value for key, value in os.environ.items() if not key.startswith("CLEAVE_")} | named
     for program in ("worker", "collect") if collects else ("worker",):
         child = ChildProcess(
-            [sys.executable, "-m", "controller.entrypoints.cli", program],
+            [sys.executable, "-m", "controller.commands.cli", program],
             log=directory / f"{program}.log",
             cwd=PROJECT_ROOT,
             env=env,

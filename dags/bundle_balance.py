@@ -16,7 +16,7 @@ from typing import Any
 from airflow.sdk import AssetAlias, dag
 from cleave_dags import access, cleave_task, dry_run_param, every, ring, run_name, scheduled, seconds_from
 
-from controller.entrypoints import tasks
+from controller import tasks
 
 DOORBELL = AssetAlias("cleave_acts_to_ask_about")
 SECONDS = seconds_from("CLEAVE_BUNDLE_BALANCE_SECONDS", 300)

@@ -13,7 +13,7 @@ from airflow.sdk import dag, task_group
 from cleave_dags import POOL, TAGS, WAITING_ACTS, access, asking_run, cleave_task
 
 from cleave_provider.operators.ask import AskOperator, given_by
-from controller.entrypoints import tasks
+from controller import tasks
 
 
 @dag(

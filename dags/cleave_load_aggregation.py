@@ -25,7 +25,7 @@ from cleave_dags import (
     seconds_from,
 )
 
-from controller.entrypoints import tasks
+from controller import tasks
 
 SECONDS = seconds_from("CLEAVE_AGGREGATION_SECONDS", 60)
 DOORBELL = AssetAlias("cleave_fresh_load")

@@ -28,7 +28,7 @@ from cleave_dags import (
 )
 
 from cleave_provider.assets.cleave import LAYOUT
-from controller.entrypoints import tasks
+from controller import tasks
 
 SECONDS = seconds_from("CLEAVE_MAINTENANCE_SECONDS", 900)
 KEEP_DAYS = Param(

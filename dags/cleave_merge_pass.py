@@ -25,7 +25,7 @@ from cleave_dags import (
     shares_left,
 )
 
-from controller.entrypoints import tasks
+from controller import tasks
 
 DOORBELL = AssetAlias("cleave_acts_to_ask_about")
 SECONDS = seconds_from("CLEAVE_MERGE_PASS_SECONDS", 300)

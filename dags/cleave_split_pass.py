@@ -28,7 +28,7 @@ from cleave_dags import (
 )
 
 from cleave_provider.versions import AssetOrTimeSchedule
-from controller.entrypoints import tasks
+from controller import tasks
 
 DOORBELL = AssetAlias("cleave_acts_to_ask_about")
 SECONDS = seconds_from("CLEAVE_SPLIT_PASS_SECONDS", 300)

@@ -15,7 +15,7 @@ from typing import Any
 from airflow.sdk import Param, dag
 from cleave_dags import access, asked_at, cleave_task, form, request
 
-from controller.entrypoints import tasks
+from controller import tasks
 
 TOPICS = Param(
     None,

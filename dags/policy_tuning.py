@@ -18,7 +18,7 @@ from airflow.sdk import Param, dag
 from cleave_dags import access, cleave_task, request, scheduled
 
 from cleave_provider.versions import CronTriggerTimetable
-from controller.entrypoints import tasks
+from controller import tasks
 
 DAY_SECONDS = 86_400
 TOPICS = Param(

@@ -1,7 +1,7 @@
 """What the DAGs of Cleave share: where it is, how often they run, and what an error means to Airflow.
 
 Airflow imports this module in every process it starts, so it reads the environment and does nothing else. The work
-itself is in `controller.entrypoints.tasks`, which knows nothing of Airflow.
+itself is in `controller.tasks`, which knows nothing of Airflow.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from cleave_provider.versions import (
     CronTriggerTimetable,
     DeltaTriggerTimetable,
 )
+from controller import tasks
 from controller.domain.whole_numbers import from_digits
-from controller.entrypoints import tasks
 
 CONNECTION, LOADER_CONNECTION = "cleave", "cleave_loader"
 NAMED_SPARK_CONNECTION = os.environ.get("CLEAVE_SPARK_CONNECTION", "")

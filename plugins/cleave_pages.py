@@ -24,8 +24,8 @@ def _pages() -> Any:
     from cleave_dags import reachable
     from fastapi import Depends
 
-    from controller.entrypoints.pages.app import pages_app
-    from controller.entrypoints.pages.desk import Desk
+    from controller.pages.app import pages_app
+    from controller.pages.desk import Desk
 
     return pages_app(Desk(reachable), [Depends(requires_access_view(AccessView.PLUGINS))])
 

@@ -43,9 +43,9 @@ _LOOKS = ("GET", "HEAD")
 def _calls() -> Any:
     from cleave_dags import reachable
 
-    from controller.entrypoints.pages.desk import Desk
-    from controller.entrypoints.pages.mounted import DeskServices, grant_of_user
-    from controller.entrypoints.web.app import peoples_app
+    from controller.pages.desk import Desk
+    from controller.pages.mounted import DeskServices, grant_of_user
+    from controller.web.app import peoples_app
 
     services = DeskServices(Desk(reachable))
 

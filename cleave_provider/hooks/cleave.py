@@ -19,7 +19,7 @@ PULSAR_EXTRA = "pulsar_admin_conn_id"
 
 
 class CleaveHook(HookWithForm):
-    """Calls functions of `controller.entrypoints.tasks` at one Cleave. Nothing is looked up before the first call."""
+    """Calls functions of `controller.tasks` at one Cleave. Nothing is looked up before the first call."""
 
     conn_name_attr = "cleave_conn_id"
     default_conn_name = "cleave"
@@ -31,7 +31,7 @@ class CleaveHook(HookWithForm):
         self.cleave_conn_id = cleave_conn_id
 
     def access(self) -> dict[str, Any]:
-        """`dsn` and `extras` of the connection, as every function of `controller.entrypoints.tasks` takes them.
+        """`dsn` and `extras` of the connection, as every function of `controller.tasks` takes them.
 
         Raises AirflowFailException, one line, when there is no such connection.
         """
@@ -44,7 +44,7 @@ class CleaveHook(HookWithForm):
 
     def url(self) -> str:
         """URL of the database as libpq reads it, options and password included. Raises as `access` does."""
-        from controller.entrypoints import tasks
+        from controller import tasks
 
         return tasks.url_with_options(**self.access())
 
@@ -58,7 +58,7 @@ class CleaveHook(HookWithForm):
     @classmethod
     def spark_settings(cls, conn_id: str) -> dict[str, Any]:
         """What a connection of type `spark` or `spark_connect` says of where Spark runs. Raises InvalidInput."""
-        from controller.entrypoints.tasks import SparkConnection
+        from controller.tasks import SparkConnection
 
         found = cls.found(conn_id, "a Spark connection")
         address = (found.conn_type or "", found.host, found.port, found.login, found.password)
@@ -66,13 +66,13 @@ class CleaveHook(HookWithForm):
 
     def check(self) -> str:
         """Whether the database answers, has this version's schema, and lets the login do the controller's work."""
-        from controller.entrypoints import tasks
+        from controller import tasks
 
         return tasks.check_database(**self.access())
 
 
 def _access(found: Connection) -> dict[str, Any]:
-    from controller.entrypoints import tasks
+    from controller import tasks
 
     dsn = tasks.database_url(found.host or "", found.port, found.login, found.password, found.schema)
     return {"dsn": dsn, "extras": filled_in(found.extra_dejson)}

@@ -24,7 +24,7 @@ class PulsarAdminHook(HookWithForm):
 
     def settings(self) -> dict[str, Any]:
         """What the connection says, by names of Cleave's settings. Raises InvalidInput, AirflowFailException."""
-        from controller.entrypoints.tasks import PulsarConnection
+        from controller.tasks import PulsarConnection
 
         found = self.found(self.pulsar_admin_conn_id, "a connection of type pulsar_admin")
         extras = filled_in(found.extra_dejson)
@@ -36,12 +36,12 @@ class PulsarAdminHook(HookWithForm):
 
         Raises Retryable where no broker answers, Terminal for what it refuses.
         """
-        from controller.entrypoints import tasks
+        from controller import tasks
 
         return tasks.ask_pulsar(extras=self.settings(), method=method, path=path, body=body)
 
     def check(self) -> str:
         """Whether a broker answers there."""
-        from controller.entrypoints import tasks
+        from controller import tasks
 
         return tasks.check_pulsar(extras=self.settings())

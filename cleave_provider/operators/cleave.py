@@ -28,7 +28,7 @@ _NOBODY = {"request_key": "airflow/dry-run", "actor": "airflow"}
 
 
 class CleaveOperator(RetriedOperator):
-    """What the operators share. A subclass names its function of `controller.entrypoints.tasks` and what it asks of it."""
+    """What the operators share. A subclass names its function of `controller.tasks` and what it asks of it."""
 
     ui_color = "#d7f0ea"
 
@@ -90,8 +90,8 @@ class ActionOperator(CleaveOperator):
     def _perform(
         self, access: dict[str, Any], request: Mapping[str, str], *, is_dry_run: bool
     ) -> dict[str, Any]:
+        from controller import tasks
         from controller.actions.action import find_action
-        from controller.entrypoints import tasks
 
         params = _given({name: _plain(getattr(self, name)) for name in self.template_fields})
         how: dict[str, Any] = {"dry_run": is_dry_run}
@@ -196,7 +196,7 @@ class BacktestOperator(CleaveOperator):
 
     def ask(self, access: dict[str, Any], request: dict[str, str]) -> dict[str, Any]:
         """See the base."""
-        from controller.entrypoints import tasks
+        from controller import tasks
 
         if self.spark_conn_id is not None:
             access["extras"] |= self.hook.spark_settings(self.spark_conn_id)

@@ -89,7 +89,7 @@ class WaitForOperationSensor(RetriedOperator, BaseSensorOperator):
         """One look. What cannot succeed is an AirflowFailException, which `soft_fail` turns into a skip; a database that is
         away is looked at again at the sensor's pace and costs no attempt.
         """
-        from controller.entrypoints import tasks
+        from controller import tasks
 
         try:
             access = CleaveHook(self.cleave_conn_id).access()

@@ -17,7 +17,7 @@ from controller.domain.errors import Retryable, Terminal
 from controller.domain.operation import OperationKind
 
 if TYPE_CHECKING:
-    from controller.entrypoints.tasks import LayoutChanges
+    from controller.tasks import LayoutChanges
 
 _NO_LAYOUT = frozenset(
     {
@@ -109,7 +109,7 @@ class LayoutChangeTrigger(BaseEventTrigger):
             _give_back(begun, thread)
 
     def _follow(self, access: dict[str, Any], since: str | None) -> LayoutChanges:
-        from controller.entrypoints import tasks
+        from controller import tasks
 
         return tasks.LayoutChanges(**access, since=since, topics=self.topics, kinds=self.kinds)
 
@@ -197,6 +197,6 @@ class OperationTrigger(BaseTrigger):
             await asyncio.sleep(self.poll_seconds)
 
     def _look(self, access: dict[str, Any]) -> dict[str, Any] | None:
-        from controller.entrypoints import tasks
+        from controller import tasks
 
         return tasks.ended_operation(**access, operation_id=self.operation_id)

@@ -1,4 +1,4 @@
-"""The rights that calls demand. Roles give them: `controller.entrypoints.web.access`."""
+"""The rights that calls demand. Roles give them: `controller.web.access`."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from controller.demo.story import Moment, Story
 from controller.devstack.accounts import server_account
 from controller.devstack.failure import DevstackFailed
 from controller.domain.errors import CleaveError, InvalidInput
-from controller.entrypoints.output import console
+from controller.terminal import console
 
 DIRECTORY = Path(".cleave") / "demo"
 DAY_SECONDS = 210.0

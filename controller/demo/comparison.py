@@ -55,7 +55,7 @@ def compare(
     mean_load = write_trace(profile, trace) / float(policy["split_msg_rate_in"])
     policies = [part for rule in RULES for part in ("--policy", rule)]
     answer = run_checked(
-        [sys.executable, "-m", "controller.entrypoints.cli", "backtest", "--trace", trace, "--days", "1",
+        [sys.executable, "-m", "controller.commands.cli", "backtest", "--trace", trace, "--days", "1",
          "--mean-load", f"{mean_load:.6f}", "--engine", "here", "--json", *policies],
         cwd=stack.directory,
         env=stack.env,

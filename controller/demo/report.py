@@ -13,7 +13,7 @@ from rich.console import RenderableType
 
 from controller.client.history_check import OF_ORDER, Kind, Verdict
 from controller.demo.story import TOPIC, DayRecord
-from controller.entrypoints.output import rows_table
+from controller.terminal import rows_table
 
 LONGEST_WAIT_SECONDS = 10.0
 """A consumer that waits longer for its first message fails the demo."""

@@ -31,11 +31,11 @@ from controller.devstack.postgres_home import wheel_binaries
 from controller.devstack.private_file import write_private
 from controller.devstack.process import ChildProcess
 from controller.devstack.spark_connect import SparkConnectServer
-from controller.entrypoints.web import access
 from controller.postgres.address import DatabaseAddress
 from controller.postgres.connection import connect
 from controller.settings import PROJECT_ROOT
 from controller.store.postgres.migrations import migrate
+from controller.web import access
 
 DATABASE, METADATA = "cleave", "airflow"
 TOKEN_SECONDS = 7 * 24 * 3600.0
@@ -102,7 +102,7 @@ class Stack:
         self.env |= {"CLEAVE_AIRFLOW_URL": self.airflow.url, "CLEAVE_AIRFLOW_TOKEN": self.airflow.api.token()}
         serving = self._serve_applications()
         for name, more in (("worker", serving), ("collect", {})):
-            command = [sys.executable, "-m", "controller.entrypoints.cli", name]
+            command = [sys.executable, "-m", "controller.commands.cli", name]
             self._running.callback(self.spawn(name, command, kept=True, env=self.env | more).stop)
         self._say(f"worker and collector are up; schema of {owner_url.rsplit('/', 1)[-1]} is current")
         self._say(f"the worker serves producers and consumers at {self.worker_url}")

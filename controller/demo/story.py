@@ -160,7 +160,7 @@ class Story:
     def _cleave(self, *arguments: str) -> None:
         """Run the `cleave` command as an operator would."""
         run_checked(
-            [sys.executable, "-m", "controller.entrypoints.cli", *arguments],
+            [sys.executable, "-m", "controller.commands.cli", *arguments],
             cwd=self._stack.directory,
             env=self._stack.env,
         )

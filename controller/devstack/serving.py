@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from controller.bootstrap import application, build_worker
 from controller.client.servers import Servers
 from controller.devstack.failure import DevstackFailed
-from controller.entrypoints.web import access
-from controller.entrypoints.web.access import Role
-from controller.entrypoints.web.server import WebServer
 from controller.services.worker.worker import Worker
 from controller.settings import Settings
+from controller.web import access
+from controller.web.access import Role
+from controller.web.server import WebServer
 
 SECRET = secrets.token_hex(32)
 """Of every worker that this process runs."""

@@ -21,8 +21,8 @@ from sqlalchemy import text
 from controller.devstack.ports import free_port, release_port
 from controller.devstack.postgres import PostgresServer
 from controller.devstack.serving import SECRET
-from controller.entrypoints.web.paths import CONSUMER_PATH
 from controller.store.postgres.engine import Store
+from controller.web.paths import CONSUMER_PATH
 from tests.support.bench import Bench
 from tests.support.cleave_process import cleave_process
 from tests.support.fuzzing import REAL, Answers, asker, described

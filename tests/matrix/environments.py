@@ -28,7 +28,7 @@ _IMPORTS = """
 import runpy, sys
 from pathlib import Path
 import typer
-from controller.entrypoints.cli import app
+from controller.commands.cli import app
 assert all(one.load() for one in typer.main.get_command(app).commands.values())
 project = Path(sys.argv[1])
 sys.path.insert(0, str(project / "plugins"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 
 from controller.devstack.serving import token_of
-from controller.entrypoints.web.access import Role
+from controller.web.access import Role
 
 
 def bearer(token: str) -> dict[str, str]:

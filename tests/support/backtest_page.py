@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from controller.actions import backtest_rows
 from controller.backtest.load_series import of_messages
+from controller.commands.backtest_page import write_page
 from controller.domain.policy import AutoScalePolicy
-from controller.entrypoints.backtest_page import write_page
 from controller.services.policy_backtest import _read
 from spark_jobs.policy_backtest import Candidate, Question, compute_here, rates_of_trace
 from spark_jobs.recorded_load import Recording

@@ -14,5 +14,5 @@ def cleave_process(*arguments: str, log: Path, **settings: object) -> ChildProce
     """Not started yet. Settings by their names, in any case: `serve_port=8080`."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("CLEAVE_")}
     env |= {f"CLEAVE_{key.upper()}": str(value) for key, value in settings.items()}
-    command = [sys.executable, "-m", "controller.entrypoints.cli", *arguments]
+    command = [sys.executable, "-m", "controller.commands.cli", *arguments]
     return ChildProcess(command, log=log, cwd=PROJECT_ROOT, env=env)

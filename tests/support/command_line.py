@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from controller.entrypoints.cli import run
+from controller.commands.cli import run
 from controller.store.postgres.engine import Store
 from tests.support.every_row import every_row
 from tests.support.log_settings import logging_kept

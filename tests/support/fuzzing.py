@@ -15,8 +15,8 @@ import schemathesis
 from schemathesis import checks
 
 from controller.devstack.serving import token_for, token_of
-from controller.entrypoints.web.access import Role
 from controller.questions.question import PAGES
+from controller.web.access import Role
 from tests.support.asking import bearer
 
 CHECKS = [

@@ -32,6 +32,7 @@ from typing import TypeVar
 
 import psycopg2
 
+from controller import tasks
 from controller.client.history import Message
 from controller.dataplane.base import LogClient, LogState
 from controller.dataplane.embedded import EmbeddedLogClient
@@ -41,7 +42,6 @@ from controller.devstack.process import ChildProcess
 from controller.devstack.serving import SECRET
 from controller.domain.errors import CleaveError
 from controller.domain.operation import OperationState
-from controller.entrypoints import tasks
 from controller.services.segment_admin import Planner, splitting
 from controller.store.journal.operations import Request
 from tests.support.bench import Bench

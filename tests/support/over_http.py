@@ -16,10 +16,10 @@ from controller.bootstrap import application, build_server
 from controller.devstack.ports import free_port, release_port
 from controller.devstack.process import ChildProcess
 from controller.devstack.serving import SECRET, token_of
-from controller.entrypoints.web.access import Role
-from controller.entrypoints.web.server import WebServer
 from controller.services.worker.worker import running
 from controller.settings import Settings
+from controller.web.access import Role
+from controller.web.server import WebServer
 from tests.support.cleave_process import cleave_process
 from tests.support.command_line import Answer, CommandLine
 from tests.support.every_row import every_row

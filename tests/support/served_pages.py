@@ -12,8 +12,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from controller.devstack.ports import LOOPBACK
-from controller.entrypoints.pages.app import pages_app
-from controller.entrypoints.pages.desk import Desk
+from controller.pages.app import pages_app
+from controller.pages.desk import Desk
 from tests.support.waiting import wait_until
 
 PREFIX = "/cleave"

@@ -19,8 +19,8 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from cleave_provider.get_provider_info import get_provider_info
-from controller.entrypoints.cli import app as command
-from controller.entrypoints.web.app import routed_app
+from controller.commands.cli import app as command
+from controller.web.app import routed_app
 
 ROOT = Path(__file__).parents[2]
 LISTED = Path(__file__).with_name("capabilities.json")
@@ -62,7 +62,7 @@ def provider_classes() -> list[str]:
 def pages() -> list[str]:
     """Pages that the Airflow plugin shows."""
     pytest.importorskip("airflow")
-    from controller.entrypoints.pages.app import router
+    from controller.pages.app import router
 
     return calls_of(router)
 

@@ -20,7 +20,7 @@ import typer
 import yaml
 from packaging.requirements import Requirement
 
-from controller.entrypoints.cli import app
+from controller.commands.cli import app
 from controller.settings import Settings
 
 ROOT = Path(__file__).parents[2]

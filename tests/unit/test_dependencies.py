@@ -22,18 +22,18 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 COMMANDS = [
-    f"controller.entrypoints.commands.{path.stem}"
-    for path in sorted((ROOT / "controller" / "entrypoints" / "commands").glob("[a-z]*.py"))
+    f"controller.commands.{path.stem}"
+    for path in sorted((ROOT / "controller" / "commands").glob("[a-z]*.py"))
 ]
 STARTS = {
-    "": ["pulsar_cleave", "controller.entrypoints.program"],
+    "": ["pulsar_cleave", "controller.commands.program"],
     "client": ["pulsar_cleave", "controller.dataplane.pulsar.log_client"],
     "embedded": ["pulsar_cleave", "controller.dataplane.embedded.log_client"],
     "server": [
-        "controller.entrypoints.cli",
+        "controller.commands.cli",
         *COMMANDS,
         "controller.dataplane.pulsar.plane",
-        "controller.entrypoints.tasks",
+        "controller.tasks",
         "controller.bundles.bootstrap",
         "cleave_provider.get_provider_info",
     ],
@@ -50,11 +50,11 @@ STARTS = {
         "controller.backtest.simulation",
         "controller.backtest.optimum",
         "spark_jobs.policy_backtest",
-        "controller.entrypoints.backtest_page",
+        "controller.commands.backtest_page",
     ],
-    "pages": ["controller.entrypoints.pages.app", "plotly.offline"],
-    "traces": ["controller.entrypoints.traces", "opentelemetry.exporter.otlp.proto.http.trace_exporter"],
-    "pictures": ["controller.entrypoints.bundles.picture", "plotly.subplots", "plotly.graph_objects"],
+    "pages": ["controller.pages.app", "plotly.offline"],
+    "traces": ["controller.commands.trace_spans", "opentelemetry.exporter.otlp.proto.http.trace_exporter"],
+    "pictures": ["controller.commands.bundle_picture", "plotly.subplots", "plotly.graph_objects"],
     "devstack": [
         "controller.devstack.postgres",
         "controller.devstack.pulsar.tokens",

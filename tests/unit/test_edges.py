@@ -1,6 +1,6 @@
 """What cleave_provider/, dags/, plugins/ and spark_jobs/ may import of ours; import-linter guards the floors below them.
 
-DAGs, plugins and the provider reach the product through its entrypoints and speak its domain's words; Spark jobs know the
+DAGs, plugins and the provider reach the product through its interfaces and speak its domain's words; Spark jobs know the
 domain alone. Folders of Airflow's are no packages, hence a test and not a contract.
 """
 
@@ -12,17 +12,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+INTERFACES = ("controller.pages", "controller.tasks", "controller.web")
 ALLOWED = {
     "cleave_provider": (
         "controller.actions",
-        "controller.entrypoints",
+        *INTERFACES,
         "controller.domain",
         "cleave_provider",
     ),
-    "dags": ("controller.entrypoints", "controller.domain", "cleave_provider", "plugins", "dags"),
+    "dags": ("controller.tasks", "controller.domain", "cleave_provider", "plugins", "dags"),
     "plugins": (
         "controller.actions",
-        "controller.entrypoints",
+        *INTERFACES,
         "controller.domain",
         "cleave_provider",
         "plugins",
@@ -73,12 +74,12 @@ def test_a_forbidden_import_is_found_wherever_it_hides() -> None:
         "from controller import store\n"
         "import controller.domain.layout\n"
         "def late():\n    from controller.services.autoscaler import evaluate\n"
-        "if TYPE_CHECKING:\n    import controller.entrypoints_of_another_kind\n"
-        "from controller.entrypoints import tasks\n"
+        "if TYPE_CHECKING:\n    import controller.tasks_of_another_kind\n"
+        "from controller import tasks\n"
     )
 
     assert trespasses("dags", source) == [
         "controller.store",
         "controller.services.autoscaler.evaluate",
-        "controller.entrypoints_of_another_kind",
+        "controller.tasks_of_another_kind",
     ]

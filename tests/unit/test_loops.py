@@ -7,13 +7,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("controller/services", "controller/bundles", "controller/dataplane", "controller/entrypoints")
+PARTS = (
+    "controller/services",
+    "controller/bundles",
+    "controller/dataplane",
+    "controller/commands",
+    "controller/pages",
+    "controller/tasks",
+    "controller/web",
+)
 RUN_OTHERWISE = {
     (
         "controller/dataplane/pulsar/log_client.py",
         "_look_after",
     ): "each reader's error is caught: it may not delay the others",
-    ("controller/entrypoints/commands/live.py", "_show"): "a person looks at it, and begins it again",
+    ("controller/commands/live.py", "_show"): "a person looks at it, and begins it again",
     ("controller/services/operation_runner/run.py", "run_due"): "it ends when there is nothing to do",
     (
         "controller/services/worker/work_loop.py",

@@ -9,10 +9,10 @@ import pytest
 
 from controller.dataplane.pulsar_load.page import Page, TopicCounters, watched_labels
 from controller.domain.errors import InvalidInput
-from controller.entrypoints.tasks.ended import ended_operation
-from controller.entrypoints.web.limits import SmallRequests
 from controller.postgres.address import DatabaseAddress
 from controller.questions import spans
+from controller.tasks.ended import ended_operation
+from controller.web.limits import SmallRequests
 
 HOSTILE = ("²", "١٢", "１７", "9" * 5_000, "9" * 19, "-1", "1_0", "")
 

@@ -53,7 +53,7 @@ _BROKERS = """
 
 
 def gauges(tx: Connection, cluster: str) -> dict[str, list[tuple[list[str], float]]]:
-    """What is measured of balancing: label values and value, by the metric's name in `entrypoints.bundles.metrics`."""
+    """What is measured of balancing: label values and value, by the metric's name in `bundles.metrics`."""
     brokers = inspection.rows(tx, _BROKERS, cluster=cluster)
     found = {
         "cleave_bundle_broker_usage": [

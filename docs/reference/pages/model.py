@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 
+from controller.commands.cli import exit_code
 from controller.domain import errors, policy
 from controller.domain.errors import CleaveError
-from controller.entrypoints.cli import exit_code
 from docs.reference.pages.markdown import code, page, table
 
 PARAMETERS = {

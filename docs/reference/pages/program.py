@@ -15,10 +15,10 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from controller import client_metrics, settings
 from controller import metrics as process_metrics
-from controller.entrypoints import fleet_metrics
-from controller.entrypoints.bundles.metrics import GAUGES
-from controller.entrypoints.cli import app
-from controller.entrypoints.command_list import Listed
+from controller.bundles.metrics import GAUGES
+from controller.commands.cli import app
+from controller.commands.command_list import Listed
+from controller.web import fleet_metrics
 from docs.reference.pages.markdown import ROOT, code, page, table
 
 EXIT_CODES = (

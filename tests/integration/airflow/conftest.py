@@ -28,14 +28,6 @@ def dag_bag(airflow_home: None) -> Any:
 
 
 @pytest.fixture
-def bench(database: str) -> Iterator[Bench]:
-    """A topic's worth of tools; see `Bench`."""
-    bench = Bench(database)
-    yield bench
-    bench.close()
-
-
-@pytest.fixture
 def controller_url(bench: Bench) -> Iterator[str]:
     """URL of the bench's database for a login that is in role cleave_controller and nothing more."""
     login = f"airflow_{secrets.token_hex(4)}"

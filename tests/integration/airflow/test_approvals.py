@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from controller import tasks
 from controller.domain.approvals import ApprovalState
 from controller.domain.policy import PolicyOverride
-from controller.entrypoints import tasks
 from controller.services import approvals
 from controller.store.topics import policies
 from tests.integration.airflow.conftest import RunDag

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from controller.domain.operation import OperationKind, OperationState
-from controller.entrypoints.tasks import passes
-from controller.entrypoints.tasks.maintenance import SHARES_A_ROUND, TOPICS_A_SHARE, shares_of
 from controller.services import segment_admin, topic_admin
 from controller.store import leases
 from controller.store.leases import Lease
+from controller.tasks import passes
+from controller.tasks.maintenance import SHARES_A_ROUND, TOPICS_A_SHARE, shares_of
 from tests.integration.airflow.conftest import RunDag
 from tests.support.bench import TOPIC, Bench
 from tests.support.reports import report_load

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from controller import tasks
 from controller.domain.policy import PolicyOverride
-from controller.entrypoints import tasks
 from controller.services import policy_candidates
 from controller.store.topics import policies
 from tests.integration.airflow.conftest import RunDag

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from controller import tasks
 from controller.domain.errors import Conflict, Retryable
 from controller.domain.operation import OperationState
-from controller.entrypoints import tasks
 from controller.store import leases
 from tests.support.bench import TOPIC, Bench
 
@@ -76,7 +76,7 @@ def test_a_key_is_good_for_its_request_only(bench: Bench, controller_url: str) -
 
 DIES_AFTER_THE_COMMIT = """
 import json, os, signal, sys
-from controller.entrypoints import tasks
+from controller import tasks
 from controller.actions import context
 
 context.run_to_its_end = lambda *_: os.kill(os.getpid(), signal.SIGKILL)

@@ -16,14 +16,6 @@ from tests.support.faulty_logs import FaultyLogs
 
 
 @pytest.fixture
-def bench(database: str) -> Iterator[Bench]:
-    """See `Bench`."""
-    bench = Bench(database)
-    yield bench
-    bench.close()
-
-
-@pytest.fixture
 def source(database: str) -> Iterator[PostgresSource]:
     """Layouts from the bench's database."""
     source = PostgresSource(database)

@@ -10,7 +10,7 @@ import pytest
 from controller.client.servers import Servers
 from controller.devstack.serving import serving_leader, token_for, token_of
 from controller.domain.errors import StoreUnavailable, Terminal
-from controller.entrypoints.web.access import Role
+from controller.web.access import Role
 from tests.support.bench import Bench
 from tests.support.command_line import CommandLine
 from tests.support.forward_proxy import ForwardProxy, forward_proxy

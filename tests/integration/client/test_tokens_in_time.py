@@ -12,13 +12,13 @@ import pytest
 
 from controller.client.servers import Servers, topic_path
 from controller.client.stream_consumer import StreamConsumer
+from controller.commands import server_choice
 from controller.devstack.serving import SECRET, token_for, token_of
 from controller.domain.errors import AccessDenied, TokenOutOfTime
-from controller.entrypoints.reach import chosen
-from controller.entrypoints.web import access
-from controller.entrypoints.web.access import Role
 from controller.questions.topics import LIST_TOPICS, ListTopics
 from controller.settings import Settings
+from controller.web import access
+from controller.web.access import Role
 from tests.support.bench import Bench
 from tests.support.waiting import wait_until
 
@@ -147,7 +147,7 @@ def test_a_command_reads_its_token_file_again(
     file.write_text(token(life_seconds=-LEEWAY - 10.0))
     monkeypatch.setenv("CLEAVE_API_URL", leader)
     monkeypatch.setenv("CLEAVE_API_TOKEN_FILE", str(file))
-    reading, read = chosen._token, list[str]()
+    reading, read = server_choice._token, list[str]()
 
     def renewed_behind_the_first_call(settings: Settings, url: str) -> str:
         read.append(reading(settings, url))
@@ -155,8 +155,8 @@ def test_a_command_reads_its_token_file_again(
             file.write_text(token_of(Role.READER))
         return read[-1]
 
-    monkeypatch.setattr(chosen, "_token", renewed_behind_the_first_call)
-    topics = list(chosen.ask(LIST_TOPICS, ListTopics(), limit=10))
+    monkeypatch.setattr(server_choice, "_token", renewed_behind_the_first_call)
+    topics = list(server_choice.ask(LIST_TOPICS, ListTopics(), limit=10))
 
     assert [one["topic"] for one in topics] == [bench.topic_name]
     assert read[0] == read[1] != read[2]

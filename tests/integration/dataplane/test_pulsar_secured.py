@@ -25,7 +25,7 @@ from controller.devstack.pulsar.java_server import QUICK
 from controller.devstack.pulsar.standalone import PulsarStandalone
 from controller.devstack.pulsar.tokens import TokenAuthentication
 from controller.domain.errors import DataPlaneUnavailable, Terminal
-from controller.entrypoints.tasks.access import settings_at
+from controller.tasks.access import settings_at
 from tests.support.brokers import demand_jars
 from tests.support.certificates import Authority
 from tests.support.command_line import CommandLine

@@ -32,8 +32,8 @@ EXTRAS = sorted(set(METADATA["optional-dependencies"]) - {"client", "dev", "embe
 
 _HELP_OF_EACH_COMMAND = """
 import contextlib, io, json, typer
-from controller.entrypoints.cli import app, run
-from controller.entrypoints.command_list import Listed
+from controller.commands.cli import app, run
+from controller.commands.command_list import Listed
 
 def walk(command, path):
     yield path

@@ -12,13 +12,13 @@ from controller.dataplane.embedded import EmbeddedDataPlane
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.devstack.ports import free_port
 from controller.domain.errors import InvalidInput, TopicNotFound
-from controller.entrypoints.tasks.access import cleave_at, settings_at
 from controller.postgres.address import DatabaseAddress
 from controller.postgres.listener import Listener
 from controller.postgres_source import PostgresSource
 from controller.settings import load_settings
 from controller.store.postgres import migrations
 from controller.store.postgres.engine import Store
+from controller.tasks.access import cleave_at, settings_at
 
 LOG = "segment://t/n/x/0000-ffff-0"
 WRITABLE = "target_session_attrs=read-write"

@@ -12,14 +12,6 @@ from tests.support.older_journal import Backups
 
 
 @pytest.fixture
-def bench(database: str) -> Iterator[Bench]:
-    """A topic's worth of tools; see `Bench`."""
-    bench = Bench(database)
-    yield bench
-    bench.close()
-
-
-@pytest.fixture
 def backups(bench: Bench, postgres_server: PostgresServer) -> Iterator[Backups]:
     """Copies of the bench's journal, dropped at the end."""
     backups = Backups(postgres_server, bench, [])

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from controller import tasks
 from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient
-from controller.entrypoints import tasks
 from controller.services.log_trimmer import LogTrimmer, trim
 from tests.integration.dataplane.test_embedded import messages_left
 from tests.support.planes import Planes

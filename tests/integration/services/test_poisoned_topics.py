@@ -21,7 +21,6 @@ from controller.domain.errors import CleaveError, Retryable
 from controller.domain.operation import OperationState
 from controller.domain.policy import PolicyOverride
 from controller.domain.situation import Situation
-from controller.entrypoints.fleet_metrics import FleetMetrics
 from controller.landing.area import LandingArea
 from controller.landing.history import RateHistory
 from controller.services import (
@@ -43,6 +42,7 @@ from controller.services.segment_admin import splitting
 from controller.store.journal.request_keys import Intent
 from controller.store.topics import policies
 from controller.store.topics.bucket_owners import SubscriptionKey
+from controller.web.fleet_metrics import FleetMetrics
 from spark_jobs.policy_backtest import IN_FORCE, Candidate, Question
 from tests.integration.services.test_goodbye_orders import Leader
 from tests.support.bench import TOPIC, Bench

@@ -24,7 +24,6 @@ from controller.domain.errors import (
 from controller.domain.evaluator import decide
 from controller.domain.policy import PolicyOverride
 from controller.domain.situation import Situation
-from controller.entrypoints.tasks.maintenance import keep_partitions
 from controller.services import policy_candidates
 from controller.services.autoscaler import shadows
 from controller.services.policy_candidates import Proposal
@@ -33,6 +32,7 @@ from controller.store.backtests import BacktestRequest, BacktestResult
 from controller.store.decisions import candidates, shadow_decisions
 from controller.store.decisions.candidates import CandidateState
 from controller.store.topics import policies
+from controller.tasks.maintenance import keep_partitions
 from tests.support.bench import TOPIC, Bench
 from tests.support.passes import COLD, HOT, LOAD, WARM, decisions, report, run
 

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from controller.domain.errors import DataPlaneUnavailable, SubscriptionNotFound, TopicNotFound
 from controller.services.segment_admin import splitting
 from controller.services.subscription_lag import lag
 from tests.support.bench import TOPIC, Bench
-
-
-@pytest.fixture
-def bench(database: str) -> Iterator[Bench]:
-    bench = Bench(database)
-    yield bench
-    bench.close()
 
 
 def test_what_nobody_reads_is_counted_and_sealed_segments_too(bench: Bench) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,13 +13,6 @@ from controller.domain.names import REFUSED, demand_visible
 from controller.store.topics import consumers
 from tests.support.bench import Bench
 from tests.support.terminal_attacks import ATTACKS
-
-
-@pytest.fixture
-def bench(database: str) -> Iterator[Bench]:
-    bench = Bench(database)
-    yield bench
-    bench.close()
 
 
 def test_postgresql_and_python_refuse_the_same_characters(bench: Bench) -> None:

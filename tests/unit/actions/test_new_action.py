@@ -10,15 +10,15 @@ import typer
 from fastapi import FastAPI
 from typer.testing import CliRunner
 
+from controller import tasks
 from controller.actions import action as catalogue
 from controller.actions.action import all_actions, find_action, perform_in
 from controller.actions.context import Context, Options, command_caller
 from controller.bootstrap import application
+from controller.commands import actions as commands
 from controller.domain.errors import InvalidInput, NotFound
-from controller.entrypoints import tasks
-from controller.entrypoints.commands import actions as commands
-from controller.entrypoints.web import actions as web
 from controller.settings import Settings
+from controller.web import actions as web
 from tests.unit.actions.greetings import Greet, Greeting
 
 TOPIC = "topic://acme/shop/orders"

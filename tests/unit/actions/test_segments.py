@@ -7,7 +7,7 @@ import pytest
 from controller.actions.fields import fill_in
 from controller.actions.segments import SplitSegment
 from controller.domain.errors import InvalidInput
-from controller.entrypoints.tasks.actions import form_fields
+from controller.tasks.actions import form_fields
 
 TOPIC = "topic://acme/shop/orders"
 

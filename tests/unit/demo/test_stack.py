@@ -14,8 +14,8 @@ from controller.demo.logins import LOGINS
 from controller.demo.planes import NAMESPACE, PLANES, Plane
 from controller.demo.stack import CADENCE, MOST_RESTARTS, Stack
 from controller.devstack.failure import DevstackFailed
-from controller.entrypoints.web import access
 from controller.settings import Settings
+from controller.web import access
 from tests.support.waiting import wait_until
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from controller.entrypoints.cli import app
-from controller.entrypoints.command_list import Listed
+from controller.commands.cli import app
+from controller.commands.command_list import Listed
 
 ROOT = Path(__file__).parents[3]
 TEXTS = sorted({ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")})

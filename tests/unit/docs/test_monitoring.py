@@ -15,8 +15,8 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from controller import client_metrics
 from controller import metrics as process_metrics
-from controller.entrypoints.bundles.metrics import GAUGES
-from controller.entrypoints.fleet_metrics import described
+from controller.bundles.metrics import GAUGES
+from controller.web.fleet_metrics import described
 from tests.support.missing import skip_without
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -7,10 +7,10 @@ from psycopg2.extensions import parse_dsn
 from sqlalchemy import URL, make_url
 
 from controller.domain.errors import InvalidInput
-from controller.entrypoints.tasks import database_url
-from controller.entrypoints.tasks.access import settings_at
 from controller.postgres.address import DatabaseAddress
 from controller.settings import load_settings
+from controller.tasks import database_url
+from controller.tasks.access import settings_at
 
 SEVERAL = "postgresql://u:p%40ss@a:1,b:2/d?target_session_attrs=read-write"
 READ = {

@@ -10,11 +10,11 @@ from typing import Any
 import psutil
 import pytest
 
+from controller import tasks
 from controller.devstack.airflow import AirflowStandalone
 from controller.devstack.failure import DevstackFailed
 from controller.devstack.process import ChildProcess
 from controller.domain.operation import OperationState
-from controller.entrypoints import tasks
 from controller.services import segment_admin
 from controller.store import leases
 from tests.support.airflow_home import AIRFLOW, HAS_PARTITIONS, PROJECT, RETRIES_THE_KILLED, SHOWS_NO_FRAMES
@@ -171,7 +171,7 @@ def test_a_users_dag_runs_for_each_topic_whose_layout_a_worker_changed(
     dag = "after_a_layout_change"
     airflow.api.wait_dag(dag)
     worker = ChildProcess(
-        [sys.executable, "-m", "controller.entrypoints.cli", "worker"],
+        [sys.executable, "-m", "controller.commands.cli", "worker"],
         log=tmp_path / "worker.log",
         cwd=PROJECT,
         env={

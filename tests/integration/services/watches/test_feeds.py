@@ -42,13 +42,6 @@ class Told:
 
 
 @pytest.fixture
-def bench(database: str) -> Iterator[Bench]:
-    bench = Bench(database)
-    yield bench
-    bench.close()
-
-
-@pytest.fixture
 def layouts(bench: Bench) -> LayoutFeed:
     """Of layouts; its thread is the test."""
     return LayoutFeed(bench.store, lambda: None, shard_count=16)

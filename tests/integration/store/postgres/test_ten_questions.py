@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -79,14 +78,6 @@ def interpolate(statement: str, variables: dict[str, str]) -> str:
         return QuotedString(value).getquoted().decode() if match[1] else value
 
     return re.sub(r"(?<!:):(')?([a-z]+)(?:')?", fill, statement)
-
-
-@pytest.fixture
-def bench(database: str) -> Iterator[Bench]:
-    """Store, data plane and runner on the test's database."""
-    bench = Bench(database)
-    yield bench
-    bench.close()
 
 
 @pytest.fixture

@@ -1,0 +1,114 @@
+"""Rows and tables of the answers that `cleave bundles` and the tasks of the DAGs give about bundles; plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+
+from controller.clock import to_datetime
+from controller.domain.shown import duration
+from controller.terminal import rows_table
+
+if TYPE_CHECKING:
+    from controller.bundles.services.balancer import ActReport
+    from controller.bundles.services.collector import BundleTick
+    from controller.bundles.store.proposals import ProposalRow
+
+Rows = list[dict[str, Any]]
+
+_PROPOSED = (
+    "proposal_id",
+    "kind",
+    "bundle",
+    "broker",
+    "destination",
+    "cut_points",
+    "reason",
+    "state",
+    "mode",
+)
+_WHY_NOT = ("namespace", "bundle", "broker", "rule", "reason", "metric", "value", "needed")
+_BROKERS = (
+    "broker",
+    "active",
+    "usage",
+    "above_mean",
+    "busiest_signal",
+    "bundle_count",
+    "topic_count",
+    "msg_rate",
+    "byte_rate",
+    "read",
+)
+_INSTANTS, _SPANS_MS = ("reported_at",), ("age_ms", "milliseconds")
+
+
+def figure(metric: str | None, value: float | None) -> str | None:
+    """A figure as people read it: spans and instants by their metric, fractions with their digits."""
+    if value is None:
+        return None
+    if metric in _SPANS_MS:
+        return duration(value / 1000)
+    if metric in _INSTANTS:
+        return to_datetime(int(value)).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
+
+def broker_table(
+    rows: Sequence[Mapping[str, Any]], active: Collection[str] | None
+) -> tuple[Rows, RenderableType]:
+    """Brokers as read last, those that are active and were never read too; `active` None: nobody answered."""
+    known = {row["broker"] for row in rows}
+    everyone = [*rows, *({"broker": name} for name in sorted(set(active or ()) - known))]
+    shown = [
+        {
+            **row,
+            "active": None if active is None else row["broker"] in active,
+            "read": f"{duration(float(row['silent_seconds']))} ago" if "silent_seconds" in row else "never",
+        }
+        for row in everyone
+    ]
+    return shown, rows_table(shown, _BROKERS)
+
+
+def tick_row(tick: BundleTick) -> dict[str, Any]:
+    """What one tick of the collector brought."""
+    return {**asdict(tick), "silent": list(tick.silent)}
+
+
+def cycle_tables(cycle_id: int, proposals: Rows, why_not: Rows) -> RenderableType:
+    """What a cycle proposed and what it left alone, as tables."""
+    return Group(
+        rows_table(proposals, _PROPOSED, title=f"cycle {cycle_id} proposes"),
+        rows_table(
+            [
+                {
+                    **row,
+                    "value": figure(row["metric"], row["value"]),
+                    "needed": figure(row["metric"], row["needed"]),
+                }
+                for row in why_not
+            ],
+            _WHY_NOT,
+            title="why not more",
+        ),
+    )
+
+
+def waiting_row(row: ProposalRow) -> dict[str, Any]:
+    """An act that would be carried out."""
+    return {
+        "proposal_id": row.proposal_id,
+        "kind": row.kind.value,
+        "bundle": str(row.bundle),
+        "destination": row.destination,
+        "reason": row.reason,
+    }
+
+
+def act_row(one: ActReport) -> dict[str, Any]:
+    """What came of one act."""
+    return {**asdict(one), "kind": one.kind.value, "state": one.state.value}

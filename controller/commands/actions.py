@@ -1,0 +1,91 @@
+"""Commands of actions: arguments and options from the fields of the request, one printer for all responses."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from controller import telemetry
+from controller.actions.action import AnyAction, actions_of
+from controller.actions.context import COMMAND_REASON, Options
+from controller.actions.fields import fill_in
+from controller.actions.responses import Answer
+from controller.actions.signatures import keyword
+from controller.commands.options import AsJson, DryRun, NoWait, TimeoutSeconds
+from controller.commands.parameters import generated, parameter_of
+from controller.commands.questions import add_questions
+from controller.commands.server_choice import perform
+from controller.terminal import answer_table, emit
+
+SHORTEST_WAIT_SECONDS = 0.001
+"""A wait of 0 looks at the operation once; a command without a wait has `--no-wait`."""
+
+
+def add_actions(app: typer.Typer, subject: str) -> None:
+    """Add the actions of a subject to its group of commands."""
+    for action in actions_of(subject):
+        if not action.is_command:
+            continue
+        app.command(action.name.split()[-1])(command_of(action))
+
+
+def group(subject: str) -> typer.Typer:
+    """Return the group of a subject that has no command but its questions and actions."""
+    app = typer.Typer(no_args_is_help=True)
+    add_questions(app, subject)
+    add_actions(app, subject)
+    return app
+
+
+def command_of(action: AnyAction) -> Callable[..., None]:
+    """Return the function that Typer makes a command of."""
+
+    def command(
+        dry_run: bool, no_wait: bool, timeout_seconds: float, as_json: bool, yes: bool, **values: Any
+    ) -> None:
+        given = {name: value for name, value in values.items() if value is not None}
+        if "reason" in action.request.model_fields:
+            given.setdefault("reason", COMMAND_REASON)
+        request = fill_in(action.request, given)
+        if action.confirms is not None and not (yes or dry_run):
+            typer.confirm(action.confirms.format_map(request.model_dump()), abort=True, err=True)
+        if action.response.replaces_log:
+            telemetry.configure_logging(level=logging.ERROR)
+        options = Options(dry_run, 0.0 if no_wait else max(timeout_seconds, SHORTEST_WAIT_SECONDS))
+        response = perform(action, request, options)
+        print_answer(response, as_json)
+        response.demand_done(options.wait_seconds)
+        if response.exit_code:
+            raise typer.Exit(response.exit_code)
+
+    def run(**values: Any) -> None:
+        command(**{"dry_run": False, "no_wait": False, "timeout_seconds": 0.0, "yes": False, **values})
+
+    parameters = [
+        *(parameter_of(name, field) for name, field in action.request.model_fields.items()),
+        *_common_parameters(action),
+    ]
+    return generated(run, action.name, action.request.__doc__, parameters)
+
+
+def print_answer(answer: Answer, as_json: bool) -> None:
+    """Print the answer: a table for people, the document for programs."""
+    emit(as_json, answer.model_dump(mode="json"), answer_table(answer, answer.title()))
+
+
+def _common_parameters(action: AnyAction) -> Sequence[inspect.Parameter]:
+    common: dict[str, tuple[Any, Any]] = {"as_json": (AsJson, False)}
+    if not action.reads:
+        common["dry_run"] = (DryRun, False)
+    if action.is_waited_for:
+        common |= {
+            "no_wait": (NoWait, False),
+            "timeout_seconds": (TimeoutSeconds, action.default_wait_seconds),
+        }
+    if action.confirms is not None:
+        common["yes"] = (Annotated[bool, typer.Option("--yes", help="Do not ask.")], False)
+    return [keyword(name, annotation, default) for name, (annotation, default) in common.items()]

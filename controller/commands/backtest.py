@@ -1,0 +1,260 @@
+"""`cleave backtest`: what policies would have cost on the load that was recorded; `cleave backtests`: those that were run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from controller.actions import backtest_rows
+from controller.actions.context import command_caller
+from controller.actions.fields import fill_in
+from controller.bootstrap import application, build_backtest
+from controller.commands import completion
+from controller.commands.options import AsJson, From, To
+from controller.commands.questions import add_questions
+from controller.commands.remote_verbs import demand_database
+from controller.commands.server_choice import ask as ask_question
+from controller.commands.server_choice import perform, server_url
+from controller.domain.errors import InvalidInput
+from controller.domain.names import CLUSTER, topic_name
+from controller.questions import backtest_requests
+from controller.questions.backtest_requests import AskedBacktest
+from controller.questions.backtests import (
+    LIST_BACKTEST_RESULTS,
+    RUN_BACKTEST,
+    SHOW_BACKTEST,
+    ListBacktestResults,
+    RunBacktest,
+    ShowBacktest,
+)
+from controller.services.policy_backtest import HERE, SPARK, BacktestAnswer, Loads, Trace
+from controller.store.backtests import BacktestResult
+from controller.terminal import cell, emit, rows_table, say
+
+
+def backtest(
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", help="This topic; repeatable.", autocompletion=completion.topics),
+    ] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option("--namespace", help="Every topic of it. Without this and --topic: all topics."),
+    ] = None,
+    trace: Annotated[
+        list[Path] | None,
+        typer.Option("--trace", help="Instead of topics a CSV file of lines `timestamp,value`; repeatable."),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policy",
+            help="A policy to try: in-force (each topic's own), adaptive, pip483, or another system's rule such as 'pravega "
+            "sf 2', ydb, 'static peak'; with parameters as adaptive:target_use=0.8,max_segments=128. Repeatable; "
+            f"{', '.join(backtest_requests.USUAL)} where left out.",
+        ),
+    ] = None,
+    since: From = None,
+    until: To = None,
+    weights: Annotated[
+        str, typer.Option(help="Weights of the cost: excess=20,change_seconds=60,reseal_seconds=0.")
+    ] = "",
+    seeds: Annotated[
+        int, typer.Option(help="So many draws of each load; the first is the load as it was recorded.")
+    ] = 1,
+    actuation_seconds: Annotated[float, typer.Option(help="How long a reshape takes.")] = 0.0,
+    mean_load: Annotated[
+        float, typer.Option(help="What a trace is scaled to, in capacities of a segment on average.")
+    ] = 5.6,
+    first_day: Annotated[int, typer.Option(min=0, help="Of a trace, the first day.")] = 0,
+    days: Annotated[int, typer.Option(min=1, max=400, help="Of a trace, how many days.")] = 7,
+    engine: Annotated[
+        str | None, typer.Option(help=f"{SPARK} or {HERE}; chosen by the amount of work where left out.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Also write a report into this file, with everything in it.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What would these policies have cost, and how far is that from the best possible?
+
+    The load that was recorded goes through each policy's own decisions, over a simulated layout. Costs are in segment-hours;
+    the regret is the cost over the least any policy can pay. Nothing is changed but the list of backtests.
+    """
+    _demand_possible(engine, {"--trace": trace, "--engine": engine, "--html": html})
+    asked = AskedBacktest(
+        _loads(topic, namespace, trace, since, until, mean_load, first_day, days),
+        tuple(policy or ()),
+        weights=weights,
+        seeds=seeds,
+        actuation_seconds=actuation_seconds,
+        engine=engine,
+        pictures=html is not None,
+    )
+    ask(asked, html=html, as_json=as_json)
+
+
+def _demand_possible(engine: str | None, local: Mapping[str, Any]) -> None:
+    """Raise Unsupported for a `local` option where a server is named, InvalidInput for an engine that does not exist."""
+    for option, value in local.items():
+        if value is not None:
+            demand_database(f"backtest {option}")
+    if engine not in (None, SPARK, HERE):
+        raise InvalidInput(f"--engine {engine}: give {SPARK} or {HERE}, or leave it out")
+
+
+def ask(asked: AskedBacktest, *, html: Path | None, as_json: bool) -> None:
+    """Run the backtest, print what came out, and write the report if one is wanted."""
+    if html is not None:
+        from controller.commands.backtest_page import demand_plotly
+
+        demand_plotly()
+    loads = asked.loads
+    answer = _run_here(asked, as_json) if server_url() is None else _run_on_server(asked)
+    rows = backtest_rows.result_rows(answer.results)
+    if html is not None:
+        from controller.commands.backtest_page import write_page
+
+        write_page(
+            html,
+            f"Backtest {answer.run_id}",
+            _about(answer, loads),
+            rows,
+            answer.pictures,
+            excess_price=backtest_requests.prices(asked.weights).excess,
+        )
+    document = {
+        "run_id": answer.run_id,
+        "engine": answer.engine,
+        "summary": backtest_rows.summary(rows),
+        "results": rows,
+        "left_out": [{"load": name, "reason": why} for name, why in sorted(answer.left_out.items())],
+    }
+    emit(
+        as_json,
+        document,
+        _tables(f"backtest {answer.run_id}: {_about(answer, loads)}", rows, answer.left_out),
+    )
+    if html is not None and not as_json:
+        say(f"report: {html}")
+
+
+def _run_here(asked: AskedBacktest, as_json: bool) -> BacktestAnswer:
+    question, caller = asked.question(), command_caller()
+    with application() as cleave, _progress(as_json) as progress:
+        return build_backtest(cleave).run(
+            question,
+            asked.loads,
+            asked_by=caller.actor,
+            request_key=caller.request_key,
+            engine=asked.engine,
+            progress=progress,
+        )
+
+
+def _run_on_server(asked: AskedBacktest) -> BacktestAnswer:
+    """Raises InvalidInput for what a server does not compute while somebody waits."""
+    loads, topics = asked.loads, asked.loads.topics
+    is_one = topics is not None and len(topics) == 1
+    request = fill_in(
+        RunBacktest,
+        {
+            "level": topics[0] if topics and is_one else loads.namespace or CLUSTER,
+            "topics": None if topics is None or is_one else list(topics),
+            "since": loads.since.isoformat(),
+            "until": loads.until.isoformat(),
+            "policies": list(asked.policies),
+            "parameters": None if asked.parameters is None else dict(asked.parameters),
+            "weights": asked.weights,
+            "seeds": asked.seeds,
+            "actuation_seconds": asked.actuation_seconds,
+        },
+    )
+    answer: BacktestAnswer = perform(RUN_BACKTEST, request).answer
+    return answer
+
+
+def _loads(
+    topics: list[str] | None,
+    namespace: str | None,
+    traces: list[Path] | None,
+    since: str | None,
+    until: str | None,
+    mean_load: float,
+    first_day: int,
+    days: int,
+) -> Loads:
+    """What was asked about. Raises InvalidInput for what does not go together."""
+    if sum(1 for given in (topics, namespace, traces) if given) > 1:
+        raise InvalidInput("give --topic, --namespace or --trace, one of the three")
+    if traces and (since or until):
+        raise InvalidInput("--from and --to go with topics; of a trace choose --first-day and --days")
+    return Loads(
+        *backtest_requests.past(since, until, datetime.now(UTC)),
+        tuple(map(topic_name, topics)) if topics else None,
+        namespace,
+        tuple(Trace(path.name, (path,), mean_load, first_day, days) for path in traces or ()),
+    )
+
+
+@contextmanager
+def _progress(as_json: bool) -> Iterator[Any]:
+    """A bar on standard error while there is somebody to see it."""
+    console = Console(stderr=True)
+    if as_json or not console.is_terminal:
+        yield lambda _done, _of: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("simulating", total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
+def _about(answer: BacktestAnswer, loads: Loads) -> str:
+    count = len({one.load for one in answer.results})
+    what = "trace" if loads.traces else "topic"
+    when = "" if loads.traces else f", {cell(loads.since)} to {cell(loads.until)}"
+    return f"{count} {what}{'' if count == 1 else 's'}{when}, computed {'on Spark' if answer.engine == SPARK else 'here'}"
+
+
+def _tables(title: str, rows: list[dict[str, Any]], left_out: Mapping[str, str]) -> RenderableType:
+    parts: list[RenderableType] = [
+        rows_table(backtest_rows.cells(backtest_rows.summary(rows)), backtest_rows.SUMMARY, title=title)
+    ]
+    loads = {row["load"] for row in rows}
+    if 1 < len(loads) <= backtest_rows.LOADS_SHOWN:
+        one_by_one = backtest_rows.cells(backtest_rows.by_load(rows))
+        parts += [Text(""), rows_table(one_by_one, backtest_rows.BY_LOAD)]
+    if left_out:
+        named = [{"load": name, "reason": why} for name, why in sorted(left_out.items())]
+        parts += [Text(""), rows_table(named[: backtest_rows.LOADS_SHOWN], title=f"{len(named)} left out")]
+    return Group(*parts)
+
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command()
+def show(
+    run_id: Annotated[int, typer.Argument(metavar="ID", help="As `cleave backtests list` has it.")],
+    as_json: AsJson = False,
+) -> None:
+    """One backtest: what was asked, and what came out."""
+    request = fill_in(ListBacktestResults, {"run_id": run_id})
+    run = perform(SHOW_BACKTEST, fill_in(ShowBacktest, {"run_id": run_id}))
+    results = list(ask_question(LIST_BACKTEST_RESULTS, request, limit=None)) if run.results else []
+    kept = [BacktestResult(**{name: row[name] for name in BacktestResult.__slots__}) for row in results]
+    rows = backtest_rows.result_rows(kept)
+    document = run.model_dump() | {"rows": results}
+    emit(as_json, document, _tables(run.sentence(), rows, {}))
+
+
+add_questions(app, "backtests")

@@ -1,0 +1,153 @@
+"""`cleave bundles`: show a cluster's bundles, split and move them by hand, propose, approve, apply, replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from prometheus_client import REGISTRY
+
+from controller import telemetry
+from controller.actions.fields import fill_in
+from controller.bootstrap import application, process_name
+from controller.bundles import tables
+from controller.bundles.actions.reports import LIST_ACTIVE_BROKERS, SHOW_CYCLE, ListActiveBrokers, ShowCycle
+from controller.bundles.bootstrap import Bundles, bundles_of
+from controller.bundles.metrics import BundleMetrics
+from controller.bundles.questions import LIST_BROKERS, ListBrokers
+from controller.bundles.store import proposals as bundle_proposals
+from controller.bundles.store import views as bundle_views
+from controller.bundles.store.cycles import StoredCycle
+from controller.bundles.store.proposals import ProposalState
+from controller.commands.actions import add_actions
+from controller.commands.bundle_picture import draw_namespace
+from controller.commands.options import AsJson, DryRun
+from controller.commands.processes import JsonLogs, MetricsHost, MetricsPort, tell
+from controller.commands.questions import add_questions
+from controller.commands.server_choice import ask, perform
+from controller.commands.stop_signals import on_stop_signals
+from controller.terminal import emit, rows_table
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command()
+def draw(namespace: str, path: Annotated[Path, typer.Argument(metavar="FILE")]) -> None:
+    """Draw the ring of a namespace into an HTML file: its bundles now, and with what is proposed."""
+    live = (ProposalState.PROPOSED, ProposalState.APPROVED, ProposalState.APPLIED)
+    with cluster() as bundles, bundles.store.transaction() as tx:
+        rows = bundle_views.bundles_now(tx, bundles.cluster, namespace)
+        proposals = bundle_proposals.list_proposals(tx, bundles.cluster, states=live)
+    draw_namespace(path, namespace, rows, proposals)
+
+
+@app.command()
+def brokers(as_json: AsJson = False) -> None:
+    """Brokers by usage, as last aggregated, and whether each is on the cluster's list of active ones now."""
+    found = perform(LIST_ACTIVE_BROKERS, ListActiveBrokers())
+    rows = list(ask(LIST_BROKERS, ListBrokers(cluster=found.cluster), limit=None))
+    fullest = sorted(rows, key=lambda row: (row["usage"] is None, -(row["usage"] or 0), row["broker"]))
+    document, table = tables.broker_table(fullest, found.brokers)
+    emit(as_json, document, table)
+
+
+@contextmanager
+def cluster() -> Iterator[Bundles]:
+    """Open the cluster that the settings name."""
+    with application() as cleave, bundles_of(cleave) as bundles:
+        yield bundles
+
+
+@contextmanager
+def _gauges(bundles: Bundles) -> Iterator[None]:
+    """What is stored of the cluster's balancing, among the metrics of this process."""
+    metrics = BundleMetrics(bundles.store, bundles.cluster)
+    REGISTRY.register(metrics)
+    try:
+        yield
+    finally:
+        REGISTRY.unregister(metrics)
+
+
+@app.command()
+def collect(
+    interval_seconds: Annotated[float, typer.Option(min=1.0)] = 30.0,
+    once: Annotated[bool, typer.Option(help="One tick, then end.")] = False,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "127.0.0.1",
+    json_logs: JsonLogs = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read every broker's load into the area of reports, again and again."""
+    tell(metrics_host, metrics_port, json_logs)
+    with cluster() as bundles, _gauges(bundles) if metrics_port else nullcontext():
+        collector = bundles.collector(interval_seconds)
+        if once:
+            tick = tables.tick_row(collector.tick_once())
+            emit(as_json, tick, rows_table([tick]))
+        else:
+            on_stop_signals(collector.stop)
+            with telemetry.bound(collector=collector.name):
+                collector.run()
+
+
+@app.command()
+def aggregate(as_json: AsJson = False) -> None:
+    """Compute the load of the last window on Spark, from reports to tables."""
+    with cluster() as bundles:
+        document = asdict(bundles.aggregate(f"cli-{process_name()}"))
+    emit(as_json, document, rows_table([document]))
+
+
+@app.command()
+def propose(as_json: AsJson = False) -> None:
+    """Decide one cycle: which bundles to split and where, which to move and where to. Nothing is done to any broker."""
+    with cluster() as bundles:
+        cycle = bundles.propose(f"cli-{process_name()}", process_name())
+        with bundles.store.transaction() as tx:
+            rows, why_not = bundle_views.cycle_rows(tx, bundles.cluster, cycle.cycle_id)
+    document = {**asdict(cycle), "proposals": rows, "why_not": why_not}
+    emit(as_json, document, tables.cycle_tables(cycle.cycle_id, rows, why_not))
+
+
+@app.command()
+def apply(
+    cycle: Annotated[
+        int | None, typer.Option(help="Also what this cycle proposed in automatic namespaces.")
+    ] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Carry out what is approved, and check whether what was done before holds."""
+    from controller.bundles.services import balancer
+
+    with cluster() as bundles:
+        if cycle is not None:
+            balancer.require_cycle(bundles.store, cluster=bundles.cluster, cycle_id=cycle)
+        if dry_run:
+            rows = [tables.waiting_row(row) for row in bundles.waiting(cycle)]
+        else:
+            reports = bundles.apply(cycle, process_name())
+            rows = [tables.act_row(one) for one in (*reports, *bundles.verify(process_name()))]
+    emit(as_json, rows, rows_table(rows, title="would be applied" if dry_run else "applied and verified"))
+
+
+@app.command()
+def replay(cycle_id: Annotated[int, typer.Argument(metavar="CYCLE")], as_json: AsJson = False) -> None:
+    """Decide a stored cycle again from its own inputs. Ends with 1 if the answer differs."""
+    from controller.bundles.services import balancer
+
+    cycle = perform(SHOW_CYCLE, fill_in(ShowCycle, {"cycle_id": cycle_id}))
+    stored = StoredCycle(**cycle.model_dump())
+    found = asdict(balancer.replay(stored))
+    emit(as_json, found, rows_table([found]))
+    if not found["is_same"]:
+        raise typer.Exit(1)
+
+
+add_questions(app, "bundles")
+add_actions(app, "bundles")

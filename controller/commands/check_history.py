@@ -1,0 +1,104 @@
+"""`cleave check-history`: the order certificate of a run, from the histories of its producers and consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from controller.domain.errors import InvalidInput
+from controller.terminal import emit, rows_table
+
+if TYPE_CHECKING:
+    from controller.client.history_check import Verdict
+
+EXIT_FAULTS = 1
+_TOTALS = ("sent", "handed_out", "redelivered", "ended", "acknowledged")
+_MEANINGS: Mapping[str, str] = {
+    "lost": "sent, and never handed out",
+    "duplicated": "handed out again after it was acknowledged",
+    "overtaken": "handed out or worked on before its predecessor of the same key",
+    "gap": "gone over by an attachment that went on with its key",
+    "two_owners": "its key was in two hands at once",
+    "unconfirmed": "no fault: handed out, and no producer knows that it was stored",
+}
+_COLUMNS = (
+    "found",
+    "producer",
+    "key",
+    "number",
+    "consumer",
+    "segment",
+    "bucket",
+    "attachment",
+    "at_ns",
+    "why",
+)
+
+
+def check_history(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...", help="Histories, or directories of files *.history. Of one subscription only."
+        ),
+    ],
+    acknowledged: Annotated[
+        bool,
+        typer.Option("--acknowledged", help="What was never acknowledged counts as lost, too."),
+    ] = False,
+    examples: Annotated[
+        int, typer.Option("--examples", min=0, help="Show so many of each kind at most.")
+    ] = 5,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document instead of a table.")
+    ] = False,
+) -> None:
+    """Say of a run's histories whether every message came, in the order of its key; exit 1 if not."""
+    from controller.client.history import history_files, read_history
+    from controller.client.history_check import check
+
+    found = history_files(files)
+    verdict = check(read_history(*found), demand_acknowledged=acknowledged, examples=examples)
+    if not verdict.sent and not verdict.handed_out:
+        raise InvalidInput(
+            f"{', '.join(map(str, files))}: no message was sent or handed out, so there is nothing to judge"
+        )
+    emit(as_json, verdict.document(), _page(verdict, acknowledged))
+    if not verdict.is_clean:
+        raise typer.Exit(EXIT_FAULTS)
+
+
+def _page(verdict: Verdict, acknowledged: bool) -> RenderableType:
+    document = verdict.document()
+    totals = ", ".join(f"{document[name]:,} {name.replace('_', ' ')}" for name in _TOTALS)
+    title = f"{_how_many(verdict.faults)}: {totals}"
+    meanings = {
+        **_MEANINGS,
+        **({"lost": "sent, and never handed out or acknowledged"} if acknowledged else {}),
+    }
+    counts = [
+        {"check": _shown(kind), "found": document[kind], "meaning": meaning}
+        for kind, meaning in meanings.items()
+    ]
+    parts = [rows_table(counts, title=title)]
+    if verdict.examples:
+        parts += [Text(""), rows_table([_row(one.document()) for one in verdict.examples], _COLUMNS)]
+    return Group(*parts)
+
+
+def _how_many(faults: int) -> str:
+    return "no fault" if not faults else "1 fault" if faults == 1 else f"{faults:,} faults"
+
+
+def _row(example: dict[str, Any]) -> dict[str, Any]:
+    told = {name: value for name, value in example.items() if value != ""}
+    return {**told, "found": _shown(told["kind"])}
+
+
+def _shown(kind: str) -> str:
+    return kind.replace("_", " ")

@@ -1,0 +1,136 @@
+"""The `cleave` command: one line for an error, tables for people, JSON for programs.
+
+Exit codes: 0 done; 2 the request can never succeed as it is (bad input, not found, conflict, not possible on that
+data plane); 75 try again later; 1 anything else (an aborted operation, a missing right, a finding of `doctor` or
+`check-history`).
+The list of commands is `command_list.py`; they are in `commands/`, one file a noun.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from importlib import metadata
+from types import TracebackType
+from typing import Annotated
+
+import typer
+from typer import Abort, Exit
+
+from controller.commands.command_list import CommandList
+from controller.commands.server_choice import name_server
+from controller.domain.errors import (
+    CleaveError,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    Retryable,
+    StoreRefused,
+    Unsupported,
+)
+from controller.domain.shown import printable
+
+try:
+    from typer.exceptions import TyperException
+except ImportError:  # an older Typer, as beside Airflow 3.1: its errors are those of Click
+    from click import ClickException as TyperException  # type: ignore[assignment]
+
+DISTRIBUTION = "pulsar-cleave"
+EXIT_FAILED, EXIT_BAD_INPUT, EXIT_TRY_AGAIN = 1, 2, 75
+BAD_INPUT = (InvalidInput, NotFound, Conflict, Unsupported)
+
+app = typer.Typer(
+    name="cleave",
+    cls=CommandList,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Autoscaling for streaming topics: segments of a hash ring that split when hot and merge when cold.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"cleave {metadata.version(DISTRIBUTION)}")
+        raise Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[  # noqa: ARG001 - its callback answers
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is."),
+    ] = False,
+    api_url: Annotated[
+        str | None,
+        typer.Option(
+            "--api-url",
+            metavar="URL",
+            help="Ask this worker or `cleave serve` instead of the database; CLEAVE_API_URL. The token: CLEAVE_API_TOKEN, or _FILE.",
+        ),
+    ] = None,
+) -> None:
+    """Before any command: standard output is for the command's own text, so log lines go elsewhere."""
+    import logging
+
+    from controller import telemetry
+
+    telemetry.configure_logging(level=logging.WARNING)
+    name_server(api_url)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one command and leave with its exit code."""
+    sys.excepthook = _say_traceback
+    threading.excepthook = lambda of: _say_traceback(of.exc_type, of.exc_value, of.exc_traceback)
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run one command; every expected error becomes one line on standard error."""
+    try:
+        result = app(args=arguments, prog_name="cleave", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except Exit as leave:
+        return leave.exit_code
+    except Abort:
+        return _say("stopped", EXIT_FAILED)
+    except TyperException as error:  # an unknown option, a missing argument, a value of the wrong type
+        message = error.format_message() if isinstance(error, typer.BadParameter) else str(error)
+        if "\n" in message:  # the help of a noun that was given no verb
+            typer.echo(printable(message, lines=True), err=True)
+            return EXIT_BAD_INPUT
+        where = getattr(getattr(error, "ctx", None), "command_path", "cleave")
+        return _say(f"{message.rstrip('.')}; `{where} --help` lists what there is", EXIT_BAD_INPUT)
+    except CleaveError as error:
+        return _say(str(error), exit_code(type(error)))
+
+
+def exit_code(kind: type[CleaveError]) -> int:
+    """The code a command ends with when it ends with such an error."""
+    if issubclass(kind, StoreRefused):
+        return EXIT_BAD_INPUT
+    if issubclass(kind, Retryable):
+        return EXIT_TRY_AGAIN
+    return EXIT_BAD_INPUT if issubclass(kind, BAD_INPUT) else EXIT_FAILED
+
+
+def _say(message: str, code: int) -> int:
+    typer.echo("cleave: " + printable(" ".join(message.split())), err=True)
+    return code
+
+
+def _say_traceback(
+    kind: type[BaseException], error: BaseException | None, where: TracebackType | None
+) -> None:
+    """Print an unexpected error as Python does, but with characters that a terminal would obey escaped."""
+    if not issubclass(kind, SystemExit):
+        typer.echo(
+            printable("".join(traceback.format_exception(kind, error, where)), lines=True), err=True, nl=False
+        )
+
+
+if __name__ == "__main__":
+    main()

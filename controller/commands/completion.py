@@ -1,0 +1,68 @@
+"""What a shell offers while a command is typed: topics, levels of policy, parameters, data planes.
+
+A shell waits for the answer, and has no place for a message: whatever goes wrong, nothing is offered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from controller.dataplane.registry import PLANE_NAMES
+from controller.domain.policy import PARAMETERS
+
+if TYPE_CHECKING:
+    from controller.questions.question import Row
+
+MOST = 100
+"""Names offered at once; more help nobody."""
+_SCHEME = "topic://"
+SERVER_SECONDS = 2.0
+"""For a server's answer."""
+
+
+def topics(context: typer.Context, incomplete: str) -> list[str]:
+    """Topics by the names they have, with or without `topic://` as it was begun: in bash a colon parts words."""
+    scheme = _SCHEME if incomplete.startswith(_SCHEME) else ""
+    prefix = _SCHEME + incomplete.removeprefix(_SCHEME)
+    rows = _answers(context, "topics list", prefix)
+    names = [str(row["topic"]) for row in rows]
+    return [scheme + name.removeprefix(_SCHEME) for name in names if name.isprintable()]
+
+
+def levels(context: typer.Context, incomplete: str) -> list[str]:
+    """The cluster, namespaces, topics."""
+    cluster = [one for one in ("cluster",) if one.startswith(incomplete)]
+    namespaces = _answers(context, "topics namespaces", incomplete)
+    return [*cluster, *(str(row["namespace"]) for row in namespaces), *topics(context, incomplete)]
+
+
+def parameters(context: typer.Context, incomplete: str) -> list[str]:
+    """Parameters, ready for their value: in commands about bundles those of a split policy."""
+    names: Collection[str] = PARAMETERS
+    if "bundles" in context.command_path.split():
+        from controller.bundles.domain.splitting.policy import SplitPolicy
+
+        names = SplitPolicy.__dataclass_fields__
+    return [f"{parameter}=" for parameter in names if parameter.startswith(incomplete)]
+
+
+def planes(incomplete: str) -> list[str]:
+    """Data planes that there are, configured here or not."""
+    return [plane for plane in PLANE_NAMES if plane.startswith(incomplete)]
+
+
+def _answers(context: typer.Context, name: str, prefix: str) -> Sequence[Row]:
+    """Return what the database or the server that the line names answers. While a line is typed nothing of it has run."""
+    try:
+        from controller.commands.server_choice import ask, name_server
+        from controller.questions.question import questions_of
+
+        name_server(context.find_root().params.get("api_url"))
+        [question] = [question for question in questions_of("topics") if question.name == name]
+        request = question.request.model_validate({"prefix": prefix})
+        return list(ask(question, request, limit=MOST, most_seconds=SERVER_SECONDS))
+    except Exception:  # noqa: BLE001 - a shell in the middle of a line can do nothing with it
+        return []

@@ -1,0 +1,87 @@
+"""`cleave decide`: what the evaluator says, for a live topic or for a snapshot in a file (what-if)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from controller.commands import completion, verdicts
+from controller.commands.options import AsJson
+from controller.commands.server_choice import perform
+from controller.domain.decision import Evaluation
+from controller.domain.errors import InvalidInput
+from controller.domain.evaluator import decide as ask
+from controller.domain.names import topic_name
+from controller.domain.situation import Situation
+from controller.questions import evaluations
+from controller.questions.what_if import SHOW_SITUATIONS, ShowSituations
+from controller.terminal import emit, rows_table, say
+
+
+def decide(
+    topic: Annotated[
+        str | None,
+        typer.Argument(help="A live topic; its present situation.", autocompletion=completion.topics),
+    ] = None,
+    snapshot: Annotated[
+        str | None, typer.Option("--snapshot", help="A situation as JSON: a file, or - for standard input.")
+    ] = None,
+    print_snapshot: Annotated[
+        bool, typer.Option("--print-snapshot", help="Print the situation itself, to edit and ask again.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    if (topic is None) == (snapshot is None):
+        raise InvalidInput("name a topic or give --snapshot FILE, one of the two")
+    if snapshot is not None:
+        situation, evaluation = _of_text(_read(snapshot))
+    else:
+        request = ShowSituations(topic=topic_name(topic or ""))
+        situation, _ = perform(SHOW_SITUATIONS, request).situations
+        evaluation = ask(situation)
+    if print_snapshot:
+        say(situation.to_json())
+        return
+    verdict = evaluation.to_document()
+    emit(
+        as_json,
+        evaluations.document(verdict, situation.now),
+        rows_table(verdicts.rows(verdict, situation.now), verdicts.COLUMNS, title=verdicts.title(verdict)),
+    )
+
+
+def _read(source: str) -> str:
+    try:
+        return sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(
+            f"snapshot {source}: {error}; give a text that can be read, a file or - for standard input"
+        ) from error
+
+
+def _of_text(text: str) -> tuple[Situation, Evaluation]:
+    """The situation and its verdict."""
+    try:
+        situation = Situation.from_json(text)
+        _demand_tiling(situation)
+        return situation, ask(situation)
+    except (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidInput(
+            f"the snapshot is not a situation ({type(error).__name__}: {error}); "
+            "`cleave decide TOPIC --print-snapshot` prints one to start from"
+        ) from error
+
+
+def _demand_tiling(situation: Situation) -> None:
+    """Refuse a layout in which not every hash has exactly one owner: a verdict on it means nothing."""
+    ranges = [segment.hash_range for segment in situation.layout.active]
+    begins = [hash_range.start for hash_range in ranges]
+    follows = [0, *(hash_range.end + 1 for hash_range in ranges)]
+    if [*begins, 0x10000] != follows:
+        raise InvalidInput(
+            f"the snapshot's segments {', '.join(map(str, ranges)) or '(none)'} do not tile the ring 0000-ffff; "
+            "give each hash exactly one segment"
+        )

@@ -1,0 +1,234 @@
+"""`cleave decisions`: the ledger listed, and its decisions made again from their own text.
+
+A server that is named gives what they were made on; they are made again here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from controller.clock import to_ms
+from controller.commands import completion, verdicts
+from controller.commands.options import AsJson, From, To
+from controller.commands.questions import add_questions
+from controller.commands.read_only_store import reading
+from controller.commands.remote_verbs import demand_database
+from controller.commands.server_choice import ask
+from controller.domain.decision import Lane
+from controller.domain.errors import InvalidInput
+from controller.domain.names import topic_name
+from controller.domain.replay import Replay
+from controller.domain.replay import replay as made_again
+from controller.questions import evaluations
+from controller.questions.decisions import LIST_INPUTS, SHOW_INPUTS, ListInputs, ShowInputs
+from controller.questions.evaluations import stored_answer
+from controller.questions.spans import span
+from controller.services.retrace import Retraced
+from controller.settings import load_settings
+from controller.terminal import cell, emit, rows_table
+
+app = typer.Typer(no_args_is_help=True)
+
+_SHOWN_IN_FULL = 10
+"""Decisions with another answer that are shown with all their acts and refusals."""
+
+STORED, REPLAYED = "stored", "replayed"
+
+
+@app.command()
+def replay(
+    decision_id: Annotated[
+        int | None, typer.Argument(metavar="ID", help="The decision, as `cleave decisions list` lists it.")
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option("--all", help="Every decision about this topic.", autocompletion=completion.topics),
+    ] = None,
+    from_history: Annotated[
+        bool,
+        typer.Option(
+            "--from-history", help="Of one topic: with the loads computed anew from the recorded rates."
+        ),
+    ] = False,
+    since: From = None,
+    until: To = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make decisions again from what they were made on, and compare bit for bit. Ends with 1 if an answer differs."""
+    if (decision_id is None) == (topic is None):
+        raise InvalidInput("give the id of a decision or --all TOPIC, one of the two")
+    if decision_id is not None:
+        if since is not None or until is not None or from_history:
+            raise InvalidInput(
+                "--from, --to and --from-history go with --all TOPIC; one decision has its instant"
+            )
+        is_same = _replay_one(decision_id, as_json)
+    elif from_history:
+        is_same = _retrace(topic or "", since, until, as_json)
+    else:
+        is_same = _replay_all(topic or "", since, until, as_json)
+    if not is_same:
+        raise typer.Exit(1)
+
+
+def _replay_one(decision_id: int, as_json: bool) -> bool:
+    [row] = ask(SHOW_INPUTS, ShowInputs(decision_id=decision_id), limit=1)
+    again = _again(row)
+    emit(
+        as_json,
+        _document(row, again),
+        rows_table(_rows(row, again), _columns(again), title=_title(row, again)),
+    )
+    return again.is_same
+
+
+def _replay_all(topic: str, since: str | None, until: str | None, as_json: bool) -> bool:
+    """Differences are kept, and the rest is counted, so that a long ledger takes no memory."""
+    begins, ends = span(since, until)
+    replayed, made_by, now_by = 0, set[str](), set[str]()
+    differing: list[tuple[Mapping[str, Any], Replay]] = []
+    name = topic_name(topic)
+    for row in ask(LIST_INPUTS, ListInputs(topic=name, since=begins, until=ends), limit=None):
+        again = _again(row)
+        replayed += 1
+        made_by.add(row["code_version"])
+        now_by |= {again.code_version} if again.code_version else set()
+        if not again.is_same:
+            differing.append((row, again))
+    document = {
+        "topic": name,
+        "replayed": replayed,
+        "same": replayed - len(differing),
+        "code_versions": sorted(made_by),
+        "replayed_by": sorted(now_by),
+        "differing": [_document(row, again) for row, again in differing],
+    }
+    emit(as_json, document, Group(Text(_summary(document)), *_shown_in_full(differing)))
+    return not differing
+
+
+def _summary(document: Mapping[str, Any]) -> str:
+    replayed, same = document["replayed"], document["same"]
+    made_by, now_by = (", ".join(document[key]) or "nobody" for key in ("code_versions", "replayed_by"))
+    ended = "all with the same answer" if same == replayed else f"{replayed - same} with another answer"
+    return (
+        f"{document['topic']}: {replayed} decisions replayed, {ended} "
+        f"(made by {made_by}; replayed by {now_by})"
+    )
+
+
+def _shown_in_full(differing: Sequence[tuple[Mapping[str, Any], Replay]]) -> Iterator[RenderableType]:
+    for row, again in differing[:_SHOWN_IN_FULL]:
+        yield Text("")
+        yield rows_table(_rows(row, again), _columns(again), title=_title(row, again))
+    if len(differing) > _SHOWN_IN_FULL:
+        yield Text(f"\nand {len(differing) - _SHOWN_IN_FULL} more; --json has them all")
+
+
+def _retrace(topic: str, since: str | None, until: str | None, as_json: bool) -> bool:
+    from controller.commands.history_replay_source import retraced
+
+    demand_database("decisions replay --from-history")
+    begins, ends = span(since, until)
+    settings, name = load_settings(), topic_name(topic)
+    inputs = ask(LIST_INPUTS, ListInputs(topic=name, since=begins, until=ends), limit=None)
+    rows = {row["decision_id"]: row for row in inputs}
+    with reading() as tx:
+        found = list(retraced(tx, settings, list(rows.values())))
+    differing = [one for one in found if not one.is_same]
+    document = {
+        "topic": name,
+        "retraced": len(found),
+        "same": len(found) - len(differing),
+        "history": settings.history_location,
+        "differing": [
+            {**_document(rows[one.decided.decision_id], one.replay), "loads": list(one.differences)}
+            for one in differing
+        ],
+    }
+    emit(as_json, document, Group(Text(_retraced_summary(document)), *_loads_that_differ(rows, differing)))
+    return not differing
+
+
+def _retraced_summary(document: Mapping[str, Any]) -> str:
+    retraced, same = document["retraced"], document["same"]
+    ended = (
+        "all with the same loads and the same answer"
+        if same == retraced
+        else f"{retraced - same} with another load or another answer"
+    )
+    return f"{document['topic']}: {retraced} decisions retraced from {document['history']}, {ended}"
+
+
+def _loads_that_differ(
+    rows: Mapping[int, Mapping[str, Any]], differing: Sequence[Retraced]
+) -> Iterator[RenderableType]:
+    for one in differing[:_SHOWN_IN_FULL]:
+        row = rows[one.decided.decision_id]
+        yield Text("\n" + "\n".join((_title(row, one.replay), *one.differences)))
+        if not one.replay.is_same:
+            yield rows_table(_rows(row, one.replay), _columns(one.replay))
+    if len(differing) > _SHOWN_IN_FULL:
+        yield Text(f"\nand {len(differing) - _SHOWN_IN_FULL} more; --json has them all")
+
+
+def _again(row: Mapping[str, Any]) -> Replay:
+    return made_again(row["situation"], frozenset(map(Lane, row["lanes"])), stored_answer(row))
+
+
+def _document(row: Mapping[str, Any], again: Replay) -> dict[str, Any]:
+    """The decision as it is stored; where it differs, also what it is now and what only one of the two has."""
+    now = to_ms(row["decided_at"])
+    document = {
+        **{name: row[name] for name in ("decision_id", "topic", "decided_at", "lanes", "code_version")},
+        "replayed_by": again.code_version,
+        "is_same": again.is_same,
+        **evaluations.document(again.stored, now),
+    }
+    if again.replayed is None:
+        return {**document, "unreadable": again.unreadable}
+    if again.is_same:
+        return document
+    differs = evaluations.difference(again.stored, again.replayed, (STORED, REPLAYED))
+    return {**document, "replayed": evaluations.document(again.replayed, now), "difference": differs}
+
+
+def _rows(row: Mapping[str, Any], again: Replay) -> list[dict[str, Any]]:
+    now = to_ms(row["decided_at"])
+    if again.is_same or again.replayed is None:
+        return verdicts.rows(again.stored, now)
+    return verdicts.side_by_side(again.stored, again.replayed, (STORED, REPLAYED), now)
+
+
+def _columns(again: Replay) -> tuple[str, ...]:
+    both_are_shown = not again.is_same and again.replayed is not None
+    return ("answer", *verdicts.COLUMNS) if both_are_shown else verdicts.COLUMNS
+
+
+def _title(row: Mapping[str, Any], again: Replay) -> str:
+    made_by, now_by = row["code_version"], again.code_version or "this program"
+    by = f"by {made_by}" if made_by == now_by else f"by {now_by}, made by {made_by}"
+    asked = ", ".join(row["lanes"])
+    what = f"decision {row['decision_id']} of {row['topic']}, {cell(row['decided_at'])}, lanes {asked}"
+    return f"{what}\nreplayed {by}: {_outcome(again)}\nstored: {verdicts.title(again.stored)}"
+
+
+def _outcome(again: Replay) -> str:
+    if again.is_same:
+        return "the same answer, bit for bit"
+    if again.replayed is None:
+        return f"what it was made on cannot be read ({again.unreadable})"
+    alone = evaluations.difference(again.stored, again.replayed, (STORED, REPLAYED))
+    if any(found for side in alone.values() for found in side.values()):
+        return "another answer"
+    if again.stored["valid_until"] != again.replayed["valid_until"]:
+        return f"the same acts and refusals, but now it {verdicts.title(again.replayed).rpartition('; ')[2]}"
+    return "the same acts and refusals, in another order"
+
+
+add_questions(app, "decisions")

@@ -1,0 +1,64 @@
+"""`cleave doctor`: check everything that Cleave needs, and say what to do about what is wrong.
+
+The checks run side by side, and the command answers within `REPORT_SECONDS` whatever hangs; only `--fix` may take longer.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from controller.bootstrap import Application, application
+from controller.commands.options import AsJson
+from controller.doctor import pulsar
+from controller.doctor.checks import CHECKS
+from controller.doctor.deadline import CHECK_SECONDS, REPORT_SECONDS, STATEMENT_SECONDS, findings_by
+from controller.doctor.findings import Finding, run_check
+from controller.terminal import emit, rows_table
+
+NEEDED_FOR_NAMESPACES = ("database", "schema", "pulsar")
+
+
+def doctor(
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Set what segments need in the Pulsar namespaces looked at.")
+    ] = False,
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option(help="tenant/namespace to look at besides those with topics; repeatable."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    began = time.monotonic()
+    with application(name="cleave-doctor", statement_seconds=STATEMENT_SECONDS) as cleave:
+        looks = {name: partial(run_check, name, check, cleave) for name, check in CHECKS.items()}
+        findings = findings_by(began + CHECK_SECONDS, looks)
+        if all(one.level != "wrong" for one in findings if one.check in NEEDED_FOR_NAMESPACES):
+            findings += _namespaces(cleave, namespace or [], fix=fix, due_at=began + REPORT_SECONDS)
+    rows = [asdict(finding) for finding in _said_once(findings)]
+    emit(as_json, rows, rows_table(rows))
+    if any(finding.level == "wrong" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _said_once(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings; a finding that repeats the error of the check `database` refers to it."""
+    said = {one.finding for one in findings if one.check == "database"}
+    return [
+        replace(one, finding="as database") if one.check != "database" and one.finding in said else one
+        for one in findings
+    ]
+
+
+def _namespaces(cleave: Application, asked: Sequence[str], *, fix: bool, due_at: float) -> list[Finding]:
+    if fix:  # what is being changed is not left halfway; each call of it has a time-out
+        return pulsar.namespaces(cleave, asked, fix=True, due_at=math.inf)
+    begins_by = due_at - pulsar.LONGEST_CALL_SECONDS
+    look = partial(pulsar.namespaces, cleave, asked, fix=False, due_at=begins_by)
+    return findings_by(due_at, {"pulsar namespaces": look})

@@ -1,0 +1,62 @@
+"""`cleave hot-keys`: which part of each segment has the most load, and what no split can take away."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group
+from rich.text import Text
+
+from controller.commands.options import AsJson, Topic
+from controller.commands.server_choice import ask
+from controller.domain.names import topic_name
+from controller.questions.history import LIST_HOT_KEYS
+from controller.questions.question import TopicQuestion
+from controller.terminal import emit, rows_table
+
+_COLUMNS = (
+    "segment_id",
+    "hash_range",
+    "load",
+    "hottest",
+    "share",
+    "load_on_hottest",
+    "messages",
+    "age_seconds",
+    "unsplittable_load",
+)
+_ADVICE = (
+    "Loads are in units of a segment's capacity. No split takes away an unsplittable load: it is on one key, or on keys of"
+    " one hash. Give the key's messages more keys (a salt), or give it a topic of its own."
+)
+
+
+def hot_keys(topic: Topic, as_json: AsJson = False) -> None:
+    name = topic_name(topic)
+    rows = sorted(ask(LIST_HOT_KEYS, TopicQuestion(topic=name), limit=None), key=_hottest_first)
+    table = rows_table([_shown(one) for one in rows], _COLUMNS, title=name)
+    emit(as_json, {"topic": name, "segments": rows}, _with_advice(table, rows))
+
+
+def _hottest_first(row: Mapping[str, Any]) -> tuple[float, int]:
+    """By what no split takes away, else by the load of the hottest part; those of which neither is known last."""
+    load = row["load_on_hottest"] if row["unsplittable_load"] is None else row["unsplittable_load"]
+    return (math.inf if load is None else -load, row["segment_id"])
+
+
+def _with_advice(table: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
+    if all(one["unsplittable_load"] is None for one in rows):
+        return table
+    return Group(table, Text(_ADVICE))
+
+
+def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    loads = {
+        name: f"{row[name]:.2f}"
+        for name in ("load", "load_on_hottest", "unsplittable_load")
+        if row[name] is not None
+    }
+    share = {} if row["share"] is None else {"share": f"{row['share']:.1%}"}
+    return {**row, **loads, **share}

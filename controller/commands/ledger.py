@@ -1,0 +1,129 @@
+"""What happened and what is now: operations, lineage, layout, where a key is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.tree import Tree
+
+from controller.actions.fields import fill_in
+from controller.actions.responses import SEGMENT_COLUMNS, segment_rows
+from controller.commands import completion
+from controller.commands.options import AsJson, Topic, about
+from controller.commands.server_choice import perform
+from controller.domain.key_hash import key_hash
+from controller.domain.layout import SegmentLayout
+from controller.domain.names import topic_name
+from controller.questions.layouts import SHOW_LAYOUT, ShowLayout
+from controller.terminal import (
+    console,
+    created,
+    emit,
+    rows_table,
+)
+
+At = Annotated[str | None, typer.Option("--at", help="A past epoch (7) or instant (2026-11-21T03:00:00Z).")]
+TopicFilter = Annotated[
+    str | None, typer.Option("--topic", help="Only this topic.", autocompletion=completion.topics)
+]
+
+
+def lineage(
+    topic: Topic,
+    segment: Annotated[
+        int | None, typer.Argument(help="Start at this segment; all roots where left out.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    name = topic_name(topic)
+    layout = _layout(name, None)
+    with about(name):
+        roots = [layout.segment(segment).segment_id] if segment is not None else _roots(layout)
+    if as_json:
+        ids = sorted({i for root in roots for i in layout.lineage(layout.segment(root).segment_id)})
+        chosen = [row for row in segment_rows(layout) if row["segment_id"] in ids]
+        emit(True, {"topic": name, "epoch": layout.epoch, "segments": chosen}, "")
+        return
+    tree = Tree(f"{name} at epoch {layout.epoch}")
+    drawn: set[int] = set()
+    for root in sorted(roots):
+        _branch(tree, layout, layout.segment(root).segment_id, drawn)
+    console.print(tree)
+
+
+def _layout(topic: str, at: str | None) -> SegmentLayout:
+    layout: SegmentLayout = perform(SHOW_LAYOUT, fill_in(ShowLayout, {"topic": topic, "at": at})).layout
+    return layout
+
+
+def _roots(layout: SegmentLayout) -> list[int]:
+    return [segment.segment_id for segment in layout.segments.values() if not segment.parent_ids]
+
+
+def _branch(tree: Tree, layout: SegmentLayout, segment_id: int, drawn: set[int]) -> None:
+    """Draw a segment and its descendants. The child of several parents is drawn whole once."""
+    segment = layout.segment(segment_id)
+    until = "active" if segment.sealed_epoch is None else f"sealed at {segment.sealed_epoch}"
+    again = " (drawn above)" if segment_id in drawn else ""
+    others = f", parents {list(segment.parent_ids)}" if len(segment.parent_ids) > 1 else ""
+    branch = tree.add(
+        f"{segment_id} \\[{segment.hash_range}] epoch {segment.created_epoch}, {until}{others}{again}"
+    )
+    if not again:
+        drawn.add(segment_id)
+        for child in segment.child_ids:
+            if child in layout.segments:
+                _branch(branch, layout, child, drawn)
+
+
+def layout(
+    topic: Topic,
+    at: At = None,
+    metadata: Annotated[
+        bool, typer.Option("--metadata", help="The JSON of PIP-468 instead of a table.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    name = topic_name(topic)
+    found = _layout(name, at)
+    if metadata:
+        emit(True, found.to_metadata(), "")
+        return
+    rows = segment_rows(found)
+    document = {
+        "topic": name,
+        "epoch": found.epoch,
+        "next_segment_id": found.next_segment_id,
+        "segments": rows,
+    }
+    emit(as_json, document, rows_table(rows, SEGMENT_COLUMNS, title=f"{name} at epoch {found.epoch}"))
+
+
+def key(
+    topic: Topic,
+    message_key: Annotated[
+        str, typer.Argument(metavar="KEY", help="The key of a message, as its producer gave it.")
+    ],
+    at: At = None,
+    as_json: AsJson = False,
+) -> None:
+    name = topic_name(topic)
+    found = _layout(name, at)
+    place = key_hash(message_key).segment_hash
+    holder = found.segment_for(place) if found.active else None
+    document: dict[str, Any] = {
+        "topic": name,
+        "key": message_key,
+        "segment_hash": f"{place:#06x}",
+        "epoch": found.epoch,
+        "segment_id": holder and holder.segment_id,
+        "hash_range": holder and str(holder.hash_range),
+        "earlier": [
+            {"segment_id": one.segment_id, "hash_range": str(one.hash_range)}
+            for one in found.sealed_for(place)
+        ],
+    }
+    row_shown = {**document, "earlier": created(document["earlier"])}
+    columns = ("key", "segment_hash", "epoch", "segment_id", "hash_range", "earlier")
+    emit(as_json, document, rows_table([row_shown], columns, title=name))

@@ -1,0 +1,233 @@
+"""`cleave watch` and `cleave top`: a topic, or the fleet, drawn anew every moment until the user leaves.
+
+Each picture is one snapshot of schema `inspect` (`questions.overviews`). Where the output is no terminal one picture is printed, so
+that both can be piped. A database or a server that is away is said above the last picture, and tried again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from pydantic import BaseModel
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from controller.actions.action import AnyAction
+from controller.actions.fields import fill_in
+from controller.commands.options import AsJson, Topic
+from controller.commands.server_choice import Perform, performing
+from controller.commands.stop_signals import on_stop_signals
+from controller.domain.errors import Retryable
+from controller.domain.names import topic_name
+from controller.questions.overviews import SHOW_FLEET, SHOW_OVERVIEW, ShowFleet, ShowOverview
+from controller.terminal import console, created, emit, rows_table
+
+Every = Annotated[
+    float, typer.Option("--every", min=0.2, max=3600.0, help="Seconds from one picture to the next.")
+]
+Once = Annotated[bool, typer.Option("--once", help="One picture, and leave.")]
+
+Picture = tuple[Any, RenderableType]
+"""What it shows as a document, and for people."""
+
+RING = 0x10000
+_LOADS = ((0.5, "blue"), (0.8, "green"), (1.0, "yellow"))
+"""Colours up to so much of the split threshold; above it is red, and unknown is grey."""
+_HOT, _UNKNOWN = "red", "bright_black"
+_BAR_CELLS = 10
+
+
+def watch(topic: Topic, every: Every = 1.0, once: Once = False, as_json: AsJson = False) -> None:
+    request = ShowOverview(topic=topic_name(topic))
+    _show(
+        lambda perform: topic_picture(_read(perform, SHOW_OVERVIEW, request)),
+        every,
+        once=once,
+        as_json=as_json,
+    )
+
+
+def top(
+    find: Annotated[str, typer.Option(help="Only topics with this in their names.")] = "",
+    every: Every = 2.0,
+    once: Once = False,
+    as_json: AsJson = False,
+) -> None:
+    request = fill_in(ShowFleet, {"find": find, "limit": min(max(console.height - 8, 5), 1000)})
+    _show(
+        lambda perform: fleet_picture(_read(perform, SHOW_FLEET, request)), every, once=once, as_json=as_json
+    )
+
+
+def _show(picture: Callable[[Perform], Picture], every_seconds: float, *, once: bool, as_json: bool) -> None:
+    with performing(name="cleave-live") as perform:
+        document, drawn = picture(perform)
+        if once or as_json or not console.is_terminal:
+            emit(as_json, document, drawn)
+            return
+        leave = threading.Event()
+        on_stop_signals(leave.set)
+        with Live(drawn, console=console, screen=True, auto_refresh=False) as live:
+            while not leave.wait(every_seconds):
+                try:
+                    _, drawn = picture(perform)
+                    live.update(drawn, refresh=True)
+                except Retryable as error:
+                    said = Text(f"{error}; trying again", style="bold red")
+                    live.update(Group(said, drawn), refresh=True)
+
+
+def _read(perform: Perform, action: AnyAction, request: BaseModel) -> dict[str, Any]:
+    document: dict[str, Any] = perform(action, request).model_dump()
+    return document
+
+
+def fleet_picture(seen: Mapping[str, Any]) -> Picture:
+    """What needs somebody first, then what is hottest; as many topics as the terminal has lines."""
+    health, rows = seen["health"], seen["topics"]
+    head = Text.assemble(
+        (f"{seen['at']:%H:%M:%S}Z  ", "bold"),
+        f"{health['topics']} topics, {health['active_segments']} segments, {health['workers']} workers up; "
+        f"{health['live_operations']} operations under way; load {_ago(health['load_age_seconds'])}",
+    )
+    alarms = [Text(said, style="bold red") for said in _alarms(health)]
+    body = [
+        {
+            "topic": row["topic"],
+            "segments": row["active_segments"],
+            "load": _bar(row["hottest_ratio"]),
+            "msg/s in": row["msg_rate_in"],
+            "MB/s in": None if row["byte_rate_in"] is None else row["byte_rate_in"] / 1e6,
+            "needs": row["needs"] or ", ".join(row["held_back_by"][:2]),
+        }
+        for row in rows
+    ]
+    return seen, Group(head, *alarms, Text(), rows_table(body))
+
+
+def _alarms(health: Mapping[str, Any]) -> list[str]:
+    """What cannot wait, in words."""
+    found = (
+        (health["uncovered_ranges"], "range(s) of hashes have no active segment"),
+        (health["stuck_operations"], "operation(s) do not move on"),
+        (health["shards_without_worker"], "shard(s) of topics have no worker"),
+    )
+    return [f"{count} {said}" for count, said in found if count]
+
+
+def topic_picture(seen: Mapping[str, Any]) -> Picture:
+    """The ring, its segments with their load, what is being done, and why nothing more is."""
+    topic, segments = seen["topic"], seen["segments"]
+    head = Text.assemble(
+        (f"{seen['at']:%H:%M:%S}Z  {topic['topic']}", "bold"),
+        f"  {topic['state']}, epoch {topic['epoch']}, {len(segments)} segments on {topic['data_plane']}",
+    )
+    needs = (
+        [Text(topic["needs"], style="bold red" if topic["urgency"] >= 4 else "yellow")]
+        if topic["needs"]
+        else []
+    )
+    readers = (
+        ", ".join(f"{one['subscription']}: {one['consumers']}" for one in seen["subscriptions"]) or "none"
+    )
+    picture = Group(
+        head,
+        *needs,
+        Text(f"subscriptions and their consumers: {readers}"),
+        Text(),
+        ring(segments, console.width),
+        Text(),
+        rows_table(_segment_rows(segments)),
+        *_titled("operations", _operation_rows(seen["operations"])),
+        *_titled("left alone", _refusal_rows(seen["refusals"])),
+    )
+    return seen, picture
+
+
+def ring(segments: Sequence[Mapping[str, Any]], width: int) -> Text:
+    """The ring as one line: each segment as wide as its range, in the colour of its load, its id where there is room."""
+    line = Text()
+    for number, one in enumerate(segments):
+        start, end = (edge * width // RING for edge in (one["range_start"], one["range_end"] + 1))
+        name = str(one["segment_id"])
+        cells = name.center(end - start) if len(name) <= end - start else " " * (end - start)
+        shade = "reverse" if number % 2 else "reverse dim"  # so that neighbours of one colour are told apart
+        line.append(cells, style=f"{shade} {_colour(one['hottest_ratio'])}")
+    return line
+
+
+def _colour(ratio: float | None) -> str:
+    if ratio is None:
+        return _UNKNOWN
+    return next((colour for upto, colour in _LOADS if ratio <= upto), _HOT)
+
+
+def _bar(ratio: float | None) -> str:
+    """Ten cells up to the split threshold, and the percentage; nothing where no fresh load is known."""
+    if ratio is None:
+        return "?"
+    filled = min(int(ratio * _BAR_CELLS), _BAR_CELLS)
+    return f"{'█' * filled}{'·' * (_BAR_CELLS - filled)} {ratio:>5.0%}"
+
+
+def _segment_rows(segments: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "segment": one["segment_id"],
+            "range": one["hash_range"],
+            "of ring": f"{one['ring_percent']:.1f}%",
+            "buckets": one["buckets"],
+            "load": _bar(one["hottest_ratio"]),
+            "of": one["hottest_metric"],
+            "msg/s in": one["msg_rate_in"],
+            "now": _doing(one),
+        }
+        for one in segments
+    ]
+
+
+def _doing(segment: Mapping[str, Any]) -> str:
+    if segment["busy_in_operation"] is not None:
+        return f"in operation {segment['busy_in_operation']}"
+    if segment["is_stale"] is not False:
+        return "no fresh load"
+    return f"cold since {segment['cold_since']:%H:%M}" if segment["cold_since"] is not None else ""
+
+
+def _operation_rows(operations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "operation": one["operation_id"],
+            "kind": one["kind"],
+            "state": one["state"],
+            "segments": f"{', '.join(map(str, one['parents']))} → {created(one['creates'])}".strip(" →"),
+            "seconds": one["age_seconds"],
+            "by": one["actor"],
+            "why": one["last_error"] or one["reason"],
+        }
+        for one in operations
+    ]
+
+
+def _refusal_rows(refusals: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "lane": one["lane"],
+            "segment": one["segment_id"],
+            "reason": one["reason"],
+            "how far": one["how_far"],
+        }
+        for one in refusals
+    ]
+
+
+def _titled(title: str, rows: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
+    return [Text(), rows_table(rows, title=title)] if rows else []
+
+
+def _ago(seconds: Any) -> str:
+    return "never aggregated" if seconds is None else f"{float(seconds):.0f} s old"

@@ -1,0 +1,200 @@
+"""`cleave migrate`, `cleave worker`, `cleave collect`: the commands that run something."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from controller import telemetry
+from controller.bootstrap import (
+    application,
+    build_collector,
+    build_consumer_watch,
+    build_server,
+    build_worker,
+)
+from controller.commands.options import AsJson, DryRun
+from controller.commands.read_only_store import reading_store
+from controller.commands.stop_signals import on_stop_signals
+from controller.domain.errors import InvalidInput
+from controller.settings import load_settings
+from controller.store.postgres import migrations
+from controller.terminal import emit, rows_table
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+JsonLogs = Annotated[bool, typer.Option("--json-logs", help="One JSON object a log line.")]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option("--metrics-port", min=1, max=65_535, help="Serve Prometheus metrics at this port."),
+]
+MetricsHost = Annotated[str, typer.Option("--metrics-host", help="The address to serve metrics on.")]
+
+
+def migrate(
+    url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="CLEAVE_OWNER_URL", help="Database URL of its owner; CLEAVE_DATABASE_URL without."
+        ),
+    ] = None,
+    drop_dependent_views: Annotated[
+        bool,
+        typer.Option(
+            "--drop-dependent-views",
+            help="Drop the views of other people that depend on views of schema inspect, if those are rebuilt.",
+        ),
+    ] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    target = url or load_settings().database_url.get_secret_value()
+    if dry_run:
+        planned = _planned(migrations.plan(target), drop_dependent_views)
+        rows = [{"would": act, "what": name} for act, names in planned.items() for name in names]
+        emit(
+            as_json,
+            {f"would_{act.replace(' ', '_')}": names for act, names in planned.items()},
+            rows_table(rows, ("would", "what")),
+        )
+        return
+    names = migrations.migrate(target, drop_dependent_views=drop_dependent_views)
+    emit(as_json, {"applied": names}, rows_table([{"applied": name} for name in names], ("applied",)))
+
+
+def _planned(plan: migrations.Plan, drop_dependent_views: bool) -> dict[str, list[str]]:
+    """Return everything that a run would do, by the kind of action, in the order of the run."""
+    readers = (
+        [f"{', '.join(migrations.READERS)}: views and functions of schema inspect"] if plan.views else []
+    )
+    return {
+        "drop" if drop_dependent_views else "stop at": list(plan.dependents),
+        "create role": list(plan.roles),
+        "apply": plan.names,
+        "grant": [*readers, *(grant.statement for grant in plan.grants)],
+        "set default": list(plan.defaults),
+        "revoke": [f"from PUBLIC: {right}" for right in plan.public_rights],
+        "grant to cleave_owner": list(plan.roles_of_owner),
+    }
+
+
+def worker(
+    name: Annotated[
+        str | None, typer.Option(help="This worker's name in leases; unique among workers.")
+    ] = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "127.0.0.1",
+    json_logs: JsonLogs = False,
+) -> None:
+    tell(metrics_host, metrics_port, json_logs)
+    settings = load_settings()
+    limit = settings.worker_statement_seconds
+    with application(settings, name="cleave-worker", statement_seconds=limit) as cleave:
+        from controller.web.server import web_server
+
+        running = build_worker(cleave, name, web_server(cleave.settings))
+        on_stop_signals(running.stop)
+        running.run()
+
+
+def serve(
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "127.0.0.1",
+    json_logs: JsonLogs = False,
+) -> None:
+    tell(metrics_host, metrics_port, json_logs)
+    settings = load_settings()
+    limit = settings.worker_statement_seconds
+    with application(settings, name="cleave-serve", statement_seconds=limit) as cleave:
+        from controller.services.worker.worker import running
+        from controller.web.server import web_server
+
+        served = web_server(cleave.settings)
+        if served is None:
+            raise InvalidInput("CLEAVE_API_SECRET is not set, so no token could be told from another; set it")
+        parts, leave = build_server(cleave, served), threading.Event()
+        on_stop_signals(leave.set)
+        with telemetry.bound(server=served.address), running(parts, leave):
+            telemetry.get_logger(__name__).info("serving")
+            leave.wait()
+
+
+def metrics(
+    port: Annotated[int, typer.Option(min=1, max=65_535, help="The port to serve them at.")] = 9464,
+    host: Annotated[str, typer.Option(help="The address to serve them on.")] = "127.0.0.1",
+    prefix: Annotated[
+        str, typer.Option(help="Series of their own for topics whose full names begin with this.")
+    ] = "",
+    most_topics: Annotated[
+        int, typer.Option(min=0, help="Series of their own for so many topics; the others are in the sums.")
+    ] = 1000,
+    once: Annotated[bool, typer.Option("--once", help="Print them and leave.")] = False,
+    json_logs: JsonLogs = False,
+) -> None:
+    telemetry.configure_logging(json_lines=json_logs)
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    from controller.web.fleet_metrics import FleetMetrics
+
+    with reading_store("cleave-metrics") as store:
+        registry = CollectorRegistry()
+        registry.register(FleetMetrics(store, prefix=prefix, most_topics=most_topics))
+        if once:
+            typer.echo(generate_latest(registry).decode(), nl=False)
+            return
+        leave = threading.Event()
+        on_stop_signals(leave.set)
+        serve_metrics(host, port, registry)
+        leave.wait()
+
+
+def collect(
+    once: Annotated[
+        bool, typer.Option("--once", help="One tick, then leave. A rate takes two ticks of one process.")
+    ] = False,
+    prefix: Annotated[str, typer.Option(help="Watch only topics whose full names begin with this.")] = "",
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "127.0.0.1",
+    json_logs: JsonLogs = False,
+) -> None:
+    tell(metrics_host, metrics_port, json_logs)
+    with application(name="cleave-collect") as cleave:
+        collector, watch = build_collector(cleave, prefix), build_consumer_watch(cleave, prefix)
+        if once:
+            collector.tick()
+            collector.leave()
+            watch.round()
+            return
+        on_stop_signals(collector.stop)
+        with telemetry.bound(collector=collector.name):
+            watching = telemetry.start_thread("consumers", watch.run) if watch.sees_anything else None
+            try:
+                collector.run()
+            finally:
+                watch.stop()
+                if watching is not None:
+                    watching.join()
+
+
+def tell(metrics_host: str, metrics_port: int | None, json_logs: bool) -> None:
+    """How this process says what it does: its logs, and its metrics if a port is given."""
+    telemetry.configure_logging(json_lines=json_logs)
+    serve_metrics(metrics_host, metrics_port)
+
+
+def serve_metrics(host: str, port: int | None, registry: CollectorRegistry | None = None) -> None:
+    """Serve the metrics of this process, or those of the registry, if a port is given. Raises InvalidInput for an address
+    that cannot be had.
+    """
+    if port is not None:
+        from prometheus_client import REGISTRY, start_http_server
+
+        try:
+            start_http_server(port, addr=host, registry=registry or REGISTRY)
+        except OSError as error:
+            raise InvalidInput(
+                f"metrics cannot be served at {host}:{port}: {error}; choose another"
+            ) from error

@@ -1,0 +1,55 @@
+"""Commands of questions: filters from the fields of the request, one table for all answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import typer
+from rich.console import Group
+from rich.text import Text
+
+from controller.actions.fields import fill_in
+from controller.actions.signatures import keyword
+from controller.commands.options import AsJson, Limit
+from controller.commands.parameters import generated, parameter_of
+from controller.commands.server_choice import ask
+from controller.questions.question import Question, questions_of
+from controller.terminal import emit, rows_table
+
+
+def add_questions(app: typer.Typer, subject: str) -> None:
+    """Add the questions of a subject to its group of commands."""
+    for question in questions_of(subject):
+        words = question.name.split()
+        if len(words) == 2 and question.is_command:
+            app.command(words[1])(command_of(question))
+
+
+def command_of(question: Question) -> Callable[..., None]:
+    """Return the function that Typer makes a command of."""
+
+    def run(as_json: bool, limit: int = 1, **values: Any) -> None:
+        given = {name: value for name, value in values.items() if value is not None}
+        # One row more than is shown tells that there are more.
+        found = list(ask(question, fill_in(question.request, given), limit=limit + 1))
+        rows = found[:limit]
+        document = rows[0] if question.one_row else rows
+        columns = [name for name in question.table if name not in given] or None
+        table = rows_table(rows, columns)
+        more = Text(f"the first {limit} only; see --limit")
+        emit(as_json, document, Group(table, more) if len(found) > limit else table)
+
+    parameters = [parameter_of(name, field) for name, field in question.request.model_fields.items()]
+    if not question.one_row:
+        parameters.append(keyword("limit", Limit, question.default_limit))
+    parameters.append(keyword("as_json", AsJson, False))
+    return generated(run, question.name, question.request.__doc__, parameters)
+
+
+def __getattr__(name: str) -> Callable[..., None]:
+    """Return the command of a question whose name is one word."""
+    for question in questions_of(name):
+        if question.name == name:
+            return command_of(question)
+    raise AttributeError(name)

@@ -1,0 +1,139 @@
+"""Which way a command takes: a server, where `--api-url` or CLEAVE_API_URL names one, else the database that the settings name.
+
+The token comes from the environment or a file, never from the command line, where every user of the machine would see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from controller.domain.bearer import bearer_token
+from controller.domain.errors import InvalidInput
+from controller.domain.web_address import web_address
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from controller.actions.action import AnyAction
+    from controller.actions.context import Options
+    from controller.commands.http_calls import Calls
+    from controller.questions.question import Question, QuestionRequest, Row
+    from controller.settings import Settings
+
+
+class Perform(Protocol):
+    """A function that performs an action. Without `options` the action is not waited for."""
+
+    def __call__(self, action: AnyAction, request: BaseModel, options: Options | None = None) -> Any:
+        """Raises what the action raises."""
+
+
+_GIVEN: ContextVar[str | None] = ContextVar("api_url", default=None)
+
+
+def name_server(url: str | None) -> None:
+    """What `--api-url` says; None where it is left out."""
+    _GIVEN.set(url)
+
+
+def server_url() -> str | None:
+    """The server that is named, None where commands ask the database. Raises InvalidInput for an address that is none."""
+    from controller.settings import load_settings
+
+    given = _GIVEN.get()
+    name, url = ("--api-url", given) if given else ("CLEAVE_API_URL", load_settings().api_url)
+    return web_address(url, name) if url else None
+
+
+def perform(action: AnyAction, request: BaseModel, options: Options | None = None) -> Any:
+    """Perform the action on the server that is named, or else in this process on the database. Raises what the action raises."""
+    with performing() as perform_action:
+        return perform_action(action, request, options)
+
+
+@contextmanager
+def performing(*, name: str = "cleave") -> Iterator[Perform]:
+    """Yield `perform` with connections that last for several actions; `name` is what the database sees connected."""
+    from controller.actions.action import perform_in, perform_parts
+    from controller.actions.context import Options, command_caller, open_context
+
+    url = server_url()
+    if url is not None:
+        with _calls(url) as calls:
+            yield lambda action, request, options=None: perform_parts(
+                lambda part: calls.perform(action, part, options or Options()), request
+            )
+        return
+    from controller.bootstrap import application
+
+    with application(name=name) as app:
+
+        def perform_here(action: AnyAction, request: BaseModel, options: Options | None = None) -> Any:
+            with open_context(app, command_caller(), options or Options()) as context:
+                return perform_parts(partial(perform_in, context, action), request)
+
+        yield perform_here
+
+
+def ask(
+    question: Question, request: QuestionRequest, *, limit: int | None, most_seconds: float | None = None
+) -> Iterator[Row]:
+    """Yield the answers, `limit` at most, from the server that is named, or else from the database. Raises as `read_page`.
+    `most_seconds` bounds each answer of a server, which is then asked once.
+    """
+    url = server_url()
+    if url is None:
+        from controller.commands.read_only_store import reading
+        from controller.questions.question import read_rows
+
+        with reading() as tx:
+            yield from read_rows(tx, question, request, limit=limit)
+        return
+    with _calls(url, most_seconds) as calls:
+        yield from calls.ask(question, request, limit=limit)
+
+
+@contextmanager
+def _calls(url: str, most_seconds: float | None = None) -> Iterator[Calls]:
+    from controller.client.servers import Servers
+    from controller.commands.http_calls import CALL_SECONDS, TRIED_AGAIN_SECONDS, Calls
+    from controller.settings import load_settings
+
+    patience = (CALL_SECONDS, TRIED_AGAIN_SECONDS) if most_seconds is None else (most_seconds, 0.0)
+    settings = load_settings()
+    token = _token(settings, url)
+    servers = Servers(
+        [url],
+        partial(_token, settings, url) if settings.api_token_file else token,  # the file may be written anew
+        call_timeout_seconds=patience[0],
+        proxy=None if settings.api_proxy is None else settings.api_proxy.get_secret_value(),
+    )
+    try:
+        yield Calls(servers, url, patience[1])
+    finally:
+        servers.close()
+
+
+def _token(settings: Settings, url: str) -> str:
+    name, text = "CLEAVE_API_TOKEN", ""
+    if settings.api_token_file:
+        name = f"CLEAVE_API_TOKEN_FILE ({settings.api_token_file})"
+        try:
+            text = Path(settings.api_token_file).read_text(encoding="ascii").strip()
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise InvalidInput(
+                f"{name} cannot be read: {why}; write a token of `cleave token` into it"
+            ) from None
+    elif settings.api_token is not None:
+        text = settings.api_token.get_secret_value().strip()
+    if not text:
+        raise InvalidInput(
+            f"no token for {url}; set CLEAVE_API_TOKEN or CLEAVE_API_TOKEN_FILE to one of `cleave token`"
+        )
+    return bearer_token(text, name)

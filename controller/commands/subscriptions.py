@@ -1,0 +1,58 @@
+"""`cleave subscriptions` and `cleave consumers`: who reads a topic."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from controller.bootstrap import application
+from controller.commands.actions import add_actions
+from controller.commands.options import (
+    AsJson,
+    Topic,
+    about,
+)
+from controller.commands.questions import add_questions
+from controller.domain.names import topic_name
+from controller.store.topics import consumers, topics
+from controller.terminal import emit
+
+app = typer.Typer(no_args_is_help=True)
+consumers_app = typer.Typer(no_args_is_help=True)
+
+Subscription = Annotated[str, typer.Argument(help="Name of the subscription.")]
+Consumer = Annotated[str, typer.Argument(help="Name of the consumer, unique within its subscription.")]
+
+
+add_questions(app, "subscriptions")
+add_actions(app, "subscriptions")
+
+
+def _tell(what: str, topic: str, subscription: str, as_json: bool, **more: str) -> None:
+    """One line of what happened, or would."""
+    document = {"topic": topic, "subscription": subscription, **more, "result": what}
+    emit(as_json, document, Text(f"{topic}: {' '.join((*more.values(), subscription))} {what}"))
+
+
+@consumers_app.command()
+def register(topic: Topic, subscription: Subscription, consumer: Consumer, as_json: AsJson = False) -> None:
+    """Register a consumer; the worker evaluates the consumer lane at once."""
+    name = topic_name(topic)
+    with about(name), application() as cleave, cleave.store.transaction() as tx:
+        consumers.register(tx, topics.find_topic(tx, name).topic_id, subscription, consumer)
+    _tell("registered", name, subscription, as_json, consumer=consumer)
+
+
+@consumers_app.command()
+def unregister(topic: Topic, subscription: Subscription, consumer: Consumer, as_json: AsJson = False) -> None:
+    """Take a consumer out; the worker evaluates again."""
+    name = topic_name(topic)
+    with about(name), application() as cleave, cleave.store.transaction() as tx:
+        consumers.unregister(tx, topics.find_topic(tx, name).topic_id, subscription, consumer)
+    _tell("unregistered", name, subscription, as_json, consumer=consumer)
+
+
+add_questions(consumers_app, "consumers")
+add_actions(consumers_app, "consumers")

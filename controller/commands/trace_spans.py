@@ -1,0 +1,163 @@
+"""Traces for OpenTelemetry, out of the journal: from the samples over the aggregation and the decision to each step of a change.
+
+Collectors, Spark, passes of Airflow and workers are different processes at different times, and each wrote down when it did what.
+So nothing is instrumented and nothing is handed from process to process: when an operation has ended its spans are made from the
+rows. Their ids follow from the rows as well, so that sending something twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.util.types import AttributeValue
+
+from controller.store.traced import Row, Traced
+from controller.tasks.dag_runs import DagRun, dag_run, deciding_run
+
+SAMPLED = timedelta(seconds=60)
+"""What a window of load spans."""
+
+
+class SpanMaker:
+    """Spans of one installation, which `salt` tells apart from others."""
+
+    def __init__(self, salt: str, resource: Resource) -> None:
+        self._salt, self._resource = salt, resource
+
+    def spans(self, traced: Traced) -> list[ReadableSpan]:
+        """Of one operation, parents before children. Operations of one decision are in one trace."""
+        operation, decision = traced.operation, traced.decision
+        kind = "operation" if operation["decision_id"] is None else "decision"
+        asked = f"{kind} {operation[f'{kind}_id']}"  # whether or not the ledger still has the decision
+        trace_id = self._number(f"trace of {asked}", 16)
+        found = list(self._before(trace_id, decision)) if decision else []
+        parent = found[0].context if found else None
+        root = self._span(
+            trace_id,
+            f"operation {operation['operation_id']}",
+            f"{operation['kind']} {operation['topic']}",
+            operation["intended_at"],
+            operation["finished_at"],
+            parent,
+            _told(
+                operation,
+                ("operation_id", "topic", "kind", "state", "origin", "actor", "reason", "epoch", "attempts"),
+            )
+            | _of_run(dag_run(operation["request_key"])),
+            failed=operation["last_error"] or operation["reason"]
+            if operation["state"] == "aborted"
+            else None,
+        )
+        waited = self._waited(trace_id, operation, traced.steps, root.context)
+        return [*found, root, *waited, *(self._step(trace_id, one, root.context) for one in traced.steps)]
+
+    def _before(self, trace_id: int, decision: Row) -> Iterator[ReadableSpan]:
+        """The decision, and the samples and the run of the load that it was made on."""
+        number, decided_at = decision["decision_id"], decision["decided_at"]
+        loaded = decision["applied_at"] is not None
+        began = decision["window_end"] - SAMPLED if loaded else decided_at
+        root = self._span(
+            trace_id, f"decision {number}", f"decide {decision['topic']}", began, decided_at, None,
+            _told(decision, ("decision_id", "topic", "decided_by", "code_version", "lanes", "acts"))
+            | _of_run(deciding_run(decision["decided_by"])),
+        )  # fmt: skip
+        yield root
+        if not loaded:
+            return
+        about = _told(decision, ("run_id", "engine", "samples", "segments"))
+        for what, start, end in (
+            ("sample", began, decision["window_end"]),
+            ("aggregate load", decision["window_end"], decision["applied_at"]),
+            ("wait for a pass", decision["applied_at"], decided_at),
+        ):
+            yield self._span(trace_id, f"{what} {number}", what, start, end, root.context, about)
+
+    def _waited(
+        self, trace_id: int, operation: Row, steps: Sequence[Row], parent: SpanContext | None
+    ) -> list[ReadableSpan]:
+        """Until somebody took it up."""
+        if not steps:
+            return []
+        number, taken_up = operation["operation_id"], steps[0]["started_at"]
+        return [
+            self._span(
+                trace_id,
+                f"wait of {number}",
+                "wait for a runner",
+                operation["intended_at"],
+                taken_up,
+                parent,
+                {},
+            )
+        ]
+
+    def _step(self, trace_id: int, step: Row, parent: SpanContext | None) -> ReadableSpan:
+        return self._span(
+            trace_id,
+            f"step {step['operation_id']} {step['sequence']}",
+            step["step"],
+            step["started_at"],
+            step["finished_at"],
+            parent,
+            _told(step, ("runner", "claim_term", "sequence")),
+        )
+
+    def _span(
+        self,
+        trace_id: int,
+        identity: str,
+        name: str,
+        start: datetime,
+        end: datetime,
+        parent: SpanContext | None,
+        attributes: Mapping[str, AttributeValue],
+        *,
+        failed: str | None = None,
+    ) -> ReadableSpan:
+        return ReadableSpan(
+            name,
+            context=self._context(trace_id, identity),
+            parent=parent,
+            resource=self._resource,
+            attributes=attributes,
+            kind=SpanKind.INTERNAL,
+            status=Status(StatusCode.ERROR, failed) if failed is not None else Status(StatusCode.OK),
+            start_time=_nanoseconds(start),
+            end_time=_nanoseconds(max(start, end)),
+        )
+
+    def _context(self, trace_id: int, identity: str) -> SpanContext:
+        sampled = TraceFlags(TraceFlags.SAMPLED)
+        return SpanContext(trace_id, self._number(identity, 8), is_remote=False, trace_flags=sampled)
+
+    def _number(self, identity: str, size_bytes: int) -> int:
+        """Never 0, which is no id."""
+        digest = hashlib.sha256(f"{self._salt} {identity}".encode()).digest()
+        return int.from_bytes(digest[:size_bytes], "big") or 1
+
+
+def _told(row: Row, names: Sequence[str]) -> dict[str, AttributeValue]:
+    """Columns as attributes `cleave.NAME`; what is empty is left out."""
+    values: dict[str, Any] = {f"cleave.{name}": row[name] for name in names if row[name] is not None}
+    return {
+        name: [str(one) for one in value] if isinstance(value, list) else value
+        for name, value in values.items()
+    }
+
+
+def _of_run(run: DagRun | None) -> dict[str, AttributeValue]:
+    """Which run of Airflow it was. Every attempt of a task asks under one key, so which attempt it was is not known."""
+    if run is None:
+        return {}
+    named = {"dag_id": run.dag_id, "run_id": run.run_id, "task_id": run.task_id}
+    return {f"airflow.{name}": value for name, value in named.items() if value is not None}
+
+
+def _nanoseconds(instant: datetime) -> int:
+    return int(instant.timestamp() * 1_000_000) * 1000

@@ -1,0 +1,110 @@
+"""`cleave traces`: sends what was done to an OpenTelemetry collector, an operation at a time as each ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from controller import telemetry
+from controller.commands.options import From
+from controller.commands.processes import JsonLogs
+from controller.commands.read_only_store import reading_store
+from controller.commands.stop_signals import on_stop_signals
+from controller.domain.errors import Retryable, Unsupported
+from controller.questions.spans import instant
+from controller.repeating import Repeating
+from controller.store.postgres.clock import database_now
+from controller.store.postgres.engine import Store
+from controller.store.postgres.snapshots import snapshot
+from controller.store.traced import Traced, ended_operations, installed_at
+from controller.terminal import say
+
+log = telemetry.get_logger(__name__)
+
+PAGE = 200
+"""Operations read and sent at once."""
+OVERLAP_SECONDS = 30.0
+"""Transactions do not become visible in the order of their instants: so much is looked at again. Ids are the same, so nothing doubles."""
+
+
+def traces(
+    endpoint: Annotated[
+        str,
+        typer.Option(
+            envvar="OTEL_EXPORTER_OTLP_ENDPOINT", help="The collector's base URL for OTLP over HTTP."
+        ),
+    ] = "http://localhost:4318",
+    since: From = None,
+    every: Annotated[float, typer.Option(min=0.2, max=3600.0, help="Seconds between looks.")] = 5.0,
+    once: Annotated[bool, typer.Option("--once", help="Send what there is since --from and leave.")] = False,
+    json_logs: JsonLogs = False,
+) -> None:
+    telemetry.configure_logging(json_lines=json_logs)
+    with reading_store("cleave-traces") as store:
+        sender = _Sender(store, endpoint, since)
+        if once:
+            say(f"{sender.round()} operation(s) sent to {endpoint}")
+            return
+        leave = threading.Event()
+        on_stop_signals(leave.set)
+
+        def send() -> float:
+            sender.round()
+            return every
+
+        Repeating(send, leave, log, "no traces sent; trying again", retry_seconds=(every, every)).run()
+
+
+class _Sender:
+    """Sends each operation that ended since some instant; `since` None: since now."""
+
+    def __init__(self, store: Store, endpoint: str, since: str | None) -> None:
+        try:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.resources import Resource
+
+            from controller.commands.trace_spans import SpanMaker
+        except ImportError as error:
+            raise Unsupported(
+                f"OpenTelemetry is missing ({error}); run pip install pulsar-cleave[traces]"
+            ) from error
+        self._store, self._endpoint = store, endpoint
+        with snapshot(store) as tx:
+            now, salt = database_now(tx), installed_at(tx).isoformat()
+        self._since: datetime = now if since is None else instant(since, now)
+        self._exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=5)
+        self._maker = SpanMaker(salt, Resource.create({"service.name": "cleave"}))
+        self._sent: dict[int, datetime] = {}
+
+    def round(self) -> int:
+        """Send what has ended meanwhile, and say how many operations. Raises Retryable: the next round sends them."""
+        since, after, sent = self._since, 0, 0
+        while page := self._page(since, after):
+            fresh = [one for one in page if one.operation["operation_id"] not in self._sent]
+            if fresh:
+                self._send(fresh)
+            self._sent |= {one.operation["operation_id"]: one.operation["finished_at"] for one in fresh}
+            sent += len(fresh)
+            last = page[-1].operation
+            since, after = last["finished_at"], last["operation_id"]
+        self._since = max(self._since, since - timedelta(seconds=OVERLAP_SECONDS))
+        self._sent = {number: ended for number, ended in self._sent.items() if ended >= self._since}
+        return sent
+
+    def _page(self, since: datetime, after: int) -> list[Traced]:
+        with snapshot(self._store) as tx:
+            return ended_operations(tx, since, after, limit=PAGE)
+
+    def _send(self, some: Sequence[Traced]) -> None:
+        spans = {
+            span.context.span_id: span for one in some for span in self._maker.spans(one) if span.context
+        }
+        # Operations of one decision share what led to it, which is sent once.
+        if self._exporter.export([*spans.values()]).name != "SUCCESS":
+            raise Retryable(
+                f"the collector at {self._endpoint} did not take {len(some)} operation(s); is it up, and does it take OTLP over HTTP?"
+            )

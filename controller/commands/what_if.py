@@ -1,0 +1,99 @@
+"""`cleave what-if`: a topic under another policy, beside the one in force."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from controller.actions.fields import fill_in, parse_parameters
+from controller.commands import completion, verdicts
+from controller.commands.options import AsJson, From, To, Topic
+from controller.commands.server_choice import perform
+from controller.domain.decision import Lane
+from controller.domain.errors import InvalidInput
+from controller.domain.evaluator import ALL_LANES
+from controller.domain.names import topic_name
+from controller.domain.shown import shown
+from controller.questions import backtest_requests, evaluations
+from controller.questions.backtest_requests import AskedBacktest
+from controller.questions.what_if import SHOW_SITUATIONS, ShowSituations
+from controller.services import what_if as service
+from controller.services.policy_backtest import Loads
+from controller.services.what_if import WhatIf
+from controller.terminal import emit, rows_table
+
+_EVERY_LANE = ",".join(Lane)
+Lanes = Annotated[
+    str,
+    typer.Option("--lanes", help=f"Which questions to ask, of {', '.join(Lane)}, with commas between them."),
+]
+
+
+def what_if(
+    topic: Topic,
+    parameters: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            metavar="PARAMETER=VALUE",
+            help="A parameter of the policy, for instance max_segments=16; repeatable.",
+            autocompletion=completion.parameters,
+        ),
+    ],
+    lanes: Lanes = _EVERY_LANE,
+    since: From = None,
+    until: To = None,
+    as_json: AsJson = False,
+) -> None:
+    """What another policy would do now, beside the one in force; changes nothing.
+
+    With `--from` (and `--to`) it answers for the past instead: what it would have cost, by a backtest, which is kept.
+    """
+    name, changes, asked = topic_name(topic), parse_parameters(parameters), parse_lanes(lanes)
+    if since is not None or until is not None:
+        if asked != ALL_LANES:
+            raise InvalidInput("--lanes goes with the present; in the past all lanes are asked")
+        _of_the_past(name, changes, since, until, as_json)
+        return
+    now, then = perform(
+        SHOW_SITUATIONS, fill_in(ShowSituations, {"topic": name, "changes": changes})
+    ).situations
+    found = service.compare(name, now, then, asked)
+    document = evaluations.comparison(found)
+    emit(as_json, document, _table(document, found))
+
+
+def _of_the_past(
+    name: str, changes: dict[str, Any], since: str | None, until: str | None, as_json: bool
+) -> None:
+    from controller.commands import backtest
+
+    service.demand_values(changes)
+    loads = Loads(*backtest_requests.past(since, until, datetime.now(UTC)), topics=(name,))
+    backtest.ask(AskedBacktest(loads, parameters=changes), html=None, as_json=as_json)
+
+
+def parse_lanes(given: str) -> frozenset[Lane]:
+    """The lanes that are named, with commas between them. Raises InvalidInput."""
+    words = [word.strip() for word in given.split(",") if word.strip()]
+    unknown = [word for word in words if word not in set(Lane)]
+    if unknown or not words:
+        raise InvalidInput(
+            f"--lanes {shown(given)}: the lanes are {', '.join(Lane)}; name one of them or several with commas"
+        )
+    return frozenset(map(Lane, words))
+
+
+def _table(document: dict[str, Any], found: WhatIf) -> Any:
+    answers = found.in_force.to_document(), found.what_if.to_document()
+    changes = ", ".join(f"{one['parameter']} {one['was']} -> {one['value']}" for one in document["changes"])
+    lines = (
+        f"{document['topic']}: {changes or 'no parameter would change'}",
+        f"in force: {verdicts.title(answers[0])}",
+        f"what if:  {verdicts.title(answers[1])}",
+        "the same acts and refusals" if document["is_same"] else "what differs comes first",
+    )
+    rows = verdicts.side_by_side(*answers, ("in force", "what if"), found.now.now)
+    return rows_table(rows, ("answer", *verdicts.COLUMNS), title="\n".join(lines))

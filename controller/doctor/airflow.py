@@ -1,0 +1,79 @@
+"""What `cleave doctor` says of Airflow: whether it is healthy, and has the DAGs and the connection of Cleave. It only looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any, TypeVar
+
+from controller.bootstrap import Application, airflow_login
+from controller.doctor.findings import Note
+from controller.domain.errors import Terminal
+
+Told = TypeVar("Told")
+ANSWER_SECONDS = 4.0
+"""Time for an answer, so that the check says which server is silent."""
+SCHEDULED_DAGS = ("cleave_load_aggregation", "cleave_split_pass", "cleave_merge_pass", "cleave_maintenance")
+
+
+def health(cleave: Application) -> str:
+    """Check that every part of Airflow is healthy, which Airflow tells without a login."""
+    states = _read(
+        cleave,
+        "/monitor/health",
+        lambda parts: {name: part["status"] for name, part in dict(parts).items() if part},
+        needs_login=False,
+    )
+    ill = [name for name, state in states.items() if state not in (None, "healthy")]
+    if ill:
+        raise Terminal(f"{', '.join(ill)} at {cleave.settings.airflow_url} not healthy; look at its log")
+    return f"healthy at {cleave.settings.airflow_url}"
+
+
+def dags(cleave: Application) -> str:
+    """Check that the scheduled DAGs are loaded. Raises Note where one is paused."""
+    found = _read(
+        cleave,
+        "/dags?tags=cleave&limit=100",
+        lambda listed: {dag["dag_id"]: dag["is_paused"] for dag in listed["dags"]},
+    )
+    missing = [name for name in SCHEDULED_DAGS if name not in found]
+    if missing:
+        raise Terminal(
+            f"Airflow has no DAG {', '.join(missing)}; put dags/ and plugins/ of Cleave into its folders and look at "
+            "its import errors"
+        )
+    paused = [name for name in SCHEDULED_DAGS if found[name]]
+    if paused:
+        raise Note(f"paused: {', '.join(paused)}; unpause with `airflow dags unpause NAME`")
+    return f"{len(SCHEDULED_DAGS)} scheduled DAGs are loaded and not paused"
+
+
+def connection(cleave: Application) -> str:
+    """Check that the connection `cleave` is stored. Raises Note where it may be elsewhere."""
+    stored = _read(
+        cleave,
+        "/connections?limit=1000",
+        lambda listed: {one["connection_id"] for one in listed["connections"]},
+    )
+    if "cleave" not in stored:
+        raise Note(
+            "Airflow stores no connection `cleave`: fine if its tasks have AIRFLOW_CONN_CLEAVE or a secrets backend, "
+            "else `airflow connections add cleave --conn-uri postgres://...`"
+        )
+    return "connection `cleave` is stored"
+
+
+def _read(cleave: Application, path: str, read: Callable[[Any], Told], *, needs_login: bool = True) -> Told:
+    """Return what `read` finds in the document. Raises Note where the settings do not say enough to ask for it, and AirflowAway."""
+    from controller.services.asset_events import AirflowRest
+
+    login = airflow_login(cleave.settings)
+    if login is None:
+        raise Note("CLEAVE_AIRFLOW_URL is not set: Airflow is not checked")
+    if needs_login and not login.is_set:
+        raise Note(
+            "neither CLEAVE_AIRFLOW_TOKEN nor CLEAVE_AIRFLOW_USERNAME with CLEAVE_AIRFLOW_PASSWORD is set: not checked"
+        )
+    with closing(AirflowRest(login, answer_seconds=ANSWER_SECONDS)) as rest:
+        return rest.read(path, read)

@@ -1,0 +1,40 @@
+"""All checks by name, in the order of the report.
+
+Each check returns a sentence, or raises: Note where the operator should know something, CleaveError or OSError where something is wrong. No
+check changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from controller.bootstrap import Application
+from controller.doctor import airflow, control_plane, database, load, pulsar, rights
+
+CHECKS: dict[str, Callable[[Application], str]] = {
+    "database": database.database,
+    "schema": database.schema,
+    "role": database.role,
+    "loader role": database.loader_role,
+    "public rights": rights.public,
+    "login limits": rights.logins,
+    "writes": database.writes,
+    "workers": control_plane.workers,
+    "worker schemas": control_plane.worker_schemas,
+    "operations": control_plane.stuck_operations,
+    "topics held": control_plane.held_topics,
+    "foreign logs": control_plane.foreign_logs,
+    "entry buckets": control_plane.buckets,
+    "java": load.java,
+    "spark": load.spark,
+    "landing area": load.landing,
+    "collectors": load.collectors,
+    "load runs": load.load_runs,
+    "set aside": control_plane.set_aside,
+    "quarantine": load.quarantine,
+    "pulsar": pulsar.cluster,
+    "isolation policies": pulsar.isolation,
+    "airflow": airflow.health,
+    "airflow DAGs": airflow.dags,
+    "airflow connection": airflow.connection,
+}

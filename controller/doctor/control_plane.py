@@ -1,0 +1,107 @@
+"""Checks of workers, operations, topics and entry buckets."""
+
+from __future__ import annotations
+
+from controller.bootstrap import Application
+from controller.doctor.findings import Note, read
+from controller.domain.errors import Terminal
+from controller.domain.shown import duration
+from controller.questions.overviews import live_workers
+from controller.questions.question import read_view
+
+_GAPS = "inspect.bucket_gaps"
+
+
+def workers(cleave: Application) -> str:
+    with cleave.store.transaction() as tx:
+        alive = live_workers(tx)
+    if not alive:
+        raise Note(
+            "no worker is up: Airflow's passes run operations themselves, consumer events wait; start `cleave worker`"
+        )
+    serving = [f"{lease['holder']} (consumers at {lease['address']})" for lease in alive if lease["address"]]
+    silent = [str(lease["holder"]) for lease in alive if not lease["address"]]
+    return f"{len(alive)} up: {', '.join((*serving, *silent))}"
+
+
+def worker_schemas(cleave: Application) -> str:
+    """Whether every running worker knows the newest migration. Raises Note where one does not."""
+    with cleave.store.transaction() as tx:
+        alive = live_workers(tx)
+        [known] = read_view(
+            tx, "inspect.migrations", "name <> 'views'", columns='max(name COLLATE "C") AS newest'
+        )
+    old = [worker for worker in alive if (worker["schema_version"] or "") < known["newest"]]
+    if not old:
+        return "no running worker is older than the schema"
+    versions = {one["holder"]: one["schema_version"] or "no version" for one in old}
+    named = ", ".join(f"{holder} (knows {version})" for holder, version in sorted(versions.items()))
+    raise Note(f"older than the schema, which is at {known['newest']}: {named}; replace them by this program")
+
+
+def stuck_operations(cleave: Application) -> str:
+    """Whether every live operation moves on."""
+    stuck = read(cleave, "inspect.stuck_operations", order="age_seconds DESC")
+    if not stuck:
+        return "none is stuck"
+    oldest = stuck[0]
+    raise Terminal(
+        f"{len(stuck)} do not move on, the oldest is {oldest['kind']} {oldest['operation_id']} of {oldest['topic']}: "
+        f"{oldest['stuck_because']}; `cleave operations --stuck` lists all of them"
+    )
+
+
+def held_topics(cleave: Application) -> str:
+    """Report that no topic is held. Raises Note if the logs of topics are still to be compared with the database."""
+    topics = read(cleave, "inspect.held_topics", order="unverified, held_at, topic")
+    if not topics:
+        return "none, and each topic's logs have been compared with this database"
+    unverified = [topic["topic"] for topic in topics if topic["unverified"]]
+    held, first = len(topics) - len(unverified), topics[0]
+    if not held:
+        raise Note(
+            f"the logs of {len(unverified)} topic(s), {unverified[0]} among them, are still to be compared with this database; a "
+            f"worker does it within seconds. If they stay, `cleave topics recover {unverified[0]}` says why"
+        )
+    raise Terminal(
+        f"nothing acts on {held} topic(s), first {first['topic']}: {first['held_reason']}; run `cleave topics recover "
+        f"{first['topic']} --dry-run`, and see docs/runbook/CleaveTopicHeld.md"
+    )
+
+
+def foreign_logs(cleave: Application) -> str:
+    """Report that every log belongs to a segment. Raises Note with the first logs that Cleave must not delete."""
+    columns = "backing_topic, count(*) OVER () AS logs"
+    logs = read(cleave, "inspect.foreign_logs", columns=columns, order="topic, segment_id", limit=3)
+    if not logs:
+        return "none"
+    named = ", ".join(log["backing_topic"] for log in logs)
+    raise Note(
+        f"{logs[0]['logs']} log(s) belong to no segment, and Cleave must not delete them: {named}"
+        f"{', ...' if logs[0]['logs'] > len(logs) else ''}; inspect.foreign_logs says why, see docs/runbook/CleaveForeignLogs.md"
+    )
+
+
+def buckets(cleave: Application) -> str:
+    most = cleave.settings.bucket_gap_seconds
+    gaps = read(cleave, _GAPS, "gap_seconds > :most", order="gap_seconds DESC", most=most)
+    if not gaps:
+        return f"none waits for longer than {duration(most)}"
+    worst = gaps[0]
+    held = f", held by {worst['holder']}" if worst["holder"] else ""
+    raise Note(
+        f"{len(gaps)} entry buckets are read by nobody for too long, for {duration(float(worst['gap_seconds']))} "
+        f"bucket {worst['bucket']} of segment {worst['segment_id']} of {worst['topic']} for {worst['subscription']}: "
+        f"{worst['reason']}{held}; `cleave consumers why {worst['topic']}` says since when, and who holds what it waits for"
+    )
+
+
+def set_aside(cleave: Application) -> str:
+    rows = read(cleave, "inspect.set_aside", "is_current", order="last_at DESC")
+    if rows:
+        first = rows[0]
+        raise Note(
+            f"batches leave out {len(rows)} subject(s), such as {first['subject']} of {first['batch']}: {first['reason']}; "
+            "inspect.set_aside has all of them"
+        )
+    return "no batch leaves anything out"

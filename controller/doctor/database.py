@@ -1,0 +1,87 @@
+"""Checks of the database: version, schema, roles of the logins, and room to write."""
+
+from __future__ import annotations
+
+from controller.bootstrap import Application
+from controller.doctor.deadline import STATEMENT_SECONDS
+from controller.doctor.findings import Note
+from controller.domain.errors import Terminal
+from controller.store.postgres import migrations, public_rights
+from controller.store.postgres.engine import Store, is_pooled, server_version
+from controller.store.postgres.public_rights import Login
+
+OLDEST_POSTGRES = 150_000
+
+
+def database(cleave: Application) -> str:
+    """Return the server's version and whether a pooler is in between. Raises Terminal for a version that is too old."""
+    with cleave.store.transaction() as tx:
+        between = ", through a pooler that keeps sessions" if is_pooled(tx) else ""
+        number, version = server_version(tx)
+    if number < OLDEST_POSTGRES:
+        raise Terminal(
+            f"PostgreSQL {version} at {cleave.settings.database_label}: Cleave needs 15 or newer; upgrade the server"
+        )
+    return f"PostgreSQL {version} at {cleave.settings.database_label}{between}"
+
+
+def schema(cleave: Application) -> str:
+    """Whether every migration is applied."""
+    with cleave.store.transaction() as tx:
+        missing = migrations.pending_in(tx)
+    if missing:
+        raise Terminal(
+            f"{len(missing)} migrations are not applied ({missing[0]} first); run `cleave migrate` as the owner"
+        )
+    return "up to date"
+
+
+def role(cleave: Application) -> str:
+    """What the login may do. Raises Note where that is less or more than the controller's work takes."""
+    with cleave.store.transaction() as tx:
+        login = public_rights.login(tx)
+    if "cleave_inspector" in login.roles and "cleave_controller" not in login.roles:
+        raise Note(
+            f"user {login.user} is in role cleave_inspector: enough for commands that only read; the worker, the "
+            "collector and what changes something need a login in role cleave_controller"
+        )
+    return _demand_role(login, "cleave_controller", "database_url")
+
+
+def loader_role(cleave: Application) -> str:
+    if cleave.settings.loader_url is None:
+        raise Note(
+            "CLEAVE_LOADER_URL is not set: the aggregation writes with the controller's rights; give it a "
+            "login of its own"
+        )
+    loader = Store(
+        cleave.settings.loader_dsn,
+        application_name="cleave-doctor",
+        pool_size=1,
+        statement_seconds=STATEMENT_SECONDS,
+    )
+    try:
+        with loader.transaction() as tx:
+            login = public_rights.login(tx)
+    finally:
+        loader.dispose()
+    return _demand_role(login, "cleave_spark_loader", "loader_url")
+
+
+def writes(cleave: Application) -> str:
+    """Whether the database takes writes: its disk has room, and its server is no standby."""
+    with cleave.store.transaction() as tx:
+        if not public_rights.write_temporary(tx):
+            raise Note("not checked: this login may create no temporary table")
+    return "a megabyte was written and removed"
+
+
+def _demand_role(login: Login, role: str, setting: str) -> str:
+    if role not in login.roles:
+        raise Terminal(f"user {login.user} is not in role {role}; run GRANT {role} TO {login.user}")
+    if login.surplus is not None:
+        raise Note(
+            f"user {login.user} is {login.surplus}, which only `cleave migrate` needs; give CLEAVE_{setting.upper()} a login in "
+            f"role {role} only, and people who only read one in role cleave_inspector"
+        )
+    return f"user {login.user} is in role {role}"

@@ -1,0 +1,40 @@
+"""One line of `cleave doctor`'s report, for all its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from controller.bootstrap import Application
+from controller.domain.errors import CleaveError
+from controller.questions.question import Row, read_view
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report; `level` is ok, note or wrong."""
+
+    check: str
+    level: str
+    finding: str
+
+
+class Note(Exception):
+    """Works, but the operator should know."""
+
+
+def read(cleave: Application, view: str, *conditions: str, **options: Any) -> list[Row]:
+    """Return rows of a view of schema `inspect`."""
+    with cleave.store.transaction() as tx:
+        return read_view(tx, view, *conditions, **options)
+
+
+def run_check(name: str, check: Callable[[Application], str], cleave: Application) -> list[Finding]:
+    """Run the check and return what it reports as one finding."""
+    try:
+        return [Finding(name, "ok", check(cleave))]
+    except Note as note:
+        return [Finding(name, "note", str(note))]
+    except (CleaveError, OSError) as error:
+        return [Finding(name, "wrong", str(error))]

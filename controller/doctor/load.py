@@ -1,0 +1,114 @@
+"""Checks of the path of load: collectors, the landing area, the engine and the runs of the aggregation."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from controller.bootstrap import Application
+from controller.clock import SystemClock
+from controller.doctor.findings import Note, read
+from controller.domain.errors import Terminal
+from controller.domain.shown import duration
+from controller.questions.overviews import last_load_run
+from controller.system_java import NO_SPARK, system_java_home
+from controller.system_java import OLDEST as OLDEST_JAVA
+
+CLOCK_OFF_SECONDS = 2.0
+"""A clock that differs more from the database's is reported."""
+LANDING_LOOK_BACK_MS = 3_600_000
+OLD_AFTER_INTERVALS, OLD_AFTER_SECONDS = 5, 120.0
+"""Samples and runs of the aggregation have stopped if the last is older than so many of their intervals and so long."""
+
+
+def collectors(cleave: Application) -> str:
+    """Report the readers of counters. Raises Note where two read the same counters, or a clock is off."""
+    order = "abs(clock_ahead_seconds) DESC, name"
+    readers = read(cleave, "inspect.load_readers", "is_live", order=order)
+    faults = [
+        f"the clock of {one['name']} is {abs(float(one['clock_ahead_seconds'])):g} s "
+        f"{'ahead of' if one['clock_ahead_seconds'] > 0 else 'behind'} the database's; set it by NTP"
+        for one in readers
+        if abs(one["clock_ahead_seconds"]) > CLOCK_OFF_SECONDS
+    ]
+    if beside := sorted(one["name"] for one in readers if one["beside"]):
+        faults.append(
+            f"{', '.join(beside)} read the same brokers, of which one counts; stop all but one, or give each its own --prefix"
+        )
+    if faults:
+        raise Note("; ".join(faults))
+    named = ", ".join(one["name"] for one in readers)
+    return f"{len(readers)} up: {named}" if readers else "none is up"
+
+
+def landing(cleave: Application) -> str:
+    from controller.landing.area import LandingArea
+
+    now_ms = SystemClock().now_ms()
+    files, rejected = LandingArea(cleave.settings.landing_url).files(now_ms - LANDING_LOOK_BACK_MS, now_ms)
+    if not files:
+        raise Note(
+            f"no sample landed at {cleave.settings.landing_url} in the last hour; start `cleave collect`"
+        )
+    if rejected:
+        raise Note(f"{len(rejected)} files at {cleave.settings.landing_url} are not samples ({rejected[0]})")
+    age_seconds = (now_ms - max(file.last_tick_ms for file in files)) / 1000
+    if age_seconds > max(OLD_AFTER_INTERVALS * cleave.settings.collect_interval_seconds, OLD_AFTER_SECONDS):
+        raise Terminal(
+            f"the last sample at {cleave.settings.landing_url} is {duration(age_seconds)} old; is `cleave collect` up?"
+        )
+    return f"{len(files)} files of the last hour at {cleave.settings.landing_url}, the last one {duration(age_seconds)} old"
+
+
+def load_runs(cleave: Application) -> str:
+    with cleave.store.transaction() as tx:
+        newest = last_load_run(tx)
+    if newest is None:
+        raise Note("the load was never aggregated; unpause the DAG cleave_load_aggregation")
+    age_seconds, engine = float(newest["age_seconds"]), newest["engine"]
+    if age_seconds > max(OLD_AFTER_INTERVALS * cleave.settings.rate_window_seconds, OLD_AFTER_SECONDS):
+        raise Terminal(
+            f"the last aggregation of load is {duration(age_seconds)} old; look at the runs of the DAG "
+            "cleave_load_aggregation"
+        )
+    return f"the last one, by {engine}, is {duration(age_seconds)} old"
+
+
+def java(cleave: Application) -> str:
+    master = cleave.settings.spark_label
+    if master == NO_SPARK or master.startswith("sc://"):
+        return f"not needed here: SPARK_MASTER is {master}"
+    home = system_java_home()
+    if home is None:
+        raise Note(
+            f"no Java {OLDEST_JAVA} or newer in JAVA_HOME or on PATH, so PostgreSQL aggregates the load; install one"
+        )
+    return f"Java at {home}"
+
+
+def spark(cleave: Application) -> str:
+    if cleave.settings.spark_label == NO_SPARK:
+        return f"not needed here: SPARK_MASTER is {NO_SPARK}, so PostgreSQL aggregates the load"
+    if importlib.util.find_spec("pyspark") is None:
+        raise Note("PySpark is not installed, so PostgreSQL aggregates the load; run pip install pyspark")
+    import pyspark
+
+    return f"PySpark {pyspark.__version__}, master {cleave.settings.spark_label}"
+
+
+def quarantine(cleave: Application) -> str:
+    """Report that no landing area has files set aside. Raises Note with the number and the newest one of each area that has."""
+    from controller.landing.area import QUARANTINE
+    from controller.landing.location import Location
+
+    settings = cleave.settings
+    faults = []
+    for url in (settings.landing_url, settings.key_counts_location, settings.bundle_reports_location):
+        if files := Location(url).files(QUARANTINE):
+            newest = max(files, key=lambda file: (file.modified_at_ms, file.path))
+            faults.append(f"{len(files)} at {url}, the newest {newest.path}")
+    if faults:
+        raise Note(
+            f"files that could not be read were moved aside: {'; '.join(faults)}; the log of the aggregation has the reasons. "
+            "Nothing reads or deletes these files; delete them when the cause is put right"
+        )
+    return "no file was moved aside"

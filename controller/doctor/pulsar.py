@@ -1,0 +1,129 @@
+"""What `cleave doctor` says of the Pulsar cluster: whether it is there, and whether the namespaces in use suit
+segments.
+
+It only looks. With `--fix` it sets what Cleave may set in those namespaces, and says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from controller.bootstrap import Application, pulsar_access
+from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.namespaces import Namespaces, Severity, Unmet
+from controller.doctor.findings import Finding, Note
+from controller.domain.errors import CleaveError, StoreUnavailable, Terminal
+from controller.questions.question import read_answers
+from controller.questions.topics import LIST_NAMESPACES
+
+LONGEST_CALL_SECONDS = 3.0
+"""Time for a call of a check, where `call_timeout_seconds` is longer: the end of the process waits for calls."""
+
+
+def cluster(cleave: Application) -> str:
+    """The broker's version. Raises Note where no cluster is configured and no topic needs one."""
+    access = pulsar_access(cleave.settings)
+    if access is None:
+        in_use = _namespaces_in_use(cleave)
+        if in_use:
+            raise Terminal(
+                f"topics of {', '.join(in_use)} are on data plane 'pulsar' and CLEAVE_PULSAR_ADMIN_URL is not set here"
+            )
+        raise Note("CLEAVE_PULSAR_ADMIN_URL is not set: no Pulsar cluster is used")
+    return broker(access, min(cleave.settings.call_timeout_seconds, LONGEST_CALL_SECONDS))
+
+
+def isolation(cleave: Application) -> str:
+    """Check that every isolation policy of the cluster names an active broker. Raises Note where one does not."""
+    from controller.bundles.bootstrap import bundles_of
+    from controller.bundles.domain.isolation import Isolation
+
+    if pulsar_access(cleave.settings) is None:
+        raise Note("CLEAVE_PULSAR_ADMIN_URL is not set: not checked")
+    seconds = min(cleave.settings.call_timeout_seconds, LONGEST_CALL_SECONDS)
+    patient = replace(cleave, settings=cleave.settings.model_copy(update={"call_timeout_seconds": seconds}))
+    with bundles_of(patient) as bundles:
+        try:
+            policies = bundles.reader.isolation_policies()
+        except Terminal as error:
+            raise Note(f"not checked: {error}") from error
+        active = [broker.name for broker in bundles.reader.brokers()]
+    lost = Isolation(policies, active).without_broker
+    if lost:
+        named = "; ".join(f"{one.name} (primary {', '.join(one.primary)})" for one in lost)
+        raise Note(
+            f"isolation policies that match none of {len(active)} active brokers, so no bundle of their namespaces has a place: {named}. "
+            "Their expressions are matched with the whole host, without the port"
+        )
+    return f"{len(policies)}, each with an active broker" if policies else "none"
+
+
+def broker(access: PulsarAccess, call_timeout_seconds: float) -> str:
+    """The version and address. Raises CleaveError for one that is not there."""
+    namespaces = Namespaces(access, call_timeout_seconds=call_timeout_seconds)
+    try:
+        version = namespaces.broker_version()
+    finally:
+        namespaces.close()
+    return f"Pulsar {version} at {access.admin_url}"
+
+
+def namespaces(cleave: Application, asked: Sequence[str], *, fix: bool, due_at: float) -> list[Finding]:
+    """One finding for each demand that a namespace does not meet, one for each namespace that meets them all.
+
+    Looked at are the namespaces of topics on `pulsar`, and those `asked` for; those that were `asked` for come first, and
+    none is begun after `due_at` (`time.monotonic` seconds).
+    """
+    access = pulsar_access(cleave.settings)
+    if access is None:
+        return [Finding(f"pulsar {one}", "wrong", "CLEAVE_PULSAR_ADMIN_URL is not set") for one in asked]
+    limit = cleave.settings.call_timeout_seconds
+    look = Namespaces(access, call_timeout_seconds=limit if fix else min(limit, LONGEST_CALL_SECONDS))
+    findings: list[Finding] = []
+    try:
+        others = sorted({*_namespaces_in_use(cleave)} - {*asked})
+        pending = [*sorted(set(asked)), *others]
+        while pending and time.monotonic() < due_at:
+            findings += _of(look, pending.pop(0), fix=fix)
+        if pending:
+            findings.append(_left_out(pending))
+    finally:
+        look.close()
+    return findings
+
+
+def _left_out(pending: Sequence[str]) -> Finding:
+    return Finding(
+        "pulsar namespaces",
+        "note",
+        f"{len(pending)} namespaces were not looked at in time ({pending[0]} first); name those to look at with --namespace",
+    )
+
+
+def _of(look: Namespaces, namespace: str, *, fix: bool) -> list[Finding]:
+    check = f"pulsar {namespace}"
+    try:
+        unmet = look.check(namespace, fix=fix)
+    except CleaveError as error:
+        return [Finding(check, "wrong", str(error))]
+    return [_finding(check, one) for one in unmet] or [Finding(check, "ok", "set as segments need it")]
+
+
+def _finding(check: str, one: Unmet) -> Finding:
+    demand = one.demand
+    if one.set_now:
+        return Finding(check, "ok", f"set now: {demand.name}")
+    remedy = "" if demand.path is None else "; `cleave doctor --fix` sets it"
+    level = "wrong" if demand.severity is Severity.WRONG else "note"
+    return Finding(check, level, f"not so: {demand.name}; {demand.why}{remedy}")
+
+
+def _namespaces_in_use(cleave: Application) -> list[str]:
+    """None where the database is away. Another check reports that."""
+    try:
+        with cleave.store.transaction() as tx:
+            return [row["namespace"] for row in read_answers(tx, LIST_NAMESPACES, data_plane="pulsar")]
+    except StoreUnavailable:
+        return []

@@ -1,0 +1,44 @@
+"""Checks of `cleave doctor`: what every login of the server may do, and which logins have no limits."""
+
+from __future__ import annotations
+
+from controller.bootstrap import Application
+from controller.doctor.findings import Note
+from controller.store.postgres import public_rights
+
+
+def public(cleave: Application) -> str:
+    """Report that no login has rights by itself. Raises Note with the rights that are left, and what revokes them."""
+    with cleave.store.transaction() as tx:
+        held = public_rights.held_by_everybody(tx)
+        missing = public_rights.missing_for_the_owner(tx)
+        databases = public_rights.databases_open_to_everybody(tx)
+    findings = []
+    if held:
+        findings.append(
+            f"PUBLIC has in this database: {', '.join(held)}; run `cleave migrate` as a superuser"
+        )
+    if databases:
+        findings.append(
+            f"every login may connect to {', '.join(databases)}; run REVOKE CONNECT ON DATABASE {databases[0]} FROM PUBLIC"
+        )
+    if missing:
+        findings.append(
+            "transactions of applications that keep a log locked are not ended; as a superuser run "
+            f"GRANT {', '.join(missing)} TO cleave_owner"
+        )
+    if findings:
+        raise Note(". ".join(findings))
+    return "a login without a role of Cleave's may do nothing here"
+
+
+def logins(cleave: Application) -> str:
+    """Report that applications and readers have limits. Raises Note with the logins that have none."""
+    with cleave.store.transaction() as tx:
+        unlimited = public_rights.logins_without_limits(tx)
+    if not unlimited:
+        return "each login of applications and readers has limits"
+    raise Note(
+        f"no limit on connections, or no statement_timeout: {', '.join(unlimited)}; run ALTER ROLE {unlimited[0]} CONNECTION LIMIT 40, "
+        f"and ALTER ROLE {unlimited[0]} SET statement_timeout = '30s'"
+    )

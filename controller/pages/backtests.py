@@ -1,0 +1,45 @@
+"""Backtests: what policies would have cost, side by side with the least there could have been, and candidates to promote."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection
+
+from controller.actions import backtest_rows
+from controller.pages import figures
+from controller.pages.desk import MOST_ROWS
+from controller.questions.backtests import LIST_BACKTESTS, read_backtest
+from controller.questions.policies import LIST_CANDIDATES
+from controller.questions.question import read_answers
+from controller.tasks.dag_runs import dag_run
+
+RUN_COLUMNS = "run_id, state, asked_at, asked_by, policies, cardinality(loads) AS loads, since, until, engine, seconds, results, error"
+"""A list does without the inputs, which name every load."""
+_SHADOW_FIRST = "state = 'shadow' DESC, candidate_id DESC"
+
+
+def page(tx: Connection) -> dict[str, Any]:
+    """The runs, newest first, and the candidates."""
+    return {
+        "runs": read_answers(tx, LIST_BACKTESTS, MOST_ROWS + 1, columns=RUN_COLUMNS),
+        "candidates": read_answers(tx, LIST_CANDIDATES, MOST_ROWS + 1, order=_SHADOW_FIRST),
+    }
+
+
+def run(tx: Connection, run_id: int) -> dict[str, Any]:
+    """One run: a row a policy, then one a load and policy. Raises NotFound."""
+    found, results = read_backtest(tx, run_id)
+    rows = backtest_rows.result_rows(results)
+    summary = backtest_rows.summary(rows)
+    by_load = backtest_rows.by_load(rows)
+    return {
+        "run": found,
+        "dag_run": dag_run(found["request_key"]),
+        "columns": backtest_rows.SUMMARY,
+        "summary": backtest_rows.cells(summary),
+        "regrets": figures.regrets(summary),
+        "load_columns": backtest_rows.BY_LOAD,
+        "by_load": backtest_rows.cells(by_load[:MOST_ROWS]),
+        "is_cut_off": len(by_load) > MOST_ROWS,
+    }

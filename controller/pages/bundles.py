@@ -1,0 +1,42 @@
+"""Bundles: what each broker carries, a namespace's bundles by load, and the proposals that wait for somebody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection
+
+from controller.bundles.questions import LIST_BROKERS, LIST_BUNDLES, LIST_PROPOSALS
+from controller.bundles.store.proposals import ProposalState
+from controller.pages.desk import MOST_ROWS
+from controller.pages.figures import bundles_by_load
+from controller.questions.question import read_answers, read_view
+
+MOST_BUNDLES = 5_000
+"""Drawn of one namespace."""
+_OPEN = [ProposalState.PROPOSED, ProposalState.APPROVED, ProposalState.APPLIED]
+
+
+def page(tx: Connection, cluster: str, namespace: str) -> dict[str, Any]:
+    """All brokers and namespaces; the bundles of one namespace of a cluster, the busiest that fits if one of both is not named."""
+    by_load = "byte_rate_in + byte_rate_out DESC NULLS LAST, namespace"
+    namespaces = read_view(tx, "inspect.bundles_namespaces", order=by_load, limit=MOST_ROWS + 1)
+    fitting = (
+        one for one in namespaces if cluster in ("", one["cluster"]) and namespace in ("", one["namespace"])
+    )
+    busiest = next(fitting, {"cluster": cluster, "namespace": namespace})
+    chosen = {"cluster": cluster or busiest["cluster"], "namespace": namespace or busiest["namespace"]}
+    bundles = read_answers(tx, LIST_BUNDLES, MOST_BUNDLES, **chosen)
+    return {
+        "brokers": read_answers(
+            tx, LIST_BROKERS, MOST_ROWS + 1, order="cluster, usage DESC NULLS LAST, broker"
+        ),
+        "namespaces": namespaces,
+        "chosen": chosen,
+        "bundles": bundles,
+        "ring": bundles_by_load(bundles),
+        "proposals": read_answers(tx, LIST_PROPOSALS, MOST_ROWS + 1, state=_OPEN),
+        "why_not": read_view(
+            tx, "inspect.bundles_why_not", order="cluster, namespace, bundle", limit=MOST_ROWS + 1
+        ),
+    }

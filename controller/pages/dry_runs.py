@@ -1,0 +1,96 @@
+"""The dry run of a DAG's form, which the pages call a preview: the same form, the same plan, nothing written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from controller.actions.action import AnyAction, find_action
+from controller.actions.candidates import PromoteCandidate
+from controller.actions.fields import fill_in
+from controller.bootstrap import Application
+from controller.domain.errors import InvalidInput, NotFound
+from controller.domain.names import CLUSTER
+from controller.questions import backtest_requests
+from controller.questions.policies import LIST_CANDIDATES
+from controller.questions.question import read_answers
+from controller.store.decisions.candidates import CandidateState
+from controller.store.postgres.snapshots import snapshot
+from controller.store.topics import inspected
+from controller.tasks.actions import form_of, perform_form
+from controller.tasks.backtest import loads_of
+from controller.tasks.forms import BacktestForm
+
+Conf = Mapping[str, Any]
+_ACTIONS: Mapping[str, str] = {
+    "cleave_manual_split": "segments split",
+    "cleave_manual_merge": "segments merge",
+    "cleave_manual_rebucket": "segments rebucket",
+    "cleave_approve": "approvals approve",
+    "bundle_approve": "approvals approve",
+    "cleave_policy": "policy set",
+    "policy_propose": "policy propose",
+}
+"""DAGs whose form is that of an action."""
+_FIXED: Mapping[str, Conf] = {"bundle_approve": {"level": CLUSTER}}
+"""Fields of the action that the form of a DAG has not."""
+
+
+def dry_run(cleave: Application, dag_id: str, conf: Conf) -> dict[str, Any]:
+    """Return what the run would do, with a `sentence` for people. Raises what the run itself would raise."""
+    if dag_id in _ACTIONS:
+        return _action(cleave, find_action(_ACTIONS[dag_id]), {**conf, **_FIXED.get(dag_id, {})})
+    if dag_id not in _OTHERS:
+        raise InvalidInput(
+            f"{dag_id!r} has no preview; those with one are {', '.join((*_ACTIONS, *_OTHERS))}"
+        )
+    return _OTHERS[dag_id](cleave, conf)
+
+
+def _action(cleave: Application, action: AnyAction, conf: Conf) -> dict[str, Any]:
+    form = fill_in(form_of(action), {**conf, "dry_run": True})
+    response = perform_form(cleave, action, form, request_key="preview", actor="preview")
+    return response.model_dump(mode="json") | {"sentence": response.sentence()}
+
+
+def _backtest(cleave: Application, conf: Conf) -> dict[str, Any]:
+    """How much past there is for it, by the records in PostgreSQL: the run itself reads those of the landing area."""
+    form = fill_in(BacktestForm, conf)
+    asked = backtest_requests.question(form.policies, weights=form.weights, seeds=form.seeds)
+    loads = loads_of(form, datetime.now(UTC))
+    with snapshot(cleave.store) as tx:
+        past = backtest_requests.recorded_load(tx, loads)
+    if not past["records"]:
+        nothing = "PostgreSQL has no record of load of that; the run looks at what the landing area keeps, and may find nothing either"
+        return {"records": 0, "sentence": nothing}
+    spans = f"recorded from {past['since']:%Y-%m-%d %H:%M}Z to {past['until']:%Y-%m-%d %H:%M}Z"
+    of = f"{past['segments']} segments of {past['topics']} topics, {past['records']} records"
+    told = f"would run {len(asked.candidates)} policies over the load of {of}, {spans}"
+    return {
+        "topics": past["topics"],
+        "segments": past["segments"],
+        "records": past["records"],
+        "sentence": told,
+    }
+
+
+def _promotion(cleave: Application, conf: Conf) -> dict[str, Any]:
+    form = fill_in(PromoteCandidate, conf)
+    with snapshot(cleave.store) as tx:
+        topic = inspected.find_topic(tx, form.topic)
+        found = read_answers(tx, LIST_CANDIDATES, state=CandidateState.SHADOW, **topic.key)
+    if not found:
+        raise NotFound(f"topic {form.topic} has no candidate in shadow; `cleave policy propose` makes one")
+    [one] = found
+    told = (
+        f"would weigh candidate {one['candidate_id']} ({one['parameters']}) against the policy in force on {form.days} days of load, refuse it if it "
+        "would have cost more, and else wait for somebody's approval before it is in force"
+    )
+    return {"candidate_id": one["candidate_id"], "sentence": told}
+
+
+_OTHERS: Mapping[str, Callable[[Application, Conf], dict[str, Any]]] = {
+    "policy_backtest": _backtest,
+    "policy_promote": _promotion,
+}

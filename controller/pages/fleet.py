@@ -1,0 +1,29 @@
+"""The fleet: a row a topic, those first that need somebody."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from sqlalchemy import Connection
+
+from controller.actions.fields import fill_in
+from controller.pages import approvals
+from controller.pages.desk import MOST_ROWS
+from controller.questions.overviews import ShowFleet, Shown, fleet_topics, last_load_run, live_workers
+
+
+def page(tx: Connection, find: str, show: str, after: int) -> dict[str, Any]:
+    """Topics whose name has `find` in it, those that are `show` if it is given, from the row `after` on. Raises InvalidInput."""
+    request = fill_in(ShowFleet, {"find": find, "show": show or None, "after": after, "limit": MOST_ROWS + 1})
+    sums, topics = fleet_topics(tx, request, sums=True)
+    return {
+        "find": find,
+        "show": show,
+        "shown": get_args(Shown),
+        "topics": topics[:MOST_ROWS],
+        "next": after + MOST_ROWS if len(topics) > MOST_ROWS else None,
+        "sums": sums,
+        "workers": live_workers(tx),
+        "last_load": last_load_run(tx),
+        "approvals": approvals.waiting(tx),
+    }

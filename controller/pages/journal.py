@@ -1,0 +1,112 @@
+"""What was decided and what was done: the ledger and the journal, newest first, a page at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from controller.actions.fields import fill_in
+from controller.domain.decision import Lane, RefusalReason
+from controller.domain.operation import OperationKind, OperationState, Origin
+from controller.pages.backtests import RUN_COLUMNS
+from controller.pages.desk import MOST_ROWS
+from controller.questions.backtests import LIST_BACKTESTS
+from controller.questions.decisions import LIST_DECISIONS, SHOW_DECISION, ShowDecision
+from controller.questions.operations import (
+    LIST_OPERATIONS,
+    LIST_STEPS,
+    SHOW_OPERATION,
+    ShowOperation,
+)
+from controller.questions.policies import LIST_CANDIDATES
+from controller.questions.question import Question, Row, read_answers, read_page, read_view
+from controller.tasks.dag_runs import DagRun, dag_run, deciding_run
+
+
+def decisions(tx: Connection, wanted: Mapping[str, str]) -> dict[str, Any]:
+    """The page of decisions that the query asks for. Raises InvalidInput."""
+    found, following = _page(tx, LIST_DECISIONS, wanted)
+    return {
+        "lanes": tuple(Lane),
+        "reasons": tuple(RefusalReason),
+        "decisions": shown(found),
+        "next": following,
+    }
+
+
+def decision(tx: Connection, decision_id: int) -> dict[str, Any]:
+    """One decision with the situation it was made on. Raises NotFound."""
+    found = read_page(tx, SHOW_DECISION, ShowDecision(decision_id=decision_id), limit=1)
+    return {"decision": shown(found.rows)[0]}
+
+
+def operations(tx: Connection, wanted: Mapping[str, str]) -> dict[str, Any]:
+    """The page of operations that the query asks for. Raises InvalidInput."""
+    is_live = wanted.get("state") == "live"
+    found, following = _page(
+        tx, LIST_OPERATIONS, {**wanted, "state": "", "live": "yes"} if is_live else wanted
+    )
+    return {
+        "states": ("live", *OperationState),
+        "kinds": tuple(OperationKind),
+        "origins": tuple(Origin),
+        "operations": found,
+        "next": following,
+    }
+
+
+def _page(tx: Connection, question: Question, wanted: Mapping[str, str]) -> tuple[list[Row], str | None]:
+    """Return the rows that the fields of a form ask for, where an empty field does not filter, and the `page` after them."""
+    given = {name: value for name, value in wanted.items() if value and name in question.request.model_fields}
+    lists = {"state": [given["state"]]} if "state" in given else {}
+    request = fill_in(question.request, {**given, **lists})
+    found = read_page(tx, question, request, limit=MOST_ROWS, page=wanted.get("page") or None)
+    return [*found.rows], found.next
+
+
+def operation(tx: Connection, operation_id: int) -> dict[str, Any]:
+    """One operation: what it seals and creates, each step, and the load it was asked at. Raises NotFound."""
+    [found] = read_page(tx, SHOW_OPERATION, ShowOperation(operation_id=operation_id), limit=1).rows
+    return {
+        "operation": found,
+        "dag_run": dag_run(found["request_key"]) or _decided_in(tx, found["decision_id"]),
+        "steps": read_answers(tx, LIST_STEPS, MOST_ROWS, operation_id=operation_id),
+        "loads": read_view(
+            tx, "inspect.operation_loads", "operation_id = :id", order="segment_id", id=operation_id
+        ),
+    }
+
+
+def run(tx: Connection, dag_id: str, run_id: str) -> dict[str, Any]:
+    """What a run of a DAG asked for and decided.
+
+    Airflow 3.1.0 puts the id into the tab's address as it is, where a plus sign is a space; Airflow allows no spaces in ids.
+    """
+    run_id = run_id.replace(" ", "+")
+    of_run = f"{dag_id}/{run_id}"
+    backtests = read_answers(tx, LIST_BACKTESTS, MOST_ROWS, columns=RUN_COLUMNS, run=of_run)
+    return {
+        "dag_id": dag_id,
+        "run_id": run_id,
+        "operations": read_answers(tx, LIST_OPERATIONS, MOST_ROWS, run=of_run),
+        "backtests": backtests,
+        "candidates": read_answers(
+            tx, LIST_CANDIDATES, MOST_ROWS, run_id=[one["run_id"] for one in backtests]
+        ),
+        "decisions": shown(read_answers(tx, LIST_DECISIONS, MOST_ROWS, run=of_run)),
+    }
+
+
+def _decided_in(tx: Connection, decision_id: int | None) -> DagRun | None:
+    """The run of the pass that decided it."""
+    if decision_id is None:
+        return None
+    found = read_view(tx, "inspect.decisions", "decision_id = :id", columns="decided_by", id=decision_id)
+    return deciding_run(found[0]["decided_by"]) if found else None
+
+
+def shown(decisions: Sequence[Row]) -> list[Row]:
+    """Each decision with the run of the pass that made it."""
+    return [row | {"run": deciding_run(row["decided_by"])} for row in decisions]

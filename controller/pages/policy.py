@@ -1,0 +1,54 @@
+"""The policy of a level: each parameter with what is stored there, what is in force, and where that comes from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection
+
+from controller.domain.names import CLUSTER, policy_level
+from controller.domain.policy import OVERRIDABLE_PARAMETERS, PARAMETERS, AutoScalePolicy, PolicyLevel
+from controller.pages.desk import MOST_ROWS
+from controller.questions.policies import LIST_PARAMETER_CHANGES
+from controller.questions.question import read_answers, read_view
+from controller.services.policy_admin import kind_of
+from controller.store.topics import inspected
+
+
+def page(tx: Connection, name: str) -> dict[str, Any]:
+    """One level. Raises InvalidInput, TopicNotFound."""
+    where = policy_level(name)
+    kind = kind_of(where)
+    own = None if where == CLUSTER else where
+    stored = inspected.set_parameters(tx, kind.value, own)
+    return {
+        "level": where,
+        "parameters": _parameters(tx, where, kind, stored),
+        "levels": read_view(tx, "inspect.policies", order="level, name", limit=MOST_ROWS),
+        "history": read_answers(tx, LIST_PARAMETER_CHANGES, 50, level=kind, name=own),
+    }
+
+
+def _parameters(
+    tx: Connection, where: str, kind: PolicyLevel, stored: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Each with what is in force and from where, and what is stored at this level, None for nothing."""
+    if kind is PolicyLevel.TOPIC:
+        rows = inspected.effective_policy(tx, inspected.find_topic(tx, where))
+    else:
+        rows = _in_force(tx, kind, stored)
+    may = PARAMETERS if kind is PolicyLevel.CLUSTER else OVERRIDABLE_PARAMETERS
+    return [row | {"stored": stored.get(row["parameter"])} for row in rows if row["parameter"] in may]
+
+
+def _in_force(tx: Connection, kind: PolicyLevel, stored: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of a namespace or the cluster: the nearest level that sets the parameter, else its default."""
+    levels = {kind.value: stored}
+    if kind is not PolicyLevel.CLUSTER:
+        levels[CLUSTER] = inspected.set_parameters(tx, CLUSTER, None)
+    levels["default"] = AutoScalePolicy().to_document()
+    return [
+        {"parameter": parameter, "level": level, "value": levels[level][parameter]}
+        for parameter in PARAMETERS
+        for level in [next(name for name, document in levels.items() if parameter in document)]
+    ]

@@ -1,0 +1,49 @@
+"""A segment: where it came from and what came of it, who did that and why, and the load it had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection
+
+from controller.domain.errors import NotFound
+from controller.domain.names import topic_name
+from controller.domain.operation import OperationState
+from controller.pages.desk import MOST_ROWS
+from controller.questions.history import LIST_LAYOUT_CHANGES, LIST_LOAD_HISTORY, LIST_SEGMENTS
+from controller.questions.operations import LIST_OPERATIONS
+from controller.questions.question import Row, read_answers
+from controller.store.topics import inspected
+from controller.store.topics.inspected import InspectedTopic
+
+
+def page(tx: Connection, name: str, segment_id: int) -> dict[str, Any]:
+    """Raises InvalidInput, TopicNotFound, NotFound."""
+    topic = inspected.find_topic(tx, topic_name(name))
+    found = _segments(tx, topic, [segment_id])
+    if not found:
+        raise NotFound(f"topic {topic.name} has no segment {segment_id}; its page lists those it has")
+    [segment] = found
+    epochs = [segment[f"{what}_epoch"] for what in ("created", "sealed", "pruned")]
+    return {
+        "topic": topic.name,
+        "segment": segment,
+        "parents": _segments(tx, topic, segment["parents"]),
+        "children": _segments(tx, topic, segment["children"]),
+        "changes": read_answers(tx, LIST_LAYOUT_CHANGES, order="epoch", epoch=epochs, **topic.key),
+        "operations": _unfinished(tx, topic, segment_id),
+        "loads": read_answers(tx, LIST_LOAD_HISTORY, MOST_ROWS + 1, segment_id=segment_id, **topic.key),
+    }
+
+
+def _segments(tx: Connection, topic: InspectedTopic, ids: list[int]) -> list[Row]:
+    return read_answers(tx, LIST_SEGMENTS, order="range_start", segment_id=ids, **topic.key)
+
+
+def _unfinished(tx: Connection, topic: InspectedTopic, segment_id: int) -> list[Row]:
+    """Return operations on the segment that are live or were aborted. The history of the layout has the others."""
+    states = [state for state in OperationState if state is not OperationState.DONE]
+    order = "live DESC, operation_id DESC"
+    return read_answers(
+        tx, LIST_OPERATIONS, 20, order=order, state=states, segment_id=segment_id, **topic.key
+    )

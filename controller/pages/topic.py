@@ -1,0 +1,76 @@
+"""A topic: its ring now and over time, its load, why it is left alone, its consumers, its policy, and what can be asked of it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection
+
+from controller.domain.names import topic_name
+from controller.pages import approvals, figures, journal
+from controller.pages.desk import MOST_ROWS
+from controller.questions.consumers import LIST_BUCKETS, readers_of
+from controller.questions.decisions import LIST_DECISIONS, LIST_REFUSALS_OF_TOPIC
+from controller.questions.history import load_records, segments_over_time
+from controller.questions.operations import LIST_OPERATIONS
+from controller.questions.overviews import active_segments, fleet_topic
+from controller.questions.policies import LIST_CANDIDATES
+from controller.questions.question import read_answers, read_view
+from controller.questions.subscriptions import LIST_SUBSCRIPTIONS
+from controller.store.topics import inspected
+
+SPANS_HOURS = (1, 6, 24, 24 * 7, 24 * 30)
+UNITS = {
+    "msg_rate_in": "messages/s",
+    "byte_rate_in": "bytes/s",
+    "msg_rate_out": "messages/s",
+    "byte_rate_out": "bytes/s",
+}
+MOST_SEGMENTS = 3_000
+"""Segments drawn over time, the newest; a browser draws as many at once."""
+MOST_LINES = 32
+"""Segments whose load is drawn, the hottest; more could not be told apart."""
+MOST_PARTS = 3_000
+"""Of the time, over all lines together; of each part the highest rate is drawn and the last."""
+
+
+def page(tx: Connection, name: str, hours: float, now: datetime) -> dict[str, Any]:
+    """The topic of that name over the last `hours`. Raises InvalidInput, TopicNotFound."""
+    found = inspected.find_topic(tx, topic_name(name))
+    since = now - timedelta(hours=hours)
+    topic, segments = fleet_topic(tx, found), active_segments(tx, found)
+    metric = str(topic["hottest_metric"] or "msg_rate_in")
+    policy = inspected.effective_policy(tx, found)
+    thresholds = {
+        rate: row["value"] for row in policy for rate in UNITS if row["parameter"] == f"split_{rate}"
+    }
+    over_time = segments_over_time(tx, found.topic_id, since, thresholds, MOST_SEGMENTS)
+    records = load_records(tx, found.topic_id, metric, since, now, lines=MOST_LINES, parts=MOST_PARTS)
+    rows: dict[str, Any] = {"limit": MOST_ROWS + 1, **found.key}
+    return {
+        "topic": topic,
+        "properties": found.properties,
+        "segments": segments,
+        "hours": hours,
+        "spans": SPANS_HOURS,
+        "ring": figures.ring_now(segments),
+        "history": figures.ring_over_time(over_time, now),
+        "is_cut_off": len(over_time) == MOST_SEGMENTS,
+        "load_figure": figures.load_over_time(records, thresholds.get(metric), metric, UNITS[metric]),
+        "metric": metric,
+        "lines": MOST_LINES,
+        "loaded_segments": records[0]["segments"] if records else 0,
+        "refusals": read_answers(tx, LIST_REFUSALS_OF_TOPIC, **rows),
+        "approvals": approvals.waiting(tx, found.topic_id),
+        "decisions": journal.shown(read_answers(tx, LIST_DECISIONS, 10, **found.key)),
+        "operations": read_answers(tx, LIST_OPERATIONS, 10, **found.key),
+        "subscriptions": read_answers(tx, LIST_SUBSCRIPTIONS, **rows),
+        "consumers": readers_of(tx, found, MOST_ROWS + 1),
+        "failing": read_view(
+            tx, "inspect.failing_messages", "topic_id = :topic_id", order="last_at DESC", **rows
+        ),
+        "waiting": read_answers(tx, LIST_BUCKETS, order="since NULLS LAST", unread=True, **rows),
+        "policy": policy,
+        "candidates": read_answers(tx, LIST_CANDIDATES, 5, **found.key),
+    }

@@ -1,0 +1,69 @@
+"""The work of Airflow's tasks, one plain function each: what a DAG calls, and what can be called without Airflow.
+
+Every function is told where Cleave is: `dsn`, and `extras` with settings by name and anything else for the connection.
+It returns a document of plain values. Errors are Cleave's own; a repeat with the same `request_key` gets the first
+one's operation. Nothing here imports Airflow.
+"""
+
+from controller.tasks.access import database_url, url_with_options
+from controller.tasks.actions import form_fields, perform
+from controller.tasks.approvals import answer_question, approval_questions
+from controller.tasks.backtest import policy_backtest
+from controller.tasks.bundles import (
+    aggregate_bundles,
+    apply_bundles,
+    collect_bundles,
+    keep_bundles,
+    propose_bundles,
+    verify_bundles,
+)
+from controller.tasks.connections import ask_pulsar, check_database, check_pulsar
+from controller.tasks.doorbell import split_pass_has_work
+from controller.tasks.ended import ended_operation
+from controller.tasks.layout_changes import LayoutChanges
+from controller.tasks.load import aggregate_load, keep_landing
+from controller.tasks.maintenance import (
+    collect_garbage,
+    fleet_shares,
+    keep_partitions,
+    reconcile_share,
+    sweep_tombstones,
+)
+from controller.tasks.passes import merge_pass, split_pass
+from controller.tasks.policy_candidates import tune_policies
+from controller.tasks.pulsar_connection import PulsarConnection
+from controller.tasks.spark_connection import SparkConnection
+
+__all__ = [
+    "LayoutChanges",
+    "PulsarConnection",
+    "SparkConnection",
+    "aggregate_bundles",
+    "aggregate_load",
+    "answer_question",
+    "apply_bundles",
+    "approval_questions",
+    "ask_pulsar",
+    "check_database",
+    "check_pulsar",
+    "collect_bundles",
+    "collect_garbage",
+    "database_url",
+    "ended_operation",
+    "fleet_shares",
+    "form_fields",
+    "keep_bundles",
+    "keep_landing",
+    "keep_partitions",
+    "merge_pass",
+    "perform",
+    "policy_backtest",
+    "propose_bundles",
+    "reconcile_share",
+    "split_pass",
+    "split_pass_has_work",
+    "sweep_tombstones",
+    "tune_policies",
+    "url_with_options",
+    "verify_bundles",
+]

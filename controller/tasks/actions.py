@@ -1,0 +1,127 @@
+"""Actions as tasks: the form of a DAG, and its run. A run stands for one request.
+
+The request key comes with the call. A retry or a cleared task with the same key gets the operation of the first attempt, even if
+that attempt died right after its commit.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from controller.actions.action import AnyAction, find_action, perform_in, perform_parts
+from controller.actions.context import AIRFLOW_REASON, Caller, Options, open_context
+from controller.actions.fields import fill_in
+from controller.actions.responses import Answer
+from controller.bootstrap import Application
+from controller.domain.errors import Conflict, InvalidInput
+from controller.domain.names import topic_name
+from controller.domain.operation import Origin
+from controller.domain.shown import shown
+from controller.tasks import dag_runs
+from controller.tasks.access import Extras, cleave_at
+from controller.terminal import answer_table, emit
+
+
+class Form(BaseModel):
+    """Fields of each form beside those of the request."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    dry_run: bool = Field(False, description="Say in the log what would happen, and change nothing.")
+
+
+class OperationForm(Form):
+    """Fields of a form that leads to an operation."""
+
+    timeout_seconds: float = Field(
+        60.0,
+        gt=0,
+        le=3600,
+        description="How long one attempt waits for the operation. It goes on in any case; a retry waits for the same one.",
+    )
+
+
+class ConfirmedForm(OperationForm):
+    """Fields of a form whose action cannot be undone."""
+
+    confirm: str = Field(
+        "", description="The topic's name once more: there is no way back. Not needed for a dry run."
+    )
+
+
+@functools.cache
+def form_of(action: AnyAction) -> type[Form]:
+    """Return the form of an action: the fields of its request, and how to perform the action."""
+    base = Form
+    if action.is_waited_for:
+        base = OperationForm if action.confirms is None else ConfirmedForm
+    return create_model(f"{action.request.__name__}Form", __base__=(base, action.request))
+
+
+def perform(
+    name: str, *, dsn: str, extras: Extras, params: Mapping[str, object], request_key: str, actor: str
+) -> dict[str, Any]:
+    """Perform the action with the values of a form, and return its response. Raises InvalidInput for a wrong value, Conflict where the command
+    would not succeed, either.
+    """
+    action = find_action(name)
+    form = fill_in(form_of(action), params)
+    _demand_confirmed(form)
+    with cleave_at(dsn, extras) as app:
+        response = perform_form(app, action, form, request_key=request_key, actor=actor)
+        response.demand_done(getattr(form, "timeout_seconds", 0.0))
+        sentence = response.sentence()
+        emit(False, None, answer_table(response, sentence))
+        dag_runs.note(app.settings, request_key, f"Dry run: {sentence}" if form.dry_run else sentence)
+    if response.exit_code:
+        raise Conflict(sentence)
+    return response.model_dump(mode="json")
+
+
+def perform_form(app: Application, action: AnyAction, form: Form, *, request_key: str, actor: str) -> Answer:
+    """Perform the action as the form says."""
+    caller = Caller(actor, Origin.MANUAL, AIRFLOW_REASON, request_key)
+    options = Options(form.dry_run, getattr(form, "timeout_seconds", 0.0))
+    with open_context(app, caller, options) as context:
+        answer: Answer = perform_parts(partial(perform_in, context, action), form)
+        return answer
+
+
+def _demand_confirmed(form: Form) -> None:
+    if form.dry_run or not isinstance(form, ConfirmedForm):
+        return
+    topic = getattr(form, "topic", "")
+    if topic_name(form.confirm.strip()) != topic:
+        raise InvalidInput(
+            f"confirm={shown(form.confirm)} is not the topic {topic}; type its name again to delete it for good"
+        )
+
+
+def form_fields(name: str) -> dict[str, dict[str, Any]]:
+    """Return the fields of an action's form as JSON schema with a single type each, which Airflow's forms understand."""
+    action = find_action(name)
+    schema = form_of(action).model_json_schema()
+    order = [*action.request.model_fields, *Form.model_fields, *OperationForm.model_fields]
+    names = sorted(schema["properties"], key=lambda name: order.index(name) if name in order else len(order))
+    return {name: _flat(schema["properties"][name]) for name in names}
+
+
+def _flat(field: Mapping[str, Any]) -> dict[str, Any]:
+    """Join the alternatives of a field. A list is one text, whose words the form splits."""
+    flat = {key: value for key, value in field.items() if key not in ("anyOf", "examples")}
+    types = []
+    for alternative in field.get("anyOf", [field]):
+        details = dict(alternative)
+        kind = details.pop("type", "string")
+        types.append("string" if kind == "array" else kind)
+        if kind != "array":
+            flat |= details
+    for key in ("items", "maxItems", "minItems", "anyOf", "examples"):
+        flat.pop(key, None)
+    flat["type"] = types[0] if len(types) == 1 else sorted(types)
+    return flat

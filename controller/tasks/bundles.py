@@ -1,0 +1,101 @@
+"""Tasks of bundle balancing: read the brokers, aggregate on Spark, propose, apply, verify; and acts by hand.
+
+Each returns a document of plain values. A repeat under the same id changes nothing: it finds the rows of the run, the
+cycle and each proposal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+from controller.bundles import tables
+from controller.bundles.bootstrap import Bundles, bundles_of
+from controller.bundles.store import cycles as bundle_cycles
+from controller.bundles.store import views as bundle_views
+from controller.services import approvals
+from controller.store.postgres.clock import database_now
+from controller.store.postgres.engine import BULK_STATEMENT_SECONDS, STATEMENT_SECONDS
+from controller.tasks.access import Extras, cleave_at
+
+COLLECT_INTERVAL_SECONDS = 30.0
+
+
+@contextmanager
+def _cluster(dsn: str, extras: Extras, *, statement_seconds: float = STATEMENT_SECONDS) -> Iterator[Bundles]:
+    with cleave_at(dsn, extras, statement_seconds=statement_seconds) as app, bundles_of(app) as bundles:
+        yield bundles
+
+
+def collect_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
+    """Read every broker once and land the reports. Raises DataPlaneUnavailable if no broker answered."""
+    with _cluster(dsn, extras) as bundles:
+        return tables.tick_row(bundles.collector(COLLECT_INTERVAL_SECONDS).tick_once())
+
+
+def aggregate_bundles(*, dsn: str, extras: Extras, run_id: str) -> dict[str, Any]:
+    """Compute the load of the last window on Spark, as the loader."""
+    with _cluster(dsn, extras) as bundles:
+        result = bundles.aggregate(re.sub(r"[^A-Za-z0-9._-]", "-", run_id))
+    return {**asdict(result), "quarantined": list(result.quarantined)}
+
+
+def propose_bundles(*, dsn: str, extras: Extras, request_key: str, decided_by: str) -> dict[str, Any]:
+    """Decide one cycle and record it: proposals, and why there are not more."""
+    with _cluster(dsn, extras) as bundles:
+        cycle = bundles.propose(request_key, decided_by)
+        with bundles.store.transaction() as tx:
+            proposals, why_not = bundle_views.cycle_rows(tx, bundles.cluster, cycle.cycle_id)
+        return {
+            **asdict(cycle),
+            "proposals": _plain(proposals),
+            "why_not": _plain(why_not),
+            "unasked": approvals.some_unasked(bundles.store),
+        }
+
+
+def apply_bundles(
+    *, dsn: str, extras: Extras, cycle_id: int | None, claimant: str, dry_run: bool = False
+) -> dict[str, Any]:
+    """Carry out what is approved, and what the cycle proposed in automatic namespaces."""
+    with _cluster(dsn, extras) as bundles:
+        if dry_run:
+            return {"would_apply": [tables.waiting_row(row) for row in bundles.waiting(cycle_id)]}
+        return {"applied": [tables.act_row(one) for one in bundles.apply(cycle_id, claimant)]}
+
+
+def verify_bundles(*, dsn: str, extras: Extras, claimant: str) -> dict[str, Any]:
+    """Check whether what was applied holds."""
+    with _cluster(dsn, extras) as bundles:
+        return {"verified": [tables.act_row(one) for one in bundles.verify(claimant)]}
+
+
+def keep_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
+    """Delete reports older than `landing_keep_days`, and cycles older than `history_keep_days`.
+
+    What a cycle was decided on goes after `bundle_inputs_keep_days`.
+    """
+    with (
+        _cluster(dsn, extras, statement_seconds=BULK_STATEMENT_SECONDS) as bundles,
+        bundles.store.transaction() as tx,
+    ):
+        now, settings = database_now(tx), bundles.settings
+        cycles = bundle_cycles.expire(tx, now - timedelta(days=settings.history_keep_days))
+        forgotten = bundle_cycles.forget_inputs(tx, now - timedelta(days=settings.bundle_inputs_keep_days))
+        reports = bundles.area.expire(now.date() - timedelta(days=settings.landing_keep_days))
+    return {"expired_cycles": cycles, "forgotten_inputs": forgotten, "expired_reports": list(reports)}
+
+
+def _plain(value: Any) -> Any:
+    """Plain values for an XCom: the database's decimals become floats, everything else becomes text."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return float(value) if hasattr(value, "as_tuple") else str(value)

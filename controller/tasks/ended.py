@@ -1,0 +1,24 @@
+"""Looking whether an operation has ended, whoever asked for it and whoever runs it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.actions.responses import OperationDocument, operation_fields
+from controller.actions.waiting import demand_done
+from controller.domain.errors import InvalidInput
+from controller.domain.whole_numbers import from_digits
+from controller.store.journal import operations
+from controller.tasks.access import Extras, cleave_at
+
+
+def ended_operation(*, dsn: str, extras: Extras, operation_id: int | str) -> dict[str, Any] | None:
+    """The operation once it is done; None while it is under way. Raises Terminal if it was aborted, NotFound, InvalidInput."""
+    number = from_digits(str(operation_id).strip())
+    if number is None:
+        raise InvalidInput(f"operation_id={operation_id!r} is not an operation's id, which is a whole number")
+    with cleave_at(dsn, extras) as app, app.store.transaction() as tx:
+        operation = operations.get_operation(tx, number)
+    if operation.state.is_live:
+        return None
+    return OperationDocument(**operation_fields(demand_done(operation))).model_dump(mode="json")

@@ -1,0 +1,67 @@
+"""The minute's aggregation, from landed samples to load records; and the upkeep of the files it leaves."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+from controller.bootstrap import build_aggregation, key_count_area
+from controller.landing.area import LandingArea
+from controller.landing.compaction import compact
+from controller.landing.history import RateHistory
+from controller.services.load_aggregation import publish_left_over, upcoming
+from controller.store.postgres.clock import database_now
+from controller.tasks.access import Extras, cleave_at
+
+RUN_IS_OVER_MS = 3_600_000
+"""No run of the aggregation lasts an hour, so files of one that are older are not needed any more."""
+
+
+def aggregate_load(*, dsn: str, extras: Extras, run_id: str, dry_run: bool = False) -> dict[str, Any]:
+    """Aggregate the window that ends now, by the database's clock.
+
+    A repeat under the same `run_id` changes nothing once it was merged.
+    """
+    with cleave_at(dsn, extras) as app:
+        with app.store.transaction() as tx:
+            now = database_now(tx)
+        end_ms = int(now.timestamp() * 1000)
+        if dry_run:
+            files = upcoming(LandingArea(app.settings.landing_url), app.settings.rate_window_seconds, end_ms)
+            return {"window_end": now.isoformat(), "files": [file.path for file in files]}
+        result = build_aggregation(app.settings).run(re.sub(r"[^A-Za-z0-9._-]", "-", run_id), end_ms)
+    return {**asdict(result), "quarantined": list(result.quarantined)}
+
+
+def keep_landing(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str, Any]:
+    """Compact the small files of past hours, finish and clear up after runs that died, and delete days of samples and counts of
+    keys older than `landing_keep_days`, of rates older than `history_keep_days`.
+    """
+    with cleave_at(dsn, extras) as app:
+        settings = app.settings
+        area, history = LandingArea(settings.landing_url), RateHistory(settings.history_location)
+        with app.store.transaction() as tx:
+            now = database_now(tx)
+        oldest_landing = now.date() - timedelta(days=settings.landing_keep_days)
+        oldest_history = now.date() - timedelta(days=settings.history_keep_days)
+        if dry_run:
+            return {"would_delete_before": {"landing": str(oldest_landing), "history": str(oldest_history)}}
+        published = publish_left_over(app.store, history)
+    now_ms = int(now.timestamp() * 1000)
+    swept = history.sweep(now_ms - RUN_IS_OVER_MS)
+    compacted = compact(area, now_ms)
+    return {
+        "compacted": compacted.replaced,
+        "written": list(compacted.written),
+        "deleted_files": compacted.deleted,
+        "left_out": [one.path for one in (*compacted.rejected, *compacted.unreadable)],
+        "published": list(published),
+        "swept": swept,
+        "expired": [
+            *area.expire(oldest_landing),
+            *key_count_area(settings).expire(oldest_landing),
+            *history.expire(oldest_history),
+        ],
+    }

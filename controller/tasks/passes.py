@@ -1,0 +1,130 @@
+"""Fleet passes: drain what is dirty or due in some lanes, decide, and run what was decided where no worker is up.
+
+The table `evaluation` is the one source of work, so a task that is woken drains it, whatever woke it. One task is
+enough for a quiet fleet. Much work is divided into a few shares, each bounded, and what is left waits for the next
+pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from math import ceil
+from typing import Any
+
+from controller import telemetry
+from controller.actions.waiting import worker_is_up
+from controller.bootstrap import Application
+from controller.domain.decision import Lane
+from controller.questions.question import read_view
+from controller.services import approvals, autoscaler
+from controller.services.autoscaler import PassResult
+from controller.store.shards import Shards
+from controller.store.topics import topics
+from controller.tasks import dag_runs
+from controller.tasks.access import Extras, cleave_at
+from controller.tasks.operations_here import run_where_no_worker_is
+from controller.terminal import emit, rows_table
+
+log = telemetry.get_logger(__name__)
+
+BATCHES_ALONE = 10
+"""Batches (`pass_batch_topics` topics each) that one task takes before it asks for more tasks."""
+SHARES_AT_MOST = 8
+BATCHES_A_SHARE = 40
+SHOWN_AT_MOST = 50
+
+Share = Mapping[str, int]
+"""`{"share": 0, "of": 4}`: the topics whose id is 0 modulo 4."""
+
+
+def split_pass(
+    *, dsn: str, extras: Extras, decided_by: str, dry_run: bool = False, share: Share | None = None
+) -> dict[str, Any]:
+    """The load lane, and the consumer lane too while no worker is there for it; see `_pass`."""
+    with cleave_at(dsn, extras) as app:
+        lanes = {Lane.LOAD} if worker_is_up(app) else {Lane.LOAD, Lane.CONSUMER}
+        return _pass(app, lanes, decided_by, dry_run, share)
+
+
+def merge_pass(
+    *, dsn: str, extras: Extras, decided_by: str, dry_run: bool = False, share: Share | None = None
+) -> dict[str, Any]:
+    """The merge lane; see `_pass`."""
+    with cleave_at(dsn, extras) as app:
+        return _pass(app, {Lane.MERGE}, decided_by, dry_run, share)
+
+
+def _pass(
+    app: Application, lanes: Collection[Lane], decided_by: str, dry_run: bool, share: Share | None
+) -> dict[str, Any]:
+    """Evaluate, print, run; before that, what nobody answered in time gets its default. `shares` in the answer are the tasks to ask
+    for; there are none when nothing is left. `unasked`: something waits for a person, and nobody is asked.
+    """
+    limit = app.settings.pass_batch_topics * (BATCHES_ALONE if share is None else BATCHES_A_SHARE)
+    if not dry_run:
+        approvals.settle(app.store)
+    result = autoscaler.run_pass(
+        app.store,
+        app.planes,
+        lanes,
+        decided_by=decided_by,
+        limit=limit,
+        shards=None if share is None else Shards.of(share["of"], [share["share"]]),
+        batch_topics=app.settings.pass_batch_topics,
+        dry_run=dry_run,
+    )
+    _tell(app, result)
+    decided = sum(len(outcome.evaluation.decisions) for outcome in result.outcomes)
+    if decided:
+        operations = ", ".join(map(str, result.intents[:SHOWN_AT_MOST]))
+        did = (
+            f"would decide {decided} acts"
+            if dry_run
+            else f"decided {decided} acts, in operations {operations}"
+        )
+        dag_runs.note(app.settings, decided_by, f"looked at {result.evaluated} topics and {did}")
+    is_full = result.evaluated + len(result.left) >= limit
+    return {
+        "lanes": sorted(lanes),
+        "evaluated": result.evaluated,
+        "decisions": decided,
+        "operations": list(result.intents[:SHOWN_AT_MOST]),
+        "left_to_others": len(result.left),
+        "run_here": 0 if dry_run else run_where_no_worker_is(app),
+        "shares": _shares(app, lanes) if share is None and is_full and not dry_run else [],
+        "unasked": not dry_run and approvals.some_unasked(app.store),
+    }
+
+
+def _shares(app: Application, lanes: Collection[Lane]) -> list[dict[str, int]]:
+    """As many shares as the remaining topics fill, at most `SHARES_AT_MOST`."""
+    with app.store.transaction() as tx:
+        [due] = read_view(
+            tx,
+            "inspect.evaluation_backlog",
+            "lane = ANY (:lanes)",
+            "NOT coalesce(paused, false)",
+            columns="count(DISTINCT topic_id) AS topics",
+            lanes=sorted(lanes),
+        )
+    wanted = min(ceil(due["topics"] / (app.settings.pass_batch_topics * BATCHES_ALONE)), SHARES_AT_MOST)
+    return [{"share": number, "of": wanted} for number in range(wanted)]
+
+
+def _tell(app: Application, result: PassResult) -> None:
+    """A table of the acts for the log, not longer than a person reads."""
+    acting = [outcome for outcome in result.outcomes if outcome.evaluation.decisions]
+    log.info("pass", evaluated=result.evaluated, acting=len(acting), left_to_others=len(result.left))
+    if not acting:
+        return
+    shown = acting[:SHOWN_AT_MOST]
+    with app.store.transaction() as tx:
+        found = topics.get_topics(tx, [outcome.topic_id for outcome in shown])
+    names = {row.topic_id: row.name for row in found}
+    rows = [
+        {"topic": names.get(outcome.topic_id, outcome.topic_id), "decision": outcome.decision_id, **act}
+        for outcome in shown
+        for act in outcome.evaluation.to_document()["decisions"]
+    ]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    emit(False, None, rows_table(rows, columns, title=f"{len(shown)} of {len(acting)} topics that act"))

@@ -1,0 +1,38 @@
+"""Policies that prove themselves, as a task: the nightly search for better ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from controller.actions.fields import fill_in
+from controller.bootstrap import build_trials
+from controller.services import policy_candidates
+from controller.services.policy_candidates import TuningRequest
+from controller.tasks.access import Extras, cleave_at
+from controller.tasks.forms import TuningForm
+from controller.terminal import emit, rows_table
+
+SHOWN_AT_MOST = 100
+_COLUMNS = ("topic", "candidate_id", "parameters", "looked_at", "why")
+
+
+def tune_policies(
+    *, dsn: str, extras: Extras, request_key: str, actor: str, params: Mapping[str, Any]
+) -> dict[str, Any]:
+    """See `TuningForm`. Each topic has a row: what was looked at, and why something or nothing was proposed.
+
+    The answer has the first hundred; what was proposed comes first.
+    """
+    form = fill_in(TuningForm, params)
+    with cleave_at(dsn, extras) as app:
+        request = TuningRequest(form.topics, form.days, actor, request_key)
+        tuned = policy_candidates.tune(app.store, build_trials(app), request)
+    tuned = sorted(tuned, key=lambda one: (one.candidate_id is None, one.topic))
+    rows = [{**asdict(one), "run_ids": list(one.run_ids)} for one in tuned[:SHOWN_AT_MOST]]
+    proposed = sum(1 for one in tuned if one.candidate_id is not None)
+    emit(
+        False, None, rows_table(rows, _COLUMNS, title=f"{len(tuned)} topics, {proposed} candidates proposed")
+    )
+    return {"topics": len(tuned), "proposed": proposed, "tuned": rows}

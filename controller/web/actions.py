@@ -1,0 +1,124 @@
+"""The routes of actions: path parameters, body and response from the declaration."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Query
+from pydantic import BaseModel, create_model
+
+from controller.actions.action import AnyAction, all_actions, perform_in
+from controller.actions.context import Context
+from controller.actions.responses import Answer
+from controller.actions.rights import Right
+from controller.actions.signatures import REQUIRED, describe, keyword
+from controller.services.computing.computers import Computation
+from controller.web.acting import Acting, AtDesk
+from controller.web.changes import Change, Changing, Wait
+from controller.web.computing import COMPUTE, Computing
+from controller.web.demands import DemandingRoute, demand_of
+from controller.web.parameters import LEVELS, Cluster, path_parameters, route_path
+from controller.web.refusals import REFUSALS
+
+
+def router() -> APIRouter:
+    """Return the routes of all actions."""
+    routes = APIRouter(route_class=DemandingRoute, responses=REFUSALS)
+    for action in all_actions():
+        for path, right, level in _places(action):
+            routes.add_api_route(
+                route_path(path),
+                _report_endpoint(action, level) if action.reads else _endpoint(action, level),
+                methods=[action.method],
+                dependencies=[demand_of(right), *([COMPUTE] if action.computes else [])],
+                response_model=action.response,
+                tags=[action.name.split()[0].replace("-", " ")],
+            )
+    return routes
+
+
+def _places(action: AnyAction) -> Iterator[tuple[str, Right, Any]]:
+    """Yield each path of the action, the right that the path demands, and the type of the level in the path."""
+    if "level" not in action.path_fields:
+        yield action.path, action.right, None
+        return
+    for place, level in LEVELS.items():
+        right = action.right if level is not Cluster else action.cluster_right or action.right
+        yield action.path.replace("{level}", place), right, level
+
+
+def _endpoint(action: AnyAction, level: Any) -> Any:
+    body = _document_of(action)
+
+    def perform(
+        change: Change,
+        body: BaseModel | None = None,
+        wait_seconds: float = 0.0,
+        computation: Computation | None = None,
+        **path: Any,
+    ) -> Answer:
+        return change.perform(action, _request_of(action, body, path), wait_seconds, computation)
+
+    parameters = [keyword("change", Changing), *path_parameters(action.path_fields, action.request, level)]
+    if body is not None:
+        parameters.append(_body_parameter(body))
+    if action.is_waited_for:
+        parameters.append(keyword("wait_seconds", Wait, 0.0))
+    if action.computes:
+        parameters.append(keyword("computation", Computing))
+    return describe(perform, action.name, action.request.__doc__, parameters)
+
+
+def _report_endpoint(action: AnyAction, level: Any) -> Any:
+    document = _document_of(action)
+
+    def read(acting: Acting, body: BaseModel | None = None, **path: Any) -> Answer:
+        context = Context(acting.app, acting.app.store, acting.caller())
+        answer: Answer = perform_in(context, action, _request_of(action, body, path))
+        return answer
+
+    parameters = [keyword("acting", AtDesk), *path_parameters(action.path_fields, action.request, level)]
+    if document is not None:
+        is_query = action.method == "GET"
+        parameters.append(
+            keyword("body", Annotated[document, Query()]) if is_query else _body_parameter(document)
+        )
+    return describe(read, action.name, action.request.__doc__, parameters)
+
+
+def _body_parameter(body: type[BaseModel]) -> inspect.Parameter:
+    is_needed = any(field.is_required() for field in body.model_fields.values())
+    annotation = body if is_needed else body | None
+    return keyword("body", Annotated[annotation, Body()], REQUIRED if is_needed else body())
+
+
+def _request_of(action: AnyAction, document: BaseModel | None, path: Mapping[str, Any]) -> BaseModel:
+    """Return the request. Every field is validated already: the document by its model, the others by the parameters of the path."""
+    fields = (
+        {} if document is None else {name: getattr(document, name) for name in type(document).model_fields}
+    )
+    request: BaseModel = action.request.model_construct(**fields, **path)
+    return request
+
+
+@functools.cache
+def _document_of(action: AnyAction) -> type[BaseModel] | None:
+    """Return the model of the fields that the path does not name, which are the body or the query; None where no field is left."""
+    fields: dict[str, Any] = {
+        name: (field.annotation, field)
+        for name, field in action.request.model_fields.items()
+        if name not in action.path_fields
+    }
+    if not fields:
+        return None
+    request = action.request
+    return create_model(
+        request.__name__,
+        __config__=request.model_config,
+        __doc__=request.__doc__,
+        __module__=request.__module__,
+        **fields,
+    )

@@ -1,0 +1,105 @@
+"""The app that a worker serves: the routes by subject, what limits them, and how errors are answered; and of these routes those
+that are for people, for a server that knows its users itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anyio import CapacityLimiter
+from fastapi import APIRouter, FastAPI
+
+from controller.bootstrap import ConsumerServices
+from controller.services.computing.computers import Computers
+from controller.store import audit
+from controller.store.audit import AuditRow
+from controller.web import (
+    actions,
+    deliveries,
+    key_counts,
+    layouts,
+    load,
+    questions,
+    sessions,
+    suspects,
+)
+from controller.web.acting import Turns
+from controller.web.asked import ServesPeople
+from controller.web.audit import Audited
+from controller.web.computing import ComputingTurns
+from controller.web.demands import Who, demand_rights, token_holder
+from controller.web.description import describe
+from controller.web.limits import SmallRequests
+from controller.web.pulsar import namespaces, scalable, segments
+from controller.web.refusals import answer_errors
+from controller.web.slots import GivesBack, Slots
+
+PEOPLES_ROUTERS = (
+    layouts.peoples_router,
+    scalable.router,
+    namespaces.router,
+    segments.router,
+    actions.router(),
+    questions.router(),
+)
+ROUTERS = (
+    layouts.router,
+    sessions.router,
+    deliveries.router,
+    key_counts.router,
+    suspects.router,
+    *PEOPLES_ROUTERS,
+    load.router,
+)
+
+SESSION_THREADS = 8
+"""Threads in which consumers' requests look up their leader; no other request keeps these busy."""
+
+
+def routed_app() -> FastAPI:
+    """Every route, and nothing that answers yet: what tells of routes, their rights and documents, needs no more. Raises
+    InvariantViolated where one does not say which right it demands.
+    """
+    return _routed(ROUTERS)
+
+
+def create_app(served: ConsumerServices, secret: str, slots: Slots, *, computers: Computers) -> FastAPI:
+    """Return the app that a worker serves; `slots` limits the requests and streams under way at once."""
+    return _app(ROUTERS, served, token_holder(secret), slots, computers)
+
+
+def peoples_app(served: ServesPeople, who: Who, *, most_at_once: int) -> FastAPI:
+    """What people call, without what consumers and brokers do; `who` says what each may."""
+    return _app(PEOPLES_ROUTERS, served, who, Slots(most_at_once), Computers())
+
+
+def _app(
+    routers: Sequence[APIRouter], served: ServesPeople, who: Who, slots: Slots, computers: Computers
+) -> FastAPI:
+    app = _routed(routers)
+    app.state.served, app.state.who, app.state.slots = served, who, slots
+    app.state.turns, app.state.computing = Turns(), ComputingTurns(computers)
+    app.state.session_threads = CapacityLimiter(SESSION_THREADS)
+    answer_errors(app)
+    describe(app)
+
+    def write_audit(row: AuditRow) -> None:
+        with served.api.store.transaction() as tx:
+            audit.write(tx, row)
+
+    app.add_middleware(Audited, write=write_audit)
+    app.add_middleware(SmallRequests)
+    app.add_middleware(GivesBack, slots=slots)
+    return app
+
+
+def _routed(routers: Sequence[APIRouter]) -> FastAPI:
+    # `include_router` would make each route and its documents' models once more, half a second for all. It is for what the app
+    # adds to a router's: a prefix, tags, answers. Nothing here.
+    routes = [route for router in routers for route in router.routes]
+    # Without a slash too many a call is not known: a redirect would lead to wherever the request says its host is.
+    app = FastAPI(
+        title="Cleave", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, routes=routes
+    )
+    demand_rights(app)
+    return app

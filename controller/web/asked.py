@@ -1,0 +1,75 @@
+"""What is asked for, and what this worker answers with."""
+
+from __future__ import annotations
+
+from typing import Annotated, Protocol
+
+from fastapi import Depends, Query
+from fastapi import Request as HttpRequest
+
+from controller.bootstrap import Application, ConsumerServices
+from controller.services.watches.layout_feed import LayoutFeed
+from controller.services.watches.topic_feed import TopicFeed
+from controller.web.paths import BundleName, NamespaceName, Tenant, TopicName
+
+
+class ServesPeople(Protocol):
+    """What people's calls need; a worker has more, for consumers."""
+
+    @property
+    def api(self) -> Application:
+        """The application that they act and look with."""
+
+    @property
+    def layouts(self) -> LayoutFeed:
+        """The layouts of topics."""
+
+    @property
+    def topics(self) -> TopicFeed:
+        """The live topics of a namespace."""
+
+
+def served_by(request: HttpRequest) -> ConsumerServices:
+    """What this worker answers with."""
+    found: ConsumerServices = request.app.state.served
+    return found
+
+
+async def _topic(tenant: Tenant, namespace: NamespaceName, topic: TopicName) -> str:
+    return f"topic://{tenant}/{namespace}/{topic}"
+
+
+async def _namespace(tenant: Tenant, namespace: NamespaceName) -> str:
+    return f"{tenant}/{namespace}"
+
+
+async def _bundle(tenant: Tenant, namespace: NamespaceName, bundle: BundleName) -> str:
+    return f"{tenant}/{namespace}/{bundle}"
+
+
+Topic = Annotated[str, Depends(_topic)]
+"""The full name of the topic that the path names."""
+Namespace = Annotated[str, Depends(_namespace)]
+"""The namespace that the path names."""
+Bundle = Annotated[str, Depends(_bundle)]
+"""The bundle that the path names, with its namespace."""
+WithProperties = Annotated[
+    tuple[str, ...],
+    Query(
+        alias="property", max_length=20, description="key=value; all of them.", examples=[["team=billing"]]
+    ),
+]
+"""A list's topics that have these."""
+From = Annotated[
+    str | None,
+    Query(alias="from", description="An instant, or so long ago.", examples=["12h", "2026-11-21T03:00:00Z"]),
+]
+To = Annotated[
+    str | None,
+    Query(alias="to", description="An instant, or so long ago.", examples=["1h", "2026-11-21T04:00:00Z"]),
+]
+Timestamp = Annotated[
+    int,
+    Query(ge=0, lt=2**63, description="Milliseconds since the Unix epoch.", examples=[1795230000000]),
+]
+"""From where on a subscription is to be read, as Pulsar says it."""

@@ -1,0 +1,108 @@
+"""Records every requested change, whether it was done, refused or a dry run, and every access that is denied.
+
+The row is written before the answer goes out. Where it cannot be, the log has it and the request is answered all the same: what was
+done is done. What consumers and brokers say all the time is no act of a person and is not written down, unless it is denied.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.concurrency import run_in_threadpool
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from controller.actions.rights import Right
+from controller.domain.errors import CleaveError
+from controller.store.audit import AuditRow
+from controller.telemetry import get_logger
+from controller.web.access import Grant
+
+log = get_logger(__name__)
+
+WriteAudit = Callable[[AuditRow], None]
+_CHANGES = (Right.OPERATE, Right.ADMINISTER)
+_DENIED = (401, 403)
+REPEATS_AFTER_SECONDS = 60.0
+"""A denial like one before is written down again after so long, so that a client that asks for ever fills no table."""
+_DENIALS_KNOWN = 10_000
+_LONGEST = 2_000
+_TRUE = frozenset({"true", "1", "yes", "on", "t", "y"})
+"""Texts that pydantic reads as True."""
+
+
+class Audited:
+    """Around the app. `write` may raise what a store raises."""
+
+    def __init__(self, app: ASGIApp, write: WriteAudit) -> None:
+        self._app, self._write = app, write
+        self._denials: dict[tuple[object, ...], float] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        state: dict[str, Any] = scope.setdefault("state", {})
+
+        async def noting(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await self._note(scope, state, message["status"])
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        except Exception:
+            await self._note(scope, state, 500)
+            raise
+
+    async def _note(self, scope: Scope, state: dict[str, Any], status: int) -> None:
+        if status not in _DENIED and not _is_change(scope, state):
+            return
+        row = _row(scope, state, status)
+        if status in _DENIED and self._is_known(row):
+            return
+        try:
+            await run_in_threadpool(self._write, row)
+        except CleaveError as error:
+            log.error("audit not written", row=row, error=str(error))
+
+    def _is_known(self, row: AuditRow) -> bool:
+        key = (row.subject, row.address, row.method, row.act, row.status)
+        now = time.monotonic()
+        before = self._denials.get(key)
+        if before is not None and now - before < REPEATS_AFTER_SECONDS:
+            return True
+        if len(self._denials) >= _DENIALS_KNOWN:
+            self._denials.clear()
+        self._denials[key] = now
+        return False
+
+
+def _is_change(scope: Scope, state: dict[str, Any]) -> bool:
+    return scope["method"] not in ("GET", "HEAD") and state.get("right") in _CHANGES
+
+
+def _is_dry_run(query: str) -> bool:
+    """Return True if the query asks for a dry run, whether the request came as far as to be understood or not."""
+    given = parse_qs(query).get("dry_run", [""])[-1]
+    return given.lower() in _TRUE
+
+
+def _row(scope: Scope, state: dict[str, Any], status: int) -> AuditRow:
+    grant: Grant | None = state.get("grant")
+    path = scope.get("raw_path", scope["path"].encode()).decode("latin-1")  # a query may hold a secret
+    route = scope.get("route")
+    return AuditRow(
+        subject=None if grant is None else grant.subject,
+        role=None if grant is None else grant.role.value,
+        address=scope["client"][0] if scope.get("client") else None,
+        method=scope["method"],
+        path=path[:_LONGEST].replace("\0", " "),
+        act=getattr(route, "name", None) or "unknown",
+        status=status,
+        reason=state.get("refusal"),
+        request_key=state.get("request_key"),
+        dry_run=_is_dry_run(scope["query_string"].decode("latin-1")),
+    )

@@ -1,0 +1,138 @@
+"""Changes over HTTP: dry runs (`dry_run`), and repeated requests that are carried out once (`Idempotency-Key`).
+
+A dry run is the same code on a store that rolls back, as `--dry-run` of the commands. A key is for one request of one holder of a
+token: a repeated request gets the first answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+from fastapi import Depends, Header, Query
+from fastapi import Request as HttpRequest
+from pydantic import BaseModel
+
+from controller.actions.action import AnyAction, perform_in
+from controller.actions.context import Context, Options
+from controller.actions.dry_run import store_for
+from controller.actions.responses import Response
+from controller.bootstrap import Application
+from controller.services.computing.computers import Computation
+from controller.store import idempotency_keys
+from controller.store.postgres.engine import Store
+from controller.web.acting import Acting, AtDesk
+from controller.web.paths import PRINTABLE
+
+Answer = TypeVar("Answer", bound=BaseModel)
+LONGEST_WAIT_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A request for a change."""
+
+    acting: Acting
+    dry_run: bool
+    key: str | None
+    digest: str
+
+    @property
+    def app(self) -> Application:
+        """The application that carries out the change."""
+        return self.acting.app
+
+    @property
+    def actor(self) -> str:
+        """The subject of the token."""
+        return self.acting.grant.subject
+
+    def once(self, kind: type[Answer], act: Callable[[Store], Answer]) -> Answer:
+        """Return the answer of `act`, of its dry run, or the first answer to the key. Raises what `act` raises, Conflict for a key of
+        another request, Retryable while the first request with the key is being answered.
+        """
+        if self.dry_run or self.key is None:
+            with store_for(self.app, self.dry_run) as store:
+                return act(store)
+        store = self.app.store
+        with store.transaction() as tx:
+            first = idempotency_keys.begin(tx, self.actor, self.key, self.digest)
+        if first is not None:
+            return kind.model_validate(first)
+        try:
+            answer = act(store)
+        except Exception:
+            with store.transaction() as tx:
+                idempotency_keys.free(tx, self.actor, self.key)
+            raise
+        with store.transaction() as tx:
+            idempotency_keys.finish(tx, self.actor, self.key, answer.model_dump(mode="json"))
+        return answer
+
+    def perform(
+        self,
+        action: AnyAction,
+        request: BaseModel,
+        wait_seconds: float = 0.0,
+        computation: Computation | None = None,
+    ) -> Response:
+        """Perform the action once for the key. Raises as `once`."""
+        caller = self.acting.caller(self.request_key)
+        options = Options(self.dry_run, wait_seconds)
+        answer: Response = self.once(
+            action.response,
+            lambda store: perform_in(Context(self.app, store, caller, options, computation), action, request),
+        )
+        return answer
+
+    @property
+    def request_key(self) -> str:
+        """Key of the change in the journal: the same for repeated requests with an idempotency key, else a new key."""
+        return self._journal_key or f"api-{os.urandom(8).hex()}"
+
+    @property
+    def _journal_key(self) -> str | None:
+        """Key in the journal, which all callers share; None where the request has no key."""
+        if self.key is None or self.dry_run:
+            return None
+        return f"api-{hashlib.sha256(f'{self.actor} {self.key}'.encode()).hexdigest()[:32]}"
+
+
+async def _change(
+    request: HttpRequest,
+    acting: AtDesk,
+    dry_run: Annotated[
+        bool,
+        Query(description="Ask everything that the change asks, say what would happen, and change nothing."),
+    ] = False,
+    key: Annotated[
+        str | None,
+        Header(
+            alias="Idempotency-Key",
+            min_length=1,
+            max_length=200,
+            pattern=PRINTABLE,
+            description="A text that is new for each change: a repeat with the same one is answered as the first time.",
+            examples=["orders-monday-1"],
+        ),
+    ] = None,
+) -> Change:
+    request.state.request_key = key
+    path, query = request.scope["path"].encode(), request.scope["query_string"]
+    asked = request.method.encode() + b" " + path + b"?" + query + b"\n" + await request.body()
+    return Change(acting, dry_run, key, hashlib.sha256(asked).hexdigest())
+
+
+Changing = Annotated[Change, Depends(_change)]
+Wait = Annotated[
+    float,
+    Query(
+        ge=0.0,
+        le=LONGEST_WAIT_SECONDS,
+        description="Wait so long for the operation to end; the answer has its state either way.",
+        examples=[30.0],
+    ),
+]

@@ -1,0 +1,105 @@
+"""Turns for long computations: apart from those of other acts, a few at once, one for each subject, and a short queue.
+
+A request that computes takes no turn of an act, and computes in a child process. The process is killed once the client has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Annotated
+
+from fastapi import Depends
+from fastapi import Request as HttpRequest
+
+from controller.domain.errors import LimitReached
+from controller.services.computing.computers import Computation, Computers
+from controller.web.demands import Holder
+
+AT_ONCE = 2
+"""Computations; each takes a processor."""
+MOST_WAITING = 4
+"""Requests in the queue."""
+LONGEST_WAIT_SECONDS = 30.0
+"""In the queue."""
+AGAIN_SECONDS = 5.0
+ENDING_SECONDS = 0.5
+"""The turn of a subject ends a moment after the answer was sent, so that a request that follows at once waits for this time."""
+
+
+class ComputingTurns:
+    """The turns of one app, used by its event loop alone."""
+
+    def __init__(self, computers: Computers) -> None:
+        self.computers = computers
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._subjects: dict[str, asyncio.Event] = {}
+        """Each subject with a turn or a place in the queue, and the end of the turn."""
+
+    @asynccontextmanager
+    async def take(self, subject: str) -> AsyncIterator[Computation]:
+        """A computation of the subject's, once there is a turn for it. Raises LimitReached."""
+        if not await self._is_free(subject):
+            raise LimitReached(
+                f"a computation of {subject or 'this subject'} is under way; ask again once it has ended",
+                AGAIN_SECONDS,
+            )
+        if len(self._subjects) >= AT_ONCE + MOST_WAITING:
+            raise LimitReached(
+                f"{AT_ONCE} computations are under way and {MOST_WAITING} wait; ask again, or trigger the DAG policy_backtest",
+                AGAIN_SECONDS,
+            )
+        ended = self._subjects[subject] = asyncio.Event()
+        try:
+            await self._wait()
+            try:
+                yield Computation(self.computers)
+            finally:
+                self._turns.release()
+        finally:
+            del self._subjects[subject]
+            ended.set()
+
+    async def _is_free(self, subject: str) -> bool:
+        """Return True once the subject has no turn, at the latest after `ENDING_SECONDS`."""
+        ended = self._subjects.get(subject)
+        if ended is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), ENDING_SECONDS)
+        return subject not in self._subjects
+
+    async def _wait(self) -> None:
+        try:
+            await asyncio.wait_for(self._turns.acquire(), LONGEST_WAIT_SECONDS)
+        except TimeoutError:
+            raise LimitReached(
+                f"no turn to compute within {LONGEST_WAIT_SECONDS:g} s; ask again, or trigger the DAG policy_backtest",
+                AGAIN_SECONDS,
+            ) from None
+
+
+async def _computing(request: HttpRequest, grant: Holder) -> AsyncIterator[Computation]:
+    turns: ComputingTurns = request.app.state.computing
+    async with turns.take(grant.subject) as computation:
+        request.state.computes = True
+        gone = asyncio.create_task(_cancel_when_gone(request, computation))
+        try:
+            yield computation
+        finally:
+            gone.cancel()
+            with suppress(asyncio.CancelledError):
+                await gone
+
+
+async def _cancel_when_gone(request: HttpRequest, computation: Computation) -> None:
+    """The body has been read, so what comes next is that the client has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    computation.cancel()
+
+
+COMPUTE = Depends(_computing)
+"""On a route, before what acts: its acts take a turn to compute."""
+Computing = Annotated[Computation, COMPUTE]
+"""The computation of the route."""

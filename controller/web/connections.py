@@ -1,0 +1,253 @@
+"""Guards the connections of a worker's HTTP server: how large a request's head may be, how long a request may take to arrive, and how many
+connections may be open without an admitted request.
+
+uvicorn has none of these bounds with the parser httptools, so its protocol is extended here. What a token may use is decided in `slots`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from asyncio import TimerHandle
+from enum import Enum
+from http import HTTPStatus
+from typing import Any, cast
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from controller.web.limits import body_problem
+
+LONGEST_LINE_BYTES = 8 * 1024
+"""Limit of the request line and of each header, as in nginx."""
+LARGEST_HEAD_BYTES = 32 * 1024
+"""Limit of the request line and all headers, as in nginx."""
+MOST_PIPELINED = 16
+"""Requests of a connection that wait for the answer to the one before them."""
+UNREAD_SECONDS = 30.0
+"""A client that reads nothing of its answer for this time is disconnected."""
+_LINGER_SECONDS = 2.0
+"""Time for which data after a refusal is read and dropped; a client that still sends would lose the answer otherwise."""
+_PIECE_BYTES = 16 * 1024
+_IPV6_PREFIX = 64
+
+
+class Awaited(Enum):
+    """The part of a request that a connection waits for."""
+
+    REQUEST = "request"
+    """The next one. uvicorn closes an idle connection earlier, but for one that sends empty lines."""
+    HEAD = "head"
+    BODY = "body"
+
+
+SECONDS = {Awaited.REQUEST: 10.0, Awaited.HEAD: 10.0, Awaited.BODY: 30.0}
+"""Time for each part, from its beginning to its end."""
+
+
+class _Refused(Exception):
+    """Ends the parsing of a request."""
+
+
+class Lobby:
+    """The open connections without an admitted request. For the event loop's thread.
+
+    When it is full, the address that has the most connections in it loses its oldest. So a client that sends its token soon is served
+    however many connections another address opens.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._count = most, 0
+        self._waiting: dict[str, dict[GuardedProtocol, None]] = {}
+
+    def enter(self, connection: GuardedProtocol) -> None:
+        """Add the connection, and disconnect another if there are too many."""
+        waiting = self._waiting.setdefault(connection.network, {})
+        if connection in waiting:
+            return
+        waiting[connection] = None
+        self._count += 1
+        if self._count > self._most:
+            most_crowded = max(self._waiting.values(), key=len)
+            next(iter(most_crowded)).drop()
+
+    def leave(self, connection: GuardedProtocol) -> None:
+        """Remove the connection if it is there."""
+        waiting = self._waiting.get(connection.network, {})
+        if connection not in waiting:
+            return
+        del waiting[connection]
+        self._count -= 1
+        if not waiting:
+            del self._waiting[connection.network]
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """One connection. The app finds it in a request's state, as `connection`."""
+
+    def __init__(self, *, lobby: Lobby, **given: Any) -> None:
+        super().__init__(**given)
+        self.network = ""
+        self._lobby = lobby
+        self._awaited: Awaited | None = None
+        self._timer: TimerHandle | None = None
+        self._unread: TimerHandle | None = None
+        self._refusal: tuple[int, str] | None = None
+        self._head_bytes = self._headers_bytes = 0
+        self._is_new_head = False
+
+    def admit(self) -> None:
+        """Have the connection leave the lobby: its request is admitted."""
+        self._lobby.leave(self)
+
+    def release(self) -> None:
+        """Have the connection return to the lobby: its request is answered."""
+        if not self.transport.is_closing():
+            self._lobby.enter(self)
+
+    def drop(self) -> None:
+        """Disconnect at once, whatever is under way."""
+        self._lobby.leave(self)
+        self.transport.abort()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.network = _network(self.client[0] if self.client else "")
+        self._await(Awaited.REQUEST)
+        self._lobby.enter(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._await(None)
+        self._cancel_unread()
+        self._lobby.leave(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        for start in range(0, len(data), _PIECE_BYTES):
+            if self._refusal is not None or self.transport.is_closing():
+                return
+            piece = data[start : start + _PIECE_BYTES]
+            self._is_new_head = False
+            super().data_received(piece)
+            if self._awaited is Awaited.HEAD and not self._is_new_head:
+                self._head_bytes += len(piece)
+                if self._head_bytes > LARGEST_HEAD_BYTES:
+                    self._refuse(431, f"the headers are larger than {LARGEST_HEAD_BYTES} bytes; send fewer")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["state"]["connection"] = self
+        self._is_new_head, self._head_bytes, self._headers_bytes = True, 0, 0
+        self._await(Awaited.HEAD)
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        if len(self.url) > LONGEST_LINE_BYTES:
+            self._stop(414, f"the address is longer than {LONGEST_LINE_BYTES} bytes; shorten it")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        size = len(name) + len(value)
+        self._headers_bytes += size
+        if size > LONGEST_LINE_BYTES:
+            self._stop(431, f"a header is longer than {LONGEST_LINE_BYTES} bytes; shorten it")
+        if len(self.url) + self._headers_bytes > LARGEST_HEAD_BYTES:
+            self._stop(431, f"the headers are larger than {LARGEST_HEAD_BYTES} bytes; send fewer")
+
+    def on_headers_complete(self) -> None:
+        said = body_problem(self.headers)
+        if said is not None:
+            self._stop(413, said)
+        if len(self.pipeline) >= MOST_PIPELINED:
+            self._stop(429, f"{MOST_PIPELINED} requests wait on this connection; read their answers first")
+        super().on_headers_complete()
+        self._await(Awaited.BODY)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._await(Awaited.REQUEST if self.cycle.response_complete else None)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._awaited is None and self.cycle.response_complete:
+            self._await(Awaited.REQUEST)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._unread is None:
+            self._unread = self.loop.call_later(UNREAD_SECONDS, self.drop)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._cancel_unread()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - said in other words
+        """Answer with JSON where uvicorn would answer with text: the parser gave up."""
+        status, reason = self._refusal or (400, "the request is not HTTP/1.1 as it is read here; correct it")
+        self._refuse(status, reason)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Log nothing: the request is answered like any other, and a client could fill the log."""
+
+    def _stop(self, status: int, reason: str) -> None:
+        """Refuse from inside the parser, which then calls `send_400_response`."""
+        self._refusal = (status, reason)
+        raise _Refused(reason)
+
+    def _await(self, part: Awaited | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._awaited = part
+        self._timer = None if part is None else self.loop.call_later(SECONDS[part], self._give_up)
+
+    def _give_up(self) -> None:
+        part = self._awaited
+        if part is Awaited.REQUEST or part is None:
+            self.drop()
+        elif self.flow.read_paused:  # the app does not read: that is not the client's delay
+            self._await(part)
+        else:
+            self._refuse(
+                408, f"the {part.value} of the request took longer than {SECONDS[part]:g} s; send it again"
+            )
+
+    def _refuse(self, status: int, reason: str) -> None:
+        """Answer and disconnect. In the middle of another answer only disconnect."""
+        self._refusal = (status, reason)
+        self._await(None)
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+            if cycle.response_started or self.pipeline:
+                self.drop()
+                return
+        self._unset_keepalive_if_required()
+        body = msgspec.json.encode({"reason": reason, "kind": "InvalidInput"})
+        head = (
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self._timer = self.loop.call_later(_LINGER_SECONDS, self.drop)
+
+    def _cancel_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+
+def _network(address: str) -> str:
+    """Return the addresses that count as one client: an IPv4 address, or an IPv6 network, since a client has many addresses of it."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((address.partition("%")[0], _IPV6_PREFIX), strict=False))

@@ -1,0 +1,185 @@
+"""The routes by which a consumer has its deliveries counted over crashes, and gets a log for dead letters. Every worker counts; the
+leader of the topic makes the log.
+
+The protocol as a client sees it: docs/reference/client-protocol.md.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from fastapi import Request as HttpRequest
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
+
+from controller.bootstrap import ConsumerServices
+from controller.domain.deliveries import DeliveryEvent
+from controller.store.topics.bucket_owners import SubscriptionKey
+from controller.store.topics.deliveries import Ownership
+from controller.web.asked import Topic
+from controller.web.demands import CONSUME, DemandingRoute, Holder
+from controller.web.paths import CONSUMER_PATH, TOPIC_PATH, ConsumerName, Name
+from controller.web.refusals import LED, REFUSALS
+from controller.web.sessions import AtLeader, Life
+
+router = APIRouter(
+    route_class=DemandingRoute,
+    dependencies=[CONSUME],
+    responses={**REFUSALS, **LED},
+    tags=["clients: deliveries"],
+)
+Whole = Annotated[int, Field(ge=-1, lt=2**63)]
+Position = Annotated[list[Whole], Field(min_length=1, max_length=8)]
+
+
+class Owned(Life):
+    """A bucket, as of the generation at which it was got."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"incarnation": "f00d", "segment_id": 0, "bucket_start": 0, "generation": 1}]
+        }
+    )
+
+    segment_id: Annotated[int, Field(ge=0, lt=2**63)]
+    bucket_start: Annotated[int, Field(ge=0, le=65_535)]
+    generation: Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class Opened(Owned):
+    """A bucket whose reading begins at this message."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"incarnation": "f00d", "segment_id": 0, "bucket_start": 0, "generation": 1, "position": [17]}
+            ]
+        }
+    )
+
+    position: Position
+
+
+class Delivered(Opened):
+    """What happens to this message in its n-th delivery."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "incarnation": "f00d",
+                    "segment_id": 0,
+                    "bucket_start": 0,
+                    "generation": 1,
+                    "position": [17],
+                    "event": "failed",
+                    "deliveries": 1,
+                    "error": "ValueError: no such account",
+                }
+            ]
+        }
+    )
+
+    event: DeliveryEvent
+    deliveries: Annotated[int, Field(ge=1, lt=2**31)]
+    error: Annotated[str | None, Field(max_length=1000)] = None
+
+
+class Troubled(BaseModel):
+    """A message that failed, or was begun and not heard of again."""
+
+    position: list[int] = Field(examples=[[17]])
+    deliveries: int
+    deaths: int = Field(examples=[1])
+    error: str | None = Field(examples=["ValueError: no such account"])
+
+
+class Logged(BaseModel):
+    """Where dead letters go."""
+
+    data_plane: str = Field(examples=["embedded"])
+    backing_topic: str = Field(examples=["dead-letters://acme/shop/orders/billing"])
+
+
+class Openings(BaseModel):
+    """How many lives of consumers in turn began at that message, and what is known from there on."""
+
+    openings: int = Field(examples=[1])
+    messages: list[Troubled]
+
+
+async def _asker(
+    request: HttpRequest, topic: Topic, subscription: Name, consumer: ConsumerName, holder: Holder
+) -> _Asker:
+    served: ConsumerServices = request.app.state.served
+    topic_id, _ = await run_in_threadpool(served.layouts.find, topic)
+    return _Asker(served, SubscriptionKey(topic_id, subscription), consumer, holder.subject)
+
+
+class _Asker:
+    """Which consumer asks."""
+
+    def __init__(self, served: ConsumerServices, key: SubscriptionKey, consumer: str, subject: str) -> None:
+        self.counts = served.deliveries
+        self._key, self._consumer, self._subject = key, consumer, subject
+
+    def ownership(self, said: Owned) -> Ownership:
+        return Ownership(
+            self._key,
+            self._consumer,
+            said.incarnation,
+            said.segment_id,
+            said.bucket_start,
+            said.generation,
+            self._subject,
+        )
+
+
+Asker = Annotated[_Asker, Depends(_asker)]
+
+
+@router.post(CONSUMER_PATH + "/opened")
+async def opened(asker: Asker, said: Opened) -> Openings:
+    """A bucket's reading begins."""
+    openings, found = await run_in_threadpool(asker.counts.opened, asker.ownership(said), said.position)
+    messages = [
+        Troubled(position=list(one.position), deliveries=one.deliveries, deaths=one.deaths, error=one.error)
+        for one in found
+    ]
+    return Openings(openings=openings, messages=messages)
+
+
+@router.post(CONSUMER_PATH + "/closed", status_code=204)
+async def closed(asker: Asker, said: Owned) -> None:
+    """A bucket's reading has ended in good order."""
+    await run_in_threadpool(asker.counts.closed, asker.ownership(said))
+
+
+@router.post(CONSUMER_PATH + "/deliveries", status_code=204)
+async def delivered(asker: Asker, said: Delivered) -> None:
+    """A message that is in trouble, or may be: begun, failed or ended."""
+    await run_in_threadpool(
+        asker.counts.note,
+        asker.ownership(said),
+        said.position,
+        said.event,
+        said.deliveries,
+        None if said.error is None else said.error.replace("\0", " "),
+    )
+
+
+@router.get(TOPIC_PATH + "/subscriptions/{subscription}/dead-letter-log")
+async def dead_letter_log(request: HttpRequest, topic: Topic, subscription: Name) -> Logged:
+    """The subscription's dead-letter log, if anything was ever put into it."""
+    served: ConsumerServices = request.app.state.served
+    log = await run_in_threadpool(served.dead_letters.find, topic, subscription)
+    return Logged(data_plane=log.data_plane, backing_topic=log.backing_topic)
+
+
+@router.post(CONSUMER_PATH + "/dead-letters")
+async def dead_letters(asking: AtLeader, _life: Life) -> Logged:
+    """The subscription's dead-letter log, made if it is not there."""
+    key = asking.key
+    log = await run_in_threadpool(asking.served.dead_letters.make, key.topic_id, key.name)
+    return Logged(data_plane=log.data_plane, backing_topic=log.backing_topic)

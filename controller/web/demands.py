@@ -1,0 +1,205 @@
+"""The right that each route demands. A route declares exactly one: `dependencies=[READ]` on it or on its router.
+
+It is looked at before the body of a request is read. Where the path names a topic or a namespace, the right is demanded there.
+Who asks is for whoever serves the app to say: by a token of `cleave token`, or as Airflow knows its users.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Depends, FastAPI, Security
+from fastapi import Request as HttpRequest
+from fastapi.dependencies.models import Dependant
+from fastapi.responses import Response
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from controller.actions.rights import Right
+from controller.domain.errors import AccessDenied, InvalidInput, InvariantViolated, TokenOutOfTime
+from controller.domain.utf8 import demand_utf8
+from controller.web import access
+from controller.web.access import Grant
+from controller.web.slots import use_of
+
+Who = Callable[[HttpRequest], Awaitable[Grant]]
+"""Says what the sender of a request may do. Raises AccessDenied where it is nobody that is known, TokenOutOfTime where a fresh token may be."""
+
+_BEARER = HTTPBearer(auto_error=False, bearerFormat="JWT", description="A token of `cleave token`.")
+MOST_NESTED = 32
+"""Objects and lists within each other in a body; no call needs half as many."""
+_TOO_DEEP = HTTPException(400, "the body is nested too deeply; send the fields that are documented")
+_PARAMETER = re.compile(r"{[^}]*}")
+_DEMANDS: dict[Callable[..., object], Right] = {}
+
+
+def _demanding(right: Right) -> Callable[..., Awaitable[None]]:
+    async def demanded(_token: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)]) -> None:
+        """Declares the right; `DemandingRoute` demands it."""
+
+    _DEMANDS[demanded] = right
+    return demanded
+
+
+class DemandingRoute(APIRoute):
+    """A route that demands its right before it reads the body of a request, and then takes a slot for the holder of the token.
+
+    A body that is still arriving holds no slot: its connection is in the lobby.
+    """
+
+    def get_route_handler(self) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
+        """Return the handler of FastAPI behind the demand."""
+        handle = super().get_route_handler()
+
+        async def demanding(request: HttpRequest) -> Response:
+            grant = await self._grant_of_sender(request)
+            whole = JsonRequest(request.scope, request.receive)
+            await whole.arrive()
+            request.app.state.slots.take(grant.subject, use_of(self.path))
+            request.state.slot_of = grant.subject
+            connection = request.scope["state"].get("connection")
+            if connection is not None:
+                connection.admit()
+            return await handle(whole)
+
+        return demanding
+
+    async def _grant_of_sender(self, request: HttpRequest) -> Grant:
+        """Raises AccessDenied, TokenOutOfTime or AccessForbidden where the sender has not the right."""
+        (right,) = rights_of(self)
+        request.state.right = right
+        who: Who = request.app.state.who
+        try:
+            grant = await who(request)
+        except (AccessDenied, TokenOutOfTime) as error:
+            raise type(error)(f"{error.message}; this call is for role {access.roles_with(right)}") from None
+        request.state.grant = grant
+        path = request.path_params
+        names = [str(path[one]) for one in ("tenant", "namespace", "topic") if one in path]
+        namespace = "/".join(names[:2]) if len(names) >= 2 else None
+        topic = f"topic://{'/'.join(names)}" if len(names) == 3 else None
+        grant.demand(right, topic=topic, namespace=namespace)
+        return grant
+
+
+class JsonRequest(HttpRequest):
+    """A request whose body may not come, or may be nested too deeply to be read."""
+
+    async def arrive(self) -> None:
+        """Wait for the body. Raises HTTPException (400) where the client is gone before."""
+        if self.headers.get("content-length", "0") == "0":
+            return
+        try:
+            await self.body()
+        except ClientDisconnect:
+            raise HTTPException(400, "the body has not arrived; send it again") from None
+
+    async def json(self) -> Any:
+        """Return the body as Python has it. Raises HTTPException (400) for a body that is no text, is nested too deeply or holds what has no
+        UTF-8 form, else as FastAPI expects.
+        """
+        try:
+            document = await self._decoded()
+            if _is_deeper(document, MOST_NESTED):
+                raise _TOO_DEEP
+            demand_utf8(document, "the body")
+        except RecursionError:
+            raise _TOO_DEEP from None
+        except json.JSONDecodeError:
+            raise
+        except UnicodeDecodeError as error:
+            raise HTTPException(
+                400, f"the body is not UTF-8 from byte {error.start} on; send JSON in UTF-8"
+            ) from error
+        except (ValueError, InvalidInput) as error:
+            raise HTTPException(400, f"the body cannot be read: {error}") from error
+        return document
+
+    async def _decoded(self) -> Any:
+        body = await self.body()
+        try:
+            return msgspec.json.decode(body)
+        except (
+            msgspec.DecodeError,
+            UnicodeDecodeError,
+        ):  # Python says where it is wrong; NaN and its like are right there
+            return json.loads(body.decode("utf-8-sig"))
+
+
+def _is_deeper(document: Any, most: int) -> bool:
+    """Return True if there are more than `most` objects and lists within each other; an operation could not write such a value down."""
+    level = [document] if isinstance(document, dict | list) else []
+    for _ in range(most):
+        inner = [one for holder in level for one in (holder.values() if isinstance(holder, dict) else holder)]
+        level = [one for one in inner if isinstance(one, dict | list)]
+        if not level:
+            return False
+    return True
+
+
+def token_holder(secret: str) -> Who:
+    """Whoever holds the token in the header, as signed with the secret."""
+
+    async def who(request: HttpRequest) -> Grant:
+        return access.read(secret, request.headers.get("authorization"))
+
+    return who
+
+
+_DEPENDS = {right: Depends(_demanding(right)) for right in Right}
+LOOK_UP, CONSUME, READ, OPERATE, ADMINISTER, WRITE_LOAD = _DEPENDS.values()
+
+
+def demand_of(right: Right) -> Any:
+    """Return the dependency that declares the right of a route."""
+    return _DEPENDS[right]
+
+
+async def grant_of(request: HttpRequest) -> Grant:
+    """What the token of the request allows; the route has demanded its right before."""
+    found: Grant = request.state.grant
+    return found
+
+
+Holder = Annotated[Grant, Depends(grant_of)]
+
+
+def rights_of(route: APIRoute) -> list[Right]:
+    """What the route declares."""
+    return [_DEMANDS[call] for call in _calls(route.dependant) if call in _DEMANDS]
+
+
+def demand_rights(app: FastAPI) -> None:
+    """Check that each route demands one right, before it reads a body, and that no two routes answer one call. Raises InvariantViolated."""
+    routes = [route for route in app.routes if isinstance(route, APIRoute)]
+    calls = Counter(
+        (method, _PARAMETER.sub("{}", route.path)) for route in routes for method in route.methods
+    )
+    for (method, path), count in calls.items():
+        if count > 1:
+            raise InvariantViolated(
+                f"{count} routes answer {method} {path}; give each call a path of its own"
+            )
+    for route in routes:
+        if len(rights_of(route)) != 1:
+            raise InvariantViolated(
+                f"route {route.path} declares {len(rights_of(route))} rights; give it one, such as dependencies=[READ]"
+            )
+        if not isinstance(route, DemandingRoute):
+            raise InvariantViolated(
+                f"route {route.path} reads bodies before it demands its right; make its router with route_class=DemandingRoute"
+            )
+
+
+def _calls(dependant: Dependant) -> Iterator[Callable[..., object]]:
+    if dependant.call is not None:
+        yield dependant.call
+    for one in dependant.dependencies:
+        yield from _calls(one)

@@ -1,0 +1,90 @@
+"""Serves the description of the app to everybody: as a page (`/docs`) and as a document (`/openapi.json`). The document is made once, in a
+thread: making it takes seconds, in which the event loop would answer no other request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import fastapi_offline
+import msgspec
+from fastapi import FastAPI
+from fastapi import Request as HttpRequest
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import Response
+from fastapi.routing import APIRoute
+from starlette.concurrency import run_in_threadpool
+from starlette.staticfiles import StaticFiles
+
+from controller.domain.errors import Retryable
+from controller.questions.columns import row_schemas
+from controller.web.demands import rights_of
+from controller.web.questions import describe_rows
+
+PATH = "/openapi.json"
+PAGE_PATH = "/docs"
+_FILES_PATH = f"{PAGE_PATH}/files"
+_FILES = Path(fastapi_offline.__file__).parent / "static"
+"""Swagger UI as a wheel, since the browser of an operator may reach no content delivery network."""
+
+
+def _with_columns(app: FastAPI) -> dict[str, Any]:
+    """Return the description with the columns of the views that questions read; without them while the database is away."""
+    described = app.openapi()
+    _name_rights(app, described)
+    try:
+        with app.state.served.api.store.transaction() as tx:
+            schemas = row_schemas(tx)
+    except Retryable:
+        return described
+    components = described["components"]["schemas"]
+    for call in (call for path in described["paths"].values() for call in path.values()):
+        view = call.pop("x-view", None)
+        if view in schemas:
+            components[view] = schemas[view]
+            answer = call["responses"]["200"]["content"]["application/json"]
+            answer["schema"] = describe_rows(answer["schema"], view)
+    return described
+
+
+def _name_rights(app: FastAPI, described: dict[str, Any]) -> None:
+    for route in app.routes:
+        if isinstance(route, APIRoute) and route.path in described["paths"]:
+            for method in route.methods:
+                call = described["paths"][route.path][method.lower()]
+                call["description"] = (
+                    f"{call.get('description', '')}\n\nRequired right: **{rights_of(route)[0].value}**."
+                )
+
+
+def describe(app: FastAPI) -> None:
+    """Add the routes of the page, its files and the document."""
+    making: list[asyncio.Task[bytes]] = []
+
+    def document(root_path: str) -> bytes:
+        described = _with_columns(app)
+        servers = {"servers": [{"url": root_path}]} if root_path else {}
+        return msgspec.json.encode({**described, **servers})
+
+    async def description(request: HttpRequest) -> Response:
+        if not making:
+            root_path = request.scope.get("root_path", "").rstrip("/")  # the same for each request of an app
+            making.append(asyncio.create_task(run_in_threadpool(document, root_path)))
+        return Response(await asyncio.shield(making[0]), media_type="application/json")
+
+    async def documentation(request: HttpRequest) -> Response:
+        root_path = request.scope.get("root_path", "").rstrip("/")
+        files = f"{root_path}{_FILES_PATH}"
+        return get_swagger_ui_html(
+            openapi_url=f"{root_path}{PATH}",
+            title=app.title,
+            swagger_js_url=f"{files}/swagger-ui-bundle.js",
+            swagger_css_url=f"{files}/swagger-ui.css",
+            swagger_favicon_url=f"{files}/favicon.png",
+        )
+
+    app.add_route(PATH, description, include_in_schema=False)
+    app.add_route(PAGE_PATH, documentation, include_in_schema=False)
+    app.mount(_FILES_PATH, StaticFiles(directory=_FILES))

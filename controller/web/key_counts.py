@@ -1,0 +1,54 @@
+"""The route by which a producer hands in what it counted of its keys. Every worker takes counts.
+
+The protocol as a client sees it: docs/reference/client-protocol.md.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter
+from fastapi import Request as HttpRequest
+from pydantic import BaseModel, ConfigDict, FailFast, Field
+from starlette.concurrency import run_in_threadpool
+
+from controller.bootstrap import ConsumerServices
+from controller.domain.hash_range import RING_SIZE
+from controller.web.asked import Topic
+from controller.web.demands import CONSUME, DemandingRoute
+from controller.web.paths import PRINTABLE, TOPIC_PATH
+from controller.web.refusals import REFUSALS
+
+router = APIRouter(
+    route_class=DemandingRoute, dependencies=[CONSUME], responses=REFUSALS, tags=["clients: key counts"]
+)
+
+PATH = TOPIC_PATH + "/key-counts"
+MOST_COUNTS = 4_096
+Count = tuple[
+    Annotated[int, Field(ge=0, lt=RING_SIZE)],
+    Annotated[int, Field(ge=1, le=RING_SIZE)],
+    Annotated[int, Field(ge=0, lt=2**63)],
+]
+
+
+class KeyCounts(BaseModel):
+    """Messages by hash since the last request of the producer: first hash, number of hashes, messages. Counts above the bounds in
+    docs/reference/client-protocol.md are refused.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"producer": "checkout-1f0c", "counts": [[35231, 1, 900], [0, 64, 12]]}]
+        }
+    )
+
+    producer: Annotated[str, Field(min_length=1, max_length=200, pattern=PRINTABLE)]
+    counts: Annotated[list[Count], Field(max_length=MOST_COUNTS), FailFast()]
+
+
+@router.post(PATH, status_code=204)
+async def key_counts(request: HttpRequest, topic: Topic, said: KeyCounts) -> None:
+    """What a producer counted."""
+    served: ConsumerServices = request.app.state.served
+    await run_in_threadpool(served.key_counts.add, topic, said.producer, said.counts)

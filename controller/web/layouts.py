@@ -1,0 +1,364 @@
+"""The routes by which clients learn what there is: a topic's layout and segments, the topics of a namespace. Every worker answers.
+
+The protocol as a client sees it: docs/reference/client-protocol.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from fastapi import Request as HttpRequest
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, FailFast, Field
+from starlette.concurrency import run_in_threadpool
+
+from controller.bootstrap import ConsumerServices, addresses_of
+from controller.questions.history import LIST_SEGMENTS
+from controller.questions.question import read_answers
+from controller.questions.spans import moment
+from controller.services.segment_lists import SegmentList
+from controller.services.watches.layout_feed import FedLayout
+from controller.services.watches.topic_feed import Names, TopicChanges, TopicFilter, snapshot_hash
+from controller.store.topics import inspected
+from controller.store.topics.published import PublishedLayout
+from controller.web.asked import Topic, WithProperties, served_by
+from controller.web.demands import CONSUME, LOOK_UP, DemandingRoute, Holder
+from controller.web.paths import (
+    NAMESPACE_PATH,
+    PRINTABLE,
+    TOPIC_PATH,
+    Name,
+    NamespaceName,
+    Tenant,
+)
+from controller.web.refusals import REFUSALS, json_answer
+from controller.web.streams import EventStream, event_of, response
+
+router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["clients: layouts"])
+peoples_router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["clients: layouts"])
+"""Of these what people look at, too, wherever it is served."""
+
+
+def stream_of(event: str, document: object) -> dict[int | str, dict[str, Any]]:
+    """How a route says that it answers with events, of which this is one."""
+    example = event_of(event, document).decode()
+    return {200: {"content": {"text/event-stream": {"example": example}}, "description": "Events."}}
+
+
+class SegmentShown(BaseModel):
+    """An ACTIVE segment and its log. `bucket_splits` are the first hashes of entry buckets 1, 2, …"""
+
+    segment_id: int
+    range_start: int
+    range_end: int = Field(examples=[65535])
+    bucket_splits: list[int] = Field(examples=[[16384, 32768, 49152]])
+    created_epoch: int
+    created_at_ms: int = Field(examples=[1795230000000])
+    backing_topic: str = Field(examples=["segment://acme/shop/orders/0000-ffff-0"])
+
+
+class LayoutShown(BaseModel):
+    """The segments of one epoch; `leader` is where the topic's sessions are kept, if anybody keeps them."""
+
+    topic_id: int
+    topic: str = Field(examples=["topic://acme/shop/orders"])
+    data_plane: str = Field(examples=["embedded"])
+    epoch: int = Field(examples=[7])
+    next_segment_id: int
+    leader: str | None = Field(examples=["http://10.0.0.7:8470"])
+    segments: list[SegmentShown]
+
+
+class DataPlaneShown(BaseModel):
+    """The data plane of a topic and its addresses, without credentials; null: not configured on this worker, or of another plane."""
+
+    topic: str = Field(examples=["topic://acme/shop/orders"])
+    data_plane: str = Field(examples=["pulsar"])
+    admin_url: str | None = Field(None, examples=["http://broker-1:8080"])
+    service_url: str | None = Field(None, examples=["pulsar://broker-1:6650"])
+    database_url: str | None = None
+
+
+class TopicsShown(BaseModel):
+    """Names; `hash` is the same for the same set."""
+
+    hash: str = Field(examples=["b6732174986d97d8"])
+    topics: list[str] = Field(examples=[["topic://acme/shop/orders"]])
+
+
+class ListedSegment(BaseModel):
+    """A segment that is not deleted."""
+
+    segment_id: int
+    range_start: int
+    range_end: int = Field(examples=[32767])
+    state: str = Field(examples=["ACTIVE"])
+    parent_ids: list[int] = Field(examples=[[0]])
+    created_epoch: int
+    backing_topic: str = Field(examples=["segment://acme/shop/orders/0000-7fff-1"])
+
+
+class SegmentsShown(BaseModel):
+    """Segments to read; `as_of` comes with those of a queue."""
+
+    topic_id: int
+    topic: str = Field(examples=["topic://acme/shop/orders"])
+    data_plane: str
+    epoch: int = Field(examples=[7])
+    segments: list[ListedSegment]
+    as_of: str | None = Field(None, examples=["0.1"])
+
+
+class DrainedQueue(BaseModel):
+    """Sealed segments that a queue's consumers have settled, as of what came with their list."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"as_of": "0.1", "segment_ids": [0]}]})
+
+    as_of: Annotated[str, Field(min_length=1, max_length=100, pattern=PRINTABLE)]
+    segment_ids: Annotated[
+        list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1, max_length=10_000), FailFast()
+    ]
+
+
+@peoples_router.get(TOPIC_PATH + "/layout", dependencies=[LOOK_UP], response_model=LayoutShown)
+async def layout(
+    request: HttpRequest,
+    topic: Topic,
+    at: Annotated[
+        str | None,
+        Query(max_length=100, description="A past epoch or instant.", examples=["7", "2026-11-21T03:00:00Z"]),
+    ] = None,
+) -> Response:
+    """The ACTIVE segments as they are now, or as they were."""
+    if at is not None:
+        return json_answer(await run_in_threadpool(_layout_then, served_by(request), topic, moment(at)))
+    return json_answer(layout_document(await run_in_threadpool(served_by(request).layouts.look, topic)))
+
+
+def _layout_then(served: ConsumerServices, topic: str, at: int | datetime) -> dict[str, object]:
+    """Nobody led it then, as far as anybody knows now."""
+    with served.api.store.transaction() as tx:
+        row = inspected.find_topic(tx, topic)
+        found = inspected.layout_at(tx, row, at)
+        ids = [segment.segment_id for segment in found.active]
+        logs = read_answers(tx, LIST_SEGMENTS, columns="segment_id, backing_topic", segment_id=ids, **row.key)
+    names = {one["segment_id"]: one["backing_topic"] for one in logs}
+    return layout_document(
+        FedLayout(PublishedLayout(row.topic_id, row.name, row.data_plane, found, names), None)
+    )
+
+
+@router.get(TOPIC_PATH + "/data-plane", dependencies=[LOOK_UP], response_model=DataPlaneShown)
+async def data_plane(request: HttpRequest, topic: Topic) -> Response:
+    """The data plane that the topic is on, and the addresses at which an application reaches its logs."""
+    served = served_by(request)
+    found = (await run_in_threadpool(served.layouts.look, topic)).published
+    addresses = addresses_of(served.api.settings, found.data_plane)
+    return json_answer({"topic": found.name, "data_plane": found.data_plane, **addresses})
+
+
+@router.get(
+    TOPIC_PATH + "/layout/watch",
+    dependencies=[LOOK_UP],
+    response_class=Response,
+    responses=stream_of(
+        "layout",
+        {
+            "topic_id": 1,
+            "topic": "topic://acme/shop/orders",
+            "data_plane": "embedded",
+            "epoch": 0,
+            "next_segment_id": 1,
+            "leader": "http://10.0.0.7:8470",
+            "segments": [
+                {
+                    "segment_id": 0,
+                    "range_start": 0,
+                    "range_end": 65_535,
+                    "bucket_splits": [16_384, 32_768, 49_152],
+                    "created_epoch": 0,
+                    "created_at_ms": 1_795_230_000_000,
+                    "backing_topic": "segment://acme/shop/orders/0000-ffff-0",
+                }
+            ],
+        },
+    ),
+)
+async def watch(
+    request: HttpRequest,
+    topic: Topic,
+    holder: Holder,
+    epoch: Annotated[int, Query(ge=-1, lt=2**63, examples=[7])] = -1,
+    leader: Annotated[str | None, Query(max_length=500, examples=["http://10.0.0.7:8470"])] = None,
+) -> Response:
+    """The layout whenever it, or the topic's leader, changes, as events. `epoch` is the last one known, and `leader` the one known with
+    it: what is known is not sent first.
+    """
+    served = served_by(request)
+    topic_id, _ = await run_in_threadpool(served.layouts.find, topic)
+    stream: EventStream[FedLayout] = EventStream("layout", BeyondKnown(epoch, leader).document)
+    heartbeat_seconds, until = served.leader.timing.heartbeat_seconds, holder.stream_until(time.time())
+
+    async def events() -> AsyncIterator[bytes]:
+        served.layouts.watch(topic_id, stream)
+        try:
+            async for event in stream.events(heartbeat_seconds, until):
+                yield event
+        finally:
+            served.layouts.forget(topic_id, stream)
+
+    return response(events())
+
+
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """The topics that are asked for, and which of them the token may know of."""
+
+    served: ConsumerServices
+    wanted: TopicFilter
+    is_allowed: Callable[[str], bool]
+
+
+def _visible(
+    request: HttpRequest,
+    tenant: Tenant,
+    namespace: NamespaceName,
+    grant: Holder,
+    wanted: WithProperties = (),
+) -> Visible:
+    return Visible(served_by(request), TopicFilter.of(f"{tenant}/{namespace}", wanted), grant.allows)
+
+
+Topics = Annotated[Visible, Depends(_visible)]
+
+
+@router.get(NAMESPACE_PATH + "/topics", dependencies=[LOOK_UP], response_model=TopicsShown)
+async def topics(visible: Topics) -> Response:
+    """The live topics of the namespace that have all these properties (`property=key=value`), as far as the token is for them."""
+    names = await run_in_threadpool(visible.served.topics.look, visible.wanted)
+    allowed = [name for name in names if visible.is_allowed(name)]
+    return json_answer({"hash": snapshot_hash(allowed), "topics": allowed})
+
+
+@router.get(
+    NAMESPACE_PATH + "/topics/watch",
+    dependencies=[LOOK_UP],
+    response_class=Response,
+    responses=stream_of("topics", {"hash": "b6732174986d97d8", "topics": ["topic://acme/shop/orders"]}),
+)
+async def watch_topics(
+    visible: Topics,
+    holder: Holder,
+    known_hash: Annotated[str, Query(alias="hash", max_length=64, examples=["b6732174986d97d8"])] = "",
+) -> Response:
+    """The same, then what changes, as events. `hash` is that of the set which is known: it is not sent again."""
+    feed, wanted = visible.served.topics, visible.wanted
+    changes = TopicChanges(visible.is_allowed, known_hash)
+    stream: EventStream[Names] = EventStream("topics", changes.document)
+    heartbeat_seconds = visible.served.leader.timing.heartbeat_seconds
+    until = holder.stream_until(time.time())
+
+    async def events() -> AsyncIterator[bytes]:
+        feed.watch(wanted, stream)
+        try:
+            async for event in stream.events(heartbeat_seconds, until):
+                yield event
+        finally:
+            feed.forget(wanted, stream)
+
+    return response(events())
+
+
+@router.get(TOPIC_PATH + "/segments", dependencies=[LOOK_UP], response_model=SegmentsShown)
+async def segments(request: HttpRequest, topic: Topic) -> Response:
+    """Every segment that is not pruned, sealed ones included: for consumers that keep positions themselves."""
+    return json_answer(segments_document(await run_in_threadpool(served_by(request).lists.whole, topic)))
+
+
+@router.get(
+    TOPIC_PATH + "/subscriptions/{subscription}/queue", dependencies=[CONSUME], response_model=SegmentsShown
+)
+async def queue(request: HttpRequest, topic: Topic, subscription: Name) -> Response:
+    """The segments in which a queue has, or will have, something to read."""
+    found = await run_in_threadpool(served_by(request).lists.of_queue, topic, subscription)
+    return json_answer(segments_document(found))
+
+
+@router.post(
+    TOPIC_PATH + "/subscriptions/{subscription}/queue/drained", status_code=204, dependencies=[CONSUME]
+)
+async def queue_drained(request: HttpRequest, topic: Topic, subscription: Name, said: DrainedQueue) -> None:
+    """Sealed segments that a queue's consumers have settled to their end."""
+    lists = served_by(request).lists
+    await run_in_threadpool(lists.drained, topic, subscription, said.as_of, said.segment_ids)
+
+
+class BeyondKnown:
+    """What one watch sends: all it is told, but for a first layout that its client knows."""
+
+    def __init__(self, epoch: int, leader: str | None) -> None:
+        """`leader`: None for a client that does not say which it knows."""
+        self._epoch, self._leader = epoch, leader
+        self._is_first = True
+
+    def document(self, found: FedLayout) -> dict[str, object] | None:
+        """For the client; None where it knows this."""
+        is_first, self._is_first = self._is_first, False
+        is_led_as_known = self._leader is None or self._leader == found.leader
+        if is_first and is_led_as_known and found.published.layout.epoch == self._epoch:
+            return None
+        return layout_document(found)
+
+
+def layout_document(found: FedLayout) -> dict[str, object]:
+    """As clients are told."""
+    published = found.published
+    return {
+        "topic_id": published.topic_id,
+        "topic": published.name,
+        "data_plane": published.data_plane,
+        "epoch": published.layout.epoch,
+        "next_segment_id": published.layout.next_segment_id,
+        "leader": found.leader,
+        "segments": [
+            {
+                "segment_id": segment.segment_id,
+                "range_start": segment.hash_range.start,
+                "range_end": segment.hash_range.end,
+                "bucket_splits": segment.bucket_splits,
+                "created_epoch": segment.created_epoch,
+                "created_at_ms": segment.created_at_ms,
+                "backing_topic": published.backing_topics[segment.segment_id],
+            }
+            for segment in published.layout.active
+        ],
+    }
+
+
+def segments_document(found: SegmentList) -> dict[str, object]:
+    """As consumers without a session are told."""
+    layout = found.layout
+    document: dict[str, object] = {
+        "topic_id": found.topic_id,
+        "topic": found.topic,
+        "data_plane": found.data_plane,
+        "epoch": layout.epoch,
+        "segments": [
+            {
+                "segment_id": segment.segment_id,
+                "range_start": segment.hash_range.start,
+                "range_end": segment.hash_range.end,
+                "state": segment.state,
+                "parent_ids": segment.parent_ids,
+                "created_epoch": segment.created_epoch,
+                "backing_topic": found.backing_topics[segment.segment_id],
+            }
+            for _, segment in sorted(layout.segments.items())
+        ],
+    }
+    return document if found.as_of is None else {**document, "as_of": found.as_of}

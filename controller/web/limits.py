@@ -1,0 +1,36 @@
+"""Refuses a body that is too large, before anything of it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from controller.domain.whole_numbers import from_digits
+from controller.web.refusals import json_answer
+
+LARGEST_BODY_BYTES = 4 * 1024 * 1024
+"""Of a request; a consumer that releases 65,536 buckets says less."""
+
+
+def body_problem(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """Return why the body that these headers announce is refused; None if it is not."""
+    announced = dict(headers)
+    length = announced.get(b"content-length", b"0").decode("latin-1")
+    if b"transfer-encoding" in announced or from_digits(length, LARGEST_BODY_BYTES) is None:
+        return f"a body of {LARGEST_BODY_BYTES} bytes at most, with its length in Content-Length"
+    return None
+
+
+class SmallRequests:
+    """Refuses a body that is too large, or does not say how large it is. A worker's own server does so earlier, as it reads the headers."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        said = body_problem(scope["headers"]) if scope["type"] == "http" else None
+        if said is not None:
+            await json_answer({"reason": said, "kind": "InvalidInput"}, 413)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)

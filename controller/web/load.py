@@ -1,0 +1,80 @@
+"""Load that brokers write themselves. The source of what is written is the holder of the token, so none speaks for another."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body
+from pydantic import BaseModel, ConfigDict, FailFast, Field
+
+from controller.bootstrap import build_load_intake
+from controller.dataplane.base import Counters
+from controller.web.acting import AtDesk
+from controller.web.demands import WRITE_LOAD, DemandingRoute
+from controller.web.paths import PREFIX
+from controller.web.refusals import REFUSALS
+
+router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["load"])
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class SegmentCounters(BaseModel):
+    """Counters of one log; they rise, and begin again from 0 with the broker or the log. *In* is what was stored, *out* what was
+    delivered over all subscriptions.
+    """
+
+    backing_topic: Annotated[str, Field(min_length=1, max_length=2000)] = Field(
+        examples=["persistent://acme/shop/orders-segment-0000-7fff-0"]
+    )
+    instant_ms: Count = Field(description="When they were read, in milliseconds since the Unix epoch.")
+    msg_in: Count
+    byte_in: Count
+    msg_out: Count
+    byte_out: Count
+
+
+class Samples(BaseModel):
+    """What a broker read at about one time."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "sent_at_ms": 1795420800050,
+                    "samples": [
+                        {
+                            "backing_topic": "persistent://acme/shop/orders-segment-0000-7fff-0",
+                            "instant_ms": 1795420800000,
+                            "msg_in": 120,
+                            "byte_in": 48000,
+                            "msg_out": 120,
+                            "byte_out": 48000,
+                        }
+                    ],
+                }
+            ]
+        }
+    )
+
+    samples: Annotated[list[SegmentCounters], Field(max_length=20_000), FailFast()]
+    sent_at_ms: Count | None = Field(
+        default=None,
+        description="When this request was sent, by the clock of instant_ms. Without it the latest instant_ms counts, so samples that are"
+        " sent late, now and then, give no rate.",
+        examples=[1795420800050],
+    )
+
+
+class SamplesTaken(BaseModel):
+    """How many were landed; `unknown` are logs that nobody watches, whose samples were left out."""
+
+    landed: int = Field(examples=[40])
+    unknown: list[str] = Field(examples=[["persistent://acme/shop/orders-segment-0000-7fff-0"]])
+
+
+@router.post(f"{PREFIX}/load/samples", dependencies=[WRITE_LOAD])
+def write_load(acting: AtDesk, said: Annotated[Samples, Body()]) -> SamplesTaken:
+    """Land samples of counters, as a collector would."""
+    counters = [Counters(source=acting.grant.subject, **one.model_dump()) for one in said.samples]
+    taken = build_load_intake(acting.app).take(acting.grant.subject, counters, said.sent_at_ms)
+    return SamplesTaken(landed=taken.landed, unknown=list(taken.unknown))

@@ -1,0 +1,275 @@
+"""`/admin/v2/scalable/…`: topics, their segments, subscriptions, policies and statistics.
+
+Each act is an operation in the journal, and is answered when it is done.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Body, Path, Query
+from fastapi import Request as HttpRequest
+from fastapi.responses import Response
+from pydantic import Field
+
+from controller.dataplane.registry import configured
+from controller.domain.errors import Conflict
+from controller.domain.seek_target import LATEST, SeekTarget
+from controller.questions.history import LIST_LOAD
+from controller.questions.question import read_answers
+from controller.questions.subscriptions import LIST_SUBSCRIPTIONS
+from controller.services import segment_admin, topic_admin, topic_adoption
+from controller.services.segment_admin import Planner
+from controller.services.watches.topic_feed import TopicFilter
+from controller.store.topics import inspected, subscriptions, topics
+from controller.store.topics.published import published_segments
+from controller.store.topics.subscriptions import SubscriptionKind
+from controller.web.acting import Acting, AtDesk
+from controller.web.asked import Namespace, Timestamp, Topic, WithProperties, served_by
+from controller.web.demands import ADMINISTER, OPERATE, READ, DemandingRoute
+from controller.web.paths import Name
+from controller.web.pulsar import documents, overrides
+from controller.web.pulsar.documents import (
+    AutoScalePolicy,
+    OneSegmentStats,
+    TopicMetadata,
+    TopicStats,
+)
+from controller.web.pulsar.switch import SWITCHED_ON
+from controller.web.refusals import REFUSALS
+
+_NAMESPACE = "/admin/v2/scalable/{tenant}/{namespace}"
+_TOPIC = _NAMESPACE + "/{topic}"
+_SUBSCRIPTION = _TOPIC + "/subscriptions/{subscription}"
+_REASON = "asked for with Pulsar's admin API"
+router = APIRouter(
+    route_class=DemandingRoute,
+    dependencies=[SWITCHED_ON],
+    responses=REFUSALS,
+    tags=["Pulsar: scalable topics"],
+)
+SegmentId = Annotated[int, Path(ge=0, lt=2**63, examples=[0])]
+NextSegmentId = Annotated[int, Path(ge=0, lt=2**63, examples=[1])]
+
+
+@router.get(_NAMESPACE, dependencies=[READ])
+def list_scalable_topics(
+    request: HttpRequest,
+    namespace: Namespace,
+    wanted: WithProperties = (),
+) -> Annotated[list[str], Field(examples=[["topic://acme/shop/orders"]])]:
+    """Full names of the live topics of the namespace."""
+    return list(served_by(request).topics.look(TopicFilter.of(namespace, wanted)))
+
+
+@router.put(_TOPIC, dependencies=[ADMINISTER], status_code=204)
+def create_scalable_topic(
+    acting: AtDesk,
+    topic: Topic,
+    properties: Annotated[dict[str, str] | Literal[""] | None, Body(examples=[{"team": "billing"}])] = None,
+    segments: Annotated[int, Query(alias="numInitialSegments", ge=1, le=65_536, examples=[4])] = 1,
+    data_plane: Annotated[
+        str | None,
+        Query(
+            alias="dataPlane",
+            description="Cleave's; CLEAVE_SERVE_DATA_PLANE without.",
+            examples=["embedded"],
+        ),
+    ] = None,
+) -> None:
+    """Create a topic of so many equal segments."""
+    app = acting.app
+    acting.finish(
+        topic_admin.create_topic(
+            app.store,
+            app.planes,
+            topic,
+            acting.request(_REASON),
+            data_plane=data_plane or app.settings.serve_data_plane,
+            segments=segments,
+            properties=properties or {},
+        )
+    )
+
+
+@router.get(_TOPIC, dependencies=[READ], response_model=TopicMetadata)
+def get_scalable_topic(acting: AtDesk, topic: Topic) -> dict[str, Any]:
+    """The topic's record: its layout, sealed segments included, its properties, and what it overrides of the policy."""
+    with acting.app.store.transaction() as tx:
+        found = published_segments(tx, topic)
+        row = topics.get_topic(tx, found.topic_id)
+    return documents.metadata_of(found.layout, row.properties, row.policy)
+
+
+@router.delete(_TOPIC, dependencies=[ADMINISTER], status_code=204)
+def delete_scalable_topic(
+    acting: AtDesk,
+    topic: Topic,
+    force: Annotated[bool, Query(description="Although consumers are registered.")] = False,
+) -> None:
+    """Delete the topic with every log behind it, unread messages included."""
+    if not force:
+        _demand_unused(acting, topic)
+    acting.finish(topic_admin.delete_topic(acting.app.store, topic, acting.request(_REASON)))
+
+
+def _demand_unused(acting: Acting, topic: str) -> None:
+    with acting.app.store.transaction() as tx:
+        found = read_answers(tx, LIST_SUBSCRIPTIONS, live=True, **inspected.find_topic(tx, topic).key)
+    used = [one for one in found if one["consumers"]]
+    if used:
+        raise Conflict(
+            f"{topic} has consumers, {used[0]['consumer_names'][0]} of {used[0]['subscription']} for one; stop them, or delete it "
+            "by force"
+        )
+
+
+@router.get(_TOPIC + "/stats", dependencies=[READ], response_model=TopicStats)
+def get_scalable_topic_stats(acting: AtDesk, topic: Topic) -> dict[str, Any]:
+    """Segments and subscriptions as Pulsar counts them, the latest load of each segment, and the policy in force with the level that
+    each parameter comes from.
+    """
+    with acting.app.store.transaction() as tx:
+        found, named = published_segments(tx, topic), inspected.find_topic(tx, topic)
+        return documents.stats_of(
+            topic,
+            found.layout,
+            found.backing_topics,
+            read_answers(tx, LIST_LOAD, **named.key),
+            read_answers(tx, LIST_SUBSCRIPTIONS, live=True, **named.key),
+            inspected.effective_policy(tx, named),
+        )
+
+
+@router.get(_TOPIC + "/segments/{segment_id}/stats", dependencies=[READ], response_model=OneSegmentStats)
+def get_segment_stats(acting: AtDesk, topic: Topic, segment_id: SegmentId) -> dict[str, Any]:
+    """One segment, its load, and what each subscription has left to read in it."""
+    app = acting.app
+    with app.store.transaction() as tx:
+        found = published_segments(tx, topic)
+        segment = found.layout.segment(segment_id)
+        named = inspected.find_topic(tx, topic)
+        loads = read_answers(tx, LIST_LOAD, segment_id=segment_id, **named.key)
+        names = [one.name for one in subscriptions.list_subscriptions(tx, found.topic_id)]
+    plane, log = configured(app.planes, found.data_plane, topic), found.backing_topics[segment_id]
+    backlogs = {name: plane.backlog(log, name) for name in names}
+    return documents.one_segment_stats(topic, segment, log, next(iter(loads), None), backlogs)
+
+
+@router.post(_TOPIC + "/migrate", dependencies=[ADMINISTER], status_code=204)
+def migrate_topic(
+    acting: AtDesk,
+    topic: Topic,
+    force: Annotated[bool, Query(description="Although producers or consumers are connected.")] = False,
+) -> None:
+    """Make a scalable topic of the plain or partitioned `persistent://` topic of that name; what is in it is read first."""
+    app = acting.app
+    old = f"persistent://{topic.removeprefix('topic://')}"
+    planned = topic_adoption.plan(app.planes, old, topic=topic)
+    request = acting.request(_REASON)
+    acting.finish(topic_adoption.adopt(app.store, app.planes, planned, request, cut_off=force))
+
+
+@router.post(_TOPIC + "/split/{segment_id}", dependencies=[OPERATE], status_code=204)
+def split_segment(acting: AtDesk, topic: Topic, segment_id: SegmentId) -> None:
+    """Split an ACTIVE segment at its midpoint."""
+    _reshape(acting, topic, segment_admin.splitting(segment_id))
+
+
+@router.post(_TOPIC + "/merge/{first_id}/{second_id}", dependencies=[OPERATE], status_code=204)
+def merge_segments(acting: AtDesk, topic: Topic, first_id: SegmentId, second_id: NextSegmentId) -> None:
+    """Merge two neighbouring ACTIVE segments."""
+    _reshape(acting, topic, segment_admin.merging(first_id, second_id))
+
+
+@router.post(_TOPIC + "/rebucket/{segment_id}", dependencies=[OPERATE], status_code=204)
+def rebucket_segment(
+    acting: AtDesk,
+    topic: Topic,
+    segment_id: SegmentId,
+    bucket_count: Annotated[int, Query(alias="bucketCount", ge=1, le=65_536, examples=[8])],
+) -> None:
+    """Give an ACTIVE segment another number of entry buckets."""
+    _reshape(acting, topic, segment_admin.rebucketing(segment_id, bucket_count))
+
+
+def _reshape(acting: Acting, topic: str, planner: Planner) -> None:
+    app = acting.app
+    acting.finish(segment_admin.submit(app.store, app.planes, topic, planner, acting.request(_REASON)))
+
+
+_POLICY = _TOPIC + "/autoScalePolicy"
+
+
+@router.get(_POLICY, dependencies=[READ], **overrides.ANSWERED)
+def get_auto_scale_policy(acting: AtDesk, topic: Topic) -> Response | AutoScalePolicy:
+    """What the topic overrides; 204 for nothing."""
+    return overrides.get_override(acting, topic)
+
+
+@router.post(_POLICY, dependencies=[OPERATE], status_code=204)
+def set_auto_scale_policy(acting: AtDesk, topic: Topic, policy: Annotated[AutoScalePolicy, Body()]) -> None:
+    """Replace what the topic overrides of Pulsar's fields; parameters that only Cleave has stay."""
+    overrides.set_override(acting, topic, policy)
+
+
+@router.delete(_POLICY, dependencies=[OPERATE], status_code=204)
+def remove_auto_scale_policy(acting: AtDesk, topic: Topic) -> None:
+    """Override nothing any more."""
+    overrides.remove_override(acting, topic)
+
+
+@router.put(_SUBSCRIPTION, dependencies=[ADMINISTER], status_code=204)
+def create_subscription(
+    acting: AtDesk,
+    topic: Topic,
+    subscription: Name,
+    kind: Annotated[SubscriptionKind, Query(alias="type")] = SubscriptionKind.STREAM,
+) -> None:
+    """Create a subscription at earliest on every segment. One of that name and type that is there already stays as it is."""
+    with acting.app.store.transaction() as tx:
+        topic_id = topics.find_topic(tx, topic).topic_id
+        listed = {one.name: one for one in subscriptions.list_subscriptions(tx, topic_id)}
+    found = listed.get(subscription)
+    if found is not None and (found.kind, found.state) == (kind, subscriptions.SubscriptionState.LIVE):
+        return
+    request = acting.request(_REASON)
+    acting.finish(topic_admin.create_subscription(acting.app.store, topic, subscription, request, kind=kind))
+
+
+@router.delete(_SUBSCRIPTION, dependencies=[ADMINISTER], status_code=204)
+def delete_subscription(acting: AtDesk, topic: Topic, subscription: Name) -> None:
+    """Delete the subscription with its positions on every segment."""
+    acting.finish(
+        topic_admin.delete_subscription(acting.app.store, topic, subscription, acting.request(_REASON))
+    )
+
+
+@router.post(_SUBSCRIPTION + "/seek", dependencies=[ADMINISTER], status_code=204)
+def seek_subscription(
+    acting: AtDesk,
+    topic: Topic,
+    subscription: Name,
+    timestamp: Timestamp,
+) -> None:
+    """Have the subscription go on from there, on every segment, with all its consumers."""
+    _seek(acting, topic, subscription, SeekTarget(timestamp))
+
+
+@router.post(_SUBSCRIPTION + "/skip-all", dependencies=[ADMINISTER], status_code=204)
+def skip_all(acting: AtDesk, topic: Topic, subscription: Name) -> None:
+    """Have the subscription skip everything published so far."""
+    _seek(acting, topic, subscription, LATEST)
+
+
+def _seek(acting: Acting, topic: str, subscription: str, target: SeekTarget) -> None:
+    app = acting.app
+    intent = topic_admin.seek_subscription(
+        app.store,
+        topic,
+        subscription,
+        target,
+        acting.request(_REASON),
+        release_seconds=app.settings.consumer_grace_seconds,
+    )
+    acting.finish(intent)

@@ -1,0 +1,140 @@
+"""`/admin/v2/segments/…`: one segment's log, named by its descriptor (`0000-7fff-12`).
+
+Pulsar's controller makes its segments with these calls. Here segments are made by the journal, so what is asked of one goes through it:
+to terminate a segment is to replace it by a successor of the same range, to delete it is to prune it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Path, Query
+from pydantic import Field
+
+from controller.domain.errors import Unsupported
+from controller.domain.seek_target import LATEST, SeekTarget
+from controller.services import garbage_collector, segment_admin, segment_logs, topic_admin
+from controller.services.segment_logs import SegmentLog
+from controller.web.acting import Acting, AtDesk
+from controller.web.asked import Timestamp, Topic
+from controller.web.demands import ADMINISTER, READ, DemandingRoute
+from controller.web.paths import Name
+from controller.web.pulsar.switch import SWITCHED_ON
+from controller.web.refusals import REFUSALS
+
+_PATH = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
+_SUBSCRIPTION = _PATH + "/subscription/{subscription}"
+router = APIRouter(
+    route_class=DemandingRoute, dependencies=[SWITCHED_ON], responses=REFUSALS, tags=["Pulsar: segments"]
+)
+Descriptor = Annotated[str, Path(pattern=r"^[^\s/\x00]+$", max_length=100, examples=["0000-7fff-0"])]
+_REASON = "asked for with Pulsar's admin API"
+
+
+def _log(acting: Acting, topic: str, descriptor: str) -> SegmentLog:
+    return segment_logs.find(acting.app.store, acting.app.planes, topic, descriptor)
+
+
+@router.put(_PATH, dependencies=[ADMINISTER], status_code=204)
+def create_segment(
+    acting: AtDesk,
+    topic: Topic,
+    descriptor: Descriptor,
+    subscriptions: Annotated[list[str] | str | None, Body(examples=[["billing"]])] = None,
+) -> None:
+    """See that the log of a segment of the layout is there, with every subscription of the topic at earliest; those named are among
+    them. 404 for a segment that is not in the layout: segments are made by splitting and merging.
+    """
+    names = subscriptions if isinstance(subscriptions, list) else []
+    _log(acting, topic, descriptor).see_to(names)
+
+
+@router.post(_PATH + "/terminate", dependencies=[ADMINISTER], status_code=204)
+def terminate_segment(acting: AtDesk, topic: Topic, descriptor: Descriptor) -> None:
+    """Close the log for good. A successor of the same range takes over, so that every key has a segment."""
+    found = _log(acting, topic, descriptor)
+    if not found.is_sealed:
+        planner = segment_admin.replacing(found.segment.segment_id)
+        acting.finish(
+            segment_admin.submit(acting.app.store, acting.app.planes, topic, planner, acting.request(_REASON))
+        )
+
+
+@router.delete(_PATH, dependencies=[ADMINISTER], status_code=204)
+def delete_segment(
+    acting: AtDesk,
+    topic: Topic,
+    descriptor: Descriptor,
+    force: Annotated[bool, Query(description="Pulsar's; what is unread stays all the same.")] = False,  # noqa: ARG001 - of the call, and asked for nothing
+) -> None:
+    """Forget a sealed segment that everybody has read to its end, and delete its log; 409 with the reason for any other."""
+    found = _log(acting, topic, descriptor)
+    acting.finish(
+        garbage_collector.collect_segment(
+            acting.app.store, acting.app.planes, topic, found.segment.segment_id, acting.request(_REASON)
+        )
+    )
+
+
+@router.put(_SUBSCRIPTION, dependencies=[ADMINISTER], status_code=204)
+def create_segment_subscription(
+    acting: AtDesk, topic: Topic, descriptor: Descriptor, subscription: Name
+) -> None:
+    """See that a subscription of the topic has its cursor on the segment."""
+    _log(acting, topic, descriptor).see_to([subscription])
+
+
+@router.delete(_SUBSCRIPTION, dependencies=[ADMINISTER], status_code=204)
+def delete_segment_subscription(
+    acting: AtDesk, topic: Topic, descriptor: Descriptor, subscription: Name
+) -> None:
+    """204 where the segment is without it; 409 while it is the topic's."""
+    _log(acting, topic, descriptor).demand_none(subscription)
+
+
+@router.get(_SUBSCRIPTION + "/backlog", dependencies=[READ])
+def get_segment_backlog(
+    acting: AtDesk, topic: Topic, descriptor: Descriptor, subscription: Name
+) -> Annotated[int, Field(examples=[120])]:
+    """Messages that are not acknowledged."""
+    return _log(acting, topic, descriptor).backlog(subscription)
+
+
+@router.post(_SUBSCRIPTION + "/seek", dependencies=[ADMINISTER], status_code=204)
+def seek_segment_subscription(
+    acting: AtDesk,
+    topic: Topic,
+    descriptor: Descriptor,
+    subscription: Name,
+    timestamp: Timestamp,
+) -> None:
+    """Go on from there. A subscription is moved on all its segments at once, so that each key stays in order: 422 where it has
+    cursors on others, too.
+    """
+    _move(acting, _log(acting, topic, descriptor), subscription, SeekTarget(timestamp))
+
+
+@router.post(_SUBSCRIPTION + "/skip-all", dependencies=[ADMINISTER], status_code=204)
+def skip_all_of_segment_subscription(
+    acting: AtDesk, topic: Topic, descriptor: Descriptor, subscription: Name
+) -> None:
+    """Skip everything published so far; 422 as for seek."""
+    _move(acting, _log(acting, topic, descriptor), subscription, LATEST)
+
+
+def _move(acting: Acting, found: SegmentLog, subscription: str, target: SeekTarget) -> None:
+    app = acting.app
+    cursors = topic_admin.what_a_seek_moves(app.store, app.planes, found.topic, subscription)
+    if {one.segment_id for one in cursors} != {found.segment.segment_id}:
+        raise Unsupported(
+            f"subscription {subscription} is moved on all {len(cursors)} segments of {found.topic} at once; seek or skip it on the topic"
+        )
+    intent = topic_admin.seek_subscription(
+        app.store,
+        found.topic,
+        subscription,
+        target,
+        acting.request(_REASON),
+        release_seconds=app.settings.consumer_grace_seconds,
+    )
+    acting.finish(intent)

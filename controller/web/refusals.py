@@ -1,0 +1,154 @@
+"""Answers that are errors: each of ours has its status, and all of them have a reason and a kind as JSON."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import msgspec
+from fastapi import FastAPI
+from fastapi import Request as HttpRequest
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from controller.domain.errors import (
+    AccessDenied,
+    AccessForbidden,
+    CleaveError,
+    Conflict,
+    FencedOut,
+    InvalidInput,
+    LimitReached,
+    LostRace,
+    NotFound,
+    Retryable,
+    SessionExpired,
+    TokenOutOfTime,
+    Unsupported,
+)
+from controller.domain.shown import shown
+from controller.web.paths import NAMES, PREFIX
+
+_STATUS: tuple[tuple[type[CleaveError], int], ...] = (
+    (AccessDenied, 401),
+    (TokenOutOfTime, 401),
+    (AccessForbidden, 403),
+    (NotFound, 404),
+    (SessionExpired, 409),
+    (LostRace, 409),
+    (Conflict, 409),
+    (FencedOut, 410),
+    (InvalidInput, 412),
+    (Unsupported, 422),
+    (LimitReached, 429),
+    (Retryable, 503),
+)
+
+
+class Refusal(BaseModel):
+    """Why a request was not answered; `kind` is a name of docs/reference/errors.md."""
+
+    reason: str = Field(
+        examples=["topic topic://acme/shop/orders does not exist; create it or check the name"]
+    )
+    kind: str = Field(examples=["TopicNotFound"])
+
+
+# FastAPI makes models anew for each answer that names its model, a quarter of a second at each start if all do. One does in
+# `REFUSALS`, and the others refer to what is described for it.
+_DOCUMENT = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}}
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"description": said, **({"model": Refusal} if status == 503 else _DOCUMENT)}
+    for status, said in {
+        400: "A name in the path is not valid, or the body is not JSON in UTF-8.",
+        401: "No token, or one that is not valid; `TokenOutOfTime` where a fresh one may be.",
+        403: "The token does not give the right.",
+        404: "The named thing does not exist.",
+        405: "No such verb here.",
+        408: "The headers or the body took too long to arrive.",
+        409: "It is in a state that forbids the request, or was changed meanwhile.",
+        412: "A value can never be right.",
+        413: "The body is too large, or its length is not said.",
+        414: "The address is longer than 8 KiB.",
+        422: "The data plane, or this process, cannot do it.",
+        429: "As much is being computed as may be at once: ask again after `Retry-After` seconds.",
+        431: "A header is longer than 8 KiB, or all of them are larger than 32 KiB.",
+        503: "Not now: ask again after `Retry-After` seconds.",
+    }.items()
+}
+"""What a route may answer instead of what was asked for."""
+LED: dict[int | str, dict[str, Any]] = {
+    307: {"description": "Another worker leads the topic; `Location` is the same call there."},
+    410: {"description": "This life of the consumer is over.", **_DOCUMENT},
+}
+"""And what a route of the topic's leader may answer besides."""
+
+
+class AskLeader(Exception):
+    """Another worker leads the topic, at this address."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.address = address
+
+
+def answer_errors(app: FastAPI) -> None:
+    """Have the app answer whatever is raised in a request."""
+    app.add_exception_handler(CleaveError, _refusal)
+    app.add_exception_handler(RequestValidationError, _wrong_form)
+    app.add_exception_handler(HTTPException, _no_such_call)
+    app.add_exception_handler(AskLeader, _send_there)
+
+
+def json_answer(document: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A document as an answer, instants and the like as JSON has them."""
+    return Response(msgspec.json.encode(document), status, headers=headers, media_type="application/json")
+
+
+async def _refusal(request: HttpRequest, error: Exception) -> Response:
+    refused = cast(CleaveError, error)
+    request.state.refusal = refused.message
+    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+    headers = {}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(refused, Retryable):
+        headers["Retry-After"] = str(math.ceil(refused.delay_seconds))
+    return json_answer({"reason": refused.message, "kind": type(error).__name__}, status, headers)
+
+
+async def _wrong_form(request: HttpRequest, error: Exception) -> Response:
+    first = cast(RequestValidationError, error).errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    is_name = first["loc"][0] == "path"
+    reason = (
+        f"{where} = {shown(first.get('input'))} is no name: {NAMES}"
+        if is_name
+        else f"{where}: {first['msg']}"
+    )
+    request.state.refusal = reason
+    return json_answer({"reason": reason, "kind": "InvalidInput"}, 400 if is_name else 412)
+
+
+async def _no_such_call(request: HttpRequest, error: Exception) -> Response:
+    """A name with a slash in it makes a path that is none, whether it was written as %2F or not."""
+    refused, path = cast(HTTPException, error), request.scope["path"]
+    status = refused.status_code
+    if status == 400:
+        return json_answer({"reason": refused.detail, "kind": "InvalidInput"}, 400)
+    if status == 404 and path.startswith(f"{PREFIX}/"):
+        reason = f"{shown(path)} names no call here: {NAMES}, or the path is misspelt"
+        return json_answer({"reason": reason, "kind": "InvalidInput"}, 400)
+    kind = "NotFound" if status == 404 else "InvalidInput"
+    return json_answer({"reason": f"{request.method} {shown(path)}: no such call", "kind": kind}, status)
+
+
+async def _send_there(request: HttpRequest, error: Exception) -> Response:
+    """Answer with the address as it was sent: decoded or encoded once more, it would name another topic."""
+    path, query = request.scope["raw_path"], request.scope["query_string"]
+    leader = cast(AskLeader, error).address.encode()
+    answer = Response(status_code=307)
+    answer.raw_headers.append((b"location", leader + path + (b"?" + query if query else b"")))
+    return answer

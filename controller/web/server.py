@@ -1,0 +1,166 @@
+"""Serves the app in a thread of its own, beside the worker's loop, on a socket that is bound before the worker announces it."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+import ssl
+
+import uvicorn
+
+from controller.bootstrap import ConsumerServices
+from controller.domain.errors import InvalidInput
+from controller.services.computing.computers import Computers
+from controller.settings import Settings
+from controller.telemetry import get_logger
+from controller.web.access import demand_secret
+from controller.web.app import create_app
+from controller.web.connections import GuardedProtocol, Lobby
+from controller.web.slots import Slots
+
+log = get_logger(__name__)
+
+_BACKLOG = 2048
+"""Connections that wait to be taken; as many as uvicorn has by itself."""
+MOST_WITHOUT_REQUEST = 1_000
+"""Connections without an admitted request; an honest one is so for milliseconds, or idle."""
+_OTHER_FILES = 500
+"""Open files of the process besides its connections."""
+_HANDSHAKE_SECONDS = 10.0
+
+
+class WebServer:
+    """Bound at once, served by `run`."""
+
+    def __init__(self, settings: Settings, secret: str) -> None:
+        """Raises InvalidInput for an address that cannot be had, or a secret that is too short."""
+        demand_secret(secret)
+        self._cert, self._key = _cert_and_key(settings)
+        self._secret, self._settings = secret, settings
+        host, port = settings.serve_host, settings.serve_port
+        if host in ("0.0.0.0", "::", "") and settings.serve_url is None:  # noqa: S104 - refused
+            raise InvalidInput(
+                f"CLEAVE_SERVE_HOST is {host!r}, every address of this machine, and consumers are to be told one: set "
+                "CLEAVE_SERVE_URL to where they reach this worker"
+            )
+        is_long = ":" in host
+        self._socket = socket.socket(socket.AF_INET6 if is_long else socket.AF_INET)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind((host, port))
+            self._socket.listen(_BACKLOG)  # who comes before the server has started waits a moment
+        except OSError as error:
+            self._socket.close()
+            raise InvalidInput(
+                f"consumers cannot be served at {host}:{port}: {error}; set CLEAVE_SERVE_HOST and CLEAVE_SERVE_PORT"
+            ) from error
+        own = f"http{'s' if self._cert else ''}://{f'[{host}]' if is_long else host}:{self._socket.getsockname()[1]}"
+        self.address = (settings.serve_url or own).rstrip("/")
+        self._server: uvicorn.Server | None = None
+        self._services: ConsumerServices | None = None
+        self._computers = Computers()
+
+    def serve(self, services: ConsumerServices) -> WebServer:
+        """Itself, with what it is to serve."""
+        self._services = services
+        most, most_without_request = _connections(self._settings.serve_connections)
+        slots = Slots(most, self._settings.serve_connections_of_subject)
+        config = uvicorn.Config(
+            create_app(services, self._secret, slots, computers=self._computers),
+            ws="none",
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=2,
+            ssl_certfile=self._cert,
+            ssl_keyfile=self._key,
+        )
+        self._server = _GuardedServer(config, Lobby(most_without_request))
+        return self
+
+    def run(self) -> None:
+        """Until `stop`."""
+        if self._server is None or self._services is None:
+            return
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._computers.close()
+            self._services.api.close()
+
+    def stop(self) -> None:
+        """Finish what is being answered and leave; streams were ended by whoever pushes into them."""
+        if self._server is not None:
+            self._server.should_exit = True
+
+
+class _GuardedServer(uvicorn.Server):
+    """Whose connections are guarded."""
+
+    def __init__(self, config: uvicorn.Config, lobby: Lobby) -> None:
+        super().__init__(config)
+        self._lobby = lobby
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen on the sockets. uvicorn itself would give a TLS handshake a minute, and takes no arguments for a protocol."""
+        await super().startup(sockets=[])
+
+        def guarded() -> GuardedProtocol:
+            return GuardedProtocol(
+                lobby=self._lobby,
+                config=self.config,
+                server_state=self.server_state,
+                app_state=self.lifespan.state,
+            )
+
+        loop, context = asyncio.get_running_loop(), self.config.ssl
+        for one in sockets or []:
+            self.servers.append(
+                await loop.create_server(
+                    guarded,
+                    sock=one,
+                    ssl=context,
+                    backlog=_BACKLOG,
+                    ssl_handshake_timeout=None if context is None else _HANDSHAKE_SECONDS,
+                )
+            )
+
+
+def _connections(wanted: int) -> tuple[int, int]:
+    """Return how many requests to serve at once, and how many connections to keep without one, with as many open files as there may be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = wanted + MOST_WITHOUT_REQUEST + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= files:
+        return wanted, MOST_WITHOUT_REQUEST
+    allowed = files if hard == resource.RLIM_INFINITY else min(files, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
+    if allowed >= files:
+        return wanted, MOST_WITHOUT_REQUEST
+    waiting = min(MOST_WITHOUT_REQUEST, allowed // 4)
+    served = max(1, min(wanted, allowed - waiting - min(_OTHER_FILES, allowed // 4)))
+    log.warning("open files limited", allowed=allowed, wanted=files, connections=served)
+    return served, waiting
+
+
+def _cert_and_key(settings: Settings) -> tuple[str | None, str | None]:
+    """None where HTTP is served. Raises InvalidInput for one without the other, or files that do not belong together."""
+    cert, key = settings.serve_cert_file, settings.serve_key_file
+    if cert is None and key is None:
+        return None, None
+    if cert is None or key is None:
+        raise InvalidInput(
+            "CLEAVE_SERVE_CERT_FILE and CLEAVE_SERVE_KEY_FILE go together; set both, or neither"
+        )
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")  # else it would ask
+    except OSError as error:
+        raise InvalidInput(
+            f"certificate {cert} with key {key} cannot be used: {error}; give two PEM files that belong together"
+        ) from error
+    return cert, key
+
+
+def web_server(settings: Settings) -> WebServer | None:
+    """What serves consumers, bound; None where no secret for their tokens is set."""
+    secret = settings.api_secret
+    return None if secret is None else WebServer(settings, secret.get_secret_value())

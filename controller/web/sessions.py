@@ -1,0 +1,343 @@
+"""The routes of a consumer's session, and why nothing comes. Sessions are the leader's: another worker sends the client there
+(307), or says that nobody leads the topic just now (503).
+
+The protocol as a client sees it: docs/reference/client-protocol.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Literal, TypeVar
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, Depends, Query
+from fastapi import Request as HttpRequest
+from fastapi.responses import Response
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field
+from starlette.concurrency import run_in_threadpool
+
+from controller.bootstrap import ConsumerServices
+from controller.domain.errors import StoreUnavailable
+from controller.domain.shown import printable
+from controller.services.consumer_sessions.leader import SessionLeader
+from controller.services.consumer_sessions.requests import (
+    Attach,
+    Detach,
+    Drained,
+    Goodbye,
+    Pulse,
+    PushedAssignment,
+    ReadSegment,
+    Register,
+    Release,
+    ReleasedBucket,
+    Request,
+    Say,
+)
+from controller.store.topics.bucket_owners import SaidOfBucket, SubscriptionKey
+from controller.store.topics.subscriptions import SubscriptionKind
+from controller.web.asked import Topic, served_by
+from controller.web.demands import CONSUME, LOOK_UP, DemandingRoute, Holder
+from controller.web.layouts import stream_of
+from controller.web.paths import CONSUMER_PATH, PRINTABLE, TOPIC_PATH, ConsumerName, Name
+from controller.web.refusals import LED, REFUSALS, AskLeader, json_answer
+from controller.web.streams import EventStream, response
+
+ANSWER_SECONDS = 10.0
+"""A leader that has not answered by then is asked again."""
+Asked = TypeVar("Asked", bound=Request)
+router = APIRouter(route_class=DemandingRoute, responses={**REFUSALS, **LED}, tags=["clients: sessions"])
+LONGEST_STANDING = 300
+"""Characters that an owner's reason has; the text may hold an error of the application's, so it is escaped and not refused."""
+Incarnation = Annotated[str, Query(min_length=1, max_length=200, pattern=PRINTABLE, examples=["f00d"])]
+"""Which life of the consumer asks, where there is no body."""
+
+
+class WhyNothingComes(BaseModel):
+    """One bucket that the subscription has to read; as `inspect.buckets`, and how much is unread in what it waits for."""
+
+    segment_id: int
+    hash_range: str = Field(examples=["0000-ffff"])
+    state: str = Field(examples=["ACTIVE"])
+    bucket: str = Field(examples=["0000-3fff"])
+    owner: str | None = Field(examples=["a"])
+    successor: str | None
+    generation: int | None
+    reason: str = Field(examples=["no consumer is registered"])
+    since: datetime | None = Field(examples=["2026-11-21T03:00:00Z"])
+    waits_for: list[int]
+    held_by: list[str]
+    backlog: int | None = Field(
+        description="Messages unread in `waits_for`; null where it waits for none, or they cannot be counted."
+    )
+
+
+class Begun(BaseModel):
+    """How long silence may last."""
+
+    topic_id: int
+    heartbeat_seconds: float = Field(examples=[5.0])
+    silent_seconds: float = Field(examples=[30.0])
+    grace_seconds: float = Field(examples=[60.0])
+
+
+class Life(BaseModel):
+    """Which life of the consumer asks."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"incarnation": "f00d"}]})
+
+    incarnation: Annotated[str, Field(min_length=1, max_length=200, pattern=PRINTABLE)]
+
+
+class Registration(Life):
+    """A consumer that begins, and the kind that its subscription must have."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"incarnation": "f00d"}, {"incarnation": "f00d", "reads": "CHECKPOINT"}]
+        }
+    )
+
+    reads: Literal[SubscriptionKind.STREAM, SubscriptionKind.CHECKPOINT] = SubscriptionKind.STREAM
+
+
+class LetGo(BaseModel):
+    """A bucket that was let go of, as of the generation at which it was got."""
+
+    segment_id: Annotated[int, Field(ge=0, lt=2**63)]
+    bucket_start: Annotated[int, Field(ge=0, le=65_535)]
+    generation: Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class Released(Life):
+    """Buckets that are settled, their readers closed."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "incarnation": "f00d",
+                    "buckets": [{"segment_id": 0, "bucket_start": 49152, "generation": 1}],
+                }
+            ]
+        }
+    )
+
+    buckets: Annotated[list[LetGo], Field(max_length=65_536), FailFast()]
+
+
+class ReadToItsEnd(BaseModel):
+    """A sealed segment, as of the generation at which the consumer got what it read of it."""
+
+    segment_id: Annotated[int, Field(ge=0, lt=2**63)]
+    generation: Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class DrainedSegments(Life):
+    """Sealed segments that are read to their end."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"incarnation": "f00d", "segments": [{"segment_id": 0, "generation": 1}]}]
+        }
+    )
+
+    segments: Annotated[list[ReadToItsEnd], Field(min_length=1, max_length=10_000), FailFast()]
+
+
+class SaidOf(LetGo):
+    """Why nothing comes of a bucket, and for how long; of the generation at which it was got."""
+
+    reason: Annotated[
+        str,
+        Field(min_length=1, max_length=LONGEST_STANDING, pattern=r"^[^\x00-\x1f\x7f]+$"),
+        AfterValidator(lambda text: printable(text)[:LONGEST_STANDING]),
+    ]
+    seconds: Annotated[float, Field(ge=0, lt=1e9)]
+
+
+class Reasons(Life):
+    """Why nothing comes; buckets of which something does are left out."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "incarnation": "f00d",
+                    "buckets": [
+                        {
+                            "segment_id": 0,
+                            "bucket_start": 0,
+                            "generation": 1,
+                            "reason": "paused",
+                            "seconds": 2.5,
+                        }
+                    ],
+                }
+            ]
+        }
+    )
+
+    buckets: Annotated[list[SaidOf], Field(max_length=65_536), FailFast()]
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Which consumer of which subscription asks, at its leader."""
+
+    served: ConsumerServices
+    key: SubscriptionKey
+    consumer: str
+    subject: str
+
+    async def ask(self, kind: type[Asked], **more: Any) -> None:
+        """Put it into the leader's mailbox and wait for the answer."""
+        request = kind(key=self.key, consumer=self.consumer, subject=self.subject, **more)
+        await _answered(self.served.leader, request)
+
+
+async def _asking(
+    request: HttpRequest, topic: Topic, subscription: Name, consumer: ConsumerName, holder: Holder
+) -> Asking:
+    """At the leader; a client that asks another worker is sent there."""
+    served = served_by(request)
+    threads: CapacityLimiter = request.app.state.session_threads
+    topic_id, leader = await to_thread.run_sync(served.layouts.find, topic, limiter=threads)
+    if not served.leader.leads(topic_id):
+        if leader is None:
+            raise StoreUnavailable(f"nobody leads {topic} just now; ask again in a moment")
+        raise AskLeader(leader)
+    return Asking(served, SubscriptionKey(topic_id, subscription), consumer, holder.subject)
+
+
+AtLeader = Annotated[Asking, Depends(_asking)]
+
+
+@router.get(
+    TOPIC_PATH + "/subscriptions/{subscription}/why",
+    dependencies=[LOOK_UP],
+    response_model=list[WhyNothingComes],
+)
+async def why(request: HttpRequest, topic: Topic, subscription: Name) -> Response:
+    """Of each bucket that the subscription has to read who has it, or why nobody reads it."""
+    return json_answer(await run_in_threadpool(_why, served_by(request), topic, subscription))
+
+
+def _why(served: ConsumerServices, topic: str, subscription: str) -> list[dict[str, object]]:
+    rows = served.layouts.why(topic, subscription)
+    waited_for = {segment_id for row in rows for segment_id in row["waits_for"]}
+    unread = served.unread(topic, subscription, waited_for) if waited_for else {}
+    return [{**row, "backlog": _in_all(unread, row["waits_for"])} for row in rows]
+
+
+def _in_all(unread: Mapping[int, int], segment_ids: Sequence[int]) -> int | None:
+    """Where something cannot be counted there is no sum."""
+    return sum(unread[i] for i in segment_ids) if segment_ids and unread.keys() >= set(segment_ids) else None
+
+
+@router.post(CONSUMER_PATH, dependencies=[CONSUME], response_model=Begun)
+async def register(asking: AtLeader, said: Registration) -> Response:
+    """Begin a session, or go on with it; the answer says how long silence may last. Then hold the assignment stream open."""
+    await asking.ask(Register, incarnation=said.incarnation, reads=said.reads)
+    timing = asking.served.leader.timing
+    return json_answer(
+        {
+            "topic_id": asking.key.topic_id,
+            "heartbeat_seconds": timing.heartbeat_seconds,
+            "silent_seconds": timing.silent_seconds,
+            "grace_seconds": timing.grace_seconds,
+        }
+    )
+
+
+@router.get(
+    CONSUMER_PATH + "/assignment",
+    dependencies=[CONSUME],
+    response_class=Response,
+    responses=stream_of(
+        "assignment",
+        {
+            "term": 1,
+            "generation": 1,
+            "epoch": 0,
+            "origin": 1,
+            "data_plane": "embedded",
+            "buckets": [
+                {
+                    "segment_id": 0,
+                    "bucket_start": 0,
+                    "bucket_end": 16_383,
+                    "buckets": 4,
+                    "sealed": False,
+                    "backing_topic": "segment://acme/shop/orders/0000-ffff-0",
+                    "generation": 1,
+                    "release": False,
+                }
+            ],
+        },
+    ),
+)
+async def assignment(asking: AtLeader, holder: Holder, incarnation: Incarnation) -> Response:
+    """What the consumer owns, whenever it changes, as events. Holding this stream open is being connected."""
+    stream: EventStream[PushedAssignment] = EventStream("assignment", lambda pushed: pushed)
+    await asking.ask(Attach, incarnation=incarnation, stream=stream)
+    served, until = asking.served, holder.stream_until(time.time())
+
+    async def events() -> AsyncIterator[bytes]:
+        try:
+            async for event in stream.events(served.leader.timing.heartbeat_seconds, until):
+                yield event
+        finally:
+            gone = Detach(key=asking.key, consumer=asking.consumer, incarnation=incarnation, stream=stream)
+            served.leader.submit(gone)
+
+    return response(events())
+
+
+@router.post(CONSUMER_PATH + "/pulse", status_code=204, dependencies=[CONSUME])
+async def pulse(asking: AtLeader, life: Life) -> None:
+    """The answer to a heartbeat: the consumer hears."""
+    await asking.ask(Pulse, incarnation=life.incarnation)
+
+
+@router.post(CONSUMER_PATH + "/released", status_code=204, dependencies=[CONSUME])
+async def released(asking: AtLeader, said: Released) -> None:
+    """Buckets that the consumer was asked to release and has let go of."""
+    buckets = tuple(ReleasedBucket(one.segment_id, one.bucket_start, one.generation) for one in said.buckets)
+    await asking.ask(Release, incarnation=said.incarnation, buckets=buckets)
+
+
+@router.post(CONSUMER_PATH + "/drained", status_code=204, dependencies=[CONSUME])
+async def drained(asking: AtLeader, said: DrainedSegments) -> None:
+    """Sealed segments that are read and acknowledged to their end."""
+    segments = tuple(ReadSegment(one.segment_id, one.generation) for one in said.segments)
+    await asking.ask(Drained, incarnation=said.incarnation, segments=segments)
+
+
+@router.post(CONSUMER_PATH + "/reasons", status_code=204, dependencies=[CONSUME])
+async def reasons(asking: AtLeader, said: Reasons) -> None:
+    """Why nothing comes of buckets of the consumer's, in place of what it said before; shown to whoever asks why."""
+    buckets = tuple(
+        SaidOfBucket(one.segment_id, one.bucket_start, one.generation, one.reason, one.seconds)
+        for one in said.buckets
+    )
+    await asking.ask(Say, incarnation=said.incarnation, buckets=buckets)
+
+
+@router.delete(CONSUMER_PATH, status_code=204, dependencies=[CONSUME])
+async def goodbye(asking: AtLeader, incarnation: Incarnation) -> None:
+    """The consumer leaves for good. What it read goes to others at once."""
+    await asking.ask(Goodbye, incarnation=incarnation)
+
+
+async def _answered(leader: SessionLeader, request: Request) -> None:
+    leader.submit(request)
+    try:
+        await asyncio.wait_for(asyncio.wrap_future(request.done), ANSWER_SECONDS)
+    except (TimeoutError, CancelledError):
+        raise StoreUnavailable("the leader has not answered in time; ask again") from None

@@ -1,0 +1,39 @@
+"""The route by which a client says that it found the log of a segment missing or closed. Every worker takes it.
+
+The protocol as a client sees it: docs/reference/client-protocol.md.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter
+from fastapi import Request as HttpRequest
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
+
+from controller.domain.whole_numbers import MOST
+from controller.web.asked import Topic, served_by
+from controller.web.demands import CONSUME, DemandingRoute
+from controller.web.paths import TOPIC_PATH
+from controller.web.refusals import REFUSALS
+
+router = APIRouter(
+    route_class=DemandingRoute, dependencies=[CONSUME], responses=REFUSALS, tags=["clients: suspects"]
+)
+
+PATH = TOPIC_PATH + "/suspects"
+
+
+class Suspect(BaseModel):
+    """A segment whose log a client found missing or closed."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"segment_id": 0}]})
+
+    segment_id: Annotated[int, Field(ge=0, le=MOST)]
+
+
+@router.post(PATH, status_code=204)
+async def suspect(request: HttpRequest, topic: Topic, said: Suspect) -> None:
+    """Have the worker look at the log of a segment, and repair the segment if the log is missing or closed."""
+    await run_in_threadpool(served_by(request).suspects.report, topic, said.segment_id)

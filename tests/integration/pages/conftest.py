@@ -1,0 +1,28 @@
+"""The pages on the bench's database, asked as a browser asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from controller.pages.app import pages_app
+from controller.pages.desk import Desk
+from tests.support.app_client import AppClient
+from tests.support.bench import Bench
+from tests.support.statements import statements_sent
+
+
+@pytest.fixture
+def pages(bench: Bench) -> Iterator[AppClient]:
+    """Mounted nowhere, so that links begin with a slash."""
+    desk = Desk(lambda: {"dsn": bench.url, "extras": {}})
+    yield AppClient(pages_app(desk))
+    desk.close()
+
+
+@pytest.fixture
+def asked() -> Iterator[list[str]]:
+    """Every statement that any engine sends, as it is sent."""
+    with statements_sent() as sent:
+        yield sent
