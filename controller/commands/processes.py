@@ -1,4 +1,4 @@
-"""`cleave migrate`, `cleave worker`, `cleave collect`: the commands that run something."""
+"""`cleave migrate`, `cleave worker`, `cleave serve`, `cleave metrics` and `cleave collect`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from controller.terminal import emit, rows_table
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-JsonLogs = Annotated[bool, typer.Option("--json-logs", help="One JSON object a log line.")]
+JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Write each log line as a JSON object.")]
 MetricsPort = Annotated[
     int | None,
     typer.Option("--metrics-port", min=1, max=65_535, help="Serve Prometheus metrics at this port."),
@@ -38,14 +38,14 @@ def migrate(
     url: Annotated[
         str | None,
         typer.Option(
-            envvar="CLEAVE_OWNER_URL", help="Database URL of its owner; CLEAVE_DATABASE_URL without."
+            envvar="CLEAVE_OWNER_URL", help="Database URL of the owner. Default: CLEAVE_DATABASE_URL."
         ),
     ] = None,
     drop_dependent_views: Annotated[
         bool,
         typer.Option(
             "--drop-dependent-views",
-            help="Drop the views of other people that depend on views of schema inspect, if those are rebuilt.",
+            help="Drop views of other owners that depend on views of schema inspect, if the latter are rebuilt.",
         ),
     ] = False,
     dry_run: DryRun = False,
@@ -66,7 +66,7 @@ def migrate(
 
 
 def _planned(plan: migrations.Plan, drop_dependent_views: bool) -> dict[str, list[str]]:
-    """Return everything that a run would do, by the kind of action, in the order of the run."""
+    """Return everything that a run would do, by kind of change, in the order of the run."""
     readers = (
         [f"{', '.join(migrations.READERS)}: views and functions of schema inspect"] if plan.views else []
     )
@@ -114,7 +114,7 @@ def serve(
 
         served = web_server(cleave.settings)
         if served is None:
-            raise InvalidInput("CLEAVE_API_SECRET is not set, so no token could be told from another; set it")
+            raise InvalidInput("CLEAVE_API_SECRET is not set, so no token can be verified; set the secret")
         parts, leave = build_server(cleave, served), threading.Event()
         on_stop_signals(leave.set)
         with telemetry.bound(server=served.address), running(parts, leave):
@@ -123,15 +123,18 @@ def serve(
 
 
 def metrics(
-    port: Annotated[int, typer.Option(min=1, max=65_535, help="The port to serve them at.")] = 9464,
-    host: Annotated[str, typer.Option(help="The address to serve them on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65_535, help="Port to serve metrics at.")] = 9464,
+    host: Annotated[str, typer.Option(help="Address to serve metrics on.")] = "127.0.0.1",
     prefix: Annotated[
-        str, typer.Option(help="Series of their own for topics whose full names begin with this.")
+        str, typer.Option(help="Only topics whose full names begin with this get series of their own.")
     ] = "",
     most_topics: Annotated[
-        int, typer.Option(min=0, help="Series of their own for so many topics; the others are in the sums.")
+        int,
+        typer.Option(
+            min=0, help="Maximum number of topics with series of their own; the others count in the totals."
+        ),
     ] = 1000,
-    once: Annotated[bool, typer.Option("--once", help="Print them and leave.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the metrics and exit.")] = False,
     json_logs: JsonLogs = False,
 ) -> None:
     telemetry.configure_logging(json_lines=json_logs)
@@ -153,7 +156,8 @@ def metrics(
 
 def collect(
     once: Annotated[
-        bool, typer.Option("--once", help="One tick, then leave. A rate takes two ticks of one process.")
+        bool,
+        typer.Option("--once", help="Take one sample and exit. A rate needs two samples of one process."),
     ] = False,
     prefix: Annotated[str, typer.Option(help="Watch only topics whose full names begin with this.")] = "",
     metrics_port: MetricsPort = None,
@@ -180,14 +184,14 @@ def collect(
 
 
 def tell(metrics_host: str, metrics_port: int | None, json_logs: bool) -> None:
-    """How this process says what it does: its logs, and its metrics if a port is given."""
+    """Configure the logs of this process, and serve its metrics if a port is given."""
     telemetry.configure_logging(json_lines=json_logs)
     serve_metrics(metrics_host, metrics_port)
 
 
 def serve_metrics(host: str, port: int | None, registry: CollectorRegistry | None = None) -> None:
     """Serve the metrics of this process, or those of the registry, if a port is given. Raises InvalidInput for an address
-    that cannot be had.
+    that cannot be bound.
     """
     if port is not None:
         from prometheus_client import REGISTRY, start_http_server
