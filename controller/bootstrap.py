@@ -35,14 +35,15 @@ if TYPE_CHECKING:
     from controller.landing.area import LandingArea
     from controller.postgres.listener import Listener
     from controller.services.asset_events import AirflowLogin, AirflowRest, AssetEventPoster
+    from controller.services.collection.consumer_watch import ConsumerWatch
+    from controller.services.collection.leased_collection import LeasedCollection
+    from controller.services.collection.load_collector import LoadCollector
     from controller.services.computing.computers import Computation
     from controller.services.consumer_sessions.leader import SessionLeader
-    from controller.services.consumer_watch import ConsumerWatch
     from controller.services.dead_letters import DeadLetterLogs
     from controller.services.delivery_counts import DeliveryCounts
     from controller.services.key_count_landing import KeyCountLanding
     from controller.services.load_aggregation import LoadAggregation
-    from controller.services.load_collector import LoadCollector
     from controller.services.load_intake import LoadIntake
     from controller.services.operation_runner import RunnerContext
     from controller.services.policy_backtest import Compute, PolicyBacktest
@@ -211,9 +212,15 @@ class ConsumerServer(Protocol):
 
 
 def build_worker(
-    app: Application, worker_id: str | None = None, served: ConsumerServer | None = None
+    app: Application,
+    worker_id: str | None = None,
+    served: ConsumerServer | None = None,
+    *,
+    collects: bool = False,
 ) -> Worker:
-    """Build a worker from sensors, evaluation, operations and leases, and a server for consumers if one is given."""
+    """Build a worker from sensors, evaluation, operations and leases, a server for consumers if one is given, and the collection of load if
+    `collects`.
+    """
     from controller.postgres.listener import Listener
     from controller.services.operation_runner.context import new_incarnation
     from controller.services.worker.schema_version import SchemaVersion
@@ -254,7 +261,9 @@ def build_worker(
 
     runner = partial(app.runner, worker_id, incarnation=incarnation)
     loop = _work_loop(app, worker_id, sensors, listener, leases, runner)
-    beside = _beside(app, leases, loop.rescan) + (() if served is None else _serving(app, leases, served))
+    beside = _beside(app, leases, loop.rescan)
+    beside += () if served is None else _serving(app, leases, served)
+    beside += (build_collection(app, holder=worker_id, incarnation=incarnation),) if collects else ()
     return Worker(loop, leases, listener, beside, worker_id, demand_schema)
 
 
@@ -472,10 +481,38 @@ def airflow_login(settings: Settings) -> AirflowLogin | None:
     )
 
 
-def build_collector(app: Application, prefix: str = "") -> LoadCollector:
+def build_collection(
+    app: Application, prefix: str = "", *, holder: str | None = None, incarnation: str | None = None
+) -> LeasedCollection:
+    """Build the collection of the topics whose names begin with `prefix`, which one process performs at a time. `holder` and `incarnation`
+    name the process in the lease.
+    """
+    from controller.services.collection.lease import CollectionLease
+    from controller.services.collection.leased_collection import LeasedCollection
+
+    settings = app.settings
+    ttl_seconds = max(settings.worker_lease_seconds, 3 * settings.collect_interval_seconds)
+    lease = CollectionLease(
+        app.store,
+        holder or process_name(),
+        incarnation,
+        prefix=prefix,
+        data_planes=app.planes,
+        ttl_seconds=ttl_seconds,
+        clock=SystemClock(),
+    )
+    collector = build_collector(app, prefix, takes_turn=lease.take)
+    return LeasedCollection(
+        collector, build_consumer_watch(app, prefix, has_turn=lambda: lease.is_held), lease
+    )
+
+
+def build_collector(
+    app: Application, prefix: str = "", takes_turn: Callable[[], bool] = lambda: True
+) -> LoadCollector:
     """Build a collector of the topics whose names begin with `prefix`."""
     from controller.landing.area import LandingArea
-    from controller.services.load_collector import LoadCollector
+    from controller.services.collection.load_collector import LoadCollector
 
     settings = app.settings
     return LoadCollector(
@@ -486,6 +523,7 @@ def build_collector(app: Application, prefix: str = "") -> LoadCollector:
         interval_seconds=settings.collect_interval_seconds,
         clock=STEADY_CLOCK,
         prefix=prefix,
+        takes_turn=takes_turn,
     )
 
 
@@ -497,9 +535,11 @@ def build_load_intake(app: Application) -> LoadIntake:
     return LoadIntake(app.store, LandingArea(app.settings.landing_url))
 
 
-def build_consumer_watch(app: Application, prefix: str = "") -> ConsumerWatch:
+def build_consumer_watch(
+    app: Application, prefix: str = "", has_turn: Callable[[], bool] = lambda: True
+) -> ConsumerWatch:
     """Build a watch over the consumers of the topics whose names begin with `prefix`."""
-    from controller.services.consumer_watch import ConsumerWatch
+    from controller.services.collection.consumer_watch import ConsumerWatch
     from controller.store.topics.watched_logs import SEALED_FOR_SECONDS
 
     return ConsumerWatch(
@@ -509,6 +549,7 @@ def build_consumer_watch(app: Application, prefix: str = "") -> ConsumerWatch:
         sealed_for_seconds=SEALED_FOR_SECONDS,
         clock=SystemClock(),
         prefix=prefix,
+        has_turn=has_turn,
     )
 
 

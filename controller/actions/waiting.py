@@ -65,8 +65,8 @@ def _run_here(app: Application, operation_id: int, timeout_seconds: float) -> Op
 
 
 def user_name() -> str:
-    """Who runs this process, by name: as the environment says, else as the system knows the user."""
+    """Return the name of the person who runs this process: CLEAVE_ACTOR if set, for shells that share a login, else the user's name."""
     try:
-        return getpass.getuser()
+        return os.environ.get("CLEAVE_ACTOR", "").strip() or getpass.getuser()
     except (KeyError, OSError):  # a container's user need not be in any list
         return f"uid {os.getuid()}"

@@ -26,7 +26,14 @@ from controller.bundles.store.proposals import ProposalState
 from controller.commands.actions import add_actions
 from controller.commands.bundle_picture import draw_namespace
 from controller.commands.options import AsJson, DryRun
-from controller.commands.processes import JsonLogs, MetricsHost, MetricsPort, tell
+from controller.commands.processes import (
+    JsonLogs,
+    LogLevel,
+    LogLevelOption,
+    MetricsHost,
+    MetricsPort,
+    configure_process,
+)
 from controller.commands.questions import add_questions
 from controller.commands.server_choice import ask, perform
 from controller.commands.stop_signals import on_stop_signals
@@ -80,10 +87,11 @@ def collect(
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = "127.0.0.1",
     json_logs: JsonLogs = False,
+    log_level: LogLevelOption = LogLevel.INFO,
     as_json: AsJson = False,
 ) -> None:
     """Write load reports of every broker to the report area until SIGTERM."""
-    tell(metrics_host, metrics_port, json_logs)
+    configure_process(metrics_host, metrics_port, json_logs, log_level)
     with cluster() as bundles, _gauges(bundles) if metrics_port else nullcontext():
         collector = bundles.collector(interval_seconds)
         if once:

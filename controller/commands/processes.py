@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Annotated
 
 import typer
 
 from controller import telemetry
 from controller.bootstrap import (
     application,
+    build_collection,
     build_collector,
     build_consumer_watch,
     build_server,
     build_worker,
 )
+from controller.commands.metrics_server import serve_metrics
 from controller.commands.options import AsJson, DryRun
 from controller.commands.read_only_store import reading_store
 from controller.commands.stop_signals import on_stop_signals
@@ -23,13 +29,29 @@ from controller.settings import load_settings
 from controller.store.postgres import migrations
 from controller.terminal import emit, rows_table
 
-if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
-
 JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Write each log line as a JSON object.")]
+
+
+class LogLevel(StrEnum):
+    """Lowest level of log lines that a process writes."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+LogLevelOption = Annotated[
+    LogLevel, typer.Option("--log-level", envvar="CLEAVE_LOG_LEVEL", help="Lowest level of log lines.")
+]
 MetricsPort = Annotated[
     int | None,
-    typer.Option("--metrics-port", min=1, max=65_535, help="Serve Prometheus metrics at this port."),
+    typer.Option(
+        "--metrics-port",
+        min=1,
+        max=65_535,
+        help="Serve Prometheus metrics at this port, and health at /health and /live.",
+    ),
 ]
 MetricsHost = Annotated[str, typer.Option("--metrics-host", help="The address to serve metrics on.")]
 
@@ -85,27 +107,63 @@ def worker(
     name: Annotated[
         str | None, typer.Option(help="This worker's name in leases; unique among workers.")
     ] = None,
+    collect: Annotated[
+        bool,
+        typer.Option(
+            help="Also collect load and observe consumers; one worker does so at a time. Without: run `cleave collect`."
+        ),
+    ] = True,
+    fleet_metrics: Annotated[
+        bool,
+        typer.Option(
+            help="With --metrics-port, also serve the metrics of the fleet. Without: run `cleave metrics`."
+        ),
+    ] = True,
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = "127.0.0.1",
     json_logs: JsonLogs = False,
+    log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
-    tell(metrics_host, metrics_port, json_logs)
+    configure_process(metrics_host, metrics_port, json_logs, log_level)
     settings = load_settings()
     limit = settings.worker_statement_seconds
-    with application(settings, name="cleave-worker", statement_seconds=limit) as cleave:
+    with (
+        application(settings, name="cleave-worker", statement_seconds=limit) as cleave,
+        _fleet_metrics(is_served=fleet_metrics and metrics_port is not None),
+    ):
         from controller.web.server import web_server
 
-        running = build_worker(cleave, name, web_server(cleave.settings))
+        running = build_worker(cleave, name, web_server(cleave.settings), collects=collect)
         on_stop_signals(running.stop)
         running.run()
+
+
+@contextmanager
+def _fleet_metrics(*, is_served: bool) -> Iterator[None]:
+    """Export the metrics of the fleet with those of this process, on a connection of their own."""
+    if not is_served:
+        yield
+        return
+    from prometheus_client import REGISTRY
+
+    from controller.web.fleet_metrics import FleetMetrics
+
+    with reading_store("cleave-metrics") as store:
+        fleet = FleetMetrics(store)
+        REGISTRY.register(fleet)
+        try:
+            yield
+        finally:
+            REGISTRY.unregister(fleet)
 
 
 def serve(
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = "127.0.0.1",
     json_logs: JsonLogs = False,
+    log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
-    tell(metrics_host, metrics_port, json_logs)
+    configure_process(metrics_host, metrics_port, json_logs, log_level)
     settings = load_settings()
     limit = settings.worker_statement_seconds
     with application(settings, name="cleave-serve", statement_seconds=limit) as cleave:
@@ -136,8 +194,9 @@ def metrics(
     ] = 1000,
     once: Annotated[bool, typer.Option("--once", help="Print the metrics and exit.")] = False,
     json_logs: JsonLogs = False,
+    log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
-    telemetry.configure_logging(json_lines=json_logs)
+    configure_process(host, None, json_logs, log_level)
     from prometheus_client import CollectorRegistry, generate_latest
 
     from controller.web.fleet_metrics import FleetMetrics
@@ -163,42 +222,24 @@ def collect(
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = "127.0.0.1",
     json_logs: JsonLogs = False,
+    log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
-    tell(metrics_host, metrics_port, json_logs)
+    configure_process(metrics_host, metrics_port, json_logs, log_level)
     with application(name="cleave-collect") as cleave:
-        collector, watch = build_collector(cleave, prefix), build_consumer_watch(cleave, prefix)
         if once:
+            collector, watch = build_collector(cleave, prefix), build_consumer_watch(cleave, prefix)
             collector.tick()
             collector.leave()
             watch.round()
             return
-        on_stop_signals(collector.stop)
-        with telemetry.bound(collector=collector.name):
-            watching = telemetry.start_thread("consumers", watch.run) if watch.sees_anything else None
-            try:
-                collector.run()
-            finally:
-                watch.stop()
-                if watching is not None:
-                    watching.join()
+        collection = build_collection(cleave, prefix)
+        on_stop_signals(collection.stop)
+        collection.run()
 
 
-def tell(metrics_host: str, metrics_port: int | None, json_logs: bool) -> None:
-    """Configure the logs of this process, and serve its metrics if a port is given."""
-    telemetry.configure_logging(json_lines=json_logs)
+def configure_process(
+    metrics_host: str, metrics_port: int | None, json_logs: bool, log_level: LogLevel
+) -> None:
+    """Configure the logs of this process, and serve its metrics and health if a port is given."""
+    telemetry.configure_logging(json_lines=json_logs, level=getattr(logging, log_level.upper()))
     serve_metrics(metrics_host, metrics_port)
-
-
-def serve_metrics(host: str, port: int | None, registry: CollectorRegistry | None = None) -> None:
-    """Serve the metrics of this process, or those of the registry, if a port is given. Raises InvalidInput for an address
-    that cannot be bound.
-    """
-    if port is not None:
-        from prometheus_client import REGISTRY, start_http_server
-
-        try:
-            start_http_server(port, addr=host, registry=registry or REGISTRY)
-        except OSError as error:
-            raise InvalidInput(
-                f"metrics cannot be served at {host}:{port}: {error}; choose another"
-            ) from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from controller import metrics, telemetry
@@ -54,11 +54,13 @@ class ConsumerWatch:
         sealed_for_seconds: float,
         clock: Clock,
         prefix: str = "",
+        has_turn: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Consumers on logs sealed longer ago than `sealed_for_seconds` are not looked at."""
+        """`run` skips a round if `has_turn` returns False, because another process observes. Consumers on logs sealed longer ago than `sealed_for_seconds` are not looked at."""
         if interval_seconds <= 0:
             raise InvalidInput(f"a consumer watch's interval of {interval_seconds:g} s is not longer than 0")
         self._store, self._clock, self._prefix = store, clock, prefix
+        self._has_turn = has_turn
         self._planes = {name: plane for name, plane in planes.items() if isinstance(plane, ObservesConsumers)}
         self._interval_seconds, self._sealed_for_seconds = interval_seconds, sealed_for_seconds
         self._stopping = threading.Event()
@@ -83,6 +85,8 @@ class ConsumerWatch:
         ).run()
 
     def _counted_round(self) -> float:
+        if not self._has_turn():
+            return self._interval_seconds
         began = self._clock.monotonic_seconds()
         outcome = "failed"
         try:

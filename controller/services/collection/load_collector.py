@@ -9,7 +9,7 @@ up for. Samples name their reader, see `store/load/readers.py`; instants land as
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -73,8 +73,9 @@ class LoadCollector:
         clock: Clock,
         prefix: str = "",
         wall_clock: Clock | None = None,
+        takes_turn: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`name` stands in file names; `prefix` watches only topics whose names begin so.
+        """`run` skips a tick if `takes_turn` returns False, because another process collects. `name` stands in file names; `prefix` watches only topics whose names begin so.
 
         `clock` is the one by which the planes stamp their counters. `wall_clock` is only compared: None for the machine's.
         """
@@ -84,6 +85,7 @@ class LoadCollector:
         self.name, self._prefix = name, prefix
         self._interval_ms = round(interval_seconds * 1000)
         self._clock, self._wall_clock = clock, wall_clock or SystemClock()
+        self._takes_turn = takes_turn
         self._reader: Reader | None = None
         """That of the last tick."""
         self._stopping = threading.Event()
@@ -111,6 +113,7 @@ class LoadCollector:
 
     def leave(self) -> None:
         """Say that no tick follows."""
+        self._reader = None
         with suppress(StoreUnavailable), self._store.transaction() as tx:
             readers.gone(tx, self.name)
 
@@ -118,7 +121,10 @@ class LoadCollector:
         """A tick; then the seconds until the next one."""
         began_ms = self._clock.now_ms()
         try:
-            self.tick()
+            if self._takes_turn():
+                self.tick()
+            elif self._reader is not None:  # its counters are not compared with those of a later turn
+                self.leave()
         except Exception:
             metrics.COLLECTOR_TICKS.labels("failed").inc()
             raise
