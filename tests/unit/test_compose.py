@@ -31,8 +31,8 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 LASTING = [name for name, service in SERVICES.items() if service.get("restart") != "no"]
 IMAGE_VARIABLE = "CLEAVE_IMAGE"
 KEYS = {
-    "build", "command", "depends_on", "environment", "healthcheck", "hostname", "image", "init", "mem_limit",
-    "network_mode", "ports", "profiles", "restart", "volumes",
+    "build", "command", "depends_on", "environment", "healthcheck", "hostname", "image", "init", "logging", "mem_limit",
+    "ports", "profiles", "pull_policy", "restart", "stop_grace_period", "volumes",
 }  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def of_program(program: str) -> list[list[str]]:
 
 def test_the_services_are_those_that_the_stack_has() -> None:
     assert set(SERVICES) == {
-        *("postgres", "cleave-migrate", "cleave-worker", "cleave-collector", "cleave-metrics"),
+        *("postgres", "cleave-check", "cleave-migrate", "cleave-worker"),
         *(
             "airflow-init",
             "airflow-apiserver",
@@ -54,7 +54,7 @@ def test_the_services_are_those_that_the_stack_has() -> None:
             "airflow-triggerer",
         ),
         *("spark-master", "spark-worker", "spark-connect"),
-        "pulsar",
+        *("pulsar", "prometheus", "grafana"),
     }
     assert set().union(*SERVICES.values()) <= KEYS
 
@@ -83,9 +83,14 @@ def test_no_secret_has_a_default() -> None:
         if line and not line.startswith("#")
     )
 
-    assert {rest for name, rest in variables if name == IMAGE_VARIABLE} == {":-cleave:local"}
-    secrets = {name for name, _ in variables if name != IMAGE_VARIABLE}
-    assert {rest[:2] for name, rest in variables if name != IMAGE_VARIABLE} == {":?"}
+    defaults = {name: rest for name, rest in variables if rest.startswith(":-")}
+    secrets = {name for name, _ in variables} - defaults.keys()
+    assert defaults == {
+        IMAGE_VARIABLE: ":-cleave:local",
+        "CLEAVE_LOG_LEVEL": ":-info",
+        "AIRFLOW_LOG_LEVEL": ":-INFO",
+    }
+    assert {rest[:2] for name, rest in variables if name in secrets} == {":?"}
     assert secrets == set(given)
     assert set(given.values()) == {""}
     assert not re.search(r"(?<!\$)\$[A-Za-z_]", TEXT), "a variable without braces takes nothing for an answer"
@@ -101,14 +106,38 @@ def test_whatever_is_called_a_secret_comes_from_the_environment() -> None:
             assert not re.search(r"://[^/:]+:(?!\$\{)[^/@]+@", str(value)), f"{name}: {variable}"
 
 
-def test_only_airflow_is_published_and_on_loopback_only() -> None:
+def test_ports_are_published_on_loopback_only() -> None:
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
 
-    assert published == {"airflow-apiserver": ["127.0.0.1:8080:8080"]}
-    assert {service.get("network_mode") for service in SERVICES.values()} == {
-        None,
-        "service:airflow-scheduler",
+    assert published == {
+        "airflow-apiserver": ["127.0.0.1:8080:8080"],
+        "cleave-worker": ["127.0.0.1:8470:8470"],
+        "grafana": ["127.0.0.1:3000:3000"],
+        "prometheus": ["127.0.0.1:9090:9090"],
     }
+
+
+def test_no_service_depends_on_the_network_of_another_one() -> None:
+    """A service in the network of a container that has died would stay without a network until somebody recreates it."""
+    assert [name for name, service in SERVICES.items() if "network_mode" in service] == []
+
+
+def test_one_service_builds_the_image_and_the_others_use_it() -> None:
+    builders = [name for name, service in SERVICES.items() if "build" in service]
+    users = [
+        name
+        for name, service in SERVICES.items()
+        if service["image"] == SERVICES["cleave-check"]["image"] and name not in builders
+    ]
+
+    assert builders == ["cleave-check"]
+    assert {SERVICES[name]["pull_policy"] for name in users} == {"never"}
+
+
+def test_logs_are_bounded() -> None:
+    assert [
+        name for name, service in SERVICES.items() if "max-size" not in service["logging"]["options"]
+    ] == []
 
 
 def test_applications_reach_the_worker_where_it_says_that_it_serves() -> None:
@@ -117,29 +146,84 @@ def test_applications_reach_the_worker_where_it_says_that_it_serves() -> None:
     assert told["CLEAVE_SERVE_HOST"] == "0.0.0.0", "or only its own container would reach it"
     assert told["CLEAVE_SERVE_URL"] == f"http://cleave-worker:{told['CLEAVE_SERVE_PORT']}"
     signs = [name for name, one in SERVICES.items() if "CLEAVE_API_SECRET" in one.get("environment", {})]
-    assert signs == ["cleave-worker"], "who has the secret can make tokens"
+    assert signs == ["cleave-check", "cleave-worker"], "a process with the secret can make tokens"
 
 
 def test_a_prometheus_in_the_network_reaches_what_serves_metrics() -> None:
-    for name in ("cleave-worker", "cleave-collector", "cleave-metrics"):
-        words = SERVICES[name]["command"]
-        host = "--host" if name == "cleave-metrics" else "--metrics-host"
+    words = SERVICES["cleave-worker"]["command"]
+    scraped = yaml.safe_load((ROOT / "docker" / "prometheus.yml").read_text())["scrape_configs"]
 
-        assert words[words.index(host) + 1] == "0.0.0.0", f"only the container of {name} would reach it"
-        assert f"`{name}:9464`" in PAGE
+    assert words[words.index("--metrics-host") + 1] == "0.0.0.0", "only its own container would reach it"
+    assert [job["static_configs"][0]["targets"] for job in scraped] == [["cleave-worker:9464"]]
 
 
-def test_the_page_makes_secrets_that_are_long_enough(tmp_path: Path) -> None:
-    """Airflow signs with HS512, which wants a key of 64 bytes."""
-    [block] = re.findall(r"```sh\n(umask 077\n.*?)```", PAGE, re.DOTALL)
-    (tmp_path / ".env.example").write_text((ROOT / ".env.example").read_text())
-    subprocess.run(["sh", "-euc", block], cwd=tmp_path, check=True)
-    lines = (tmp_path / ".env").read_text().splitlines()
-    made = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+@pytest.fixture
+def fresh(tmp_path: Path) -> Path:
+    """The files with which secrets are made, in a directory of their own."""
+    (tmp_path / "docker").mkdir()
+    for name in (".env.example", "docker/make-env.sh", "docker/check-env.sh"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    return tmp_path
 
+
+def script(directory: Path, name: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The script has run in the directory, with these variables and a PATH."""
+    command = ["sh", str(directory / "docker" / name)]
+    env = {"PATH": os.environ["PATH"], **environment}
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+
+def secrets_of(directory: Path) -> dict[str, str]:
+    """What is in .env."""
+    lines = (directory / ".env").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def test_the_secrets_that_are_made_are_accepted(fresh: Path) -> None:
+    """Airflow signs with HS512, which needs a key of 64 bytes."""
+    assert script(fresh, "make-env.sh").returncode == 0
+    made = secrets_of(fresh)
+
+    assert script(fresh, "check-env.sh", **made).returncode == 0
     assert len(made.pop("AIRFLOW_FERNET_KEY")) == 44
     assert {len(secret) for secret in made.values()} == {64}
     assert len(set(made.values())) == len(made)
+    assert (fresh / ".env").stat().st_mode & 0o077 == 0, "nobody else of the machine may read it"
+
+
+def test_secrets_that_exist_are_never_replaced(fresh: Path) -> None:
+    (fresh / ".env").write_text("POSTGRES_PASSWORD=mine\n")
+
+    refused = script(fresh, "make-env.sh")
+
+    assert (refused.returncode, (fresh / ".env").read_text()) == (2, "POSTGRES_PASSWORD=mine\n")
+    assert ".env exists and is left as it is" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        (
+            "CLEAVE_APP_PASSWORD",
+            "p@ss",
+            "CLEAVE_APP_PASSWORD contains a character other than letters and digits",
+        ),
+        ("AIRFLOW_FERNET_KEY", "short", "AIRFLOW_FERNET_KEY is not 32 bytes in URL-safe Base64"),
+        ("AIRFLOW_FERNET_KEY", "ä", "AIRFLOW_FERNET_KEY is not 32 bytes in URL-safe Base64"),
+        ("AIRFLOW_JWT_SECRET", "short", "AIRFLOW_JWT_SECRET has 5 characters; Airflow needs at least 64"),
+        ("CLEAVE_API_SECRET", "short", "CLEAVE_API_SECRET has 5 characters; give at least 32"),
+    ],
+)
+def test_a_bad_secret_is_one_line_before_anything_starts(
+    fresh: Path, name: str, value: str, sentence: str
+) -> None:
+    script(fresh, "make-env.sh")
+
+    refused = script(fresh, "check-env.sh", **{**secrets_of(fresh), name: value})
+
+    assert refused.returncode == 2
+    [line] = refused.stderr.splitlines()
+    assert sentence in line
 
 
 def test_the_page_leaves_the_quickstart_its_topic() -> None:
@@ -154,8 +238,6 @@ def test_the_metadata_of_airflow_is_for_airflow_only() -> None:
     """Whoever runs user code elsewhere gets neither Airflow's database nor its keys, nor the owner's password."""
     for name in (
         "cleave-worker",
-        "cleave-collector",
-        "cleave-metrics",
         "spark-master",
         "spark-worker",
         "spark-connect",
@@ -167,7 +249,7 @@ def test_the_metadata_of_airflow_is_for_airflow_only() -> None:
 def test_commands_of_cleave_exist_with_their_options() -> None:
     asked = of_program("cleave")
 
-    assert [words[0] for words in asked] == ["migrate", "worker", "collect", "metrics"]
+    assert [words[0] for words in asked] == ["migrate", "worker"]
     for words in asked:
         command = typer.main.get_command(app).commands[words[0]].load()  # type: ignore[attr-defined]
         options = {name for parameter in command.params for name in parameter.opts}
@@ -179,8 +261,8 @@ def test_settings_exist() -> None:
         str(field.validation_alias or f"CLEAVE_{name.upper()}")
         for name, field in Settings.model_fields.items()
     }
-    known.add("CLEAVE_OWNER_URL")
-    told = {name for name in SERVICES if name != "postgres"}
+    known |= {"CLEAVE_OWNER_URL", "CLEAVE_LOG_LEVEL"}
+    told = {name for name in SERVICES if name not in ("cleave-check", "postgres")}
     given = {variable for name in told for variable in SERVICES[name].get("environment", {})}
 
     assert {variable for variable in given if variable.startswith("CLEAVE_")} <= known
@@ -217,7 +299,8 @@ def test_commands_and_settings_of_airflow_exist() -> None:
             _, section, key = variable.lower().split("__")
             assert key in sections[section]["options"], variable
 
-    assert {words[0] for words in asked} == {"api-server", "scheduler", "dag-processor", "triggerer", "jobs"}
+    assert {words[0] for words in asked} == {"api-server", "dag-processor", "triggerer"}
+    assert "exec airflow scheduler" in (ROOT / "docker" / "airflow-scheduler.sh").read_text()
 
 
 def test_every_service_has_a_ceiling_of_memory() -> None:
@@ -229,16 +312,27 @@ def test_every_service_has_a_ceiling_of_memory() -> None:
     ] == []
 
 
+def commands_of(service: dict[str, Any]) -> list[str]:
+    """Words of the service's command and health check."""
+    return [*service.get("command", []), *service.get("healthcheck", {}).get("test", [])]
+
+
 def test_files_that_are_named_exist() -> None:
     mounted = [volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])]
     named = {volume for volume in mounted if not volume.startswith("./")}
 
     assert named == set(COMPOSE["volumes"])
     for path in (
-        *(volume for volume in mounted if volume.startswith("./")),
-        *SERVICES["airflow-init"]["command"],
+        *(
+            word
+            for service in SERVICES.values()
+            for word in commands_of(service)
+            if word.startswith("docker/")
+        ),
+        "docker/postgres-init.sh",
     ):
         assert os.access(ROOT / path, os.X_OK), path
+    assert [volume for volume in mounted if volume.startswith("./") and not (ROOT / volume).exists()] == []
 
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -246,7 +340,7 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
 def test_the_image_is_built_from_what_is_sent_to_the_builder() -> None:
     sent = set(re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE))
-    copied = [line.split()[:-1] for line in re.findall(r"^COPY ((?:.)+)$", DOCKERFILE, re.MULTILINE)]
+    copied = [line.split()[:-1] for line in re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, re.MULTILINE)]
     sources = {word for words in copied for word in words if not word.startswith("--")}
 
     assert {Path(source).parts[0] for source in sources} == sent
@@ -265,7 +359,6 @@ def test_the_image_leaves_out_nothing_that_runs() -> None:
         & needed_by("pulsar-cleave", frozenset({"airflow", "pictures", "pulsar", "server", "spark"}), set())
         == set()
     )
-    assert f"apache/airflow:{metadata.version('apache-airflow')}-python3.11" in DOCKERFILE
 
 
 def needed_by(package: str, extras: frozenset[str], seen: set[tuple[str, frozenset[str]]]) -> set[str]:

@@ -31,7 +31,9 @@ CREDENTIALS = "/run/secrets/pulsar"
 
 def test_a_broker_comes_with_its_profile_only_and_is_the_one_that_tests_run() -> None:
     assert {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service} == {
-        "pulsar": ["pulsar"]
+        "pulsar": ["pulsar"],
+        "prometheus": ["monitoring"],
+        "grafana": ["monitoring"],
     }
     assert SERVICES["pulsar"]["image"] == f"apachepulsar/pulsar:{PULSAR_4}"
     check = SERVICES["pulsar"]["healthcheck"]["test"]
@@ -44,7 +46,7 @@ def test_how_pulsar_is_reached_comes_from_the_environment_or_not_at_all() -> Non
     assert len(keys_of_applications) == 3
     # The token is a file's, and in nobody's environment; no service reads what applications encrypt.
     handed_on = PULSAR_SETTINGS - keys_of_applications - {"CLEAVE_PULSAR_TOKEN"}
-    for name in ("cleave-worker", "cleave-collector", "airflow-scheduler", "airflow-dag-processor"):
+    for name in ("cleave-worker", "airflow-scheduler", "airflow-dag-processor"):
         environment = SERVICES[name]["environment"]
         told = {variable: value for variable, value in environment.items() if "_PULSAR_" in variable}
         assert told == dict.fromkeys(handed_on), name
@@ -67,7 +69,7 @@ def test_what_opens_the_brokers_is_mounted_where_they_are_talked_to_and_kept_out
 
     assert {name: volumes for name, volumes in mounts.items() if volumes} == {
         name: [f"./secrets/pulsar:{CREDENTIALS}:ro"]
-        for name in ("cleave-worker", "cleave-collector", "airflow-scheduler")
+        for name in ("cleave-worker", "airflow-scheduler")
     }
     assert (ROOT / "secrets/pulsar/.gitignore").read_text().splitlines() == ["*", "!.gitignore"]
     scheduler, others = (
