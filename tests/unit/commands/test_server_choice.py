@@ -71,7 +71,7 @@ def test_without_a_token_nobody_is_asked(refused: Refused) -> None:
     [
         (None, "cannot be read: No such file or directory; write a token of `cleave token` into it"),
         (b"\xff\xfe", "cannot be read: it is no text; write a token of `cleave token` into it"),
-        (b"two words", "holds spaces or letters that no token has; give a token on one line"),
+        (b"two words", "contains spaces or characters that a token cannot have; give a token on one line"),
         (b"\n", "no token for http://127.0.0.1:1"),
     ],
     ids=["away", "binary", "words", "empty"],
