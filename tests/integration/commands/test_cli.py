@@ -69,7 +69,7 @@ MISTAKES = [
     (("segments", "split", T, "0", "--cut-points", "zebra"), "hexadecimal"),
     (("segments", "split", T, "0", "--cut-points", "0x1000", "--parts", "2"), "not both"),
     (("segments", "split", T, "0", "--parts", "1"), "parts=1: input should be greater than or equal to 2"),
-    (("segments", "split", T, "0", "--keep", "soon"), "'soon' is no duration"),
+    (("segments", "split", T, "0", "--keep", "soon"), "'soon' is not a duration"),
     (("segments", "split", T, "0", "--keep", "0h"), "keep='0h': give a time from 1min to 366d"),
     (("segments", "split", T, "0", "--keep", "999999w"), "give a time from 1min to 366d"),
     (("segments", "merge", T, "0", "0"), "0"),
