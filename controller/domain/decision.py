@@ -51,7 +51,7 @@ class RefusalReason(StrEnum):
     CONSUMERS_JOINING = "consumers-joining"
     KEPT_APART = "kept-apart"
     COLD_WINDOW = "cold-window"  # start None: the record was not written as cold under these thresholds
-    # Costs that the profile `adaptive` compares, in segment-seconds: one segment kept for one second.
+    # Costs that the profile `adaptive` compares: a segment-second is the cost of one segment for one second.
     TOLERATED_OVERLOAD = "tolerated-overload"  # cost of the overload so far; cost of a reshape
     SAVING_BELOW_PRICE = "saving-below-price"  # saving that a reshape would have brought; its cost
     UNSPLITTABLE = "unsplittable"  # load that no cut can divide, as a share of the capacity; 1

@@ -159,7 +159,9 @@ def test_an_approved_act_is_held_against_the_limits_of_the_moment(cold: Bench) -
     assert [one["reason"] for one in decisions(cold)[0].refusals] == [RefusalReason.AT_MIN_SEGMENTS]
     wind(cold, row, 3_601)
     assert approvals.settle(cold.store) == {row.approval_id: ApprovalState.EXPIRED}
-    assert "did not choose the action again within an hour" in (approvals.find(cold.store, row.approval_id).outcome or "")
+    assert "did not choose the action again within an hour" in (
+        approvals.find(cold.store, row.approval_id).outcome or ""
+    )
 
 
 def test_a_large_split_waits_and_an_approval_of_it_is_used_up_by_it(bench: Bench) -> None:

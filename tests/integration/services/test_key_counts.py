@@ -180,7 +180,8 @@ def test_no_topic_has_more_producers_than_are_counted(run: Run) -> None:
     for number in range(PRODUCERS):
         landing.add(TOPIC, f"p{number}", [(0, 1, 1)])
     with pytest.raises(
-        InvalidInput, match=f"one-more would be producer {PRODUCERS + 1} .* more than the limit of {PRODUCERS}"
+        InvalidInput,
+        match=f"one-more would be producer {PRODUCERS + 1} .* more than the limit of {PRODUCERS}",
     ):
         landing.add(TOPIC, "one-more", [(0, 1, 1)])
     landing.add(TOPIC, "p0", [(0, 1, 1)])

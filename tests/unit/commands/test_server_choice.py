@@ -44,7 +44,7 @@ def test_what_is_no_address_is_refused(refused: Refused, url: str) -> None:
 
     assert (code, said) == (
         2,
-        "--api-url is no address of a server; write http://host:port or https://host:port",
+        "--api-url is not the address of a server; write http://host:port or https://host:port",
     )
 
 
@@ -52,7 +52,7 @@ def test_an_address_with_a_password_is_refused_without_saying_it(refused: Refuse
     code, said = refused("http://ada:hunter2@cleave:8470", api_token="t")
 
     assert code == 2
-    assert "--api-url has a user or a query in it" in said
+    assert "--api-url contains a user or a query" in said
     assert "hunter2" not in said
 
 
