@@ -92,7 +92,7 @@ def test_a_file_without_a_token_is_named(
 def test_a_token_that_none_can_be_is_not_said(refused: Refused) -> None:
     code, said = refused(api_token="secret ü word")
 
-    assert (code, "CLEAVE_API_TOKEN holds spaces" in said) == (2, True)
+    assert (code, "CLEAVE_API_TOKEN contains spaces" in said) == (2, True)
     assert "secret" not in said
 
 
