@@ -4,7 +4,7 @@ An engine writes a run's rates into a scratch directory. After the run is merged
 their final names `day=YYYY-MM-DD/window_end=<instant>/<attempt>-<file>`. So a window is stored once, even if it was
 computed twice.
 
-Before the merge a note beside the rates records the run to which they belong. If the run ends abnormally after the
+Before the merge a note in the same directory records the run to which they belong. If the run ends abnormally after the
 merge, a later run finds the rates (`left_over`) and publishes them. Publishing can be repeated after any
 interruption.
 """
