@@ -129,20 +129,20 @@ WITH edge AS (
   WINDOW along AS (PARTITION BY cluster, namespace ORDER BY place, is_topic, topic, instant_ms, broker)
 ), summed AS (  -- a topic that moved is in two reports, of which the later one counts
   SELECT cluster, namespace, lower_bound, bundle_end AS upper_bound, {_each("sum({m}) AS {m}")},
-         sum(CAST(is_topic AS bigint)) AS topic_count, max(struct(instant_ms, broker)) AS told
+         sum(CAST(is_topic AS bigint)) AS topic_count, max(struct(instant_ms, broker)) AS last_report
     FROM found
    WHERE lower_bound IS NOT NULL AND (is_topic = 0 OR coalesce(topic_after, '') <> topic)
    GROUP BY cluster, namespace, lower_bound, bundle_end
 ), owner AS (
   SELECT /*+ BROADCAST(r) */ o.cluster, o.namespace, o.lower_bound, o.upper_bound,
-         max(struct(o.instant_ms, o.broker, o.cache_size_bytes)) AS told
+         max(struct(o.instant_ms, o.broker, o.cache_size_bytes)) AS last_report
     FROM {{owned}} o JOIN {{reports}} r
       ON r.cluster = o.cluster AND r.broker = o.broker AND r.instant_ms = o.instant_ms
    GROUP BY o.cluster, o.namespace, o.lower_bound, o.upper_bound
 )
-SELECT cluster, namespace, lower_bound, upper_bound, coalesce(o.told.broker, nullif(s.told.broker, '')) AS broker,
-       {_each("s.{m}", RATES)}, {_each("s.{m}", COUNTS)}, coalesce(o.told.cache_size_bytes, 0) AS cache_size_bytes,
-       coalesce(o.told.instant_ms, nullif(s.told.instant_ms, 0)) AS observed_at_ms
+SELECT cluster, namespace, lower_bound, upper_bound, coalesce(o.last_report.broker, nullif(s.last_report.broker, '')) AS broker,
+       {_each("s.{m}", RATES)}, {_each("s.{m}", COUNTS)}, coalesce(o.last_report.cache_size_bytes, 0) AS cache_size_bytes,
+       coalesce(o.last_report.instant_ms, nullif(s.last_report.instant_ms, 0)) AS observed_at_ms
   FROM summed s LEFT JOIN owner o USING (cluster, namespace, lower_bound, upper_bound)
 """
 

@@ -89,7 +89,7 @@ SELECT source, max(if(is_sound, unix_millis(instant), NULL)) AS observed_at_ms, 
 
 
 _SKETCHES = f"""
-WITH told AS (  -- a row that no worker writes could make the sums of all segments overflow
+WITH checked AS (  -- a row that no worker writes could make the sums of all segments overflow
   SELECT topic_id, segment_id, source, producers, bins,
          coalesce(producers BETWEEN 0 AND {PRODUCERS} AND size(bins) BETWEEN 1 AND {MOST_BINS}
                   AND forall(copy, one -> one >= 0) AND aggregate(copy, 0D, (total, one) -> total + one) <= {SEGMENT_MESSAGES},
@@ -98,21 +98,21 @@ WITH told AS (  -- a row that no worker writes could make the sums of all segmen
    WHERE instant >= timestamp_millis(:since_ms + 1) AND instant < timestamp_millis(:until_ms + 1)
 ), summed AS (
   SELECT topic_id, segment_id, bin, sum(messages) AS messages
-    FROM (SELECT topic_id, segment_id, posexplode(bins) AS (bin, messages) FROM told WHERE is_sound)
+    FROM (SELECT topic_id, segment_id, posexplode(bins) AS (bin, messages) FROM checked WHERE is_sound)
    GROUP BY topic_id, segment_id, bin
 ), whole AS (
   SELECT topic_id, segment_id, sum(messages) AS messages,
          transform(array_sort(collect_list(struct(bin, messages))), one -> one.messages) AS bins
     FROM summed GROUP BY topic_id, segment_id
-), tellers AS (  -- a worker reports the same producers repeatedly, different workers report different ones
+), reporters AS (  -- a worker reports the same producers repeatedly, different workers report different ones
   SELECT topic_id, segment_id, sum(producers) AS producers, sum(set_aside) AS set_aside
     FROM (SELECT topic_id, segment_id, source, max(if(is_sound, producers, 0)) AS producers, count_if(NOT is_sound) AS set_aside
-            FROM told GROUP BY topic_id, segment_id, source)
+            FROM checked GROUP BY topic_id, segment_id, source)
    GROUP BY topic_id, segment_id
 )
 SELECT t.topic_id, t.segment_id, t.producers, coalesce(w.messages, 0) AS messages,
        coalesce(w.bins, CAST(array() AS array<bigint>)) AS bins, t.set_aside
-  FROM tellers t LEFT JOIN whole w ON w.topic_id = t.topic_id AND w.segment_id = t.segment_id
+  FROM reporters t LEFT JOIN whole w ON w.topic_id = t.topic_id AND w.segment_id = t.segment_id
 """
 
 

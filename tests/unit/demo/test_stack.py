@@ -85,7 +85,7 @@ def test_what_ends_by_itself_is_started_again_but_not_for_ever(tmp_path: Path) -
         return False
 
     with pytest.raises(
-        DevstackFailed, match=f"worker .exit code 7. ended {MOST_RESTARTS + 1} times; its log is"
+        DevstackFailed, match=f"worker .exit code 7. ended {MOST_RESTARTS + 1} times; see its log"
     ):
         wait_until(watch)
 
