@@ -125,7 +125,7 @@ def _read(path: Path) -> list[float]:
         ) from error
     if len(values) < 2 or any(not math.isfinite(value) or value < 0 for value in values):
         raise InvalidInput(
-            f"trace {path} has fewer than two values, or invalid values; give finite values that are not negative in the last column"
+            f"trace {path} has too few or invalid values in its last column; give at least two finite values that are not negative"
         )
     return values
 
