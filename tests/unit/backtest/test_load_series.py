@@ -50,7 +50,7 @@ def test_days_that_are_not_covered_are_refused(tmp_path: Path) -> None:
 def test_a_trace_without_load_is_refused(tmp_path: Path) -> None:
     file = trace(tmp_path / "a.csv", "2024-01-01 00:00:00,0", "2024-01-02 00:00:00,0")
 
-    with pytest.raises(InvalidInput, match="holds no load"):
+    with pytest.raises(InvalidInput, match="contains no load"):
         read_csv("a", [file], days=1)
 
 
