@@ -1,5 +1,5 @@
-"""Spark jobs: pure functions from DataFrames to DataFrames, and mains that read and write files.
+"""Spark jobs: pure functions from DataFrames to DataFrames, and main functions that read and write files.
 
-They know the domain and nothing else of Cleave: no database, no landing area. Plans are SQL only, so that they
-run in the JVM alone, on a classic session and over Spark Connect alike.
+They depend on the domain and on the backtest package, and on no other part of Cleave: no database, no landing area.
+Aggregations use SQL only, so that they run in the JVM alone, on a classic session and over Spark Connect alike.
 """

@@ -1,4 +1,4 @@
-"""What a report draws of one simulation, as JSON values: thinned out, so that a page of many weeks can be opened.
+"""Data for a report's chart of one simulation, as JSON values: reduced, so that a page of many weeks can be opened.
 
 Times are milliseconds since the Unix epoch, loads are in segments' capacities.
 """
@@ -18,14 +18,14 @@ from controller.backtest.simulation import Act, Simulation, Verdict
 from controller.domain.load import LoadStats
 
 POINTS = 2_000
-"""Points of a line; each is the largest value of its time."""
+"""Maximum number of points of a line; each point is the largest value of its interval."""
 ACTS = 1_000
 SPANS = 400
-"""Spans of refusals of one reason; beyond that the longest are kept."""
+"""Maximum number of spans of refusals with one reason; the longest are kept."""
 
 
 def picture(run: Simulation, capacity: LoadStats) -> dict[str, Any]:
-    """Lines of load and segments, every act, and when which refusal held."""
+    """Return lines of load and segments, every action up to `ACTS`, and the spans of each refusal."""
     step_ms = run.series.step_seconds * 1000
     every = -(-run.series.steps // POINTS)
     load = run.series.load(capacity.rates)
@@ -58,21 +58,21 @@ def _act(run: Simulation, act: Act) -> dict[str, Any]:
 
 
 def _refusals(run: Simulation) -> dict[str, list[tuple[int, int]]]:
-    """By reason the spans in which anything was refused for it."""
+    """Return, by reason, the spans in which anything was refused for it."""
     step_ms = run.series.step_seconds * 1000
     ends = [verdict.step for verdict in run.verdicts[1:]] + [run.series.steps]
     spans: dict[str, list[tuple[int, int]]] = {}
     for verdict, end in zip(run.verdicts, ends, strict=True):
         for reason in _reasons(verdict):
-            known = spans.setdefault(reason, [])
-            if known and known[-1][1] == verdict.step:
-                known[-1] = (known[-1][0], end)
+            reason_spans = spans.setdefault(reason, [])
+            if reason_spans and reason_spans[-1][1] == verdict.step:
+                reason_spans[-1] = (reason_spans[-1][0], end)
             else:
-                known.append((verdict.step, end))
+                reason_spans.append((verdict.step, end))
     start = run.series.start_ms
     return {
-        reason: [(start + begin * step_ms, start + end * step_ms) for begin, end in _longest(found)]
-        for reason, found in sorted(spans.items())
+        reason: [(start + begin * step_ms, start + end * step_ms) for begin, end in _longest(reason_spans)]
+        for reason, reason_spans in sorted(spans.items())
     }
 
 
@@ -86,29 +86,29 @@ def _longest(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 WEIGHTS = (1.0, 3.0, 10.0, 20.0, 50.0, 150.0, 500.0)
-"""Prices of excess that the front is drawn over; the project's figures have 20."""
+"""Prices of excess for which the best cost is drawn; the project's figures use 20."""
 _STEP = 1e-4
 
 
 def front(
     loads: Floats, prices: Prices, *, step_seconds: int, most_segments: int, first: int
 ) -> list[dict[str, float]]:
-    """The best there is at each price of excess: what it costs, and how much excess it lets happen.
+    """Return the least cost for each price of excess, and the excess of the cheapest sequence.
 
-    The least cost is a concave function of that price, and its slope is the excess of the best course.
+    The least cost is a concave function of the price, and its slope is the excess of the cheapest sequence.
     """
 
-    def least(excess: float) -> float:
-        weighed = replace(prices, excess=excess)
+    def least_cost_at(excess: float) -> float:
+        prices_with_excess = replace(prices, excess=excess)
         return float(
-            lower_bound(loads, weighed, step_seconds=step_seconds, most_segments=most_segments, first=first)[
-                0
-            ]
+            lower_bound(
+                loads, prices_with_excess, step_seconds=step_seconds, most_segments=most_segments, first=first
+            )[0]
         )
 
     points = []
     for weight in WEIGHTS:
-        low, high = least(weight * (1 - _STEP)), least(weight * (1 + _STEP))
+        low, high = least_cost_at(weight * (1 - _STEP)), least_cost_at(weight * (1 + _STEP))
         points.append(
             {
                 "weight": weight,

@@ -1,8 +1,9 @@
-"""Load of namespace bundles as Spark SQL: landed reports of brokers to figures of every bundle.
+"""Load of namespace bundles as Spark SQL: from landed reports of brokers to figures of every bundle.
 
-A topic lies in the bundle that holds the crc32 of its name: an as-of join of hashes to boundaries (upper ends
-exclusive, the last one closed), done as one sort of topics and boundaries together by namespace and place. The sums
-run in that order, so that they round alike on every run. What is written of it: `bundle_load_changes`.
+A topic lies in the bundle that contains the crc32 of its name: an as-of join of hashes to boundaries (upper ends
+exclusive, the last one inclusive), computed as one sort of topics and boundaries together by namespace and hash. The
+sums run in that order, so that they round identically on every run. `bundle_load_changes` selects the figures to
+write.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ COUNTS = ("topic_count", "producer_count", "consumer_count")
 
 @dataclass(frozen=True, slots=True)
 class ReportWindow:
-    """Reports taken in `(end_ms - length_ms, end_ms]` count; a broker silent for `gone_after_ms` is gone."""
+    """Window of reports: those taken in `(end_ms - length_ms, end_ms]` count, and a broker without a report for
+    `gone_after_ms` is gone. Raises InvalidInput unless 0 < length <= gone.
+    """
 
     end_ms: int
     length_ms: int = 180_000
@@ -35,19 +38,19 @@ class ReportWindow:
 
     @property
     def start_ms(self) -> int:
-        """Reports at this instant do not count."""
+        """Instant up to and including which reports do not count."""
         return self.end_ms - self.length_ms
 
     @property
     def gone_ms(self) -> int:
-        """A broker last heard of at this instant or before is gone."""
+        """Instant at or before which a broker's last report makes the broker count as gone."""
         return self.end_ms - self.gone_after_ms
 
 
 MOST = 2**50
-"""A rate or a count above it is no figure of a topic or a broker. Millions of those below it can be added up."""
+"""Upper bound of a rate or count of a topic or broker. Millions of values below it can be added up."""
 LONGEST_NAME = 512
-"""Characters in the name of a namespace or a broker, at most: the name is part of a key in PostgreSQL."""
+"""Maximum number of characters in the name of a namespace or a broker: the name is part of a key in PostgreSQL."""
 
 
 def _all(template: str, names: tuple[str, ...]) -> str:
@@ -56,7 +59,7 @@ def _all(template: str, names: tuple[str, ...]) -> str:
 
 _STORABLE = "length({m}) <= " + str(LONGEST_NAME) + r" AND NOT contains({m}, '\u0000')"
 SOUND_TOPIC = f"{_all(f'{{m}} BETWEEN 0 AND {MOST}', RATES + COUNTS[1:])} AND {_all(_STORABLE, ('namespace', 'broker'))}"
-"""A topic whose figures can be added up. A report with another one is excluded as a whole."""
+"""Condition for a topic whose figures can be added up. A report with any other topic is excluded completely."""
 SOUND_OWNED = f"cache_size_bytes BETWEEN 0 AND {MOST} AND {_all(_STORABLE, ('namespace', 'broker'))}"
 _SOUND_BROKER = f"""
     {_all(f"abs({{m}}_usage) <= {MOST} AND abs({{m}}_limit) <= {MOST}", SIGNALS)} AND {_all(_STORABLE, ("broker", "version"))}
@@ -66,7 +69,7 @@ SOUND_BOUNDARIES = rf"""
     size(boundaries) >= 2 AND try_element_at(boundaries, 1) = 0 AND try_element_at(boundaries, -1) = 4294967295
     AND boundaries = array_sort(array_distinct(boundaries)) AND namespace RLIKE r'^[^/\s]+/[^/\s]+$' AND {_STORABLE.format(m="namespace")}
 """
-"""Boundaries that tile the space of hashes, of a namespace with a name that is one."""
+"""Condition for boundaries that tile the space of hashes, of a namespace with a valid name."""
 
 _REPORTS = f"""
 WITH counted AS (
@@ -119,41 +122,41 @@ WITH edge AS (
          {_each("t.{m}")}, CAST(NULL AS bigint)
     FROM {{topics}} t JOIN {{reports}} r
       ON r.cluster = t.cluster AND r.broker = t.broker AND r.instant_ms = t.instant_ms
-), found AS (  -- a boundary comes before the topics at its place: they belong to the bundle on its right
+), found AS (  -- a boundary comes before the topics with its hash, because they belong to the bundle that begins there
   SELECT *, max(if(is_topic = 0, place, NULL)) OVER along AS lower_bound, max(upper_bound) OVER along AS bundle_end,
          lead(topic) OVER along AS topic_after
     FROM placed
   WINDOW along AS (PARTITION BY cluster, namespace ORDER BY place, is_topic, topic, instant_ms, broker)
-), summed AS (  -- a topic that moved is in two reports, and the later one counts
+), summed AS (  -- a topic that moved is in two reports, of which the later one counts
   SELECT cluster, namespace, lower_bound, bundle_end AS upper_bound, {_each("sum({m}) AS {m}")},
-         sum(CAST(is_topic AS bigint)) AS topic_count, max(struct(instant_ms, broker)) AS told
+         sum(CAST(is_topic AS bigint)) AS topic_count, max(struct(instant_ms, broker)) AS last_report
     FROM found
    WHERE lower_bound IS NOT NULL AND (is_topic = 0 OR coalesce(topic_after, '') <> topic)
    GROUP BY cluster, namespace, lower_bound, bundle_end
 ), owner AS (
   SELECT /*+ BROADCAST(r) */ o.cluster, o.namespace, o.lower_bound, o.upper_bound,
-         max(struct(o.instant_ms, o.broker, o.cache_size_bytes)) AS told
+         max(struct(o.instant_ms, o.broker, o.cache_size_bytes)) AS last_report
     FROM {{owned}} o JOIN {{reports}} r
       ON r.cluster = o.cluster AND r.broker = o.broker AND r.instant_ms = o.instant_ms
    GROUP BY o.cluster, o.namespace, o.lower_bound, o.upper_bound
 )
-SELECT cluster, namespace, lower_bound, upper_bound, coalesce(o.told.broker, nullif(s.told.broker, '')) AS broker,
-       {_each("s.{m}", RATES)}, {_each("s.{m}", COUNTS)}, coalesce(o.told.cache_size_bytes, 0) AS cache_size_bytes,
-       coalesce(o.told.instant_ms, nullif(s.told.instant_ms, 0)) AS observed_at_ms
+SELECT cluster, namespace, lower_bound, upper_bound, coalesce(o.last_report.broker, nullif(s.last_report.broker, '')) AS broker,
+       {_each("s.{m}", RATES)}, {_each("s.{m}", COUNTS)}, coalesce(o.last_report.cache_size_bytes, 0) AS cache_size_bytes,
+       coalesce(o.last_report.instant_ms, nullif(s.last_report.instant_ms, 0)) AS observed_at_ms
   FROM summed s LEFT JOIN owner o USING (cluster, namespace, lower_bound, upper_bound)
 """
 
 
 def build_reports(topics: DataFrame, brokers: DataFrame, window: ReportWindow) -> DataFrame:
-    """The report that counts for each broker: the latest that is sound and of which every topic is there (cluster, broker,
-    instant_ms; null where it has none), and how many parts of its reports are not sound (set_aside).
+    """Return the valid report of each broker: the latest sound report whose topics are all present (cluster, broker,
+    instant_ms; null if there is none), and the number of parts of its reports that are not sound (set_aside).
     """
     bounds = {"start_ms": window.start_ms, "end_ms": window.end_ms}
     return topics.sparkSession.sql(_REPORTS, bounds, topics=topics, brokers=brokers)
 
 
 def build_unsound_boundaries(boundaries: DataFrame) -> DataFrame:
-    """The namespaces of which boundaries are landed that are none: cluster, namespace, set_aside."""
+    """Return the namespaces with landed boundaries that are not valid: cluster, namespace, set_aside."""
     unsound = boundaries.where(f"NOT coalesce({SOUND_BOUNDARIES}, false)")
     return unsound.groupBy("cluster", "namespace").count().withColumnRenamed("count", "set_aside")
 
@@ -161,20 +164,21 @@ def build_unsound_boundaries(boundaries: DataFrame) -> DataFrame:
 def build_namespaces(
     boundaries: DataFrame, reports: DataFrame, stored_boundaries: DataFrame, window: ReportWindow
 ) -> DataFrame:
-    """Boundaries in force of every namespace of the clusters that reported: those read last, stored or landed.
+    """Return the boundaries in force of every namespace of the clusters that reported: those read last, stored or
+    landed.
 
-    With the row version they were stored under (0: never) and whether they are to be written.
+    Includes the row version of the stored boundaries (0: never stored) and whether the boundaries are to be written.
     """
     tables = {"boundaries": boundaries, "reports": reports, "stored_boundaries": stored_boundaries}
     return boundaries.sparkSession.sql(_NAMESPACES, {"end_ms": window.end_ms}, **tables)
 
 
 def build(topics: DataFrame, owned: DataFrame, reports: DataFrame, namespaces: DataFrame) -> DataFrame:
-    """Figures of every bundle of `namespaces`, empty ones included.
+    """Return the figures of every bundle of `namespaces`, empty ones included.
 
-    cluster, namespace, lower_bound, upper_bound, broker (who owns it, else who reported topics of it, else null),
-    four rates per second, topic_count, producer_count, consumer_count, cache_size_bytes, observed_at_ms.
-    Topics of a namespace whose boundaries nobody knows are in no bundle.
+    Columns: cluster, namespace, lower_bound, upper_bound, broker (the owner, otherwise the broker that reported
+    topics of the bundle, otherwise null), four rates per second, topic_count, producer_count, consumer_count,
+    cache_size_bytes, observed_at_ms. Topics of a namespace with unknown boundaries are in no bundle.
     """
     return topics.sparkSession.sql(
         _FIGURES, topics=topics, owned=owned, reports=reports, namespaces=namespaces

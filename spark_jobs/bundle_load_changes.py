@@ -1,8 +1,9 @@
-"""What a run of bundle load writes: figures beside what is stored, and the sums over namespaces, brokers, clusters.
+"""Changes that a run of bundle load writes: figures that differ from the stored ones, and the sums over namespaces,
+brokers and clusters.
 
-A bundle whose owner said nothing in the window keeps what is stored, until that broker counts as gone: silence is
-no load of 0. Only what differs is written, each row with the version it was computed from. The figures themselves
-come from `bundle_load`.
+A bundle whose owner reported nothing in the window keeps its stored figures, until the broker counts as gone: a
+missing report does not mean a load of 0. Only differences are written, each row with the version from which it was
+computed. `bundle_load` computes the figures.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ _BUSY = (
 )
 
 _CLUSTERS = f"""
-WITH present AS (  -- those that are written now, and those that said nothing yet are not gone
+WITH present AS (  -- brokers that this run writes, and stored brokers without a report that are not gone
   SELECT cluster, broker, {_BUSY} AS usage, msg_rate_in + msg_rate_out AS msg_rate,
          byte_rate_in + byte_rate_out AS byte_rate
     FROM {{changed_brokers}} WHERE NOT gone
@@ -154,7 +155,7 @@ def build_judged(
     stored_brokers: DataFrame,
     window: ReportWindow,
 ) -> DataFrame:
-    """Every bundle as it counts after the run: BUNDLE_CHANGE columns of the store, and whether it is to be written."""
+    """Return every bundle after the run: the BUNDLE_CHANGE columns of the store, and whether the row is to be written."""
     tables = {"figures": figures, "reports": reports, "namespaces": namespaces}
     bounds = {"gone_ms": window.gone_ms, "end_ms": window.end_ms}
     stored = {"stored_bundles": stored_bundles, "stored_brokers": stored_brokers}
@@ -162,14 +163,14 @@ def build_judged(
 
 
 def build_namespace_sums(judged: DataFrame, stored_namespaces: DataFrame) -> DataFrame:
-    """Namespaces whose sums differ from those stored."""
+    """Return the namespaces whose sums differ from the stored ones."""
     return judged.sparkSession.sql(_NAMESPACE_SUMS, judged=judged, stored_namespaces=stored_namespaces)
 
 
 def build_brokers(
     judged: DataFrame, brokers: DataFrame, reports: DataFrame, stored_brokers: DataFrame, window: ReportWindow
 ) -> DataFrame:
-    """Brokers that were heard, with the sums of their bundles, and those that are gone."""
+    """Return the brokers that reported, with the sums of their bundles, and the brokers that are gone."""
     tables = {"judged": judged, "brokers": brokers, "reports": reports, "stored_brokers": stored_brokers}
     return judged.sparkSession.sql(_BROKERS, {"gone_ms": window.gone_ms}, **tables)
 
@@ -181,7 +182,7 @@ def build_clusters(
     stored_brokers: DataFrame,
     window: ReportWindow,
 ) -> DataFrame:
-    """Mean and population standard deviation over the brokers of each cluster that reported."""
+    """Return mean and population standard deviation over the brokers of each cluster that reported."""
     tables = {"judged": judged, "changed_brokers": changed_brokers, "reports": reports}
     bounds = {"end_ms": window.end_ms}
     return judged.sparkSession.sql(_CLUSTERS, bounds, **tables, stored_brokers=stored_brokers)
@@ -190,9 +191,9 @@ def build_clusters(
 def build_hot_topics(
     judged: DataFrame, topics: DataFrame, reports: DataFrame, limits: DataFrame
 ) -> DataFrame:
-    """Topics of the bundles above a limit of their namespace: all that a split has to look at.
+    """Return the topics of the bundles above a limit of their namespace, which is all that a split needs.
 
-    `limits`: cluster, namespace, max_topics, max_sessions (0: none), max_msg_rate, max_byte_rate, in and out
-    together. A topic in two reports is there twice, told apart by `instant_ms`.
+    `limits`: cluster, namespace, max_topics, max_sessions (0: none), max_msg_rate, max_byte_rate; the rates are in
+    and out together. A topic in two reports appears twice, with different `instant_ms`.
     """
     return judged.sparkSession.sql(_HOT_TOPICS, judged=judged, topics=topics, reports=reports, limits=limits)

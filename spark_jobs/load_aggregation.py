@@ -1,8 +1,8 @@
-"""The load aggregation as Spark SQL: counter samples to rates.
+"""The load aggregation as Spark SQL: from counter samples to rates.
 
-What the query of rates means is defined in `controller.domain.counter_rates` (`judge_counters`) and
-proven equal to it by differential tests. One shuffle and one sort by (topic, segment, series, instant) serve
-all windows and sums; the sums run in that order, so that they round as the definition does.
+`controller.domain.counter_rates` (`judge_counters`) defines the result of the query of rates; differential tests
+compare the two. One shuffle and one sort by (topic, segment, series, instant) serve all windows and sums; the sums
+run in that order, so that they round as the definition does.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ from controller.domain.key_sketch import MOST_BINS
 from controller.domain.load_window import LoadWindow
 
 _IN_SPAN = "instant >= timestamp_millis(:{start} + 1) AND instant < timestamp_millis(:end_ms + 1)"
-"""Instants count by whole milliseconds; written so that the bound reaches the Parquet reader."""
+"""Condition for an instant within a span. Instants count in whole milliseconds; the form lets Spark push the bound down
+to the Parquet reader.
+"""
 
 _NAMED = f"length({{name}}) <= {LONGEST_SOURCE} AND NOT contains({{name}}, '\\u0000') AND NOT contains({{name}}, '\\ufffd')"
 SOUND = f"""
     least({_each("{c}")}) >= 0 AND source <> '' AND {_NAMED.format(name="source")} AND {_NAMED.format(name="reader")}
 """
-"""A sample that can be computed with, and whose source has a name that PostgreSQL can store."""
+"""Condition for a sample with valid counters, whose source and reader have names that PostgreSQL can store."""
 
 _RATES = f"""
-WITH numbered AS (  -- numbers sort, travel and compare faster than names; in the order of the names
+WITH numbered AS (  -- numbers in the order of the names, because numbers are sorted, sent and compared faster
   SELECT reader AS reader_name, source AS source_name,
          row_number() OVER (ORDER BY reader, source) AS series, dense_rank() OVER (ORDER BY reader) AS reader
     FROM (SELECT DISTINCT reader, source FROM {{samples}} WHERE {_IN_SPAN.format(start="read_from_ms")})
-), instants AS (  -- several samples of one series at one instant are one, the greatest of each counter
+), instants AS (  -- several samples of one series at one instant count as one, with the greatest value of each counter
   SELECT topic_id, segment_id, reader, series, instant_ms, {_each("max({c}) OVER same AS {c}")},
          lead(struct(series, instant_ms)) OVER by_time AS following
     FROM (SELECT /*+ BROADCAST(n) */ topic_id, segment_id, n.reader, n.series, unix_millis(instant) AS instant_ms, {
@@ -47,7 +49,7 @@ WITH numbered AS (  -- numbers sort, travel and compare faster than names; in th
   WINDOW by_time AS (PARTITION BY topic_id, segment_id ORDER BY series, instant_ms)
 ), pairs AS (
   SELECT *, {_each("if(series = series_before, {c} - {c}_before, NULL) AS {c}_more")} FROM befores
-), judged AS (  -- a counter that went back is no load, nor is what a tenth of it could be
+), judged AS (  -- an interval in which a counter decreased does not count, nor does an adjacent one that is too small in comparison
   SELECT *, least({_each("{c}_more")}) >= 0 AND {
     _each(
         f"{{c}}_more DIV {BESIDE} >= -least(0, lag({{c}}_more) OVER by_time, lead({{c}}_more) OVER by_time)",
@@ -65,7 +67,7 @@ WITH numbered AS (  -- numbers sort, travel and compare faster than names; in th
          max(instant_ms * 1048576 + series) FILTER (WHERE counts) AS latest, max(instant_ms * 1048576 + series) AS read_last
     FROM intervals
    GROUP BY topic_id, segment_id, reader
-), best AS (  -- readers read the same counters; the reader that observed most counts
+), best AS (  -- readers read the same counters, so the reader that observed most of the window counts
   SELECT topic_id, segment_id,
          max(struct(covered_ms, latest DIV 1048576 AS observed_at_ms, reader, latest, read_last, {
     _each("{c}")
@@ -87,43 +89,44 @@ SELECT source, max(if(is_sound, unix_millis(instant), NULL)) AS observed_at_ms, 
 
 
 _SKETCHES = f"""
-WITH told AS (  -- a row that no worker lands would make the sums of all segments overflow
+WITH checked AS (  -- a row that no worker writes could make the sums of all segments overflow
   SELECT topic_id, segment_id, source, producers, bins,
          coalesce(producers BETWEEN 0 AND {PRODUCERS} AND size(bins) BETWEEN 1 AND {MOST_BINS}
                   AND forall(copy, one -> one >= 0) AND aggregate(copy, 0D, (total, one) -> total + one) <= {SEGMENT_MESSAGES},
                   false) AS is_sound
-    FROM (SELECT *, slice(bins, 1, {MOST_BINS}) AS copy FROM {{counts}})  -- lambdas read no nulls off a Parquet page
+    FROM (SELECT *, slice(bins, 1, {MOST_BINS}) AS copy FROM {{counts}})  -- lambdas cannot read nulls from a Parquet page
    WHERE instant >= timestamp_millis(:since_ms + 1) AND instant < timestamp_millis(:until_ms + 1)
 ), summed AS (
   SELECT topic_id, segment_id, bin, sum(messages) AS messages
-    FROM (SELECT topic_id, segment_id, posexplode(bins) AS (bin, messages) FROM told WHERE is_sound)
+    FROM (SELECT topic_id, segment_id, posexplode(bins) AS (bin, messages) FROM checked WHERE is_sound)
    GROUP BY topic_id, segment_id, bin
 ), whole AS (
   SELECT topic_id, segment_id, sum(messages) AS messages,
          transform(array_sort(collect_list(struct(bin, messages))), one -> one.messages) AS bins
     FROM summed GROUP BY topic_id, segment_id
-), tellers AS (  -- a worker tells of the same producers again and again, workers of different ones
+), reporters AS (  -- a worker reports the same producers repeatedly, different workers report different ones
   SELECT topic_id, segment_id, sum(producers) AS producers, sum(set_aside) AS set_aside
     FROM (SELECT topic_id, segment_id, source, max(if(is_sound, producers, 0)) AS producers, count_if(NOT is_sound) AS set_aside
-            FROM told GROUP BY topic_id, segment_id, source)
+            FROM checked GROUP BY topic_id, segment_id, source)
    GROUP BY topic_id, segment_id
 )
 SELECT t.topic_id, t.segment_id, t.producers, coalesce(w.messages, 0) AS messages,
        coalesce(w.bins, CAST(array() AS array<bigint>)) AS bins, t.set_aside
-  FROM tellers t LEFT JOIN whole w ON w.topic_id = t.topic_id AND w.segment_id = t.segment_id
+  FROM reporters t LEFT JOIN whole w ON w.topic_id = t.topic_id AND w.segment_id = t.segment_id
 """
 
 
 def build_sketches(counts: DataFrame, since_ms: int, until_ms: int) -> DataFrame:
-    """Counts of keys whose instants lie in (since, until], added up for each segment: topic_id, segment_id, producers, messages,
-    bins, and how many of its rows are excluded.
+    """Return the key counts whose instants lie in (since, until], added up for each segment: topic_id, segment_id,
+    producers, messages, bins, and the number of its rows that are excluded.
     """
     return counts.sparkSession.sql(_SKETCHES, {"since_ms": since_ms, "until_ms": until_ms}, counts=counts)
 
 
 def build_rates(samples: DataFrame, window: LoadWindow) -> DataFrame:
-    """Rates of every segment observed in the window, from SOUND samples: topic_id, segment_id, four rates per second,
-    observed_at_ms, covered_ms, and the source that was heard last. Where covered_ms is 0 each counter went back, and there is no rate.
+    """Return the rates of every segment observed in the window, from SOUND samples: topic_id, segment_id, four rates per
+    second, observed_at_ms, covered_ms, and the source that was read last. If covered_ms is 0, each counter decreased,
+    and there is no rate.
     """
     bounds = {
         "read_from_ms": window.read_from_ms,
@@ -135,8 +138,8 @@ def build_rates(samples: DataFrame, window: LoadWindow) -> DataFrame:
 
 
 def build_heard(samples: DataFrame, window: LoadWindow) -> DataFrame:
-    """The sources that reported anything in the window: source, observed_at_ms (of its last sound sample; null if it has none), how many
-    of its samples are excluded, and a topic_id of these.
+    """Return the sources that reported anything in the window: source, observed_at_ms (of its last sound sample; null if
+    it has none), the number of its samples that are excluded, and a topic_id of these.
     """
     bounds = {"start_ms": window.start_ms, "end_ms": window.end_ms}
     return samples.sparkSession.sql(_HEARD, bounds, samples=samples)

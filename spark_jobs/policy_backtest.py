@@ -1,9 +1,9 @@
-"""What policies would have cost on recorded loads: every load under every candidate, side by side on any Spark master.
+"""The cost of policies on recorded loads: every load under every candidate, in parallel on any Spark master.
 
-`compute` runs it on a session, `compute_here` in this process, with the very same function (`answers`), so both give the
-same figures. A load is one sequential simulation a candidate; loads are independent. What is computed follows from the
-inputs alone. `main` is the same for `spark-submit`. On a cluster the executors need this package with its extra
-`backtest`.
+`compute` runs the backtest on a session, `compute_here` in this process, with the same function (`answers`), so both
+give the same figures. A load is one sequential simulation per candidate; loads are independent. The results follow
+from the inputs alone. `main` is the entry point for `spark-submit`. On a cluster the executors need this package with
+its extra `backtest`.
 """
 
 from __future__ import annotations
@@ -41,13 +41,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 IN_FORCE = "in-force"
-"""The candidate that is each topic's own policy."""
+"""The candidate that stands for each topic's own policy."""
 
 TOGETHER = 64
-"""Loads whose least costs are computed in one go: step by step for all of them costs hardly more than for one."""
+"""Number of loads whose least costs are computed at once: step by step this costs hardly more for all of them than for
+one.
+"""
 
 WAVES = 4
-"""Tasks of Spark's for each that runs at a time, so that a slow one holds up little and none holds many loads."""
+"""Number of Spark tasks per task that runs at a time, so that a slow task delays little and no task holds many loads.
+"""
 
 RESULTS = pa.schema(
     [
@@ -62,8 +65,8 @@ RESULTS = pa.schema(
         ("error", pa.string()),
     ]
 )
-"""One row a load, candidate and seed; `figures` and `picture` are JSON, the latter null unless it was asked for. A load that cannot be
-simulated has one row with its `error`, which is null elsewhere.
+"""One row per load, candidate and seed; `figures` and `picture` are JSON, and `picture` is null unless it was requested.
+A load that cannot be simulated has one row with its `error`, which is null otherwise.
 """
 
 _HISTORY = (
@@ -76,33 +79,33 @@ _RESULTS_DDL = "key BIGINT, load STRING, policy STRING, seed INT, cost DOUBLE, l
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A policy to try: a rule by name, and the parameters that differ from the topic's policy in force."""
+    """A policy to test: a rule by name, and the parameters that differ from the topic's policy in force."""
 
     name: str
     rule: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def as_rule(self, base: AutoScalePolicy, series: LoadSeries) -> Rule:
-        """The rule to simulate. Raises InvalidInput for a name that there is not, InvalidPolicy for its parameters."""
+        """Return the rule to simulate. Raises InvalidInput for an unknown name, InvalidPolicy for invalid parameters."""
         policy = AutoScalePolicy.from_document({**base.to_document(), **self.parameters})
         validate(policy)
         if self.rule == IN_FORCE:
             return of_policy(policy, self.name)
         if self.rule not in RULES:
             raise InvalidInput(
-                f"no policy is called {shown(self.rule)}; there are {', '.join((IN_FORCE, *RULES))}"
+                f"policy {shown(self.rule)} is unknown; choose one of {', '.join((IN_FORCE, *RULES))}"
             )
         return replace(rule_named(self.rule, series, policy), name=self.name)
 
     def check(self, base: AutoScalePolicy) -> None:
-        """Raises what `as_rule` would raise for any load."""
+        """Raise the errors of `as_rule`, which are the same for every load."""
         self.as_rule(base, of_messages(self.name, [0.0]))
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked about every load. `seeds`: 0 is the load as it was recorded, any other draws each step's messages anew
-    from a Poisson law about it. `actuation_seconds`: how long a reshape takes.
+    """The parameters of a backtest, the same for every load. `seeds`: 0 is the load as it was recorded; any other seed
+    draws each step's messages from a Poisson distribution around it. `actuation_seconds`: duration of a reshape.
     """
 
     candidates: tuple[Candidate, ...]
@@ -113,17 +116,17 @@ class Question:
     pictures: bool = False
 
     def to_json(self) -> str:
-        """For another process, and for the row of the run."""
+        """Return the parameters as text, for another process and for the row of the run."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Reads `to_json`'s."""
+        """Return the parameters that `to_json` wrote."""
         document = json.loads(text)
         return cls(
             **{
                 **document,
-                "candidates": tuple(Candidate(**one) for one in document["candidates"]),
+                "candidates": tuple(Candidate(**candidate) for candidate in document["candidates"]),
                 "prices": Prices(**document["prices"]),
                 "seeds": tuple(document["seeds"]),
             }
@@ -136,11 +139,11 @@ class Question:
 
 
 Done = Callable[[int], None]
-"""Told how many simulations have been done."""
+"""Callback with the number of simulations that have been completed."""
 
 
 class Load(NamedTuple):
-    """One load to answer for; `part` (number, of) takes only every so-many-th case of the question."""
+    """One load to simulate; `part` (number, of) selects every `of`-th case of the question, beginning with `number`."""
 
     recording: Recording
     rates: pa.Table
@@ -150,66 +153,68 @@ class Load(NamedTuple):
 def answers(
     loads: Iterable[Load], question: Question, done: Done = lambda _count: None
 ) -> Iterator[pa.RecordBatch]:
-    """The results of these loads, in their order."""
+    """Yield the results of these loads, in their order."""
     waiting: list[Load] = []
     for load in loads:
         waiting.append(load)
         if len(waiting) == TOGETHER:
-            yield _answered(waiting, question, done)
+            yield _answer_batch(waiting, question, done)
             waiting = []
     if waiting:
-        yield _answered(waiting, question, done)
+        yield _answer_batch(waiting, question, done)
 
 
-def _answered(loads: Sequence[Load], question: Question, done: Done) -> pa.RecordBatch:
+def _answer_batch(loads: Sequence[Load], question: Question, done: Done) -> pa.RecordBatch:
     rows: list[dict[str, Any]] = []
-    bounded: dict[tuple[int, ...], list[tuple[int, Floats]]] = defaultdict(list)
+    groups: dict[tuple[int, ...], list[tuple[int, Floats]]] = defaultdict(list)
     for load in loads:
         try:
-            simulated = _simulations(load, question, done)
-        except Exception as error:  # noqa: BLE001 - of one load, and its row says it; the others have their answers
-            rows.append(_failed(load.recording, error))
+            cases = _simulations(load, question, done)
+        except Exception as error:  # noqa: BLE001 - the load's row reports the error; the other loads have results
+            rows.append(_error_row(load.recording, error))
             continue
-        for row, group, of_seed in simulated:
-            bounded[group].append((len(rows), of_seed))
+        for row, group, seed_load in cases:
+            groups[group].append((len(rows), seed_load))
             rows.append(row)
-    for (_, step_seconds, most, first), members in bounded.items():
+    for (_, step_seconds, limit, first), members in groups.items():
         if question.pictures:
-            _add_fronts(rows, members, question.prices, step_seconds, max(most, first), first)
+            _add_fronts(rows, members, question.prices, step_seconds, max(limit, first), first)
         least = lower_bound(
             np.stack([load for _, load in members]),
             question.prices,
             step_seconds=step_seconds,
-            most_segments=max(most, first),
+            most_segments=max(limit, first),
             first=first,
         )
-        for (place, _), cost in zip(members, least, strict=True):
-            rows[place]["least_cost"] = float(cost)
+        for (index, _), cost in zip(members, least, strict=True):
+            rows[index]["least_cost"] = float(cost)
     return pa.RecordBatch.from_pylist(rows, RESULTS)
 
 
 def _simulations(
     load: Load, question: Question, done: Done
 ) -> list[tuple[dict[str, Any], tuple[int, ...], Floats]]:
-    """Of each case of a load: its row, the loads that its least cost can be computed with, and the load itself."""
+    """Return, for each case of a load, its row, the key of the loads with which its least cost can be computed, and the
+    load itself.
+    """
     recording, rates, (number, of) = load
     series = series_of(recording, rates)
     base = recording.base_policy
-    most = max(one.as_rule(base, series).policy.max_segments for one in question.candidates)
-    group = (series.steps, series.step_seconds, most, recording.segments)
-    found: list[tuple[dict[str, Any], tuple[int, ...], Floats]] = []
+    limit = max(candidate.as_rule(base, series).policy.max_segments for candidate in question.candidates)
+    group = (series.steps, series.step_seconds, limit, recording.segments)
+    cases: list[tuple[dict[str, Any], tuple[int, ...], Floats]] = []
     for candidate, seed in question.cases[number::of]:
-        row = _simulated(recording, series, candidate, seed, question)
+        row = _simulate_case(recording, series, candidate, seed, question)
         if not np.isfinite(row["cost"]):
             raise InvalidInput(
-                f"the cost under {candidate.name} is {row['cost']}; its recorded rates are beyond any capacity"
+                f"the cost under {candidate.name} is {row['cost']}; the recorded rates exceed any capacity; correct or exclude the load"
             )
-        found.append((row, group, drawn(series, seed).load(base.thresholds.split.rates)))
+        cases.append((row, group, drawn(series, seed).load(base.thresholds.split.rates)))
         done(1)
-    return found
+    return cases
 
 
-def _failed(recording: Recording, error: Exception) -> dict[str, Any]:
+def _error_row(recording: Recording, error: Exception) -> dict[str, Any]:
     nothing = {"policy": "", "seed": 0, "cost": 0.0, "least_cost": 0.0, "figures": "{}", "picture": None}
     return {
         "key": recording.key,
@@ -227,17 +232,17 @@ def _add_fronts(
     most: int,
     first: int,
 ) -> None:
-    """To the picture of each load's first case, of the load as it was recorded."""
-    drawn_already: set[int] = set()
-    for place, load in members:
-        row = rows[place]
-        if row["seed"] == 0 and row["key"] not in drawn_already:
-            drawn_already.add(row["key"])
+    """Add the least costs for all prices to the picture of each load's first case, for the load as it was recorded."""
+    done_keys: set[int] = set()
+    for index, load in members:
+        row = rows[index]
+        if row["seed"] == 0 and row["key"] not in done_keys:
+            done_keys.add(row["key"])
             best = front(load, prices, step_seconds=step_seconds, most_segments=most, first=first)
             row["picture"] = json.dumps({**json.loads(row["picture"]), "front": best})
 
 
-def _simulated(
+def _simulate_case(
     recording: Recording, series: LoadSeries, candidate: Candidate, seed: int, question: Question
 ) -> dict[str, Any]:
     base = recording.base_policy
@@ -251,7 +256,7 @@ def _simulated(
     own = simulate(drawn(series, seed), rule, conditions)
     run = in_capacities_of(own, base.thresholds.split)
     figures = asdict(score(run, question.prices))
-    if run is not own:  # what it left alone in silence goes by what it takes for hot itself
+    if run is not own:  # silence is measured by the candidate's own thresholds
         figures["silent_seconds"] = score(own, question.prices).silent_seconds
     cost = figures.pop("cost")
     figures |= {"days": series.days, "measured": float(series.measured.mean())}
@@ -271,7 +276,9 @@ def _simulated(
 
 
 def drawn(series: LoadSeries, seed: int) -> LoadSeries:
-    """The series as it was recorded (seed 0), or with each step's messages drawn anew; the other metrics go with them."""
+    """Return the series as it was recorded (seed 0), or with randomly drawn messages in each step; the other metrics
+    change in proportion.
+    """
     if seed == 0:
         return series
     expected = np.nan_to_num(series.rates[:, 0]) * series.step_seconds
@@ -281,7 +288,9 @@ def drawn(series: LoadSeries, seed: int) -> LoadSeries:
 
 
 def in_capacities_of(run: Simulation, capacity: LoadStats) -> Simulation:
-    """What happened, counted in segments of that capacity: a candidate with another threshold makes no segment stronger."""
+    """Return the simulation counted in segments of this capacity: a candidate with another threshold does not change
+    what a segment can take.
+    """
     if run.rule.policy.thresholds.split == capacity:
         return run
     total = run.series.load(capacity.rates)
@@ -292,16 +301,16 @@ def in_capacities_of(run: Simulation, capacity: LoadStats) -> Simulation:
     for stretch, end in zip(run.stretches, ends, strict=True):
         span = slice(stretch.begins, end)
         loads = total[span, None] * spread.shares(stretch.ranges, span)
-        over = np.maximum(loads - 1.0, 0.0)
-        max_load[span], excess[span] = loads.max(axis=1), over.sum(axis=1)
-        overloaded[span] = (over > 0).sum(axis=1)
+        excess_loads = np.maximum(loads - 1.0, 0.0)
+        max_load[span], excess[span] = loads.max(axis=1), excess_loads.sum(axis=1)
+        overloaded[span] = (excess_loads > 0).sum(axis=1)
     limits: dict[str, Any] = {
         f"split_{metric}": rate for metric, rate in zip(METRICS, capacity.rates, strict=True)
     }
-    counted = replace(run.rule.policy, **limits)
+    policy = replace(run.rule.policy, **limits)
     return replace(
         run,
-        rule=replace(run.rule, policy=counted),
+        rule=replace(run.rule, policy=policy),
         max_load=max_load,
         excess=excess,
         overloaded=overloaded,
@@ -309,21 +318,21 @@ def in_capacities_of(run: Simulation, capacity: LoadStats) -> Simulation:
 
 
 def by_key(rates: pa.Table, recordings: Iterable[Recording]) -> Iterator[Load]:
-    """Each recording with its rows, in the order of their keys; one without a row is left out."""
-    known = {one.key: one for one in recordings}
+    """Yield each recording with its rows, in the order of their keys; a recording without a row is left out."""
+    recordings_by_key = {recording.key: recording for recording in recordings}
     rates = rates.sort_by([("key", "ascending"), ("window_end_ms", "ascending")])
     keys = rates.column("key").to_numpy()
     begins = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))
     ends = np.append(begins[1:], [len(keys)] * (len(keys) > 0)).astype(np.int64)
     for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-        if int(keys[begin]) in known:
-            yield Load(known[int(keys[begin])], rates.slice(begin, end - begin))
+        if int(keys[begin]) in recordings_by_key:
+            yield Load(recordings_by_key[int(keys[begin])], rates.slice(begin, end - begin))
 
 
 def compute_here(
     rates: pa.Table, recordings: Sequence[Recording], question: Question, done: Done = lambda _count: None
 ) -> pa.Table:
-    """In this process. `rates` has the columns of `RATE_COLUMNS`."""
+    """Compute the results in this process. `rates` has the columns of `RATE_COLUMNS`."""
     batches = list(answers(by_key(rates, recordings), question, done))
     return _sorted(pa.Table.from_batches(batches, RESULTS))
 
@@ -331,10 +340,12 @@ def compute_here(
 def compute(
     spark: SparkSession, rates: DataFrame, recordings: Sequence[Recording], question: Question, parallel: int
 ) -> pa.Table:
-    """On Spark, by `parallel` tasks. With fewer loads than tasks the candidates of a load are divided among them."""
+    """Compute the results on Spark, with `parallel` tasks. With fewer loads than tasks the candidates of a load are
+    divided among tasks.
+    """
     from pyspark.sql import functions as f
 
-    keys = spark.createDataFrame([(one.key,) for one in recordings], "key BIGINT")
+    keys = spark.createDataFrame([(recording.key,) for recording in recordings], "key BIGINT")
     parts = max(1, min(len(question.cases), -(-parallel // max(1, len(recordings)))))
     divided = (
         rates.join(f.broadcast(keys), "key", "left_semi")
@@ -343,15 +354,15 @@ def compute(
         .repartition(max(1, min(WAVES * parallel, parts * len(recordings))), "key", "part")
         .sortWithinPartitions("part", "key", "window_end_ms")
     )
-    asked = {one.key: one.to_json() for one in recordings}
-    run = partial(_partition, asked=asked, question=question.to_json(), parts=parts)
+    texts = {recording.key: recording.to_json() for recording in recordings}
+    run = partial(_partition, recordings=texts, question=question.to_json(), parts=parts)
     return _sorted(divided.mapInArrow(run, _RESULTS_DDL).toArrow().cast(RESULTS))
 
 
 def rates_of_history(
     spark: SparkSession, history_url: str, day_urls: Sequence[str], since_ms: int, until_ms: int
 ) -> DataFrame:
-    """The rates that the aggregation has kept of these days, of the windows that ended in the inclusive span."""
+    """Return the rates that the aggregation stored for these days, of the windows that ended in the inclusive span."""
     from pyspark.sql import functions as f
 
     ended = f.to_timestamp(f.regexp_extract("window_end", r"^(\d{8}T\d{9})Z$", 1), "yyyyMMdd'T'HHmmssSSS")
@@ -365,31 +376,34 @@ def rates_of_history(
 
 
 def _partition(
-    batches: Iterator[pa.RecordBatch], *, asked: Mapping[int, str], question: str, parts: int
+    batches: Iterator[pa.RecordBatch], *, recordings: Mapping[int, str], question: str, parts: int
 ) -> Iterator[pa.RecordBatch]:
-    """One task of Spark's."""
+    """Compute the results of one Spark task."""
     yield from answers(
-        (Load(Recording.from_json(asked[key]), rates, (part, parts)) for part, key, rates in _runs(batches)),
+        (
+            Load(Recording.from_json(recordings[key]), rates, (part, parts))
+            for part, key, rates in _runs(batches)
+        ),
         Question.from_json(question),
     )
 
 
 def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, int, pa.Table]]:
-    """The rows of each part and key, which lie together; no more than those of one key are held."""
+    """Yield the rows of each part and key, which are adjacent; at most the rows of one key are held in memory."""
     held: list[pa.RecordBatch] = []
-    of: tuple[int, int] | None = None
+    current: tuple[int, int] | None = None
     for batch in batches:
         ids = np.column_stack([batch.column("part").to_numpy(), batch.column("key").to_numpy()])
         begins = [0, *(np.flatnonzero(np.any(np.diff(ids, axis=0) != 0, axis=1)) + 1).tolist()]
         for begin, end in pairwise([*begins, len(ids)]):
-            found = (int(ids[begin, 0]), int(ids[begin, 1]))
-            if of is not None and found != of:
-                yield *of, _rates(held)
+            part_and_key = (int(ids[begin, 0]), int(ids[begin, 1]))
+            if current is not None and part_and_key != current:
+                yield *current, _rates(held)
                 held = []
-            of = found
+            current = part_and_key
             held.append(batch.slice(begin, end - begin))
-    if of is not None:
-        yield *of, _rates(held)
+    if current is not None:
+        yield *current, _rates(held)
 
 
 def _rates(batches: Sequence[pa.RecordBatch]) -> pa.Table:
@@ -401,8 +415,8 @@ def _sorted(results: pa.Table) -> pa.Table:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """For `spark-submit`: rates as Parquet with the columns of `RATE_COLUMNS`, what is asked as JSON files; results as
-    one Parquet file.
+    """Run a backtest with `spark-submit`. The rates are Parquet files with the columns of `RATE_COLUMNS`, recordings and
+    question are JSON files; the results are one Parquet file.
     """
     from spark_jobs.session import with_session
 
@@ -410,13 +424,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="policy_backtest", description=main.__doc__, fromfile_prefix_chars="@"
     )
     parser.add_argument("--master", default="local[2]", help="local[n], spark://host:port or sc://host:port")
-    parser.add_argument("--parallel", type=int, default=2, help="tasks side by side")
-    parser.add_argument("--rates", nargs="+", required=True, help="URLs of files of rates")
+    parser.add_argument("--parallel", type=int, default=2, help="number of parallel tasks; default: 2")
+    parser.add_argument("--rates", nargs="+", required=True, help="URLs of Parquet files with rates")
     parser.add_argument(
-        "--recordings", type=Path, required=True, help="a file with one recording a line, as JSON"
+        "--recordings", type=Path, required=True, help="file with one recording per line, as JSON"
     )
-    parser.add_argument("--question", type=Path, required=True, help="a file with the question, as JSON")
-    parser.add_argument("--results", type=Path, required=True, help="the file to write")
+    parser.add_argument("--question", type=Path, required=True, help="file with the question, as JSON")
+    parser.add_argument("--results", type=Path, required=True, help="Parquet file to write")
     options = parser.parse_args(arguments)
     recordings = [Recording.from_json(line) for line in options.recordings.read_text().splitlines()]
     question = Question.from_json(options.question.read_text())
@@ -428,7 +442,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def rates_of_trace(recording: Recording, series: LoadSeries) -> pa.Table:
-    """A trace as rows of `RATE_COLUMNS`, so that it goes the same way as what was recorded here."""
+    """Return a trace as rows of `RATE_COLUMNS`, so that it is processed like a load recorded by Cleave."""
     step_ms = series.step_seconds * 1000
     ends = series.start_ms + step_ms * np.arange(1, series.steps + 1)
     columns = {

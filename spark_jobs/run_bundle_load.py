@@ -1,7 +1,7 @@
-"""Bundle load as a job: reads landed reports and the baseline, gives back what changed.
+"""Bundle load as a job: reads landed reports and the stored figures, and returns the changes.
 
-`compute` is what the minute's task calls on its session; `main` is the same for `spark-submit`. Files come and
-go below one scratch URL, with their schemas given, so that no job is spent on finding them out.
+The task that runs every minute calls `compute` on its session; `main` is the entry point for `spark-submit`. Files
+are exchanged below one scratch URL with explicit schemas, so that no Spark job is needed to infer them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ REPORTS = {
     "boundaries": "cluster STRING, namespace STRING, instant_ms BIGINT, boundaries ARRAY<BIGINT>",
     "brokers": f"{_WHERE}, {_USAGES}, topic_count BIGINT, report STRING, version STRING",
 }
-"""What lands, by kind."""
+"""Schemas of the landed reports, by kind."""
 
 BASELINE = {
     "stored_boundaries": "cluster STRING, namespace STRING, boundaries ARRAY<BIGINT>, boundaries_at_ms BIGINT,"
@@ -64,7 +64,7 @@ BASELINE = {
     "limits": "cluster STRING, namespace STRING, max_topics DOUBLE, max_sessions DOUBLE, max_msg_rate DOUBLE,"
     " max_byte_rate DOUBLE",
 }
-"""What the scratch directory holds before a run: stored load and boundaries, split limits in force."""
+"""Schemas of the inputs in the scratch directory: stored load and boundaries, and split limits in force."""
 
 _JUDGED = (
     f"cluster STRING, {_RANGE}, broker STRING, {_RATES}, {_COUNTS}, cache_size_bytes BIGINT, modified_at_ms BIGINT,"
@@ -75,21 +75,21 @@ _JUDGED = (
 def compute(
     spark: SparkSession, report_urls: Mapping[str, Sequence[str]], scratch_url: str, window: ReportWindow
 ) -> dict[str, pa.Table]:
-    """The rows to write: boundaries, bundles, namespaces, brokers, clusters, the topics of hot bundles, and what is set aside: reports
-    of brokers (`silent`) and boundaries (`uncut`) that are not sound.
+    """Return the rows to write: boundaries, bundles, namespaces, brokers, clusters, the topics of hot bundles, and the
+    excluded input: reports of brokers (`silent`) and boundaries (`uncut`) that are not sound.
 
     Writes every bundle's figures below the scratch URL, as `judged`. Needs a report of at least one broker.
     """
     landed = {kind: _read(spark, schema, report_urls[kind]) for kind, schema in REPORTS.items()}
     stored = {name: spark.read.schema(s).parquet(f"{scratch_url}/{name}") for name, s in BASELINE.items()}
     limits, brokers = stored.pop("limits"), landed["brokers"]
-    heard_of = build_reports(landed["topics"], brokers, window).toArrow()
-    reports = frame_of(spark, heard_of.select(["cluster", "broker", "instant_ms"]).drop_null())
+    report_summary = build_reports(landed["topics"], brokers, window).toArrow()
+    reports = frame_of(spark, report_summary.select(["cluster", "broker", "instant_ms"]).drop_null())
     topics, owned = landed["topics"].where(SOUND_TOPIC), landed["owned"].where(SOUND_OWNED)
     boundaries = landed["boundaries"].where(SOUND_BOUNDARIES)
     namespaces = build_namespaces(boundaries, reports, stored["stored_boundaries"], window)
     figures = build(topics, owned, reports, namespaces)
-    everything = build_judged(
+    all_bundles = build_judged(
         figures,
         reports,
         namespaces,
@@ -97,18 +97,18 @@ def compute(
         stored_brokers=stored["stored_brokers"],
         window=window,
     )
-    everything.write.mode("overwrite").parquet(f"{scratch_url}/judged")
+    all_bundles.write.mode("overwrite").parquet(f"{scratch_url}/judged")
     judged = spark.read.schema(_JUDGED).parquet(f"{scratch_url}/judged")
-    heard = build_brokers(judged, brokers, reports, stored["stored_brokers"], window).toArrow()
-    changed = frame_of(spark, heard)
+    broker_rows = build_brokers(judged, brokers, reports, stored["stored_brokers"], window).toArrow()
+    changed = frame_of(spark, broker_rows)
     return {
         "boundaries": _boundary_changes(namespaces).toArrow(),
         "bundles": judged.where("is_changed").drop("is_changed").toArrow(),
         "namespaces": build_namespace_sums(judged, stored["stored_namespaces"]).toArrow(),
-        "brokers": heard,
+        "brokers": broker_rows,
         "clusters": build_clusters(judged, changed, reports, stored["stored_brokers"], window).toArrow(),
         "hot_topics": build_hot_topics(judged, topics, reports, limits).toArrow(),
-        "silent": heard_of,
+        "silent": report_summary,
         "uncut": build_unsound_boundaries(landed["boundaries"]).toArrow(),
     }
 
@@ -124,7 +124,9 @@ def _boundary_changes(namespaces: DataFrame) -> DataFrame:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """For `spark-submit`: the same run with its parts as options; every result becomes files below the scratch URL."""
+    """Compute bundle load with `spark-submit`: the same run with its inputs as options; every result is written below
+    the scratch URL.
+    """
     parser = argparse.ArgumentParser(
         prog="run_bundle_load", description=main.__doc__, fromfile_prefix_chars="@"
     )

@@ -1,7 +1,7 @@
-"""The aggregation as a job: reads samples, writes rates, returns the sources that were heard.
+"""The aggregation as a job: reads samples, writes rates, and returns the sources that reported.
 
-`compute` is what the minute's task calls on its session; `main` is the same for `spark-submit`. Files come and
-go below one scratch URL, with their schemas given, so that no job is spent on finding them out.
+The task that runs every minute calls `compute` on its session; `main` is the entry point for `spark-submit`. Files
+are exchanged below one scratch URL with explicit schemas, so that no Spark job is needed to infer them.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ KEY_COUNTS = "topic_id BIGINT, segment_id BIGINT, source STRING, instant TIMESTA
 def compute(
     spark: SparkSession, sample_urls: Sequence[str], scratch_url: str, window: LoadWindow
 ) -> pa.Table:
-    """Write `rates` below the scratch URL. Return the sources that were heard, see `build_heard`.
+    """Write `rates` below the scratch URL. Return the sources that reported, as `build_heard` does.
 
-    A row with a missing value is no sample, and one that is not SOUND is excluded.
+    A row with a missing value is not a sample, and a row that is not SOUND is excluded.
     """
     samples = spark.read.schema(SAMPLES).parquet(*sample_urls).na.drop()
     build_rates(samples.where(SOUND), window).write.mode("overwrite").parquet(f"{scratch_url}/rates")
@@ -39,13 +39,15 @@ def compute(
 
 
 def add_up(spark: SparkSession, count_urls: Sequence[str], since_ms: int, until_ms: int) -> pa.Table:
-    """Sketches of segments from the counts that producers handed in."""
+    """Return the key histograms of segments from the counts that producers sent."""
     counts = spark.read.schema(KEY_COUNTS).parquet(*count_urls).na.drop()
     return build_sketches(counts, since_ms, until_ms).toArrow()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """For `spark-submit`: the same run with its parts as options; `heard` and `sketches` become files too."""
+    """Aggregate samples with `spark-submit`: the same run with its inputs as options; `heard` and `sketches` are written
+    to files as well.
+    """
     parser = argparse.ArgumentParser(
         prog="run_load_aggregation", description=main.__doc__, fromfile_prefix_chars="@"
     )
@@ -55,15 +57,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--window-end-ms", type=int, required=True)
     parser.add_argument("--window-length-ms", type=int, default=60_000)
     parser.add_argument("--lookback-ms", type=int, default=60_000)
-    parser.add_argument("--key-counts", nargs="+", default=[], help="URLs of files of counted keys")
+    parser.add_argument("--key-counts", nargs="+", default=[], help="URLs of files with key counts")
     parser.add_argument(
         "--counted-since-ms",
         type=int,
-        help="the last run's window end; counts of after it belong to this one",
+        help="window end of the last run, in milliseconds; later counts belong to this run",
     )
     options = parser.parse_args(arguments)
     if options.key_counts and options.counted_since_ms is None:
-        parser.error("--key-counts needs --counted-since-ms: each count belongs to one run")
+        parser.error(
+            "--key-counts needs --counted-since-ms, because each count belongs to one run; give both"
+        )
     window = LoadWindow(options.window_end_ms, options.window_length_ms, options.lookback_ms)
 
     def run(spark: SparkSession) -> None:

@@ -1,7 +1,7 @@
-"""A Spark session for what SPARK_MASTER says: local[n], spark://host:port, yarn, k8s://, or sc:// (Connect).
+"""A Spark session for the master in SPARK_MASTER: local[n], spark://host:port, yarn, k8s://, or sc:// (Connect).
 
-A Connect session has a fixed id and is never stopped: the server keeps it warm from run to run, and no session is left
-behind each minute. The server refuses a session that somebody ended for ever, so then the next id is taken.
+A Connect session has a fixed id and is never stopped. The server keeps the session warm from run to run, and no
+session is left behind each minute. The server permanently refuses a session that was ended; then the next id is used.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LOCAL = {
     "spark.driver.memory": "2g",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.sql.shuffle.partitions": "8",  # the default of 200 means 200 tiny tasks on a few cores
+    "spark.sql.shuffle.partitions": "8",  # the default of 200 would create 200 tiny tasks on a few cores
 }
 _ENDED = ("SESSION_CLOSED", "SESSION_CHANGED", "SESSION_NOT_FOUND")
 _MASTERS = ("local", "spark://", "yarn", "k8s://")
@@ -47,35 +47,38 @@ _HADOOP = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _ANSWERS_WITHIN_SECONDS = 5.0
 _SESSION_IDS_TRIED = 20
 _RETRIES = 4
-"""Retries of a call to a Connect server, some seconds in all. The client's own default goes on for ten minutes."""
+"""Number of retries of a call to a Connect server, some seconds in total. The client's own default continues for ten
+minutes.
+"""
 _CONNECTED: dict[str, SparkSession] = {}
 
 Answer = TypeVar("Answer")
 
 
 def frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:
-    """The table as a DataFrame with the table's schema, which Connect cannot infer where there is no row."""
+    """Return the table as a DataFrame with the table's schema, which Connect cannot infer from an empty table."""
     return spark.createDataFrame(table, from_arrow_schema(table.schema))
 
 
 def session_id(master: str, number: int = 0) -> UUID:
-    """The fixed session id for a Connect server: the same in every process, another for each `number`."""
+    """Return the fixed session id for a Connect server: the same in every process, another one for each `number`."""
     return uuid5(NAMESPACE_URL, f"cleave/load-aggregation/{urlsplit(master).netloc}/{number}")
 
 
 def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """The session for `master`, made on first use. `conf` adds to or overrides the built-in settings.
+    """Return the session for `master`, which is created on first use. `conf` adds to or overrides the built-in settings.
 
     Over Connect only settings of the session can be given, not those of the server. Raises InvalidInput for a wrong
-    master or setting, Retryable when no server answers or Java ended at its start, Terminal without a Java for it.
+    master or setting, Retryable if no server answers or Java ended at its start, Terminal if there is no Java for
+    Spark.
     """
     if master.startswith("sc://"):
         return _connect(master, dict(conf or {}))
     _check(master)
-    # pyspark leaves this behind once anything in the process has used Connect, and then refuses every other master
+    # PySpark keeps this variable after any use of Connect in the process, and then refuses every other master.
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     local = _LOCAL if master.startswith("local") else {}
-    if local:  # Python of the jobs runs in processes of its own: this very one, not the first on PATH
+    if local:  # Python workers use this interpreter, not the first on PATH
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = SparkConf().setMaster(master).setAppName("cleave-load-aggregation")
     settings.setAll(list({**_CLASSIC, **local, **_ALWAYS, **(conf or {})}.items()))
@@ -83,32 +86,41 @@ def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSess
     try:
         return SparkSession.builder.config(conf=settings).getOrCreate()
     except Py4JError as error:
-        told = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+        cause = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
         raise Retryable(
-            f"no Spark session at {master}: {told.splitlines()[0]}; see that the cluster is up, and its settings",
+            f"cannot create a Spark session at {master}: {cause.splitlines()[0]}; check that the cluster is running, and its settings",
             10.0,
         ) from error
 
 
 def _check(master: str) -> None:
-    """Raise within seconds, in one line, the errors that Spark raises after a minute."""
+    """Raise, within seconds and in one line, the errors that Spark raises after a minute."""
     if not master.startswith(_MASTERS):
         raise InvalidInput(
-            f"SPARK_MASTER {master!r}: use local[n], spark://host:port, yarn, k8s://... or sc://host:port"
+            f"SPARK_MASTER {master!r} is not a master; use local[n], spark://host:port, yarn, k8s://... or sc://host:port"
         )
     if master == "yarn" and not any(os.environ.get(name) for name in _HADOOP):
-        raise InvalidInput(f"SPARK_MASTER yarn: set {' or '.join(_HADOOP)} to the cluster's configuration")
-    if master.startswith("spark://") and not any(map(_answers, master.removeprefix("spark://").split(","))):
-        raise Retryable(f"no Spark master answers at {master}: see that it is up and its address right", 10.0)
+        raise InvalidInput(
+            f"SPARK_MASTER yarn needs the cluster's configuration; set {' or '.join(_HADOOP)} to its directory"
+        )
+    if master.startswith("spark://") and not any(
+        map(_accepts_connections, master.removeprefix("spark://").split(","))
+    ):
+        raise Retryable(
+            f"no Spark master answers at {master}; check that it is running and that the address is correct",
+            10.0,
+        )
 
 
-def _answers(address: str) -> bool:
+def _accepts_connections(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=_ANSWERS_WITHIN_SECONDS):
             return True
     except ValueError:
-        raise InvalidInput(f"SPARK_MASTER spark://{address}: use spark://host:port") from None
+        raise InvalidInput(
+            f"SPARK_MASTER spark://{address} has no valid address; use spark://host:port"
+        ) from None
     except OSError:
         return False
 
@@ -116,27 +128,31 @@ def _answers(address: str) -> bool:
 def with_session(
     master: str, act: Callable[[SparkSession], Answer], conf: Mapping[str, str] | None = None
 ) -> Answer:
-    """What `act` returns, run on the session for `master`, and once more on the next session if that one was ended."""
+    """Return the result of `act`, called with the session for `master`, and once more with the next session if the first
+    had been ended.
+    """
     try:
         return act(get_session(master, conf))
     except PySparkException as error:
-        if not (master.startswith("sc://") and _was_ended(error)):
+        if not (master.startswith("sc://") and _is_ended(error)):
             raise
         _CONNECTED.pop(master, None)
     return act(get_session(master, conf))
 
 
 def _connect(master: str, conf: dict[str, str]) -> SparkSession:
-    """The session of this process, else a new client of the fixed session: with the next id if that was ended."""
-    # gRPC would start its threads again in every forked child, and a child that has not yet become the JVM of a
-    # classic session (pyspark forks to start one) can die of them.
+    """Return the session of this process, or a new client of the fixed session; with the next id if that session was
+    ended.
+    """
+    # gRPC would restart its threads in every forked child. PySpark forks to start the JVM of a classic session, and
+    # these threads can crash the child before it becomes the JVM.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     from pyspark.sql.connect.client.retries import DefaultPolicy
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-    known = _CONNECTED.get(master)
-    if known is not None and not known.is_stopped:  # type: ignore[attr-defined]  # Connect's own class has it
-        return known
+    cached = _CONNECTED.get(master)
+    if cached is not None and not cached.is_stopped:  # type: ignore[attr-defined]  # only Connect's class has the attribute
+        return cached
     base = master.rstrip("/")
     for number in range(_SESSION_IDS_TRIED):
         parameters = f";session_id={session_id(master, number)}"
@@ -151,22 +167,22 @@ def _connect(master: str, conf: dict[str, str]) -> SparkSession:
                 f"Spark Connect at {urlsplit(master).netloc} refuses a setting: {str(error).splitlines()[0]}"
             ) from error
         except PySparkException as error:
-            if not _was_ended(error):
-                session.release_session_on_close = False  # there is nobody to tell
+            if not _is_ended(error):
+                session.release_session_on_close = False  # the server does not answer
                 session.stop()
                 raise Retryable(
-                    f"Spark Connect at {urlsplit(master).netloc} does not answer: see that it is up and "
-                    "its token right",
+                    f"Spark Connect at {urlsplit(master).netloc} does not answer; check that it is running and "
+                    "that the token is correct",
                     10.0,
                 ) from error
             continue
-        _CONNECTED[master] = session  # type: ignore[assignment]  # the same interface, a class of its own
+        _CONNECTED[master] = session  # type: ignore[assignment]  # another class with the same interface
         return _CONNECTED[master]
     raise Terminal(
-        f"the Connect server at {urlsplit(master).netloc} ended {_SESSION_IDS_TRIED} sessions of Cleave: "
-        "restart it, and let nobody stop() them"
+        f"the Connect server at {urlsplit(master).netloc} ended {_SESSION_IDS_TRIED} sessions of Cleave; "
+        "restart the server, and do not call stop() on these sessions"
     )
 
 
-def _was_ended(error: PySparkException) -> bool:
+def _is_ended(error: PySparkException) -> bool:
     return any(mark in str(error) for mark in _ENDED)

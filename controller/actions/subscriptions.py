@@ -153,7 +153,9 @@ class SeekResponse(OperationResponse):
         None, description=f"In a dry run, the first {MOST_CURSORS} cursors that would move; null otherwise."
     )
     target: str | None = Field(
-        None, description="Position that the seek moves to.", examples=["to the first message that is there"]
+        None,
+        description="Position that the seek moves to.",
+        examples=["to the first message that still exists"],
     )
 
     def sentence(self) -> str:

@@ -1,7 +1,9 @@
-"""Backtests: what a policy would have cost on a recorded load, and how far that is from the best possible.
+"""Backtests: the cost of a policy on a recorded load, compared with the least possible cost.
 
-`load_series` reads a load over time, `simulation` carries a rule through it over the real layout, `score` counts what
-that cost, `optimum` is the least any rule can pay. `rivals` holds the rules of other systems, for comparison only.
+`load_series` reads a load over time, `simulation` runs a rule on it over a real layout, `score` computes the cost,
+and `optimum` computes the least cost that any rule can have. `rivals` holds the rules of other systems, for
+comparison only.
 
-Everything here is computed from its arguments: no clock, no file but the traces that `load_series` is told to read.
+All results follow from the arguments: the modules read no clock, and no files except the traces that `load_series` is
+given.
 """

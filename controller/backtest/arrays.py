@@ -1,4 +1,4 @@
-"""The kinds of arrays here, and what NumPy has no exact type for."""
+"""Types of arrays in this package, and NumPy functions without an exact return type."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Mask = NDArray[np.bool_]
 
 
 def any_along(mask: Mask, axis: int) -> Mask:
-    """Whether anything is set along an axis."""
-    found: Mask = np.logical_or.reduce(mask, axis=axis)
-    return found
+    """Return True for each entry along whose axis any value is set."""
+    result: Mask = np.logical_or.reduce(mask, axis=axis)
+    return result
 
 
 def is_nan(values: Floats) -> Mask:
-    """Where there is no number."""
-    found: Mask = np.isnan(values)
-    return found
+    """Return True for each value that is not a number."""
+    result: Mask = np.isnan(values)
+    return result

@@ -1,12 +1,13 @@
-"""Exponentially moving averages of loads, for rules that go by those, as Pravega keeps them.
+"""Exponentially moving averages of loads, for rules that decide on averages, as Pravega computes them.
 
-A segment's averages begin anew with it, at the first load above 0 that it has. All segments of a topic whose spread is
-steady have the same loads but for a factor, so their averages differ by that factor and by when they began. One pass over
-the topic's load gives them all: an average that began at report b is at report t
+A segment's averages begin with the segment, at its first load above 0. All segments of a topic whose spread is steady
+have the same loads except for a factor, so their averages differ by this factor and by the report at which they
+began. One pass over the topic's load yields all of them: an average that began at report b has at report t the value
 
     A(t) + (load(b) - A(b)) · (1 - weight) ^ (observed reports after b up to t)
 
-where A is one that began at 0 with the series. Where the load moves over the ring they are followed report by report.
+where A is the average that began at 0 with the series. If the load moves over the ring, the averages are computed
+report by report.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from controller.backtest.arrays import Floats, Wholes, any_along, is_nan
 from controller.domain.load import METRICS, LoadStats
 
 DIGITS = 9
-"""So many of an average's digits, in capacities, are compared: beyond them it is what the order of sums made it."""
+"""Number of digits of an average, in capacities, that are compared: further digits depend on the order of the additions.
+"""
 
 
 class FollowedAverages:
-    """`values[average, metric, segment]` of any topic, NaN for a segment that was not observed yet."""
+    """The averages of any topic, computed report by report: `values[average, metric, segment]`, NaN for a segment
+    without an observation.
+    """
 
     def __init__(self, minutes: Sequence[float], report_ms: int, metrics: Sequence[int]) -> None:
         self.metrics = metrics
@@ -32,19 +36,19 @@ class FollowedAverages:
         self.values = np.empty((len(minutes), len(metrics), 0))
 
     def observe(self, rates: Sequence[Floats]) -> None:
-        """Takes in `rates[metric][observation, segment]`."""
-        for now in np.stack(rates, axis=1):
-            fresh = is_nan(self.values) | (self.values == 0)
-            self.values = np.where(fresh, now, self.values + self.weights * (now - self.values))
+        """Add the observations `rates[metric][observation, segment]`."""
+        for rate in np.stack(rates, axis=1):
+            is_first = is_nan(self.values) | (self.values == 0)
+            self.values = np.where(is_first, rate, self.values + self.weights * (rate - self.values))
 
     def move(self, new: Sequence[int], old: Sequence[int], count: int) -> None:
-        """Goes on with `count` segments, of which those at the places `new` were at `old`; the others begin."""
+        """Continue with `count` segments, of which those at the indexes `new` were at `old`; the others begin."""
         values = np.full((*self.values.shape[:2], count), np.nan)
         values[:, :, new] = self.values[:, :, old]
         self.values = values
 
     def shown(self, ids: Sequence[int]) -> dict[int, tuple[LoadStats, ...]]:
-        """For each segment that was observed an entry an average, in the order of their minutes."""
+        """Return, for each observed segment, one entry per average, in the order of their minutes."""
         observed = (~is_nan(self.values[0, 0])).tolist()
         table = self.values.transpose(2, 0, 1).tolist()
         return {
@@ -55,7 +59,9 @@ class FollowedAverages:
 
 
 class SteadyAverages:
-    """Of a topic whose spread is steady. Reports are named by their index; `measured[report, metric]`, NaN where nothing was observed."""
+    """The averages of a topic whose spread is steady. Reports are identified by their index; `measured[report, metric]`
+    is NaN without an observation.
+    """
 
     def __init__(
         self,
@@ -76,52 +82,52 @@ class SteadyAverages:
         self.next_load = [self._next_load(row) for row in range(len(metrics))]
 
     def _running(self, kept: float) -> Floats:
-        """`[report, metric]`: the average that began at 0 with the series."""
-        found = np.zeros_like(self.load)
+        """Return `[report, metric]`: the average that began at 0 with the series."""
+        averages = np.zeros_like(self.load)
         value = np.zeros(self.load.shape[1])
-        for report in range(len(found)):
+        for report in range(len(averages)):
             if self.observed[report]:
                 value = self.load[report] + kept * (value - self.load[report])
-            found[report] = value
-        return found
+            averages[report] = value
+        return averages
 
     def _next_load(self, row: int) -> Wholes:
-        """For each report, and for one past the last, the first from there on with load."""
+        """Return, for each report and for one past the last, the first report from there on with load."""
         end = len(self.load)
-        places = np.where(self.load[:, row] > 0, np.arange(end), end)
-        return np.append(np.minimum.accumulate(places[::-1])[::-1], end)
+        indexes = np.where(self.load[:, row] > 0, np.arange(end), end)
+        return np.append(np.minimum.accumulate(indexes[::-1])[::-1], end)
 
     def move(self, new: Sequence[int], old: Sequence[int], count: int, first_report: int) -> None:
-        """Goes on with `count` segments, of which those at the places `new` were at `old`; the others begin."""
+        """Continue with `count` segments, of which those at the indexes `new` were at `old`; the others begin."""
         end = len(self.load)
         begins = np.repeat([[after[min(first_report, end)]] for after in self.next_load], count, axis=1)
         begins[:, new] = self.begins[:, old]
         self.begins = begins
 
     def at(self, reports: Wholes, shares: Floats) -> Floats:
-        """`[average, metric, report, segment]`, for segments that have these parts of the load."""
+        """Return `[average, metric, report, segment]` for segments with these shares of the load."""
         end = len(self.load)
         begun = np.minimum(self.begins, end - 1)[:, None, :]
         lasted: Floats = (self.count[reports][None, :, None] - self.count[begun]).astype(np.float64)
         has_begun = (self.begins[:, None, :] <= reports[None, :, None]) & (self.begins[:, None, :] < end)
         rows = np.arange(len(self.metrics))[:, None, None]
         first = self.load[begun, rows]
-        found = np.empty((len(self.kept), len(self.metrics), len(reports), shares.shape[-1]))
-        for place, kept in enumerate(self.kept.tolist()):
-            running = self.running[place]
+        averages = np.empty((len(self.kept), len(self.metrics), len(reports), shares.shape[-1]))
+        for index, kept in enumerate(self.kept.tolist()):
+            running = self.running[index]
             since = running[reports].T[:, :, None] + (first - running[begun, rows]) * kept ** np.maximum(
                 lasted, 0.0
             )
-            found[place] = np.where(has_begun, since, 0.0) * shares
-        return found
+            averages[index] = np.where(has_begun, since, 0.0) * shares
+        return averages
 
     def uses(self, reports: Wholes, shares: Floats) -> Floats:
-        """`[average, report, segment]` in capacities: the largest over the metrics."""
-        found: Floats = (self.at(reports, shares) / self.capacities[None, :, None, None]).max(axis=1)
-        return np.round(found, DIGITS)
+        """Return `[average, report, segment]` in capacities: the largest over the metrics."""
+        largest: Floats = (self.at(reports, shares) / self.capacities[None, :, None, None]).max(axis=1)
+        return np.round(largest, DIGITS)
 
     def shown(self, ids: Sequence[int], report: int, shares: Floats) -> dict[int, tuple[LoadStats, ...]]:
-        """For each segment an entry an average, in the order of their minutes."""
+        """Return, for each segment, one entry per average, in the order of their minutes."""
         table = self.at(np.array([report]), shares)[:, :, 0, :].transpose(2, 0, 1).tolist()
         return {
             segment_id: tuple(LoadStats(*all_rates(self.metrics, rates)) for rates in rows)
@@ -130,7 +136,7 @@ class SteadyAverages:
 
 
 def all_rates(metrics: Sequence[int], values: Sequence[float]) -> list[float]:
-    """The rates of all metrics, of which those given are not 0."""
+    """Return the rates of all metrics; those that are not given are 0."""
     rates = [0.0] * len(METRICS)
     for metric, value in zip(metrics, values, strict=True):
         rates[metric] = value

@@ -1,12 +1,12 @@
 """A topic's load over time: the input of a backtest.
 
-A series has steps of equal length. Its four rates are those of the whole topic, its shares say how they are spread over
-the ring. NaN stands for a step in which nothing was measured.
+A series has steps of equal length. Its four rates are those of the whole topic, and its shares are their distribution
+over the ring. NaN marks a step without a measurement.
 
-Recorded traces (`read_csv`) come without a unit. They are put on a grid of equal steps by straight lines between their
-readings, and multiplied so that their mean is a given number of capacities: 5.6 in the project's figures, which gives a
-topic of about 8 segments with peaks of 12 to 60. The figures use the first seven days, in steps of 10 s. Of several files
-the sum counts, over the time that all of them cover.
+Recorded traces (`read_csv`) have no unit. They are interpolated linearly on a grid of equal steps, and multiplied so
+that their mean is a given number of capacities: 5.6 in the project's figures, which gives a topic of about 8 segments
+with peaks of 12 to 60. The figures use the first seven days, in steps of 10 s. Several files are added up over the
+time that all of them cover.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from controller.domain.hash_range import RING_SIZE
 from controller.domain.load import METRICS
 
 MEAN_LOAD = 5.6
-"""Capacities of one segment that a recorded trace is scaled to on average."""
+"""Mean load to which a recorded trace is scaled, in capacities of one segment."""
 
 DAY_SECONDS = 86_400
 
 
 @dataclass(frozen=True, eq=False)
 class LoadSeries:
-    """`rates[step, metric]` per second (the metrics of `METRICS`), from `start_ms` on (milliseconds since the Unix epoch).
+    """`rates[step, metric]` per second (the metrics of `METRICS`), from `start_ms` on (milliseconds since the Unix
+    epoch).
 
     `shares[row, bin]` are the parts of the load on bins of equal width that tile the ring, each of a whole number of
-    hashes; each row adds up to 1. One row holds for all steps, else there is a row a step. None: keys are spread evenly,
-    as they are within a bin. All four metrics are spread alike.
-    Raises InvalidInput for arrays that do not fit.
+    hashes; each row adds up to 1. There is one row for all steps, or one row per step. None: keys are distributed
+    evenly, as they are within a bin. All four metrics have the same distribution. Raises InvalidInput for arrays that
+    do not fit.
     """
 
     name: str
@@ -50,10 +51,10 @@ class LoadSeries:
     def __post_init__(self) -> None:
         if self.rates.ndim != 2 or self.rates.shape[1] != len(METRICS) or not len(self.rates):
             raise InvalidInput(
-                f"rates of {self.name} have shape {self.rates.shape}; give one row of 4 a step"
+                f"rates of {self.name} have shape {self.rates.shape}; give one row of 4 per step"
             )
         if np.any(self.rates < 0) or np.any(np.isinf(self.rates)):
-            raise InvalidInput(f"rates of {self.name} are negative or infinite; give NaN for what is unknown")
+            raise InvalidInput(f"rates of {self.name} are negative or infinite; give NaN for unknown rates")
         if self.step_seconds < 1:
             raise InvalidInput(f"step of {self.name} = {self.step_seconds} s; give at least 1")
         if self.shares is not None:
@@ -62,7 +63,7 @@ class LoadSeries:
     def _check_shares(self, shares: Floats) -> None:
         if shares.ndim != 2 or shares.shape[0] not in (1, self.steps):
             raise InvalidInput(
-                f"shares of {self.name} have shape {shares.shape}; give one row, or one a step"
+                f"shares of {self.name} have shape {shares.shape}; give one row, or one per step"
             )
         if not shares.shape[1] or RING_SIZE % shares.shape[1]:
             raise InvalidInput(
@@ -73,21 +74,23 @@ class LoadSeries:
 
     @property
     def steps(self) -> int:
-        """How many there are."""
+        """Number of steps."""
         return len(self.rates)
 
     @property
     def days(self) -> float:
-        """The length of the whole."""
+        """Length of the series in days."""
         return self.steps * self.step_seconds / DAY_SECONDS
 
     @property
     def measured(self) -> Mask:
-        """For each step, whether all four rates are known."""
+        """True for each step whose four rates are known."""
         return ~any_along(is_nan(self.rates), 1)
 
     def load(self, split_rates: Sequence[float]) -> Floats:
-        """The topic's load in capacities of one segment: the largest of rate ÷ split threshold; 0 where unmeasured."""
+        """Return the topic's load in capacities of one segment: the largest of rate ÷ split threshold; 0 without a
+        measurement.
+        """
         ratios: Floats = np.nan_to_num(self.rates / np.asarray(split_rates)).max(axis=1)
         return ratios
 
@@ -100,7 +103,7 @@ def of_messages(
     step_seconds: int = 60,
     **rest: Any,
 ) -> LoadSeries:
-    """A series of incoming messages only."""
+    """Return a series of incoming messages only."""
     rates = np.zeros((len(messages_per_second), len(METRICS)))
     rates[:, 0] = messages_per_second
     return LoadSeries(name, start_ms, rates, step_seconds, **rest)
@@ -116,9 +119,11 @@ def read_csv(
     days: int = 7,
     step_seconds: int = 60,
 ) -> LoadSeries:
-    """A trace of `timestamp,value` lines, UTC, scaled to `mean_load` × `capacity` messages/s over the days chosen.
+    """Return a trace of `timestamp,value` lines, UTC, scaled to `mean_load` × `capacity` messages/s over the selected
+    days.
 
-    Days are counted from the first reading. Raises InvalidInput where the files do not cover them, or hold no load.
+    Days are counted from the first reading. Raises InvalidInput if the files do not cover the days, or contain no
+    load.
     """
     readings = [_readings(path) for path in paths]
     begin = max(float(instants[0]) for instants, _ in readings) + first_day * DAY_SECONDS
@@ -128,7 +133,7 @@ def read_csv(
         raise InvalidInput(f"{name} ends before day {first_day + days}; choose earlier or fewer days")
     total = np.sum([np.interp(grid, instants, values) for instants, values in readings], axis=0)
     if not total.mean() > 0:
-        raise InvalidInput(f"{name} holds no load on the days chosen; choose others")
+        raise InvalidInput(f"{name} contains no load on the selected days; choose other days")
     scaled = total * (mean_load * capacity / total.mean())
     return of_messages(name, scaled, start_ms=round(begin * 1000), step_seconds=step_seconds)
 
@@ -137,7 +142,7 @@ def _readings(path: Path) -> tuple[Floats, Floats]:
     with path.open(newline="") as lines:
         rows = [(row["timestamp"], float(row["value"])) for row in csv.DictReader(lines)]
     if len(rows) < 2:
-        raise InvalidInput(f"{path.name} has {len(rows)} reading(s); a trace has at least two")
+        raise InvalidInput(f"{path.name} has {len(rows)} reading(s); give a trace with at least two")
     instants = [datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() for text, _ in rows]
     order = np.argsort(instants, kind="stable")
     return np.asarray(instants)[order], np.asarray([value for _, value in rows])[order]

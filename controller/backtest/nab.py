@@ -1,7 +1,7 @@
-"""The recorded loads that the figures are made with: three traces of the Numenta Anomaly Benchmark.
+"""The recorded loads of the project's figures: three traces of the Numenta Anomaly Benchmark.
 
-They are taxi passengers in New York (30 minutes a reading), requests at a load balancer (5 minutes) and mentions of ten
-companies in tweets, added up (5 minutes). How they are scaled and put on a grid: see `load_series`.
+They are taxi passengers in New York (one reading per 30 minutes), requests at a load balancer (5 minutes) and the sum
+of mentions of ten companies in tweets (5 minutes). `load_series` scales them and converts them to equal steps.
 """
 
 from __future__ import annotations
@@ -26,5 +26,5 @@ FILES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def trace(traces: Path, name: str, **options: Any) -> LoadSeries:
-    """The trace of that name; `traces` is the directory that holds `nab`, options are those of `read_csv`."""
+    """Return the trace with this name; `traces` is the directory that contains `nab`, options are those of `read_csv`."""
     return read_csv(name, [traces / "nab" / file for file in FILES[name]], **options)

@@ -1,7 +1,7 @@
-"""What a rule is shown of the load: the records that the aggregation would keep, and the last ticks of each segment.
+"""The rule's view of the load: the records that the aggregation would store, and the last ticks of each segment.
 
-Records: see `records`. A new segment is measured at the report after it was made, and has no record until then. What is
-remembered: see `domain.load_memory`.
+`records` keeps the records. A new segment is measured at the report after its creation, and has no record until then.
+`domain.load_memory` keeps the remembered ticks.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _WIDER = 1 + 1e-9
 
 
 class Observation:
-    """The state of one run: `advance` takes in what was measured, `relayout` follows the layout.
+    """The state of one run: `advance` adds measurements, `relayout` follows the layout.
 
-    Loads are observed at reports, of which one or more make a tick. A report is named by its index, and so is a tick; the
-    last report of a tick is at its end.
+    Loads are observed at reports, of which one or more form a tick. Reports and ticks are identified by their index;
+    the last report of a tick is at its end.
     """
 
     def __init__(self, series: LoadSeries, rule: Rule, grain: Grain, spread: Spread) -> None:
@@ -72,21 +72,22 @@ class Observation:
 
     @property
     def can_look_ahead(self) -> bool:
-        """Whether `next_news` can tell what comes."""
+        """True if `next_news` can compute the next change."""
         return self.followed is None
 
     def skip_between_looks(self, *, has_consumers: bool) -> None:
-        """Readies `next_news`, and shows records as heard of until the next gap, since nobody asks in between.
+        """Prepare for `next_news`. Records count as observed until the next gap, since the rule is not evaluated in
+        between.
 
-        A rule of which the answer rests on the side of the thresholds only is asked at crossings; where consumers, merges
-        of two warm segments or the time of the last write count too, at every rewritten record.
+        A rule that depends only on the sides of the thresholds is evaluated at crossings. If consumers, merges of two
+        warm segments or the time of the last write also matter, the rule is evaluated at every rewritten record.
         """
         self.looks_ahead = True
         self.by_crossings = self.by_crossings and not has_consumers
         self.is_lazy = self.by_crossings and self.reports.per_tick == 1
 
     def advance(self, tick: int) -> None:
-        """Takes in the reports up to the end of this tick."""
+        """Add the reports up to the end of this tick."""
         rows = slice(self.upto + 1, self.reports.last_of(tick) + 1)
         self.upto = rows.stop - 1
         reports = np.flatnonzero(self.reports.known[rows]) + rows.start
@@ -104,20 +105,21 @@ class Observation:
         self.arrays.observe(rates, self.reports.instants(reports))
         if self.rule.memory_ticks:
             ends = (reports + 1) % self.reports.per_tick == 0
-            self._remember(reports[ends], [one[ends] for one in rates])
+            self._remember(reports[ends], [rate[ends] for rate in rates])
 
     def _advance_by_sides(self, report: Wholes) -> None:
-        """Between looks no threshold was crossed, so only the last report can bring the rule something new. What it can
-        tell of loads is a side of a threshold, so the rest of the records is put off until it acts (`settle`).
+        """Add the last report only: no threshold was crossed since the last evaluation, so earlier reports cannot change
+        the rule's answer. The rule depends on the sides of the thresholds only, so the other records are updated when
+        it takes an action (`settle`).
         """
         last = int(report[0])
-        rates = [one[0] for one in self._rates(report)]
-        places = self.arrays.observe_sides(rates, self.reports.instant(last))
-        self.settled[places] = last
-        self._show(places)
+        rates = [rate[0] for rate in self._rates(report)]
+        indexes = self.arrays.observe_sides(rates, self.reports.instant(last))
+        self.settled[indexes] = last
+        self._show(indexes)
 
     def _rates(self, reports: Wholes) -> list[Floats]:
-        """`[metric][report, segment]`."""
+        """Return `[metric][report, segment]`."""
         shares = (
             self.share
             if self.share is not None
@@ -127,7 +129,7 @@ class Observation:
 
     def _remember(self, reports: Wholes, rates: Sequence[Floats]) -> None:
         for row, report in enumerate(reports.tolist()):
-            values = [one[row].tolist() for one in rates]
+            values = [rate[row].tolist() for rate in rates]
             measured = {
                 segment_id: LoadStats(*all_rates(self.metrics, own))
                 for segment_id, *own in zip(self.ids, *values, strict=True)
@@ -140,14 +142,14 @@ class Observation:
             )
 
     def relayout(self, layout: SegmentLayout, tick: int) -> None:
-        """Goes on with the active segments of another layout; what was measured up to `tick` has been taken in."""
-        places = {segment_id: place for place, segment_id in enumerate(self.ids)}
+        """Continue with the active segments of another layout; all measurements up to `tick` have been added."""
+        indexes = {segment_id: index for index, segment_id in enumerate(self.ids)}
         active = layout.active
         self.ids = tuple(segment.segment_id for segment in active)
         self.ranges = tuple(segment.hash_range for segment in active)
         self.upto = self.reports.last_of(tick)
         self.share = self.spread.shares(self.ranges, slice(None)) if self.spread.is_steady else None
-        staying = [(new, places[i]) for new, i in enumerate(self.ids) if i in places]
+        staying = [(new, indexes[i]) for new, i in enumerate(self.ids) if i in indexes]
         new, old = ([pair[side] for pair in staying] for side in (0, 1))
         count = len(active)
         self.arrays.move(new, old, count)
@@ -163,29 +165,30 @@ class Observation:
         elif self.followed is not None:
             self.followed.move(new, old, count)
         elif self.rule.memory_ticks:
-            self._pass_on(layout, [i for i in self.ids if i not in places])
+            self._pass_on(layout, [i for i in self.ids if i not in indexes])
 
-    def _pass_on(self, layout: SegmentLayout, made: Collection[int]) -> None:
-        """What is remembered waits for the heirs to be measured; what nobody will ask for is forgotten."""
-        origins = self.origins | origins_of(made, layout.segments)
+    def _pass_on(self, layout: SegmentLayout, created: Collection[int]) -> None:
+        """Keep the memories of the parents until their children are measured; remove memories that are no longer needed."""
+        origins = self.origins | origins_of(created, layout.segments)
         waiting = {i for i in self.ids if i not in self.memory.known}
         self.origins = {i: origin for i, origin in origins.items() if i in waiting}
-        self.memory.keep({*self.ids, *(parent for one in self.origins.values() for parent in one.parent_ids)})
+        parents = {parent for origin in self.origins.values() for parent in origin.parent_ids}
+        self.memory.keep({*self.ids, *parents})
 
     def records(self, tick: int) -> dict[int, LoadRecord]:
-        """The record of every segment that has one."""
-        heard = self._heard_at(tick)
-        if heard != self.heard_at or not self.is_lazy:
-            self.heard_at = heard
+        """Return the record of every segment that has one."""
+        observed_at = self._heard_at(tick)
+        if observed_at != self.heard_at or not self.is_lazy:
+            self.heard_at = observed_at
             self._show(np.flatnonzero(~is_nan(self.arrays.written[0])))
         return dict(self.shown)
 
-    def _show(self, places: Wholes) -> None:
-        records = self.arrays.records(places, self.metrics, self.heard_at)
-        self.shown.update(zip([self.ids[place] for place in places.tolist()], records, strict=True))
+    def _show(self, indexes: Wholes) -> None:
+        records = self.arrays.records(indexes, self.metrics, self.heard_at)
+        self.shown.update(zip([self.ids[index] for index in indexes.tolist()], records, strict=True))
 
     def settle(self) -> None:
-        """Brings the records up to date with what `advance` has put off."""
+        """Apply to the records the reports that `advance` deferred."""
         first = int(self.settled.min()) + 1
         reports = np.flatnonzero(self.reports.known[first : self.upto + 1]) + first
         if not len(reports):
@@ -196,17 +199,21 @@ class Observation:
         self.settled[:] = self.upto
 
     def _heard_at(self, tick: int) -> int:
-        """The instant of the last observation; where looks are skipped and this report was observed, of the last one
-        before the next gap.
+        """Return the instant of the last observation. If evaluations are skipped and this report was observed, return
+        the last observation before the next gap.
         """
-        now = self.reports.last_of(tick)
-        stop = self.reports.next_resumption(now) if self.looks_ahead and self.reports.known[now] else now + 1
-        place = int(np.searchsorted(self.reports.known_reports, stop))
-        last = int(self.reports.known_reports[place - 1]) if place else -1
+        report = self.reports.last_of(tick)
+        stop = (
+            self.reports.next_resumption(report)
+            if self.looks_ahead and self.reports.known[report]
+            else report + 1
+        )
+        index = int(np.searchsorted(self.reports.known_reports, stop))
+        last = int(self.reports.known_reports[index - 1]) if index else -1
         return self.reports.instant(last)
 
     def recent_loads(self) -> Mapping[int, tuple[LoadStats, ...]]:
-        """The last ticks of each segment, the newest last, or its averages; empty where the rule reads none."""
+        """Return the last ticks of each segment, the newest last, or its averages; empty if the rule reads neither."""
         if self.averages is not None and self.share is not None:
             first = self.averages.shown(self.ids, self.upto, self.share[0])
             return {
@@ -219,7 +226,9 @@ class Observation:
         return self.memory.recent_loads(self.ids)
 
     def sketches(self, tick: int) -> Mapping[int, tuple[float, ...]]:
-        """Where each segment's load lies; none where keys are spread evenly, since nobody counts that."""
+        """Return the key histogram of each segment; empty if keys are distributed evenly, because then no histogram is
+        counted.
+        """
         if self.spread.below is None:
             return {}
         if not self.spread.is_steady:
@@ -233,11 +242,15 @@ class Observation:
         return self.sketched
 
     def strikes(self) -> Mapping[int, int]:
-        """How many splits in a row left nearly all of the load in a segment, where any did."""
+        """Return, for each segment that has any, the number of consecutive splits that left nearly all of the load in
+        it.
+        """
         return self.memory.strikes(self.ids)
 
     def next_news(self, tick: int, limit: int) -> int:
-        """The first tick after `tick`, before `limit`, that brings the rule something new; else `limit`."""
+        """Return the first tick after `tick` and before `limit` at which the rule's answer can change; otherwise
+        `limit`.
+        """
         first, length = self.reports.last_of(tick) + 1, _FIRST_LOOK_AHEAD
         resumption = self.reports.next_resumption(first - 1)
         stop = min(limit * self.reports.per_tick, resumption, len(self.reports.known))
@@ -253,40 +266,42 @@ class Observation:
         while first < stop:
             end = min(first + length, stop)
             reports = self._candidates(first, end, room)
-            for some in (reports[:1], reports[1:]):  # the first is nearly always it
-                if len(some):
-                    found = self._news(self._rates(some)) if sides is None else self._turns(some, sides)
-                    if found.any():
-                        return int(some[found.argmax()]) // self.reports.per_tick
+            for batch in (reports[:1], reports[1:]):  # the first report is nearly always the result
+                if len(batch):
+                    changes = self._news(self._rates(batch)) if sides is None else self._turns(batch, sides)
+                    if changes.any():
+                        return int(batch[changes.argmax()]) // self.reports.per_tick
             first, length = end, min(2 * length, _LONGEST_LOOK_AHEAD)
         return min(limit, resumption // self.reports.per_tick)
 
     def _candidates(self, first: int, end: int, room: Sequence[tuple[float, float]] | None) -> Wholes:
-        """Observed reports; where `room` for the topic's rates is given, those only that are near its edges or beyond."""
-        chosen = self.reports.known[first:end]
+        """Return observed reports. If `room`, the range of the topic's rates, is given, return only those near its
+        bounds or beyond.
+        """
+        selected = self.reports.known[first:end]
         if room is not None:
             beyond = np.zeros(end - first, dtype=np.bool_)
-            for metric, (least, most) in zip(self.metrics, room, strict=True):
+            for metric, (lowest, highest) in zip(self.metrics, room, strict=True):
                 rates = self.reports.measured[first:end, metric]
-                beyond |= (rates <= least * _WIDER) | (rates >= most / _WIDER)
-            chosen = chosen & beyond
-        return np.flatnonzero(chosen) + first
+                beyond |= (rates <= lowest * _WIDER) | (rates >= highest / _WIDER)
+            selected = selected & beyond
+        return np.flatnonzero(selected) + first
 
     def _sides(self, reports: Wholes) -> Mask:
-        """`[average, level, report, segment]`, twice: whether an average is above a level of the rule, and below."""
+        """Return `[average, level, report, segment]` twice: whether an average is above a level of the rule, and below."""
         if self.averages is None or self.share is None:
             raise InvariantViolated(
-                "a topic whose load moves has no averages to look ahead in; ask at every tick"
+                "a topic whose load moves over the ring has no averages in advance; evaluate the rule at every tick"
             )
         uses = self.averages.uses(reports, self.share[0])[:, None]
         levels = self.levels[:, :, None, None]
         return np.stack([uses > levels, uses < levels])
 
     def _turns(self, reports: Wholes, sides: Mask) -> Mask:
-        """`[report]`: whether any average is on another side of a level than it was, or a segment has none yet."""
+        """Return `[report]`: True if an average has changed its side of a level, or a segment has no average yet."""
         turned = np.logical_or.reduce(self._sides(reports) != sides, axis=(0, 1, 2, 4))
-        found: Mask = turned | bool((self.made_at == self.upto).any())
-        return found
+        result: Mask = turned | bool((self.made_at == self.upto).any())
+        return result
 
     def _news(self, rates: Sequence[Floats]) -> Mask:
         if not self.by_crossings:
@@ -295,7 +310,7 @@ class Observation:
         return any_along(self.arrays.crossings(rates) | unknown, 1)
 
     def loads_of(self, ranges: Sequence[HashRange], tick: int) -> tuple[float, ...]:
-        """The load on each range at this tick, in capacities."""
+        """Return the load on each range at this tick, in capacities."""
         report = self.reports.last_of(tick)
         total = float(
             np.nan_to_num(
@@ -307,8 +322,8 @@ class Observation:
 
 
 def _rests_on_sides(policy: AutoScalePolicy) -> bool:
-    """Whether nothing but the sides of the thresholds counts: two cold segments are never hot together, and the time of the
-    last write means nothing.
+    """Return True if decisions depend on the sides of the thresholds only: two cold segments are never hot together, and
+    the time of the last write has no effect.
     """
     pairs = zip(policy.thresholds.merge.rates, policy.thresholds.split.rates, strict=True)
     return not policy.strict_pulsar and all(2 * merge <= split for merge, split in pairs)

@@ -1,12 +1,12 @@
-"""The least any rule can pay, known afterwards: what a policy's cost is held against.
+"""The least cost that any rule can have, computed afterwards: the reference for a policy's cost.
 
-Where load can be divided at will, only the number of segments counts. `lower_bound` finds the best course of that number
-exactly, so no layout of any kind is cheaper: it is a lower bound for every rule, and that is J*.
+If load can be divided arbitrarily, only the number of segments matters. `lower_bound` finds the cheapest sequence of
+this number exactly, so no layout of any kind is cheaper: it is a lower bound for every rule, called J*.
 
-Where it is known how the keys are spread, more can be said (`bounds`). What a single hash has above a segment's capacity
-no partition removes (the slot floor). Some segment has at least the smallest maximum of any contiguous partition into as
-many parts. Both raise the lower bound. And the partitions that have this maximum make an upper bound: what somebody who
-knows the future pays, who goes from one of them to the next.
+If the distribution of the keys is known, `bounds` gives tighter bounds. No partition removes the load of a single
+hash above a segment's capacity (the slot floor). Some segment has at least the smallest maximum of any contiguous
+partition into the same number of parts. Both raise the lower bound. The partitions with this maximum give an upper
+bound: the cost of a controller that knows the future and changes from one of these partitions to the next.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ def lower_bound(
     least_segments: int = 1,
     first: int = 1,
 ) -> Floats:
-    """Least cost in segment-hours for `loads[topic, step]` (or one topic's `[step]`), in capacities.
+    """Return the least cost in segment-hours for `loads[topic, step]` (or one topic's `[step]`), in capacities.
 
-    The number of segments n is free at every step, from `first` before the first one. A step costs its length times
-    (n + price of excess · what of the load is above n); each segment added or removed costs its own price. The price of
-    width that is sealed plays no part: counts alone do not tell it. Since the price of changes is convex, the best
-    predecessor of every n is a prefix or a suffix minimum: time × segments in all.
+    The number of segments n is free at every step; before the first step it is `first`. A step costs its length times
+    (n + price of excess · load above n); each segment added or removed costs its own price. The price of the sealed
+    width is not included, because it does not follow from the numbers alone. Since the price of changes is convex,
+    the best predecessor of every n is a prefix or a suffix minimum, so the computation takes time × segments in
+    total.
     """
     rows = np.atleast_2d(loads)
     top = max(least_segments, first, min(most_segments, int(np.ceil(rows.max(initial=0.0)))))
@@ -51,7 +52,7 @@ def lower_bound(
 
 
 class _Course:
-    """The cheapest way to be at each count by now, for several topics side by side."""
+    """The least cost to have each number of segments at the current step, for several topics at once."""
 
     def __init__(self, counts: Floats, topics: int, prices: Prices, step_seconds: int, first: int) -> None:
         self.change = prices.change_seconds * counts
@@ -61,7 +62,7 @@ class _Course:
         self.held[:, max(first - int(counts[0]), 0)] = 0.0
 
     def move(self, price: float = 0.0) -> None:
-        """Any change of the count, for `price` and what each segment costs."""
+        """Allow any change of the number, for `price` plus the cost per segment."""
         from_below = np.minimum.accumulate(self.held - self.change, axis=1) + self.change
         above = (self.held + self.change)[:, ::-1]
         from_above = np.minimum.accumulate(above, axis=1)[:, ::-1] - self.change
@@ -69,19 +70,19 @@ class _Course:
         self.held = np.minimum(self.held, moved + price) if price else moved
 
     def step(self, excess: Floats, price: float = 0.0) -> None:
-        """One step: `excess[topic, count]` in capacities."""
+        """Add one step: `excess[topic, count]` in capacities."""
         self.move(price)
         self.held = self.held + self.standing + self.excess_price * excess
 
     def best(self) -> Floats:
-        """Segment-hours."""
+        """Return the least cost in segment-hours."""
         least: Floats = self.held.min(axis=1) / 3600.0
         return least
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Segment-hours between which the best possible cost lies, and the excess (hours of one capacity) that no partition
+    """Segment-hours between which the least possible cost lies, and the excess (hours of one capacity) that no partition
     removes.
     """
 
@@ -91,19 +92,21 @@ class Bounds:
 
 
 def slot_floor(series: LoadSeries, split_rates: Sequence[float]) -> Floats:
-    """For each step, what single hashes have above one capacity, added up. 0 where keys are spread evenly."""
+    """Return, for each step, the sum of the loads of single hashes above one capacity. Keys without a known distribution
+    count as even.
+    """
     load = series.load(split_rates)
     if series.shares is None:
         return np.maximum(load / RING_SIZE - 1.0, 0.0) * RING_SIZE
     hashes = RING_SIZE / series.shares.shape[1]
     highest = np.sort(series.shares / hashes, axis=1)[:, ::-1]
-    found = np.zeros(len(load))
+    floor = np.zeros(len(load))
     for share in highest.T:
         over = np.maximum(load * share - 1.0, 0.0)
         if not over.any():
             break
-        found += over * hashes
-    return found
+        floor += over * hashes
+    return floor
 
 
 def bounds(
@@ -115,15 +118,14 @@ def bounds(
     least_segments: int = 1,
     first: int = 1,
 ) -> Bounds:
-    """Between what and what the best possible cost lies, for one topic whose keys are spread the same at all times.
+    """Return the bounds of the least possible cost of one topic whose keys have the same distribution at all times.
 
-    Raises InvalidInput for a spread that changes from step to step: use `lower_bound`, and `slot_floor` beside it.
+    Raises InvalidInput for a distribution that changes from step to step: use `lower_bound`, together with
+    `slot_floor`.
     """
     spread = Spread.of(series)
     if not spread.is_steady:
-        raise InvalidInput(
-            f"the spread of {series.name} changes from step to step; ask for its lower bound only"
-        )
+        raise InvalidInput(f"the spread of {series.name} changes from step to step; use the lower bound only")
     load, floor = series.load(split_rates), slot_floor(series, split_rates)
     counts = np.arange(least_segments, most_segments + 1)
     below = spread.below_hashes()
@@ -135,8 +137,8 @@ def bounds(
     for total, unremovable in zip(load.tolist(), floor.tolist(), strict=True):
         by_count = unremovable + np.maximum(total - unremovable - counts, 0.0)
         lower.step(np.maximum(by_count, total * least_shares - 1.0)[None, :])
-    had = np.array([np.maximum(load[:, None] * one - 1.0, 0.0).sum(axis=1) for one in parts]).T
-    for excess in had:
+    excesses = np.array([np.maximum(load[:, None] * part - 1.0, 0.0).sum(axis=1) for part in parts]).T
+    for excess in excesses:
         upper.step(excess[None, :], prices.reseal_seconds)
     floor_hours = float(floor.sum()) * series.step_seconds / 3600
     return Bounds(float(lower.best()[0]), float(upper.best()[0]), floor_hours)

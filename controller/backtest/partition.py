@@ -1,8 +1,8 @@
-"""The best cuts of a row of weights into contiguous parts: as few as fit, or as even as can be.
+"""The best cuts of a row of weights into contiguous parts: as few as possible, or as equal as possible.
 
-A row is given as its running sums, `below[i]` being what lies before slot i; slots are not divided. Several limits are
-worked on side by side: a greedy sweep from the left makes each part as long as its limit allows, which gives the fewest
-parts, and bisection over the limit gives the smallest maximum for a number of parts.
+A row is given as its running sums, where `below[i]` is the sum before slot i; slots are not divided. Several limits
+are processed at once. A greedy sweep from the left makes each part as long as its limit allows, which gives the
+fewest parts. Bisection over the limit gives the smallest maximum for a number of parts.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ _HALVINGS = 60
 
 
 def running_sums(weights: Floats) -> Floats:
-    """`below` for a row of weights: 0 first, the total last."""
+    """Return `below` for a row of weights: 0 first, the total last."""
     return np.concatenate([[0.0], np.cumsum(weights)])
 
 
 def fewest_parts(below: Floats, limits: Floats, most: int) -> Wholes:
-    """For each limit the fewest parts of which none is above it; a slot above it stands alone. `most` + 1: more than that."""
+    """Return, for each limit, the fewest parts of which none exceeds it; a slot above the limit is a part by itself.
+    `most` + 1 means more than `most`.
+    """
     begins = np.zeros(len(limits), dtype=np.int64)
     parts = np.zeros(len(limits), dtype=np.int64)
     slots = len(below) - 1
@@ -35,21 +37,22 @@ def fewest_parts(below: Floats, limits: Floats, most: int) -> Wholes:
 
 
 def cuts(below: Floats, limit: float) -> list[int]:
-    """The first slots of the parts of the greedy sweep but the first one."""
+    """Return the first slots of all parts of the greedy sweep but the first."""
     slots = len(below) - 1
-    found: list[int] = []
+    starts: list[int] = []
     begin = 0
     while begin < slots:
         reached = int(np.searchsorted(below, below[begin] + limit, side="right")) - 1
         begin = max(reached, begin + 1)
-        found.append(begin)
-    return found[:-1]
+        starts.append(begin)
+    return starts[:-1]
 
 
 def smallest_maxima(below: Floats, most: int) -> tuple[Floats, Floats]:
-    """For 1 to `most` parts, bounds of the smallest possible maximum: none is below the first, the second can be had.
+    """Return, for 1 to `most` parts, bounds of the smallest possible maximum: it is never below the first, and a
+    partition reaches the second.
 
-    They are as near to each other as floats allow, but for the limits at which a slot stands alone.
+    The two are as close as floating-point numbers allow, except at the limits at which a slot is a part by itself.
     """
     counts = np.arange(1, most + 1)
     heaviest = float(np.diff(below).max())

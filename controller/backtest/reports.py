@@ -1,4 +1,4 @@
-"""What was measured of a topic's load, and when: reports and the ticks that they make up."""
+"""Measurements of a topic's load and their times: reports, and the ticks that they form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from controller.domain.load import METRICS, LoadThresholds
 
 @dataclass(frozen=True, slots=True)
 class Grain:
-    """Of what lengths time is made: steps of the series in a report and in the window it is about, reports in a tick."""
+    """Units of time: steps of the series per report and per window, reports per tick."""
 
     steps_per_report: int
     steps_per_window: int
@@ -21,10 +21,12 @@ class Grain:
 
 
 class Reports:
-    """The load of a series as reported. Immutable. A report and a tick are named by their index; the last report of a tick is at its end.
+    """The load of a series as reported. Immutable. Reports and ticks are identified by their index; the last report of a
+    tick is at its end.
 
-    `measured[report, metric]`: the mean over the window, NaN where nothing is known. `known[report]`: whether it was observed. `steps`: the
-    step of the series at which each report ends. `metrics`: those that are ever above 0. `per_tick` reports make a tick.
+    `measured[report, metric]`: the mean over the window, NaN if nothing is known. `known[report]`: True if the report
+    was observed. `steps`: the step of the series at which each report ends. `metrics`: those that are ever above 0.
+    `per_tick` reports form a tick.
     """
 
     def __init__(self, series: LoadSeries, grain: Grain) -> None:
@@ -38,24 +40,24 @@ class Reports:
         self.resumptions = np.flatnonzero(self.known & ~np.concatenate([[True], self.known[:-1]]))
 
     def instant(self, report: int) -> int:
-        """The end of a report, milliseconds since the Unix epoch."""
+        """Return the end of a report, milliseconds since the Unix epoch."""
         return self.start_ms + (report + 1) * self.milliseconds
 
     def instants(self, reports: Wholes) -> Wholes:
-        """The ends of reports, milliseconds since the Unix epoch."""
+        """Return the ends of reports, milliseconds since the Unix epoch."""
         return self.start_ms + (reports + 1) * self.milliseconds
 
     def last_of(self, tick: int) -> int:
-        """The last report of a tick."""
+        """Return the last report of a tick."""
         return (tick + 1) * self.per_tick - 1
 
     def next_resumption(self, report: int) -> int:
-        """The first report after this one that ends a gap; one past the last where there is none."""
-        place = int(np.searchsorted(self.resumptions, report, side="right"))
-        return int(self.resumptions[place]) if place < len(self.resumptions) else len(self.known)
+        """Return the first report after this one that ends a gap; one past the last report if there is none."""
+        index = int(np.searchsorted(self.resumptions, report, side="right"))
+        return int(self.resumptions[index]) if index < len(self.resumptions) else len(self.known)
 
     def at_ticks(self, ticks: int, thresholds: LoadThresholds) -> tuple[Floats, Floats]:
-        """The topic's load at the end of each tick: in capacities, and in merge thresholds."""
+        """Return the topic's load at the end of each tick: in capacities, and in merge thresholds."""
         last = np.arange(ticks) * self.per_tick + self.per_tick - 1
         merge_rates = np.asarray(thresholds.merge.rates)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -66,7 +68,9 @@ class Reports:
 
 
 def _window_means(rates: Floats, window: int) -> Floats:
-    """For each step, the mean over the window that ends with it, of what is known; NaN where nothing is."""
+    """Return, for each step, the mean of the known values over the window that ends with the step; NaN without a known
+    value.
+    """
     if window == 1:
         return rates
     known = ~is_nan(rates)

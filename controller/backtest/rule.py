@@ -1,4 +1,4 @@
-"""A rule under test: the function that decides, the policy it decides by, and what it needs to see."""
+"""A rule under test: the function that decides, its policy, and the inputs that it needs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from controller.domain.situation import TICKS_OF_MEMORY, Situation
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`decide` is pure. The split thresholds of `policy` are a segment's capacity, by which the score counts.
+    """`decide` is pure. The split thresholds of `policy` are a segment's capacity, on which the score is based.
 
-    `is_reactive`: the answer rests on loads only through the load records and on time only through `valid_until`, so
-    there is no need to ask at every tick. `memory_ticks`: so many of `recent_loads` it is shown; 0 for a rule that reads
-    none. `average_minutes`: in place of ticks and records it is shown moving averages over so many minutes (see
-    `averages`); what it does rests on whether each is above or below its `average_levels`, in capacities. `actuation_seconds`: how long its own system takes to act; None: as long as everybody's.
-    `is_ideal`: it does what no real system can (such as re-cuts that cost nothing), so it is a reference and not a rival.
+    `is_reactive`: True if the answer depends on loads only through the load records and on time only through
+    `valid_until`, so that the rule need not be evaluated at every tick. `memory_ticks`: number of ticks in
+    `recent_loads`; 0 for a rule that reads none. `average_minutes`: lengths of the moving averages that the rule gets
+    instead of ticks and records (see `averages`); its answer depends on whether each average is above or below its
+    `average_levels`, in capacities. `actuation_seconds`: time that the rule's own system takes to act; None: the time
+    of the conditions. `is_ideal`: True if the rule does what no real system can (such as recuts without cost), so
+    that it is a reference and not a rival.
     """
 
     name: str
@@ -35,19 +37,19 @@ class Rule:
 
 
 def of_policy(policy: AutoScalePolicy, name: str = "") -> Rule:
-    """The project's own evaluator under a policy; named like its profile where no other name is given. What waits for a
-    person counts as approved at once, since the past has nobody to ask.
+    """Return the project's own evaluator under a policy, named like its profile if no name is given. Actions that need
+    an approval count as approved at once, because no person can answer in the past.
     """
-    looks_back = policy.profile != "pip483"
+    uses_memory = policy.profile != "pip483"
     return Rule(
         name or policy.profile,
         decide,
         waived(policy),
-        is_reactive=not looks_back,
-        memory_ticks=TICKS_OF_MEMORY if looks_back else 0,
+        is_reactive=not uses_memory,
+        memory_ticks=TICKS_OF_MEMORY if uses_memory else 0,
     )
 
 
 def pip483(name: str = "pip483", policy: AutoScalePolicy | None = None) -> Rule:
-    """The evaluator under a policy of that profile."""
+    """Return the evaluator under a policy of this profile."""
     return of_policy(policy or AutoScalePolicy(profile="pip483"), name)

@@ -1,9 +1,9 @@
-"""What a simulated rule cost, in figures that can be compared.
+"""The cost of a simulated rule, in figures that can be compared.
 
-The cost J is in segment-hours: the hours of all segments, plus a price for each hour and capacity of load above what the
-segments can take, plus a price for each segment added or removed; a price for the width of the ring that was sealed can
-be set beside them. J ÷ J*, the regret, compares it to the least possible (`optimum`). One number hides what was traded
-for what, so the hours and the overload are reported beside it.
+The cost J is in segment-hours: the hours of all segments, plus a price for each hour and capacity of load above the
+segments' capacities, plus a price for each segment added or removed. A price for the sealed width of the ring can be
+added. J ÷ J*, the regret, compares it with the least possible cost (`optimum`). One number hides the trade-off, so
+the hours and the overload are reported as well.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from controller.domain.hash_range import RING_SIZE
 from controller.domain.reshape import ReshapeKind
 
 REVERSAL_SECONDS = 1_800
-"""A change of direction counts as a reversal when it comes so soon after the change before it."""
+"""Seconds after a change within which a change in the other direction counts as a reversal."""
 
 USELESS_PART = 0.05
-"""A split is useless when what it takes off the part with the most load is less than this part of the parent's."""
+"""Part of the parent's load that a split must take off the child with the most load, so that the split does not count as
+useless.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
     """The weights of J. `excess`: segment-hours for an hour of one capacity too much. `change_seconds`: segment-seconds
-    for a segment added or removed. `reseal_seconds`: segment-seconds for the whole ring sealed once. Raises InvalidInput
-    for a price below 0.
+    for a segment added or removed. `reseal_seconds`: segment-seconds for sealing the whole ring once. Raises
+    InvalidInput for a price below 0.
     """
 
     excess: float = 20.0
@@ -48,11 +50,11 @@ class Prices:
 class Score:
     """Figures of one simulation. Hours and seconds are of the simulated time.
 
-    `cost` is J in segment-hours. `over_provisioned_hours`: segment-hours beyond the fewest segments that could take the
-    load. `overload_seconds`: while any segment was above its capacity; `overloaded_segment_seconds` adds them up over the
-    segments. `rings_resealed`: width that was sealed, in rings. `reversals`: a count that fell within half an hour of
-    having risen, or the other way round. `silent_seconds`: the longest time that a segment was hot, or a pair of
-    neighbours cold, with neither an act nor a reason; it must be 0.
+    `cost` is J in segment-hours. `over_provisioned_hours`: segment-hours beyond the fewest segments that could take
+    the load. `overload_seconds`: time in which any segment was above its capacity; `overloaded_segment_seconds` adds
+    this time up over the segments. `rings_resealed`: sealed width, in rings. `reversals`: number of times that the
+    number of segments fell within half an hour after it rose, or rose after it fell. `silent_seconds`: the longest
+    time that a segment was hot, or a pair of neighbours cold, without an action or a refusal; it must be 0.
     """
 
     cost: float
@@ -71,7 +73,7 @@ class Score:
 
 
 def score(simulation: Simulation, prices: Prices | None = None) -> Score:
-    """Counts everything once."""
+    """Compute the figures of a simulation."""
     prices = prices or Prices()
     step = simulation.series.step_seconds
     segments = simulation.segments
@@ -98,16 +100,16 @@ def score(simulation: Simulation, prices: Prices | None = None) -> Score:
 
 
 def _fewest(simulation: Simulation) -> Wholes:
-    """The fewest segments that could take the load of each step, if it could be divided at will."""
+    """Return the fewest segments that could take the load of each step, if the load could be divided arbitrarily."""
     load = simulation.series.load(simulation.rule.policy.thresholds.split.rates)
-    least = max(1, simulation.rule.policy.min_segments)
-    return np.maximum(np.ceil(load), least).astype(np.int64)
+    minimum = max(1, simulation.rule.policy.min_segments)
+    return np.maximum(np.ceil(load), minimum).astype(np.int64)
 
 
 def _reversals(changed: Wholes, step_seconds: int) -> int:
-    at = np.flatnonzero(changed)
-    turned = np.sign(changed[at[1:]]) != np.sign(changed[at[:-1]])
-    soon = np.diff(at) * step_seconds <= REVERSAL_SECONDS
+    steps = np.flatnonzero(changed)
+    turned = np.sign(changed[steps[1:]]) != np.sign(changed[steps[:-1]])
+    soon = np.diff(steps) * step_seconds <= REVERSAL_SECONDS
     return int(np.count_nonzero(turned & soon))
 
 

@@ -1,9 +1,10 @@
-"""How long a rule left something hot or cold alone without saying why: the longest such time must be 0.
+"""The longest time for which a rule left a hot or cold segment unchanged without a refusal; it must be 0.
 
-At a tick a segment is hot when its load is above its capacity, and two neighbours are cold when both are below all
-merge thresholds. An act has begun on it or is under way; or a refusal names it; or a refusal is of the whole topic. A
-refusal of two segments is of all from one to the other. A pair is spoken of when each side is, in the merge lane: a rule
-that weighs runs of segments does not say of each two neighbours what it said of the run that either is in.
+At a tick a segment is hot if its load is above its capacity, and two neighbours are cold if both are below all merge
+thresholds. The segment is accounted for if an action has begun on it or is running, if a refusal names it, or if a
+refusal refers to the whole topic. A refusal of two segments refers to all from one to the other. A pair is accounted
+for if each side is, in the merge lane: a rule that weighs runs of segments does not repeat for each two neighbours
+its refusal of the run.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from controller.domain.decision import Lane, Refusal, sealed_by
 
 
 def longest_silence_seconds(simulation: Simulation) -> float:
-    """Over all segments and pairs of neighbours; a run of silent ticks counts from its first to past its last."""
+    """Return the longest silence over all segments and pairs of neighbours; a run of silent ticks counts from its first
+    to past its last.
+    """
     lasting: dict[tuple[int, ...], int] = {}
     longest = 0
     for span in _spans(simulation):
@@ -39,7 +42,7 @@ def longest_silence_seconds(simulation: Simulation) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Ticks `first` to before `end`, through which layout, verdict and acts under way stay as they are."""
+    """Ticks `first` to before `end`, in which layout, evaluation and running actions stay the same."""
 
     first: int
     end: int
@@ -49,7 +52,7 @@ class _Span:
 
 
 def _spans(simulation: Simulation) -> Iterator[_Span]:
-    """In order of time. A layout counts from the first tick that ends after it began."""
+    """Yield the spans in the order of time. A layout counts from the first tick that ends after it began."""
     per_tick = simulation.conditions.tick_seconds // simulation.series.step_seconds
     ticks = simulation.series.steps // per_tick
     stretches = [(stretch.begins // per_tick, stretch) for stretch in simulation.stretches]
@@ -74,32 +77,32 @@ def _spans(simulation: Simulation) -> Iterator[_Span]:
 
 
 def _silent(simulation: Simulation, span: _Span) -> dict[tuple[int, ...], Mask]:
-    """For each segment that was hot and each pair that was cold without a word: at which of the ticks."""
+    """Return, for each hot segment and each cold pair without an action or refusal, the ticks of which this is true."""
     ticks = slice(span.first, span.end)
     shares = simulation.shares(span.stretch, ticks)
     hot = simulation.tick_load[ticks, None] * shares > 1.0
     cold = simulation.tick_warmth[ticks, None] * shares < 1.0
     pairs = cold[:, :-1] & cold[:, 1:]
     ids = span.stretch.ids
-    found: dict[tuple[int, ...], Mask] = {}
+    silent: dict[tuple[int, ...], Mask] = {}
     if not hot.any() and not pairs.any():
-        return found
-    words = _Words(ids, span)
-    for place in np.flatnonzero(hot.any(axis=0)).tolist():
-        if not words.on(place):
-            found[(ids[place],)] = hot[:, place]
-    for place in np.flatnonzero(pairs.any(axis=0)).tolist():
-        if not words.on_both(place):
-            found[ids[place : place + 2]] = pairs[:, place]
-    return found
+        return silent
+    account = _Account(ids, span)
+    for index in np.flatnonzero(hot.any(axis=0)).tolist():
+        if not account.on(index):
+            silent[(ids[index],)] = hot[:, index]
+    for index in np.flatnonzero(pairs.any(axis=0)).tolist():
+        if not account.on_both(index):
+            silent[ids[index : index + 2]] = pairs[:, index]
+    return silent
 
 
-class _Words:
-    """What a verdict said of the segments of a layout; ids of segments that are gone mean nothing."""
+class _Account:
+    """The segments of a layout that an evaluation accounts for; ids of segments that no longer exist are ignored."""
 
     def __init__(self, ids: Sequence[int], span: _Span) -> None:
         self.ids = ids
-        place = {segment_id: index for index, segment_id in enumerate(ids)}
+        indexes = {segment_id: index for index, segment_id in enumerate(ids)}
         evaluation = span.verdict.evaluation
         self.touched = span.busy | {i for act in evaluation.decisions for i in sealed_by(act)}
         self.alone = {refusal.segment_id for refusal in evaluation.refusals if _is_alone(refusal)}
@@ -110,29 +113,29 @@ class _Words:
         self.runs: list[tuple[int, int]] = []
         self.spared: set[int] = set()
         for refusal in evaluation.refusals:
-            if refusal.segment_id in place and refusal.other_id in place:
-                ends = place[refusal.segment_id], place[refusal.other_id]
+            if refusal.segment_id in indexes and refusal.other_id in indexes:
+                ends = indexes[refusal.segment_id], indexes[refusal.other_id]
                 self.runs.append((min(ends), max(ends)))
                 if refusal.lane in {None, Lane.MERGE}:
                     self.spared.update(range(min(ends), max(ends) + 1))
 
-    def on(self, place: int) -> bool:
-        """Whether a hot segment was acted on, or spoken of."""
-        segment_id = self.ids[place]
+    def on(self, index: int) -> bool:
+        """Return True if a hot segment has an action or a refusal."""
+        segment_id = self.ids[index]
         return (
             segment_id in self.touched
             or segment_id in self.named
-            or any(low <= place <= high for low, high in self.runs)
+            or any(low <= index <= high for low, high in self.runs)
             or not self.of_topic.isdisjoint({None, Lane.LOAD})
         )
 
-    def on_both(self, place: int) -> bool:
-        """Whether a side of a cold pair was acted on or spoken of alone, or both together."""
-        sides = self.ids[place : place + 2]
+    def on_both(self, index: int) -> bool:
+        """Return True if a side of a cold pair has an action or a refusal by itself, or both sides have one together."""
+        sides = self.ids[index : index + 2]
         return (
             not self.touched.isdisjoint(sides)
             or not self.alone.isdisjoint(sides)
-            or self.spared.issuperset((place, place + 1))
+            or self.spared.issuperset((index, index + 1))
             or not self.of_topic.isdisjoint({None, Lane.MERGE})
         )
 

@@ -1,12 +1,12 @@
-"""One topic under one rule: a load series goes through the rule's own `decide`, over a real layout.
+"""One topic under one rule: a load series is run through the rule's own `decide`, over a real layout.
 
-Time has two grains. The series has steps; every `tick_seconds` the rule is asked what to do. What it sees is the load of
-the window that ends then, kept as load records by the rule of the aggregation (`records`); so nothing of the future is
-known. What it wants is planned by the planners of the domain and is in force `actuation_seconds` later, rounded up to
-whole steps. Meanwhile the reshape is in flight and its parents still take the load. Reshapes never fail here.
+Time has two units. The series has steps; every `tick_seconds` the rule is evaluated. It gets the load of the window
+that ends at the tick, kept as load records by the rule of the aggregation (`records`), so it knows nothing of the
+future. The planners of the domain plan its actions, which take effect `actuation_seconds` later, rounded up to whole
+steps. Until then the reshape is running and its parents still take the load. Reshapes never fail here.
 
-A reactive rule is asked only where its answer can differ (`next_look`); every other rule at each tick. Asking at each
-tick gives the same acts, which `ask_always` is there to check.
+A reactive rule is evaluated only where its answer can differ (`_next_look`); every other rule at each tick. An
+evaluation at each tick gives the same actions, which `ask_always` serves to check.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from controller.domain.reshape import Reshape, ReshapeKind
 from controller.domain.situation import Capabilities, History, LiveReshape, Situation
 
 EVERYTHING = Capabilities(max_children=RING_SIZE, recut=True, shared_buckets=True)
-"""A data plane that can do whatever a rule asks for."""
+"""A data plane that can perform every action of a rule."""
 
 _SPLITTING = (ReshapeKind.SPLIT, ReshapeKind.RECUT)
 _MERGING = (ReshapeKind.MERGE, ReshapeKind.RECUT)
@@ -39,15 +39,15 @@ _MERGING = (ReshapeKind.MERGE, ReshapeKind.RECUT)
 
 @dataclass(frozen=True, eq=False)
 class Conditions:
-    """What holds besides the load.
+    """The conditions of a simulation besides the load.
 
-    Every `report_seconds` (None: every tick) the load of the last `window_seconds` is observed, every `tick_seconds` the
-    rule is asked: multiples of the series' step, and a tick of a report.
-    `consumers[step]`: how many consumers are registered; None where the topic has no such subscription. They share the
-    segments. `clients`: how many others, such as producers, are connected to every segment. Where there are any, acts
-    spend the policy's budget of reconnections a minute. `sketches`: whether the rule is shown where in each segment the
-    load lies, if the series knows.
-    `retention_seconds`: sealed segments are forgotten after so long.
+    Every `report_seconds` (None: every tick) the load of the last `window_seconds` is observed, and every
+    `tick_seconds` the rule is evaluated: multiples of the series' step, and a tick is a multiple of a report.
+    `consumers[step]`: number of registered consumers; None if the topic has no such subscription. They share the
+    segments. `clients`: number of other clients, such as producers, that are connected to every segment. If there are
+    any, actions use the policy's budget of reconnections per minute. `sketches`: True if the rule gets the key
+    histogram of each segment, if the series has one. `retention_seconds`: time after which sealed segments are
+    removed.
     """
 
     tick_seconds: int = 60
@@ -64,10 +64,10 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """A reshape that was carried out: asked for at the end of step `asked`, in force from step `begins` on.
+    """A reshape that was performed: requested at the end of step `asked`, in effect from step `begins` on.
 
-    `child_loads`: the load that each child takes over, in capacities, at the moment of asking. `reconnections`: how many
-    clients of the parents have to reconnect.
+    `child_loads`: the load that each child takes over, in capacities, at the time of the request. `reconnections`:
+    number of clients of the parents that have to reconnect.
     """
 
     asked: int
@@ -83,7 +83,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the rule answered at the end of step `step`; it holds until the next one."""
+    """The evaluation at the end of step `step`; it applies until the next one."""
 
     step: int
     ids: tuple[int, ...]
@@ -101,10 +101,10 @@ class Stretch:
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """What happened. The arrays have one entry a step, loads are in capacities of a segment.
+    """The course of a simulation. The arrays have one entry per step; loads are in capacities of a segment.
 
-    `excess` is the sum over segments of what is above 1, `overloaded` how many segments are. `tick_load` is the topic's
-    load as observed at each tick, `tick_warmth` the same in merge thresholds; NaN where nothing was observed.
+    `excess` is the sum over segments of the load above 1, `overloaded` the number of segments above 1. `tick_load` is
+    the topic's load as observed at each tick, `tick_warmth` the same in merge thresholds; NaN without an observation.
     """
 
     series: LoadSeries
@@ -123,14 +123,16 @@ class Simulation:
     looks: int
 
     def shares(self, stretch: Stretch, ticks: slice) -> Floats:
-        """`[tick, segment]`, or one row for all: the part of the topic's load on each segment at the ends of ticks."""
+        """Return `[tick, segment]`, or one row for all ticks: the part of the topic's load on each segment at the ends
+        of ticks.
+        """
         per_tick = self.conditions.tick_seconds // self.series.step_seconds
         ends = np.arange(ticks.start, ticks.stop) * per_tick + per_tick - 1
         return self.spread.shares(stretch.ranges, ends)
 
     @property
     def refusals(self) -> Counter[str]:
-        """How often each reason was given, over the verdicts; one that holds for many ticks counts once."""
+        """Number of evaluations with each reason; a refusal that lasts for many ticks counts once."""
         return Counter(
             refusal.reason.value for verdict in self.verdicts for refusal in verdict.evaluation.refusals
         )
@@ -139,7 +141,7 @@ class Simulation:
 def simulate(
     series: LoadSeries, rule: Rule, conditions: Conditions | None = None, *, ask_always: bool = False
 ) -> Simulation:
-    """Carries the rule through the series. Raises what the planners raise for an act that does not fit the layout."""
+    """Run the rule on the series. Raises the planners' errors for an action that does not fit the layout."""
     run = _Run(series, rule, conditions or Conditions())
     run.go(ask_always=ask_always)
     return run.result()
@@ -147,7 +149,7 @@ def simulate(
 
 @dataclass(slots=True)
 class _Pending:
-    """A reshape under way, with the segments it makes."""
+    """A running reshape, with the segments that it creates."""
 
     live: LiveReshape
     planned: Reshape
@@ -156,8 +158,8 @@ class _Pending:
 
 
 @dataclass(slots=True)
-class _Told:
-    """What has been said and done so far."""
+class _Course:
+    """The actions and evaluations so far."""
 
     acts: list[Act] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
@@ -166,23 +168,25 @@ class _Told:
 
 
 class Budget:
-    """How many clients may still be made to reconnect: a token bucket, as the store keeps it for each topic."""
+    """The number of clients that may still be made to reconnect: a token bucket, as the store keeps it for each topic."""
 
     def __init__(self, per_minute: float) -> None:
         self.per_minute = per_minute
         self.tokens, self.counted_at = per_minute, 0
 
     def left(self, now: int) -> float:
-        """At that instant, milliseconds since the Unix epoch; negative while it is overdrawn."""
+        """Return the budget at this instant, milliseconds since the Unix epoch; negative while it is overdrawn."""
         return min(self.per_minute, self.tokens + self.per_minute * (now - self.counted_at) / 60_000)
 
     def spend(self, now: int, reconnections: float) -> None:
-        """What an act costs, whether it is there or not."""
+        """Subtract the reconnections of an action, even if the budget is smaller."""
         self.tokens, self.counted_at = self.left(now) - reconnections, now
 
 
 class _Run:
-    """The state between ticks. A tick is named by its index; tick i is the end of step `(i + 1) * steps_per_tick - 1`."""
+    """The state between ticks. A tick is identified by its index; tick i is the end of step `(i + 1) * steps_per_tick -
+    1`.
+    """
 
     def __init__(self, series: LoadSeries, rule: Rule, conditions: Conditions) -> None:
         self.series, self.rule, self.conditions = series, rule, conditions
@@ -206,50 +210,50 @@ class _Run:
         self.next_id = self.layout.next_segment_id
         self.next_operation = 1
         self.budget = Budget(rule.policy.reconnections_per_minute)
-        self.told = _Told()
+        self.course = _Course()
         self._note_stretch(0)
 
     def go(self, *, ask_always: bool) -> None:
-        """From the first tick to the last."""
+        """Run from the first tick to the last."""
         skips = self.rule.is_reactive and not ask_always and self.observation.can_look_ahead
         if skips:
             self.observation.skip_between_looks(has_consumers=self.consumers is not None)
         tick = 0
         while tick < self.ticks:
-            acted = self._look(tick)
-            tick = self._next_look(tick) if skips and not acted else tick + 1
+            changed = self._evaluate(tick)
+            tick = self._next_look(tick) if skips and not changed else tick + 1
 
     def instant(self, tick: int) -> int:
-        """Milliseconds since the Unix epoch."""
+        """Return the end of the tick in milliseconds since the Unix epoch."""
         return self.series.start_ms + (tick + 1) * self.tick_ms
 
     def step_after(self, tick: int) -> int:
-        """The first step that a decision of this tick can change."""
+        """Return the first step that a decision of this tick can change."""
         return (tick + 1) * self.steps_per_tick
 
-    def _look(self, tick: int) -> bool:
-        """Asks once; True where the rule acted, or where something that was under way came to its end."""
-        self.observation.advance(tick)  # on the layout that was measured
-        came = self._commit_due(tick)
+    def _evaluate(self, tick: int) -> bool:
+        """Evaluate the rule once. Return True if the rule took an action, or if a running reshape was committed."""
+        self.observation.advance(tick)  # before the layout changes, because the reports are of the old layout
+        changed = self._commit_due(tick)
         situation = self._situation(tick)
         evaluation = self.rule.decide(situation)
         if evaluation.decisions and self.observation.is_lazy:
-            self.observation.settle()  # whether it acts is a matter of sides, on what is a matter of rates
+            self.observation.settle()  # the sides decide whether there is an action, the rates decide on which segments
             situation = replace(situation, loads=self.observation.records(tick))
             evaluation = self.rule.decide(situation)
-        told = self.told
-        told.looks += 1
-        if not told.verdicts or told.verdicts[-1].evaluation != evaluation:
+        course = self.course
+        course.looks += 1
+        if not course.verdicts or course.verdicts[-1].evaluation != evaluation:
             ids = self.observation.ids
-            told.verdicts.append(Verdict(self.step_after(tick) - 1, ids, evaluation))
+            course.verdicts.append(Verdict(self.step_after(tick) - 1, ids, evaluation))
         for act in evaluation.decisions:
             planned = plan(act, self._reserving(), max_buckets=self.rule.policy.entry_bucket_max_per_segment)
             self._begin(tick, planned, act.reason, situation.clients)
         if evaluation.decisions:
-            came = True
+            changed = True
             if not self.delay_steps:
                 self._commit_due(tick)
-        return came
+        return changed
 
     def _situation(self, tick: int) -> Situation:
         consumers, changed_at = self._consumers_at(tick)
@@ -282,7 +286,7 @@ class _Run:
         return {"subscription": int(counts[-1])}, since
 
     def _reserving(self) -> SegmentLayout:
-        """The layout, whose next ids are those that no reshape under way has reserved."""
+        """Return the layout with next ids that no running reshape has reserved."""
         if self.next_id == self.layout.next_segment_id:
             return self.layout
         return replace(self.layout, next_segment_id=self.next_id)
@@ -291,8 +295,8 @@ class _Run:
         busy = {i for pending in self.pending for i in pending.planned.parent_ids}
         if not busy.isdisjoint(planned.parent_ids):
             raise InvariantViolated(
-                f"{self.rule.name} acts on segments {planned.parent_ids} that are in a reshape already; "
-                "leave alone what is in flight"
+                f"{self.rule.name} chose segments {planned.parent_ids}, which are in a running reshape; "
+                "exclude busy segments in the rule"
             )
         now = self.instant(tick)
         live = LiveReshape(self.next_operation, planned.kind, planned.parent_ids, len(planned.children), now)
@@ -329,22 +333,22 @@ class _Run:
         for pending in due:
             self.pending.remove(pending)
             self.layout = self.layout.apply(pending.planned, self.instant(tick))
-            self.told.acts.append(pending.act)
+            self.course.acts.append(pending.act)
             self._note_stretch(pending.begins)
-        self.observation.relayout(self.layout, tick)  # while it knows who the parents were
+        self.observation.relayout(self.layout, tick)  # before the parents are forgotten
         self._forget(tick)
         return True
 
     def _note_stretch(self, begins: int) -> None:
         active = self.layout.active
         stretch = Stretch(begins, tuple(s.segment_id for s in active), tuple(s.hash_range for s in active))
-        stretches = self.told.stretches
+        stretches = self.course.stretches
         if stretches and stretches[-1].begins == begins:
             stretches.pop()
         stretches.append(stretch)
 
     def _forget(self, tick: int) -> None:
-        """Prunes what was sealed too long ago, all at once."""
+        """Remove the segments that were sealed too long ago, all at once."""
         horizon = self.instant(tick) - self.conditions.retention_seconds * 1000
         layout = self.layout
         kept = [s for s in layout.segments.values() if s.sealed_at_ms is None or s.sealed_at_ms > horizon]
@@ -352,9 +356,9 @@ class _Run:
             self.layout = SegmentLayout.from_selection(layout.epoch, layout.next_segment_id, kept)
 
     def _next_look(self, tick: int) -> int:
-        """The first tick after this one at which the answer can differ; `ticks` where there is none."""
+        """Return the first tick after this one at which the answer can differ; `ticks` if there is none."""
         limit = self.ticks
-        verdict = self.told.verdicts[-1].evaluation
+        verdict = self.course.verdicts[-1].evaluation
         if verdict.valid_until is not None:
             limit = min(limit, self._first_tick_at(verdict.valid_until))
         for pending in self.pending:
@@ -369,15 +373,15 @@ class _Run:
         return -(-(instant - self.series.start_ms) // self.tick_ms) - 1
 
     def result(self) -> Simulation:
-        """The whole, with what each step was like."""
+        """Return the simulation, with the figures of each step."""
         steps = self.series.steps
-        told = self.told
+        course = self.course
         segments = np.zeros(steps, dtype=np.int64)
         overloaded = np.zeros(steps, dtype=np.int64)
         max_load, excess = np.zeros(steps), np.zeros(steps)
         total = self.series.load(self.rule.policy.thresholds.split.rates)
-        ends = [stretch.begins for stretch in told.stretches[1:]] + [steps]
-        for stretch, end in zip(told.stretches, ends, strict=True):
+        ends = [stretch.begins for stretch in course.stretches[1:]] + [steps]
+        for stretch, end in zip(course.stretches, ends, strict=True):
             span = slice(min(stretch.begins, steps), min(end, steps))
             loads = total[span, None] * self.spread.shares(stretch.ranges, span)
             segments[span] = len(stretch.ids)
@@ -395,11 +399,11 @@ class _Run:
             max_load,
             excess,
             overloaded,
-            tuple(told.acts),
+            tuple(course.acts),
             *self.observation.reports.at_ticks(self.ticks, self.rule.policy.thresholds),
-            tuple(told.verdicts),
-            tuple(s for s in told.stretches if s.begins < steps),
-            told.looks,
+            tuple(course.verdicts),
+            tuple(s for s in course.stretches if s.begins < steps),
+            course.looks,
         )
 
 

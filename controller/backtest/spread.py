@@ -1,4 +1,4 @@
-"""How a topic's load is spread over the ring: the part of it that falls on a range, step by step."""
+"""Distribution of a topic's load over the ring: the part of the load that falls on a range, step by step."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from controller.domain.key_sketch import bin_count, bin_starts
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """`below[row, edge]`: the part of the load on the bins before that edge. None: keys are spread evenly.
+    """`below[row, edge]`: the part of the load on the bins before the edge. None: keys are distributed evenly.
 
-    Inside a bin the load is taken as even.
+    Inside a bin the load is distributed evenly.
     """
 
     below: Floats | None
 
     @classmethod
     def of(cls, series: LoadSeries) -> Spread:
-        """The spread of a series."""
+        """Return the distribution of a series."""
         if series.shares is None:
             return cls(None)
         start = np.zeros((len(series.shares), 1))
@@ -32,11 +32,11 @@ class Spread:
 
     @property
     def is_steady(self) -> bool:
-        """Whether it is the same at all steps."""
+        """True if the distribution is the same at all steps."""
         return self.below is None or len(self.below) == 1
 
     def shares(self, ranges: Sequence[HashRange], steps: slice | Wholes) -> Floats:
-        """`[step, range]`, or one row for all steps where the spread is steady."""
+        """Return `[step, range]`, or one row for all steps if the distribution is steady."""
         edges = np.array([(r.start, r.end + 1) for r in ranges], dtype=np.float64)
         if self.below is None:
             even: Floats = ((edges[:, 1] - edges[:, 0]) / RING_SIZE)[None, :]
@@ -46,15 +46,15 @@ class Spread:
         return on_each
 
     def below_hashes(self) -> Floats:
-        """The part of the load below each hash and below the end of the ring, of a steady spread."""
+        """Return the part of the load below each hash and below the end of the ring, of a steady distribution."""
         points = np.arange(RING_SIZE + 1, dtype=np.float64)
         if self.below is None:
             return points / RING_SIZE
-        found: Floats = np.maximum.accumulate(_reached(self.below[:1], points)[0])
-        return found
+        shares: Floats = np.maximum.accumulate(_reached(self.below[:1], points)[0])
+        return shares
 
     def sketch(self, hash_range: HashRange, step: int) -> tuple[float, ...]:
-        """Where in a range its load lies, in the bins of `key_sketch`: the part of the topic's load on each."""
+        """Return the key histogram of a range, in the bins of `key_sketch`: the part of the topic's load on each."""
         if self.below is None:
             return ()
         bins = bin_count(hash_range)
@@ -65,9 +65,9 @@ class Spread:
 
 
 def _reached(below: Floats, points: Floats) -> Floats:
-    """`[row, point...]`: the part of the load below each point of the ring."""
-    at = points * ((below.shape[1] - 1) / RING_SIZE)
-    whole = np.minimum(at.astype(np.int64), below.shape[1] - 2)
-    part = at - whole
-    found: Floats = below[:, whole] * (1.0 - part) + below[:, whole + 1] * part
-    return found
+    """Return `[row, point...]`: the part of the load below each point of the ring."""
+    position = points * ((below.shape[1] - 1) / RING_SIZE)
+    whole = np.minimum(position.astype(np.int64), below.shape[1] - 2)
+    part = position - whole
+    reached: Floats = below[:, whole] * (1.0 - part) + below[:, whole + 1] * part
+    return reached

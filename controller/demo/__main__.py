@@ -1,8 +1,8 @@
-"""`make demo`: start everything, let a day pass, show what happened; fails if the topic did not grow and shrink.
+"""`make demo`: start everything, run a day, show the results; the demo fails if the topic did not grow and shrink.
 
-Options come as environment variables, since `make` passes them so: KEEP=1 leaves everything running at the end,
-TRACE=file.csv replays a real load, DAY_SECONDS sets how long the day takes (it waits where something has still to be
-seen, see `day_clock`), PLANE names the data plane (`planes`).
+Options are environment variables, because `make` passes them in this form. KEEP=1 leaves everything running at the
+end, TRACE=file.csv replays a real load, DAY_SECONDS sets the length of the day (which waits until the expected
+operations were seen, see `day_clock`), PLANE names the data plane (`planes`).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ QUIET_SECONDS = 10.0
 
 
 def main() -> int:
-    """Run the demo. The exit code is 0 when a split by load, a split by consumers and a merge were seen, each consumer got its first
-    message in time, and no message was lost or out of order.
+    """Run the demo. Return exit code 0 if the demo saw a split by load, a split by consumers and a merge, each consumer
+    got its first message in time, and no message was lost or out of order.
     """
     try:
         return _demo()
@@ -58,26 +58,26 @@ def _demo() -> int:
 
     plane.prepare(say)
     shutil.rmtree(DIRECTORY, ignore_errors=True)
-    # PostgreSQL's own account, which it has if we are root, has to pass through. Files are for our account alone.
+    # As root, PostgreSQL runs under another account, which must be able to enter. Files are for this user only.
     DIRECTORY.mkdir(parents=True, mode=0o700 if server_account() is None else 0o711)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    say(f"load: {profile.name}, at most {max(profile.rates):,.0f} msg/s; everything is kept in {DIRECTORY}")
+    say(f"load: {profile.name}, at most {max(profile.rates):,.0f} msg/s; all files are in {DIRECTORY}")
     with Stack(DIRECTORY, say, plane) as stack:
         _show_addresses(stack)
         story = Story(stack, day_seconds=day_seconds, profile=profile, trace=trace, say=say)
         with _live(say) as show:
-            seen = story.tell(lambda moment: show(_line(moment, story)))
+            day = story.tell(lambda moment: show(_line(moment, story)))
         verdict = story.verdict()
-        outcome = judge(seen, verdict)
+        outcome = judge(day, verdict)
         page = DIRECTORY / "report.html"
-        write_page(page, seen, verdict, profile.name)
-        console.print(operations_table(seen))
+        write_page(page, day, verdict, profile.name)
+        console.print(operations_table(day))
         console.print(counts(verdict))
-        console.print(waits(seen))
-        _show_costs(stack, profile, seen.policy)
+        console.print(waits(day))
+        _show_costs(stack, profile, day.policy)
         console.print(f"charts: {page}")
         for problem in outcome.problems:
-            console.print(f"demo failed: {problem}; logs are in {DIRECTORY}", style="red")
+            console.print(f"demo failed: {problem}; see the logs in {DIRECTORY}", style="red")
         say(str(outcome))
         if os.environ.get("KEEP"):
             _show_addresses(stack)
@@ -86,18 +86,20 @@ def _demo() -> int:
 
 
 def _show_costs(stack: Stack, profile: LoadProfile, policy: Mapping[str, int | float | str]) -> None:
-    """Print what each rule would have cost; a comparison that fails does not fail the demo."""
+    """Print the cost of each rule; a failed comparison does not fail the demo."""
     try:
         costs = compare(stack, profile, policy, DIRECTORY.resolve())
     except DevstackFailed as error:
-        console.print(f"no comparison of rules: {error}", style="yellow", markup=False)
+        console.print(f"cannot compare the rules: {error}", style="yellow", markup=False)
     else:
         console.print(costs_table(costs))
 
 
 @contextmanager
 def _live(say: Callable[[str], None]) -> Iterator[Callable[[Text], None]]:
-    """A line that is overwritten; without a terminal one of them every `QUIET_SECONDS`."""
+    """Yield a function that shows a line. On a terminal it overwrites the previous line; otherwise it prints one line
+    every `QUIET_SECONDS`.
+    """
     if console.is_terminal:
         with Live(console=console, refresh_per_second=2, transient=True) as live:
             yield live.update
@@ -114,13 +116,15 @@ def _live(say: Callable[[str], None]) -> Iterator[Callable[[Text], None]]:
 
 
 def _day_seconds(text: str) -> float:
-    """At least a minute: a shorter day is over before the first aggregation has seen the burst."""
+    """Return the length of the day, at least a minute: a shorter day ends before the first aggregation has seen the
+    burst. Raises InvalidInput.
+    """
     try:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
     if not 60 <= seconds <= 86_400:
-        raise InvalidInput(f"DAY_SECONDS={text} is not a number of seconds from 60 to 86400")
+        raise InvalidInput(f"DAY_SECONDS={text} is not a number of seconds; give 60 to 86400")
     return seconds
 
 
@@ -138,7 +142,7 @@ def _show_addresses(stack: Stack) -> None:
     lines = [f"{name}={address}" for name, address in stack.plane_settings.items()]
     if stack.airflow is not None:
         lines.append(f"Airflow is at {stack.airflow.url} (no password, loopback only)")
-    lines.append(f'to look with SQL:     source {stack.env_file} && "$PSQL" "$READER_URL"')
+    lines.append(f'to query with SQL:    source {stack.env_file} && "$PSQL" "$READER_URL"')
     lines.append(
         f"to use the commands:  source {stack.env_file} && {Path(sys.executable).parent}/cleave topics list"
     )
@@ -150,7 +154,7 @@ def _show_addresses(stack: Stack) -> None:
 
 
 def _keep() -> None:
-    console.print("everything goes on running; Ctrl-C ends it")
+    console.print("everything keeps running; press Ctrl-C to stop")
     try:
         signal.pause()
     except KeyboardInterrupt:

@@ -1,7 +1,8 @@
-"""What each rule would have cost on the demo's day: `cleave backtest` over the load profile, taken as 24 hours.
+"""Cost of each rule on the demo's day: `cleave backtest` over the load profile, interpreted as 24 hours.
 
-The trace holds the profile that the producers follow. The rates that the demo measures are no substitute: a second of the demo
-is 6 minutes of the day, so that what a busy machine sends a second late looks like an overload of minutes.
+The trace contains the profile that the producers follow. The rates that the demo measures are not suitable: a second
+of the demo is 6 minutes of the day, so messages that a busy machine sends a second late look like an overload of
+minutes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class RuleCost:
-    """What a rule would have cost; `regret` is its cost over that of the best there can be."""
+    """Cost of a rule; `regret` is the cost divided by the least possible cost."""
 
     rule: str
     regret: float
@@ -37,7 +38,9 @@ class RuleCost:
 
 
 def write_trace(profile: LoadProfile, path: Path) -> float:
-    """Write the profile as `timestamp,value` lines, one for each minute of 24 hours; return the mean rate in messages per second."""
+    """Write the profile as `timestamp,value` lines, one for each minute of 24 hours. Return the mean rate in messages
+    per second.
+    """
     rates = [profile.rate_at(minute / MINUTES) for minute in range(MINUTES + 1)]
     lines = (
         f"{_MIDNIGHT + timedelta(minutes=minute):%Y-%m-%d %H:%M:%S},{rate:.3f}\n"
@@ -73,16 +76,16 @@ def compare(
 
 
 def costs_table(costs: Sequence[RuleCost]) -> Table:
-    """For the terminal."""
+    """Return the costs as a table for the terminal."""
     table = Table(title="The load profile, taken as 24 hours, under each rule (cleave backtest)")
     for column in ("rule", "cost ÷ best possible", "segment-hours", "overload, minutes", "reshapes"):
         table.add_column(column, justify="left" if column == "rule" else "right")
-    for one in costs:
+    for cost in costs:
         table.add_row(
-            one.rule,
-            f"{one.regret:.2f}",
-            f"{one.segment_hours:.1f}",
-            f"{one.overload_minutes:.0f}",
-            str(one.reshapes),
+            cost.rule,
+            f"{cost.regret:.2f}",
+            f"{cost.segment_hours:.1f}",
+            f"{cost.overload_minutes:.0f}",
+            str(cost.reshapes),
         )
     return table

@@ -1,8 +1,9 @@
-"""The demo's clock: a day of so many seconds that waits where something has still to be seen.
+"""The demo's clock: a day of fixed length that waits until the expected operations were seen.
 
-On a slow or busy machine a decision comes later, and a day that went by the clock alone would tell another story there.
-So the day stands still at a gate, at most for its patience, until what belongs there was seen. The story moves the clock; the
-producers, which are processes of their own, read the present share of the day from its file.
+On a slow or busy machine a decision comes later, and a day that followed the clock alone would have another outcome
+there. So the day stops at a gate until the operation that belongs to the gate was seen, at most for
+`patience_seconds`. The story advances the clock; the producers, which are separate processes, read the current share
+of the day from the clock's file.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """At `share` (0..1) of the day the clock waits until `sight` was seen."""
+    """A share (0..1) of the day at which the clock waits until `sight` was seen."""
 
     share: float
     sight: str
 
 
 class DayClock:
-    """Moved by `tick`, which writes the share to `path`. Begins at the first tick."""
+    """A clock that `tick` advances and writes to `path`. Begins at the first tick."""
 
     def __init__(
         self,
@@ -34,7 +35,7 @@ class DayClock:
         patience_seconds: float,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`patience_seconds`: the longest wait at one gate."""
+        """Store the settings. `patience_seconds`: the longest wait at one gate."""
         self._path, self._day_seconds, self._patience_seconds = path, day_seconds, patience_seconds
         self._gates = sorted(gates, key=lambda gate: gate.share)
         self._now = now
@@ -44,11 +45,13 @@ class DayClock:
 
     @property
     def waits_for(self) -> str:
-        """What the clock is waiting for; empty while it goes."""
+        """The sight for which the clock is waiting; empty while the clock advances."""
         return self._gates[0].sight if self._gates and self.share >= self._gates[0].share else ""
 
     def tick(self, has_seen: Callable[[str], bool]) -> float:
-        """Move on by the time since the last tick, up to the first gate that is still closed; the share of the day."""
+        """Advance by the time since the last tick, at most to the first gate that is still closed. Return the share of
+        the day.
+        """
         now = self._now()
         passed = 0.0 if self._last is None else now - self._last
         self._last = now
@@ -73,5 +76,5 @@ class DayClock:
 
 
 def read_share(path: Path) -> float:
-    """The share of the day that has passed, as the clock last wrote it."""
+    """Return the share of the day that has passed, as the clock last wrote it."""
     return float(path.read_text(encoding="ascii"))

@@ -1,4 +1,4 @@
-"""How much traffic the demo sends, and when: a synthetic day, or a real trace, squeezed into the demo's minutes.
+"""The rates of the demo's traffic: a synthetic day, or a real trace, compressed into the demo's minutes.
 
 A profile is a list of rates, one for each step of equal length. `traffic` sends the messages.
 """
@@ -17,7 +17,7 @@ from controller.domain.errors import InvalidInput, InvariantViolated
 
 STEPS = 240
 FIRST_HOUR = 5
-"""The hour of the day at which the synthetic day begins: shortly before the morning's load arrives."""
+"""Hour of the day at which the synthetic day begins: shortly before the morning's load."""
 BURST_HOURS = (13.5, 16.0)
 BURST_MESSAGES_PER_SECOND = 2_000.0
 HOURLY_RATES: tuple[tuple[float, float], ...] = (
@@ -34,12 +34,14 @@ HOURLY_RATES: tuple[tuple[float, float], ...] = (
     (28.0, 40.0),
     (29.0, 60.0),
 )
-"""Hours since midnight, and messages per second; straight lines between them. The burst comes on top."""
+"""Hours since midnight, and messages per second, which are interpolated linearly. The burst replaces these rates during
+`BURST_HOURS`.
+"""
 TRACE_PEAK_MESSAGES_PER_SECOND = 1_900.0
-"""A trace is scaled so that its busiest stretch of `PEAK_STEPS` has this mean, which is too much for three segments."""
+"""Mean to which the busiest stretch of `PEAK_STEPS` of a trace is scaled; it is too much for three segments."""
 PEAK_STEPS = 10
 SPIKE_MESSAGES_PER_SECOND = 4_800.0
-"""A single step never sends more, however sharp the trace's spikes are, since all of it runs on one machine."""
+"""Maximum rate of a single step, however sharp the trace's spikes are, since the whole demo runs on one machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +52,12 @@ class LoadProfile:
     rates: tuple[float, ...]
 
     def rate_at(self, share: float) -> float:
-        """The rate when `share` (0..1) of the time has passed."""
+        """Return the rate when `share` (0..1) of the time has passed."""
         return self.rates[min(int(share * len(self.rates)), len(self.rates) - 1)]
 
     @property
     def busiest_share(self) -> float:
-        """The share of the time at which the busiest stretch is about to end: the last of its steps with no less than its
-        mean.
-        """
+        """Share of the time at which the busiest stretch is about to end: the last of its steps with at least its mean."""
         rates = self.rates
         firsts = range(max(len(rates) - PEAK_STEPS, 0) + 1)
         first = max(firsts, key=lambda i: (fmean(rates[i : i + PEAK_STEPS]), i))
@@ -68,7 +68,7 @@ class LoadProfile:
         return last / len(rates)
 
     def scaled(self, factor: float) -> LoadProfile:
-        """The same shape at `factor` times the rates."""
+        """Return the same profile with `factor` times the rates."""
         return replace(self, rates=tuple(rate * factor for rate in self.rates))
 
 
@@ -91,20 +91,22 @@ def _rate_at_hour(hour: float) -> float:
 
 
 def from_trace(path: Path) -> LoadProfile:
-    """A CSV file with a header whose last column is a load: averaged into steps, scaled to the demo's peak.
+    """Return the profile of a CSV file with a header whose last column is a load: averaged into steps, scaled to the
+    demo's peak.
 
-    Of a long trace the stretch around its highest value is taken, so that growing and shrinking are both seen.
+    Of a long trace, the stretch around its highest value is used, so that the topic both grows and shrinks. Raises
+    InvalidInput.
     """
     values = _read(path)
     width = min(len(values), STEPS * 2)
     top = values.index(max(values))
     first = max(0, min(top - width // 3, len(values) - width))
     stretch = values[first : first + width]
-    steps = _averaged(stretch, STEPS)
+    steps = _resample(stretch, STEPS)
     lowest = median(steps) * 0.02
     peak = max(fmean(steps[first : first + PEAK_STEPS]) for first in range(len(steps) - PEAK_STEPS + 1))
     if peak <= 0:
-        raise InvalidInput(f"trace {path} holds no load above 0; choose another file")
+        raise InvalidInput(f"trace {path} contains no load above 0; choose another file")
     scaled = (max(value, lowest) * TRACE_PEAK_MESSAGES_PER_SECOND / peak for value in steps)
     return LoadProfile(
         f"{path.name}, samples {first} to {first + width}",
@@ -123,13 +125,13 @@ def _read(path: Path) -> list[float]:
         ) from error
     if len(values) < 2 or any(not math.isfinite(value) or value < 0 for value in values):
         raise InvalidInput(
-            f"trace {path} needs at least two finite values that are not negative in its last column"
+            f"trace {path} has too few or invalid values in its last column; give at least two finite values that are not negative"
         )
     return values
 
 
-def _averaged(values: Sequence[float], steps: int) -> list[float]:
-    """Resample to `steps` values: means of what falls into a step, the last value seen where nothing does."""
+def _resample(values: Sequence[float], steps: int) -> list[float]:
+    """Return `steps` values: the mean of the values in each step, or the last value before a step without values."""
     result: list[float] = []
     for step in range(steps):
         inside = values[step * len(values) // steps : (step + 1) * len(values) // steps]

@@ -1,6 +1,6 @@
-"""The demo's logins: each in one role of Cleave's, with limits on its connections and its time.
+"""The demo's logins: each with one role of Cleave, and with limits on its connections and its time.
 
-A login may set its own time-outs, so that they bound accidents; the limit on connections it cannot change.
+A login may change its own time-outs, so they only limit accidents; a login cannot change its limit of connections.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from psycopg2 import sql
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """The role of a login, the largest number of its connections, and its settings, which a connection may override."""
+    """The role of a login, its maximum number of connections, and its settings, which a connection may override."""
 
     role: str
     connections: int
@@ -33,11 +33,11 @@ LOGINS: Final[Mapping[str, Login]] = {
     "cleave_reader": Login("cleave_inspector", 20, _SHORT | {"statement_timeout": "60s"}),
     "shop": Login("cleave_client", 60, _SHORT),
 }
-"""Cleave's own processes set their time-outs with each connection."""
+"""The logins by name. Cleave's own processes set their time-outs with each connection."""
 
 
 def make_login(cursor: psycopg2.extensions.cursor, name: str, password: str, login: Login) -> None:
-    """Create the login. An existing one (a kept directory) gets the new password and the limits."""
+    """Create the login. An existing login (of a kept directory) gets the password and the limits."""
     cursor.execute("SELECT FROM pg_roles WHERE rolname = %s", (name,))
     verb, identifier = "ALTER" if cursor.rowcount else "CREATE", sql.Identifier(name)
     cursor.execute(
@@ -55,7 +55,7 @@ def make_login(cursor: psycopg2.extensions.cursor, name: str, password: str, log
 
 
 def close_to_everybody(cursor: psycopg2.extensions.cursor, database: str, *roles: str) -> None:
-    """Let the members of these roles alone connect to the database. Its owner and superusers still can."""
+    """Allow only members of these roles to connect to the database. Its owner and superusers can still connect."""
     name = sql.Identifier(database)
     cursor.execute(sql.SQL("REVOKE CONNECT, TEMPORARY ON DATABASE {} FROM PUBLIC").format(name))
     for role in roles:

@@ -1,8 +1,7 @@
-"""The data planes the demo runs on, by PLANE's name: what is started for each, and how much of the day's load it is
-sent.
+"""The data planes of the demo, by the name in PLANE: the servers to start for each, and its share of the day's load.
 
-`Stack` starts the plane beside the other servers and hands the settings it answers with to every process of the demo,
-Airflow's tasks included. Topics, policy and traffic are `story`'s.
+`Stack` starts the plane together with the other servers and passes the returned settings to every process of the
+demo, including Airflow's tasks. Topics, policy and traffic are defined in `story`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from controller.domain.errors import DataPlaneUnavailable, InvalidInput
 TENANT = "demo"
 NAMESPACE = f"{TENANT}/shop"
 ADMIN_TIMEOUT_SECONDS = 30.0
-"""The time for the first calls of a broker, which loads its classes meanwhile."""
+"""Timeout of the first calls to a broker, which loads its classes during them."""
 CLUSTER_PATIENCE_SECONDS = 60.0
 _EXISTS = frozenset({409})
 
@@ -34,30 +33,30 @@ class Plane(Protocol):
 
     @property
     def name(self) -> str:
-        """The registry's name, which PLANE gives."""
+        """Name in the registry, which PLANE gives."""
 
     @property
     def load_share(self) -> float:
-        """Part of the day's rates it is sent; the policy's thresholds are the same part of theirs."""
+        """Part of the day's rates that is sent; the policy's thresholds are the same part of theirs."""
 
     def prepare(self, say: Callable[[str], None]) -> None:
-        """Fetch what `start` needs. Raises CleaveError before anything runs if it cannot be had."""
+        """Fetch the files that `start` needs. Raises CleaveError before anything is started if they are not available."""
 
     def start(self, running: ExitStack, directory: Path) -> Mapping[str, str]:
-        """Start it with files in `directory`; `running` stops it. The settings by which Cleave finds it."""
+        """Start the plane with files in `directory`; `running` stops it. Return the settings with which Cleave finds it."""
 
 
 class EmbeddedPlane:
-    """Logs in Cleave's own PostgreSQL: nothing more to start."""
+    """Logs in Cleave's own PostgreSQL, which need no further server."""
 
     name = "embedded"
     load_share = 1.0
 
     def prepare(self, say: Callable[[str], None]) -> None:
-        """Nothing is needed."""
+        """Do nothing: no files are needed."""
 
     def start(self, running: ExitStack, directory: Path) -> Mapping[str, str]:  # noqa: ARG002 - the protocol's
-        """Cleave finds it where no setting says otherwise."""
+        """Return no settings: the embedded logs are the default."""
         return {}
 
 
@@ -66,7 +65,7 @@ class PulsarPlane:
 
     name = "pulsar"
     load_share = 0.5
-    """Broker, bookie and client library take the rest of two cores that also carry Airflow and Spark."""
+    """Half of the rates, because broker, bookie and client library share two cores with Airflow and Spark."""
 
     def prepare(self, say: Callable[[str], None]) -> None:
         """Fetch the broker unless it is in the cache. Raises MavenMissing, DevstackFailed."""
@@ -74,7 +73,7 @@ class PulsarPlane:
         pulsar_jars()
 
     def start(self, running: ExitStack, directory: Path) -> Mapping[str, str]:
-        """Broker, tenant, namespace; its log is `pulsar/pulsar.log`."""
+        """Start the broker and create tenant and namespace; the broker's log is `pulsar/pulsar.log`."""
         broker = running.enter_context(PulsarStandalone(directory / "pulsar", jvm=QUICK))
         access = PulsarAccess(admin_url=broker.admin_url, service_url=broker.service_url)
         make_namespace(access)
@@ -85,7 +84,7 @@ class PulsarPlane:
 
 
 def make_namespace(access: PulsarAccess) -> None:
-    """Tenant and namespace of the demo, new or as they are, set as segments need them."""
+    """Create tenant and namespace of the demo unless they exist, with the settings that segments need."""
     with closing(AdminCalls(access, call_timeout_seconds=ADMIN_TIMEOUT_SECONDS)) as admin:
         patiently(lambda: _demand_cluster(admin), seconds=CLUSTER_PATIENCE_SECONDS)
         owner = {"allowedClusters": [CLUSTER_NAME], "adminRoles": []}
@@ -96,10 +95,12 @@ def make_namespace(access: PulsarAccess) -> None:
 
 
 def _demand_cluster(admin: AdminCalls) -> None:
-    """A standalone broker is healthy a moment before its cluster is known, and no tenant can be made until then."""
-    known = admin.ask(Ask("GET", "clusters", "list clusters"), admin.deadline()).document
-    if CLUSTER_NAME not in known:
-        raise DataPlaneUnavailable(f"the broker knows no cluster {CLUSTER_NAME!r} yet; try again")
+    """Raise DataPlaneUnavailable if the broker does not report its cluster yet. A standalone broker is healthy a moment
+    before, and a tenant cannot be created until then.
+    """
+    clusters = admin.ask(Ask("GET", "clusters", "list clusters"), admin.deadline()).document
+    if CLUSTER_NAME not in clusters:
+        raise DataPlaneUnavailable(f"the broker does not report cluster {CLUSTER_NAME!r} yet; try again")
 
 
 EMBEDDED = EmbeddedPlane()
@@ -107,8 +108,8 @@ PLANES: Mapping[str, Plane] = {plane.name: plane for plane in (EMBEDDED, PulsarP
 
 
 def plane_named(name: str) -> Plane:
-    """The plane of that name; `embedded` where it is empty. Raises InvalidInput."""
+    """Return the plane with this name; `embedded` if the name is empty. Raises InvalidInput."""
     plane = PLANES.get(name or EMBEDDED.name)
     if plane is None:
-        raise InvalidInput(f"PLANE={name} is not known here; it is one of {', '.join(PLANES)}")
+        raise InvalidInput(f"PLANE={name} is unknown; choose one of {', '.join(PLANES)}")
     return plane

@@ -1,4 +1,6 @@
-"""What the demo's topic is scaled by: thresholds that the day crosses both ways, and pauses that fit into minutes."""
+"""The policy of the demo's topic: thresholds that the load crosses in both directions, and waiting times that fit into
+minutes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ THRESHOLDS = {"split_msg_rate_in": 600, "merge_msg_rate_in": 280}
 
 
 def policy_at(load_share: float) -> dict[str, int | float | str]:
-    """The policy for this share of the day's rates: the thresholds fall with them, so the topic takes the
-    same shapes.
+    """Return the policy for this share of the day's rates. The thresholds are scaled as the rates are, so the topic gets
+    the same layouts.
     """
     return POLICY | {parameter: round(rate * load_share) for parameter, rate in THRESHOLDS.items()}

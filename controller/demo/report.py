@@ -1,4 +1,6 @@
-"""What the demo shows at the end: a table of every operation, the counts, and one self-contained page of charts."""
+"""The results that the demo shows at the end: a table of every operation, the counts, and one self-contained page of
+charts.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,12 @@ from controller.demo.story import TOPIC, DayRecord
 from controller.terminal import rows_table
 
 LONGEST_WAIT_SECONDS = 10.0
-"""A consumer that waits longer for its first message fails the demo."""
+"""Longest time that a consumer may wait for its first message; a longer wait fails the demo."""
 _COLOURS = ("#3b6fb6", "#d1743b", "#4d9a5b", "#a34d8f", "#b5a23a", "#4fa3a5", "#8b5a3c", "#6d6fb0")
 
 
 def counts(verdict: Verdict) -> str:
-    """The figures that matter, in one line."""
+    """Return the most important figures in one line."""
     return (
         f"{verdict.sent:,} messages produced, {verdict.handed_out - verdict.redelivered:,} consumed, "
         f"{verdict.counts[Kind.LOST]} lost, {sum(verdict.counts[kind] for kind in OF_ORDER)} out of key order, "
@@ -32,24 +34,24 @@ def counts(verdict: Verdict) -> str:
 def waits(seen: DayRecord) -> str:
     """Return one line: how long each consumer that joined in the day's busy hours waited for its first message."""
     texts = (
-        f"{name} {seconds:.1f} s" if seconds is not None else f"{name} got none"
+        f"{name} {seconds:.1f} s" if seconds is not None else f"{name} got no message"
         for name, seconds in sorted(seen.waits.items())
     )
-    return "waited for the first message: " + (", ".join(texts) or "nobody joined")
+    return "waited for the first message: " + (", ".join(texts) or "no consumer joined")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Whether the day went as it should; `problems` say what did not."""
+    """The result of the day; `problems` lists the unmet expectations."""
 
     problems: tuple[str, ...]
 
     def __str__(self) -> str:
-        return "as it should be" if not self.problems else "; ".join(self.problems)
+        return "all expectations met" if not self.problems else "; ".join(self.problems)
 
 
 def judge(seen: DayRecord, verdict: Verdict) -> Outcome:
-    """Return what was not seen, which consumers waited too long, and what the records say against the day."""
+    """Return the operations that were not seen, the consumers that waited too long, and lost or unordered messages."""
     problems = [f"did not see {name}" for name in seen.missing]
     problems += [
         f"{name} waited longer than {LONGEST_WAIT_SECONDS:g} s for its first message"
@@ -62,7 +64,7 @@ def judge(seen: DayRecord, verdict: Verdict) -> Outcome:
 
 
 def operation_rows(seen: DayRecord) -> list[dict[str, Any]]:
-    """Every operation with trigger, reason and latency."""
+    """Return every operation with trigger, reason and latency."""
     return [
         {
             "operation": row["operation_id"],
@@ -70,7 +72,7 @@ def operation_rows(seen: DayRecord) -> list[dict[str, Any]]:
             "trigger": row["origin"],
             "reason": row["reason"],
             "sealed": row["parents"],
-            "created": [f"{one['segment_id']}:{one['hash_range']}" for one in row["creates"]],
+            "created": [f"{child['segment_id']}:{child['hash_range']}" for child in row["creates"]],
             "epoch": row["epoch"],
             "intent to commit": _milliseconds(row["intended_at"], row["committed_at"]),
             "fenced": _milliseconds(row["fenced_at"], row["committed_at"]),
@@ -84,12 +86,12 @@ def _milliseconds(start: Any, end: Any) -> str:
 
 
 def operations_table(seen: DayRecord) -> RenderableType:
-    """The same for the terminal."""
+    """Return every operation as a table for the terminal."""
     return rows_table(operation_rows(seen), title=f"Every operation on {TOPIC}")
 
 
 def write_page(path: Path, seen: DayRecord, verdict: Verdict, profile_name: str) -> None:
-    """One HTML file with everything in it; opens without a network."""
+    """Write one HTML file that contains all charts and opens without a network."""
     figure = make_subplots(
         rows=4,
         cols=1,
@@ -115,7 +117,9 @@ def write_page(path: Path, seen: DayRecord, verdict: Verdict, profile_name: str)
         title={"text": f"{TOPIC}<br><sup>{'<br>'.join(lines)}</sup>", "y": 0.985},
         margin={"l": 70, "r": 30, "t": 140},
     )
-    for row, unit in enumerate(("messages a second", "count", "hash (hexadecimal)", "milliseconds"), start=1):
+    for row, unit in enumerate(
+        ("messages per second", "count", "hash (hexadecimal)", "milliseconds"), start=1
+    ):
         figure.update_yaxes(title_text=unit, row=row, col=1)
     figure.update_xaxes(title_text="seconds since the day began", row=4, col=1)
     figure.write_html(path, include_plotlyjs=True, full_html=True)
@@ -152,12 +156,12 @@ def _draw_counts(figure: go.Figure, seen: DayRecord) -> None:
 
 
 def _draw_ranges(figure: go.Figure, seen: DayRecord) -> None:
-    """One rectangle a segment: from its first epoch's instant to its last one's, over its range."""
-    at = _instants(seen)
+    """Draw one rectangle per segment: from the time of its first epoch to that of its last, over its range."""
+    seconds_of_epoch = _seconds_of_epochs(seen)
     end = max((moment.at_seconds for moment in seen.moments), default=0.0)
-    for row in _once(seen.segments):
-        left = max(at.get(row["created_epoch"], 0.0), 0.0)
-        right = at.get(row["sealed_epoch"], end) if row["sealed_epoch"] is not None else end
+    for row in _one_row_per_segment(seen.segments):
+        left = max(seconds_of_epoch.get(row["created_epoch"], 0.0), 0.0)
+        right = seconds_of_epoch.get(row["sealed_epoch"], end) if row["sealed_epoch"] is not None else end
         low, high = row["range_start"], row["range_end"] + 1
         text = f"segment {row['segment_id']} [{row['hash_range']}]"
         figure.add_trace(
@@ -185,8 +189,10 @@ def _draw_ranges(figure: go.Figure, seen: DayRecord) -> None:
     )
 
 
-def _once(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A segment is listed for each epoch it lived in; keep the row that knows when it was sealed."""
+def _one_row_per_segment(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one row per segment. A segment is listed for each epoch in which it existed; the row with its sealing is
+    kept.
+    """
     latest: dict[int, dict[str, Any]] = {}
     for row in rows:
         if row["segment_id"] not in latest or row["sealed_epoch"] is not None:
@@ -194,8 +200,8 @@ def _once(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [latest[segment_id] for segment_id in sorted(latest)]
 
 
-def _instants(seen: DayRecord) -> dict[int, float]:
-    """Epoch -> seconds since the day began, by the first look's time of day."""
+def _seconds_of_epochs(seen: DayRecord) -> dict[int, float]:
+    """Return, for each epoch, the seconds from the beginning of the day to its commit."""
     return {row["epoch"]: row["committed_at"].timestamp() - seen.began_at for row in seen.changes}
 
 

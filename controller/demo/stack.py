@@ -1,8 +1,8 @@
-"""Everything the demo runs on, started in the order that it needs and stopped in the reverse one.
+"""All servers and processes of the demo, started in the required order and stopped in the reverse order.
 
-One embedded PostgreSQL with two databases (Cleave's and Airflow's), logins with least rights, what the data plane is
-made of (`planes`), a Spark Connect server where there is a Java, Airflow, one worker. Loopback only,
-passwords and the secret of clients' tokens made at each start.
+The parts are one embedded PostgreSQL with two databases (Cleave's and Airflow's), logins with the least rights, the
+servers of the data plane (`planes`), a Spark Connect server if Java is available, Airflow and one worker.
+They use loopback only; passwords and the secret of clients' tokens are generated at each start.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from controller.web import access
 
 DATABASE, METADATA = "cleave", "airflow"
 TOKEN_SECONDS = 7 * 24 * 3600.0
-"""Of the token that producers and consumers have; KEEP=1 may leave the demo running for days."""
+"""Lifetime of the token of producers and consumers; KEEP=1 may leave the demo running for days."""
 MOST_RESTARTS = 5
-"""Of one process; after that something is wrong that a restart does not mend."""
+"""Maximum number of restarts of one process; a further restart would not repair the cause."""
 CADENCE = {
     "CLEAVE_COLLECT_INTERVAL_SECONDS": "2.5",
     "CLEAVE_RATE_WINDOW_SECONDS": "10",
@@ -52,7 +52,7 @@ CADENCE = {
 
 
 class Stack:
-    """The running parts; `env` is what every process of Cleave is started with, `client_env` what every application is."""
+    """The running parts; `env` is the environment of every process of Cleave, `client_env` that of every application."""
 
     def __init__(self, directory: Path, say: Callable[[str], None], plane: Plane = EMBEDDED) -> None:
         self.directory = directory.resolve()
@@ -64,14 +64,14 @@ class Stack:
         self.env: dict[str, str] = {}
         self.client_env: dict[str, str] = {}
         self.plane_settings: Mapping[str, str] = {}
-        """Where the data plane is, by the names Cleave's settings have."""
+        """Addresses of the data plane, by the names of Cleave's settings."""
         self.airflow: AirflowStandalone | None = None
         self.reader_url = ""
         self.client_url = ""
-        """The embedded logs as an application logs in: it may call their functions and do nothing else."""
+        """URL of the embedded logs with the login of an application, which may only call their functions."""
         self.worker_url = ""
-        """Where the worker serves applications; the same after a restart."""
-        self._kept: dict[str, ChildProcess] = {}
+        """Address at which the worker serves applications; the same after a restart."""
+        self._supervised: dict[str, ChildProcess] = {}
         self._restarts: Counter[str] = Counter()
         self._servers: dict[str, int] = {}
 
@@ -91,7 +91,7 @@ class Stack:
     def _start(self) -> None:
         postgres = self._running.enter_context(EmbeddedPostgres(self.directory / "postgres"))
         self._servers["PostgreSQL"] = postgres.pid
-        self._say(f"PostgreSQL is up on port {postgres.port}")
+        self._say(f"PostgreSQL runs on port {postgres.port}")
         owner_url = self._databases(postgres)
         self.plane_settings = self.plane.start(self._running, self.directory)
         for setting, address in self.plane_settings.items():
@@ -108,7 +108,7 @@ class Stack:
         self._write_env_file()
 
     def _serve_applications(self) -> dict[str, str]:
-        """What the worker is told, and it alone; what applications are told is `client_env`."""
+        """Return the settings of the worker only; the settings of applications are stored in `client_env`."""
         port = free_port()
         self._running.callback(release_port, port)
         self.worker_url = f"http://{LOOPBACK}:{port}"
@@ -150,10 +150,10 @@ class Stack:
 
     @property
     def env_file(self) -> Path:
-        """What a shell sources to look, act and consume beside the demo.
+        """File that a shell sources to query, act and consume while the demo runs.
 
-        `CLEAVE_*` for the commands, CLEAVE_API_SECRET for `cleave token` among them; CLEAVE_URL, CLEAVE_TOKEN and CLIENT_URL
-        for an application; READER_URL and PSQL to look with.
+        It contains `CLEAVE_*` for the commands, including CLEAVE_API_SECRET for `cleave token`; CLEAVE_URL,
+        CLEAVE_TOKEN and CLIENT_URL for an application; READER_URL and PSQL for queries.
         """
         return self.directory / "env"
 
@@ -172,27 +172,27 @@ class Stack:
         write_private(self.env_file, "".join(lines))
 
     def watch_over(self) -> None:
-        """Start again what has ended by itself, and say so.
+        """Restart the processes that ended unexpectedly, and report each restart.
 
-        Raises DevstackFailed for a server that has ended, and for what ends again and again.
+        Raises DevstackFailed for a server that has ended, and for a process that has ended too often.
         """
         for name, pid in self._servers.items():
             if not _runs(pid):
                 raise DevstackFailed(
-                    f"{name} (process {pid}) ended by itself; its log is in {self.directory}"
+                    f"{name} (process {pid}) ended unexpectedly; see its log in {self.directory}"
                 )
         for component in self.airflow.revive() if self.airflow is not None else ():
             self._note_restart(f"Airflow's {component}", self.directory / "airflow" / f"{component}.log")
-        for name, child in self._kept.items():
+        for name, child in self._supervised.items():
             if child.ended_by_itself:
                 self._note_restart(f"{name} (exit code {child.exit_code})", self.directory / f"{name}.log")
                 child.restart()
 
-    def _note_restart(self, what: str, log: Path) -> None:
-        self._restarts[what] += 1
-        if self._restarts[what] > MOST_RESTARTS:
-            raise DevstackFailed(f"{what} ended {MOST_RESTARTS + 1} times; its log is {log}")
-        self._say(f"{what} ended by itself and is started again; its log is {log}")
+    def _note_restart(self, process: str, log: Path) -> None:
+        self._restarts[process] += 1
+        if self._restarts[process] > MOST_RESTARTS:
+            raise DevstackFailed(f"{process} ended {MOST_RESTARTS + 1} times; see its log {log}")
+        self._say(f"{process} ended unexpectedly and is restarted; see its log {log}")
 
     def _spark(self) -> SparkConnectServer | None:
         try:
@@ -206,7 +206,7 @@ class Stack:
     def _airflow(self, postgres: EmbeddedPostgres, spark: SparkConnectServer | None) -> AirflowStandalone:
         if spark is not None:
             self.env["SPARK_MASTER"] = spark.url
-            self._say("Spark Connect is up")
+            self._say("Spark Connect is running")
         connections = {
             "cleave": DatabaseAddress.of(self.env["CLEAVE_DATABASE_URL"]).uri,
             "cleave_loader": DatabaseAddress.of(self.env["CLEAVE_LOADER_URL"]).uri,
@@ -226,9 +226,10 @@ class Stack:
     def spawn(
         self, name: str, command: list[str], *, kept: bool = False, env: Mapping[str, str] | None = None
     ) -> ChildProcess:
-        """Start a process of the demo; its log is `<name>.log`. The caller stops it; `kept`: see `watch_over`.
+        """Start a process of the demo with the log `<name>.log`. The caller stops it; with `kept`, `watch_over` restarts
+        it.
 
-        `env` is all it is started with, `self.env` where it is not given.
+        `env` is the complete environment of the process; default: `self.env`.
         """
         child = ChildProcess(
             command,
@@ -238,7 +239,7 @@ class Stack:
         )
         child.start()
         if kept:
-            self._kept[name] = child
+            self._supervised[name] = child
         return child
 
 
@@ -254,7 +255,7 @@ def _connect(url: str) -> psycopg2.extensions.connection:
 
 
 def _inherited() -> dict[str, str]:
-    """This shell's variables but for settings of another Cleave or Airflow."""
+    """Return this shell's variables without the settings of another Cleave or Airflow."""
     return {
         key: value
         for key, value in os.environ.items()

@@ -1,7 +1,8 @@
-"""The demo's day: who comes and goes when, what is watched meanwhile, and what must have been seen at the end.
+"""The demo's day: when consumers join and leave, the observations, and the operations that must have been seen at the
+end.
 
-Traffic comes from processes of `traffic`. Nothing here acts on the topic: the story only looks (as the inspector,
-through the inspect views), and says so when something that should have happened did not.
+The processes of `traffic` send and receive the messages. This module does not act on the topic: it only observes (as
+the inspector, through the inspect views), and reports each expected operation that did not happen.
 """
 
 from __future__ import annotations
@@ -30,19 +31,21 @@ TOPIC, SUBSCRIPTION = f"topic://{NAMESPACE}/orders", "billing"
 PRODUCERS = 2
 TRAFFIC = (sys.executable, "-m", "controller.demo.traffic")
 CROWD = 7
-"""Consumers at the busiest: more than the segments that load alone makes, so that some are made for consumers."""
+"""Number of consumers at the busiest time: more than the segments that load alone creates, so that some segments are
+created for consumers.
+"""
 CROWD_COMES_AT, CROWD_GOES_AT = 0.50, 0.60
-"""Shares of the day."""
+"""Shares of the day at which the consumers join and leave."""
 LOAD_REASONS = frozenset({"msgRateIn", "byteRateIn", "msgRateOut", "byteRateOut"})
 BY_LOAD, BY_CONSUMERS, MERGED = "a split by load", "a split by consumers", "a merge"
 OPERATIONS = "SELECT * FROM inspect.operations WHERE topic = :t ORDER BY operation_id"
 PATIENCE_SECONDS = 300.0
-"""The day waits so long, at most, for each of these; on a quiet machine it hardly waits."""
+"""Longest time that the day waits for each of these operations; on an idle machine it hardly waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What was seen at one look; `at_seconds` since the day began."""
+    """One observation; `at_seconds` counts from the beginning of the day."""
 
     at_seconds: float
     messages_per_second: float
@@ -50,34 +53,34 @@ class Moment:
     segments: int
     consumers: int
     share: float = 0.0
-    """Of the day, 0..1; it stands still while the day waits for something."""
+    """Share of the day, 0..1; it does not change while the day waits for an operation."""
 
 
 @dataclass(slots=True)
 class DayRecord:
-    """The day as it was watched."""
+    """The observations of a day."""
 
     began_at: float = 0.0
-    """When the day began, seconds since the Unix epoch."""
+    """Beginning of the day, in seconds since the Unix epoch."""
     moments: list[Moment] = field(default_factory=list)
     operations: list[dict[str, Any]] = field(default_factory=list)
     changes: list[dict[str, Any]] = field(default_factory=list)
     segments: list[dict[str, Any]] = field(default_factory=list)
     decisions: list[dict[str, Any]] = field(default_factory=list)
     policy: dict[str, int | float | str] = field(default_factory=lambda: policy_at(1.0))
-    """What the topic was scaled by."""
+    """The policy of the topic."""
     waits: dict[str, float | None] = field(default_factory=dict)
-    """Seconds that each consumer of the crowd waited for its first message; None: it got no message."""
+    """Seconds for which each consumer of the crowd waited for its first message; None: it got no message."""
 
     def count(self, reasons: Collection[str]) -> int:
-        """Committed automatic operations for one of these reasons."""
+        """Return the number of committed automatic operations with one of these reasons."""
         return sum(
             row["origin"] == "auto" and row["committed_at"] is not None and row["reason"] in reasons
             for row in self.operations
         )
 
     def has_seen(self, sight: str) -> bool:
-        """Whether it has happened; `sight` is one of the three."""
+        """Return True if the operation was seen; `sight` is one of the three."""
         return {
             BY_LOAD: self.count(LOAD_REASONS),
             BY_CONSUMERS: self.count({"consumer-count"}),
@@ -86,7 +89,7 @@ class DayRecord:
 
     @property
     def missing(self) -> list[str]:
-        """What should have been seen and was not."""
+        """The expected operations that were not seen."""
         return [sight for sight in (BY_LOAD, BY_CONSUMERS, MERGED) if not self.has_seen(sight)]
 
 
@@ -120,21 +123,21 @@ class Story:
         self._consumers: dict[str, ChildProcess] = {}
         self._producers: dict[str, ChildProcess] = {}
         self._replaced: set[str] = set()
-        self._read: dict[Path, tuple[int, int]] = {}
+        self._offsets: dict[Path, tuple[int, int]] = {}
         self.records = stack.directory / "records"
         self.seen = DayRecord(policy=policy_at(stack.plane.load_share))
 
     def tell(self, show: Callable[[Moment], None]) -> DayRecord:
-        """Run the day; `show` is told each moment. Returns when every consumer has read to the end."""
+        """Run the day; `show` is called with each observation. Returns when every consumer has read to the end."""
         self.records.mkdir(parents=True, exist_ok=True)
         self._prepare()
         self.seen.began_at = time.time()
         self.clock.tick(self.seen.has_seen)
         for _ in range(PRODUCERS):
-            self._another_producer()
+            self._start_producer()
         try:
-            for moment in self._moments(time.monotonic()):
-                self._people(moment.share)
+            for moment in self._observations(time.monotonic()):
+                self._follow_crowd(moment.share)
                 self.seen.moments.append(moment)
                 show(moment)
                 if moment.share >= 1.0 and not any(p.running for p in self._producers.values()):
@@ -143,7 +146,7 @@ class Story:
         finally:
             for child in (*self._producers.values(), *self._consumers.values()):
                 child.stop()
-        self._read_books()
+        self._read_metadata()
         for name in self.seen.waits:
             path = wait_file(self.records, name)
             self.seen.waits[name] = float(path.read_text(encoding="ascii")) if path.exists() else None
@@ -154,7 +157,7 @@ class Story:
         self._cleave("policy", "set", "cluster", *parameters)
         self._cleave("topics", "create", TOPIC, "--data-plane", self._stack.plane.name)
         self._cleave("subscriptions", "create", TOPIC, SUBSCRIPTION)
-        self._come(1)
+        self._start_consumers(1)
         self._say("policy: " + ", ".join(parameters))
 
     def _cleave(self, *arguments: str) -> None:
@@ -165,8 +168,8 @@ class Story:
             env=self._stack.env,
         )
 
-    def _another_producer(self) -> None:
-        """Under a name of its own: one that died does not know what it had sent."""
+    def _start_producer(self) -> None:
+        """Start a producer under an unused name: a restarted producer would not know which messages it had sent."""
         trace = ["--trace", str(self._trace)] if self._trace else []
         name = f"shop-{len(self._producers)}"
         self._producers[name] = self._traffic(
@@ -179,10 +182,10 @@ class Story:
         for name, child in list(self._producers.items()):
             if child.ended_by_itself and child.exit_code != 0 and name not in self._replaced:
                 self._replaced.add(name)
-                self._say(f"producer {name} ended with {child.exit_code}; another takes its place")
-                self._another_producer()
+                self._say(f"producer {name} ended with {child.exit_code}; another producer replaces it")
+                self._start_producer()
 
-    def _come(self, count: int) -> None:
+    def _start_consumers(self, count: int) -> None:
         for number in range(count):
             name = f"billing-{number}"
             if name not in self._consumers:
@@ -190,7 +193,7 @@ class Story:
                     "consume", TOPIC, SUBSCRIPTION, name, str(self.records), name=name, kept=True
                 )
 
-    def _go(self, remaining: int) -> None:
+    def _stop_consumers(self, remaining: int) -> None:
         for name in sorted(self._consumers)[remaining:]:
             self._consumers.pop(name).ask_to_end()
 
@@ -198,17 +201,17 @@ class Story:
         command = [*TRAFFIC, *arguments, "--plane", self._stack.plane.name]
         return self._stack.spawn(name, command, kept=kept, env=self._stack.client_env)
 
-    def _people(self, share: float) -> None:
-        """The subscription gains consumers in the middle of the day and loses them again."""
+    def _follow_crowd(self, share: float) -> None:
+        """Start additional consumers in the middle of the day and stop them again."""
         if CROWD_COMES_AT <= share < CROWD_GOES_AT and len(self._consumers) < CROWD:
-            self._come(CROWD)
+            self._start_consumers(CROWD)
             self.seen.waits = dict.fromkeys(name for name in self._consumers if name != "billing-0")
-            self._say(f"{CROWD} consumers read {SUBSCRIPTION} now")
+            self._say(f"{CROWD} consumers read {SUBSCRIPTION}")
         elif share >= CROWD_GOES_AT and len(self._consumers) > 1:
-            self._go(1)
+            self._stop_consumers(1)
             self._say("all consumers but one have left")
 
-    def _moments(self, began: float) -> Iterator[Moment]:
+    def _observations(self, began: float) -> Iterator[Moment]:
         last_total, last_at = 0, time.monotonic()
         while True:
             time.sleep(1.0)
@@ -241,31 +244,31 @@ class Story:
             return inspection.rows(tx, statement, **parameters)
 
     def produced(self) -> int:
-        """Messages noted as stored so far."""
+        """Return the number of messages recorded as stored so far."""
         return self._lines(f"*.produced{SUFFIX}", Event.SENT)
 
     def consumed(self) -> int:
-        """Messages noted as received so far, redeliveries included."""
+        """Return the number of messages recorded as received so far, redeliveries included."""
         return self._lines(f"*.consumed{SUFFIX}", Event.HANDED_OUT)
 
     def _lines(self, pattern: str, event: Event) -> int:
-        """Whole lines of one event so far; only what was added since the last look is read."""
+        """Return the number of complete lines of one event so far; only the lines added since the last call are read."""
         for path in self.records.glob(pattern):
-            offset, lines = self._read.get(path, (0, 0))
+            offset, lines = self._offsets.get(path, (0, 0))
             with path.open("rb") as record:
                 record.seek(offset)
                 added = record.read()
-            whole = added[: added.rfind(b"\n") + 1]
-            self._read[path] = (offset + len(whole), lines + whole.count(f"\t{event}\t".encode()))
-        return sum(self._read[path][1] for path in self.records.glob(pattern))
+            complete = added[: added.rfind(b"\n") + 1]
+            self._offsets[path] = (offset + len(complete), lines + complete.count(f"\t{event}\t".encode()))
+        return sum(self._offsets[path][1] for path in self.records.glob(pattern))
 
     def verdict(self) -> Verdict:
-        """What the records say of every message so far."""
+        """Return the result of checking the records of all messages so far."""
         return check(read_history(*self.records.glob(f"*{SUFFIX}")))
 
     def _drain(self, patience_seconds: float = 60.0) -> None:
-        """Wait until everything produced is consumed. A message that is delivered twice does not count for one that is
-        not delivered yet.
+        """Wait until all produced messages are consumed. A message that is delivered twice does not replace a message
+        that is not delivered yet.
         """
         deadline = time.monotonic() + patience_seconds
         while time.monotonic() < deadline:
@@ -273,7 +276,7 @@ class Story:
                 return
             time.sleep(0.5)
 
-    def _read_books(self) -> None:
+    def _read_metadata(self) -> None:
         statements = {
             "operations": OPERATIONS,
             "changes": "SELECT * FROM inspect.layout_changes WHERE topic = :t ORDER BY epoch",

@@ -1,9 +1,10 @@
-"""Producer and consumer processes of the demo: real clients whose every message is written down.
+"""Producer and consumer processes of the demo: real clients that record every message.
 
-`python -m controller.demo.traffic produce|consume ...`. They know what any application knows: where a worker serves it and
-a token (CLEAVE_URL, CLEAVE_TOKEN), and where the logs are (CLEAVE_EMBEDDED_URL, a login that may do nothing but call their
-functions; or CLEAVE_PULSAR_*). Records are lines of text in the demo's directory, read by the history checker at the end:
-producers note what was stored, consumers what they received and when.
+`python -m controller.demo.traffic produce|consume ...`. The processes have the same information as any application:
+the address of a worker and a token (CLEAVE_URL, CLEAVE_TOKEN), and the address of the logs (CLEAVE_EMBEDDED_URL, a
+login that may only call their functions; or CLEAVE_PULSAR_*). Records are lines of text in the demo's directory,
+which the history checker reads at the end: producers record the stored messages, consumers the received messages with
+their times.
 """
 
 from __future__ import annotations
@@ -35,25 +36,28 @@ KEYS = 500
 PAYLOAD_BYTES = 100
 TICK_SECONDS = 0.05
 JOINING_SECONDS = 60.0
-"""A worker that was killed is up again by then."""
+"""Seconds after which a worker that was killed is running again."""
 
-Url = Annotated[str, typer.Option(envvar="CLEAVE_URL", help="Where a worker serves applications.")]
-Token = Annotated[str, typer.Option(envvar="CLEAVE_TOKEN", help="A token for the topic.")]
-PlaneName = Annotated[str, typer.Option("--plane", help="Data plane of the topic, as the settings know it.")]
+Url = Annotated[str, typer.Option(envvar="CLEAVE_URL", help="Address at which a worker serves applications.")]
+Token = Annotated[str, typer.Option(envvar="CLEAVE_TOKEN", help="Token for the topic.")]
+PlaneName = Annotated[
+    str,
+    typer.Option("--plane", help="Data plane of the topic, by its name in the settings. Default: embedded."),
+]
 
 app = typer.Typer(pretty_exceptions_enable=False)
 
 
 class _Stop:
-    """Set by SIGTERM: finish the work in hand, leave."""
+    """Flag that SIGTERM and SIGINT set: finish the current work, then exit."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.is_requested = False
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._ask)
+            signal.signal(number, self._request)
 
-    def _ask(self, *_: object) -> None:
-        self.asked = True
+    def _request(self, *_: object) -> None:
+        self.is_requested = True
 
 
 def wait_file(records: Path, name: str) -> Path:
@@ -78,11 +82,13 @@ def produce(
     clock: Annotated[Path, typer.Option(help="File with the share of the day that has passed.")],
     url: Url,
     token: Token,
-    share: Annotated[float, typer.Option(help="This producer's part of the profile's rate.")] = 1.0,
+    share: Annotated[
+        float, typer.Option(help="This producer's part of the profile's rate. Default: 1.")
+    ] = 1.0,
     trace: Annotated[Path | None, typer.Option()] = None,
     plane: PlaneName = "embedded",
 ) -> None:
-    """Send the day's traffic with uniformly drawn keys; leaves when the day is over or on SIGTERM."""
+    """Send the day's traffic with uniformly drawn keys until the day is over or SIGTERM."""
     profile = from_trace(trace) if trace else synthetic_day()
     stop, random = _Stop(), Random(name)
     numbers = [0] * KEYS
@@ -102,21 +108,21 @@ def produce(
                 seconds=JOINING_SECONDS,
             ) as producer,
         ):
-            owed = 0.0
+            pending = 0.0
             last = time.monotonic()
-            while not stop.asked:
-                passed = read_share(clock)
-                if passed >= 1.0:
+            while not stop.is_requested:
+                day_share = read_share(clock)
+                if day_share >= 1.0:
                     break
                 now = time.monotonic()
-                owed += profile.rate_at(passed) * share * (now - last)
+                pending += profile.rate_at(day_share) * share * (now - last)
                 last = now
-                for _ in range(int(owed)):
+                for _ in range(int(pending)):
                     key = random.randrange(KEYS)
                     payload = f"{name} order-{key} {numbers[key]}".encode().ljust(PAYLOAD_BYTES)
                     numbers[key] += 1
                     producer.send(payload, key=f"order-{key}")
-                owed -= int(owed)
+                pending -= int(pending)
                 producer.flush()
                 time.sleep(TICK_SECONDS)
 
@@ -131,7 +137,7 @@ def consume(
     token: Token,
     plane: PlaneName = "embedded",
 ) -> None:
-    """Read in order until SIGTERM, noting of every message what happens to it and when."""
+    """Read in order until SIGTERM, and record what happens to every message and when."""
     stop, readings = _Stop(), Readings()
     with (
         closing(Servers([url], token)) as servers,
@@ -142,7 +148,7 @@ def consume(
         ) as consumer,
     ):
         joined, waited = time.monotonic(), wait_file(records, name)
-        while not stop.asked:
+        while not stop.is_requested:
             batch = consumer.receive(timeout_seconds=0.5)
             if batch is None:
                 continue
@@ -151,7 +157,7 @@ def consume(
             messages = [_identity(message.payload) for message in batch.messages]
             attachment = readings.attachment(batch.segment_id, str(batch.bucket), batch.origin)
             history.handed_out(messages, attachment)
-            for message in messages:  # the work of this application is to have seen it
+            for message in messages:  # this application only records the message
                 history.begun([message], attachment)
                 history.ended([message], attachment)
             if consumer.acknowledge(batch):

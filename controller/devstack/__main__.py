@@ -1,7 +1,7 @@
-"""`python -m controller.devstack DIRECTORY`: a PostgreSQL to try Cleave on, until SIGTERM or Ctrl-C.
+"""`python -m controller.devstack DIRECTORY`: a PostgreSQL for trying Cleave, until SIGTERM or Ctrl-C.
 
 Writes `DIRECTORY/env`, which a shell can source for CLEAVE_DATABASE_URL; the data stays in DIRECTORY for the next
-time. Loopback only, with a password of its own. `make demo` starts more than this.
+start. Binds loopback only and generates a password. `make demo` starts more servers than this.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ DATABASE = "cleave"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until told to stop."""
-    parser = argparse.ArgumentParser(description="A PostgreSQL to try Cleave on, until SIGTERM or Ctrl-C.")
-    parser.add_argument("directory", type=Path, help="where its data is kept")
+    """Serve until a stop signal. Return the exit code."""
+    parser = argparse.ArgumentParser(
+        description="Run a PostgreSQL for trying Cleave, until SIGTERM or Ctrl-C."
+    )
+    parser.add_argument("directory", type=Path, help="directory of the server's data")
     directory = parser.parse_args(arguments).directory.resolve()
-    # Before the server is up, so that a signal always stops it.
+    # The signals are blocked before the server starts, so that a signal always stops it.
     stop_signals = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals)
     (directory / "env").unlink(missing_ok=True)
@@ -33,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with EmbeddedPostgres(directory) as postgres:
             write_private(directory / "env", f"export CLEAVE_DATABASE_URL='{_database_url(postgres)}'\n")
             sys.stderr.write(
-                f"PostgreSQL is up on port {postgres.port}; its address is in {directory / 'env'}\n"
+                f"PostgreSQL runs on port {postgres.port}; its address is in {directory / 'env'}\n"
             )
             signal.sigwait(stop_signals)
     except CleaveError as error:
@@ -45,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _database_url(postgres: EmbeddedPostgres) -> str:
-    """URL of the database, made at the first start."""
+    """Return the URL of the database, which is created at the first start."""
     import psycopg2
 
     from controller.postgres.connection import connect

@@ -1,6 +1,6 @@
-"""Which account runs PostgreSQL when we are root, and what that account can reach.
+"""Selects the account that runs PostgreSQL when this process is root, and checks what the account can access.
 
-PostgreSQL refuses to run as root, which containers often are. An account that exists already is used. None is ever
+PostgreSQL refuses to run as root, which is the user of many containers. An existing account is used. No account is
 created, and no permission on a directory is widened.
 """
 
@@ -19,7 +19,9 @@ _CANDIDATES = ("postgres", "nobody")
 
 
 def server_account() -> RunAs | None:
-    """The account to switch to: None unless we are root."""
+    """Return the account to switch to; None unless this process is root. Raises DevstackFailed if there is no suitable
+    account.
+    """
     if os.geteuid() != 0:
         return None
     for name in _CANDIDATES:
@@ -35,8 +37,8 @@ def server_account() -> RunAs | None:
 
 
 def reachable_by(account: RunAs, path: Path) -> bool:
-    """True when the account may enter the directory or run the file, all parents included."""
-    done = subprocess.run(
+    """Return True if the account may enter the directory or run the file, including all parent directories."""
+    result = subprocess.run(
         ["/bin/sh", "-c", 'test -x "$1"', "sh", str(path)],
         cwd="/",
         user=account.user_id,
@@ -44,21 +46,28 @@ def reachable_by(account: RunAs, path: Path) -> bool:
         extra_groups=(),
         check=False,
     )
-    return done.returncode == 0
+    return result.returncode == 0
 
 
 def private_directory(path: Path, account: RunAs) -> Path:
-    """Create `path` (0700, the account's), or take it if it is exactly that; refuses anything else.
+    """Create `path` (0700, owned by the account), or use it if it already has this owner and mode. Raises DevstackFailed
+    otherwise.
 
-    The place is in a directory everyone can write to, so a directory or link that somebody else put there
-    first must not be trusted.
+    The parent directory may be writable by everyone, so a directory or link that another user created there must not
+    be trusted.
     """
     try:
         path.mkdir(mode=0o700)
         os.chown(path, account.user_id, account.group_id)
     except FileExistsError:
         pass
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (0, account.user_id) or found.st_mode & 0o022:
-        raise DevstackFailed(f"{path} exists and is not ours: remove it and try again")
+    status = path.lstat()
+    if (
+        not stat.S_ISDIR(status.st_mode)
+        or status.st_uid not in (0, account.user_id)
+        or status.st_mode & 0o022
+    ):
+        raise DevstackFailed(
+            f"{path} exists and belongs to another user, or is writable by others; remove it and try again"
+        )
     return path

@@ -1,8 +1,8 @@
-"""A whole Airflow on loopback: scheduler, DAG processor, API server and triggerer as child processes.
+"""A complete Airflow on loopback: scheduler, DAG processor, API server and triggerer as child processes.
 
-What `airflow standalone` runs, without its parent process and without the two log servers, which
-listen on every interface; the API server reads the logs from disk instead. Settings are those measured
-for a machine of two cores. Airflow itself is never imported here. `AirflowApi` is the REST side.
+It runs the components of `airflow standalone`, without its parent process and without the two log servers, which
+listen on every interface; the API server reads the logs from disk instead. The settings were measured on a machine
+with two cores. Airflow itself is never imported here. `AirflowApi` is the REST client.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
     "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
     "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-    # With fewer than 8 slots deferred tasks starve the rest. Each idle slot is a forked process.
+    # With fewer than 8 slots, deferred tasks leave no slot for other tasks. Each idle slot is a forked process.
     "AIRFLOW__CORE__PARALLELISM": "8",
-    # No password is asked for. That is safe only because nothing but loopback is served.
+    # No password is required. This is safe only because Airflow listens on loopback only.
     "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
     "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
     # A run of three tasks takes 0.8 s instead of 3.6 s, for an eighth of a core.
     "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
-    # The API server's first answer to a task takes 6 s, and 13 s on a busy machine. A task that gives up after
-    # Airflow's 5 s asks again, and on a still busier machine the attempt fails before it has begun.
+    # The API server's first answer to a task takes 6 s, and 13 s on a busy machine. With Airflow's default of 5 s
+    # the task repeats the request, and on a busier machine the attempt fails before it has begun.
     "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
 }
 _COMPONENTS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -47,10 +47,10 @@ _COMPONENTS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class AirflowStandalone:
-    """One Airflow with its own metadata database; healthy 10 to 20 s after `start`, about 1 GiB.
+    """One Airflow with its own metadata database; healthy 10 to 20 s after `start`, about 1 GiB of memory.
 
-    `metadata_url` names an existing database (`postgresql+psycopg2://`). `connections` maps a
-    connection id to Airflow's URI or JSON for it; `env` adds to or overrides the settings.
+    `metadata_url` names an existing database (`postgresql+psycopg2://`). `connections` maps a connection id to
+    Airflow's URI or JSON for it; `env` adds to or overrides the settings.
     """
 
     def __init__(
@@ -85,21 +85,21 @@ class AirflowStandalone:
 
     @property
     def url(self) -> str:
-        """Where the UI and the REST API answer."""
+        """Address of the UI and the REST API."""
         return self.api.url
 
     @property
     def pids(self) -> dict[str, int]:
-        """Process id of each component by Airflow's name for it."""
+        """Process id of each component, by Airflow's name for it."""
         return {name: child.pid for name, child in self._children.items()}
 
     def start(self, *, timeout_seconds: float = 180) -> None:
-        """Bring the metadata database up to date, start everything, wait until all report healthy."""
+        """Migrate the metadata database, start all components, and wait until all report healthy."""
         if self._children:
             return
         self._directory.mkdir(parents=True, exist_ok=True)
         home = self._directory / "home"
-        home.mkdir(mode=0o700, exist_ok=True)  # airflow.cfg holds the keys Airflow makes for itself
+        home.mkdir(mode=0o700, exist_ok=True)  # airflow.cfg contains the keys that Airflow generates
         env = self.environment()
         run_checked(_airflow("db", "migrate"), cwd=home, env=env)
         self._children = {
@@ -115,7 +115,7 @@ class AirflowStandalone:
             raise
 
     def stop(self) -> None:
-        """End all components; safe to repeat."""
+        """End all components; may be repeated."""
         children, self._children = self._children, {}
         for child in children.values():
             child.ask_to_end()
@@ -125,7 +125,7 @@ class AirflowStandalone:
         release_port(self._port)
 
     def revive(self) -> list[str]:
-        """Start those components again that have ended by themselves; their names."""
+        """Restart the components that have ended unexpectedly. Return their names."""
         failed = [name for name, child in self._children.items() if child.ended_by_itself]
         for name in failed:
             self._children[name].restart()
@@ -136,13 +136,16 @@ class AirflowStandalone:
         self._children[component].kill()
 
     def restart(self, component: str) -> None:
-        """Start a component again after `kill`; returns at once."""
+        """Start a component again after `kill`; does not wait until it is ready."""
         self._children[component].start()
 
     def environment(self) -> dict[str, str]:
-        """What the components run with; for `airflow` commands against the same installation."""
-        kept_out = ("AIRFLOW", "PYTHONDONTWRITEBYTECODE")  # without bytecode every process compiles anew
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith(kept_out)}
+        """Return the environment of the components, also for `airflow` commands on the same installation."""
+        excluded = (
+            "AIRFLOW",
+            "PYTHONDONTWRITEBYTECODE",
+        )  # without bytecode every process compiles all modules
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(excluded)}
         base = {
             "AIRFLOW_HOME": str(self._directory / "home"),
             "AIRFLOW__API__PORT": str(self._port),
@@ -165,7 +168,7 @@ class AirflowStandalone:
 
 
 def _end_tasks_of(home: Path) -> None:
-    """Tasks run in sessions of their own, and outlive a scheduler that was killed."""
+    """Kill the tasks of this Airflow. Tasks run in their own sessions, and outlive a scheduler that was killed."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.environ().get("AIRFLOW_HOME") == str(home):
@@ -175,5 +178,5 @@ def _end_tasks_of(home: Path) -> None:
 def _airflow(*arguments: str) -> list[str]:
     command = Path(sys.executable).with_name("airflow")
     if not command.exists():
-        raise DevstackFailed("no Airflow beside this Python: pip install apache-airflow, or 'make setup'")
+        raise DevstackFailed("this Python has no Airflow; run 'pip install apache-airflow' or 'make setup'")
     return [str(command), *arguments]

@@ -1,6 +1,6 @@
-"""The few calls of Airflow's REST API that the demo and the tests make.
+"""The calls of Airflow's REST API that the demo and the tests need.
 
-Speaks `/api/v2` of Airflow 3 with a bearer token, which an Airflow whose users are all admins gives to everybody on
+Uses `/api/v2` of Airflow 3 with a bearer token, which an Airflow whose users are all admins gives to every client on
 loopback. Not for production, where tokens belong to people.
 """
 
@@ -30,7 +30,7 @@ class AirflowApi:
         self._http.trust_env = False  # loopback never goes through a proxy
 
     def token(self) -> str:
-        """A bearer token, kept for later calls."""
+        """Return a bearer token, which is kept for later calls."""
         if self._token is None:
             answer = self._http.get(f"{self.url}/auth/token", timeout=30)
             answer.raise_for_status()
@@ -38,7 +38,9 @@ class AirflowApi:
         return self._token
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The JSON answer to `/api/v2<path>`, None for an empty one; an error status raises with its text."""
+        """Return the JSON answer to `/api/v2<path>`, None for an empty answer. Raises DevstackFailed with the answer's
+        text for an error status.
+        """
         answer = self._send(method, path, body)
         if answer.status_code == HTTPStatus.UNAUTHORIZED:
             self._token = None
@@ -50,7 +52,7 @@ class AirflowApi:
         return answer.json() if answer.content else None
 
     def is_healthy(self) -> bool:
-        """True when the API answers and the database, scheduler, triggerer and DAG processor are healthy."""
+        """Return True if the API answers and the database, scheduler, triggerer and DAG processor are healthy."""
         try:
             answer = self._http.get(f"{self.url}/api/v2/monitor/health", timeout=5)
         except requests.RequestException:
@@ -61,7 +63,9 @@ class AirflowApi:
         return all((health.get(name) or {}).get("status") == "healthy" for name in _COMPONENTS)
 
     def wait_dag(self, dag_id: str, *, timeout_seconds: float = 60) -> None:
-        """Return once the DAG processor has read the DAG; raises with the import errors otherwise."""
+        """Wait until the DAG processor has read the DAG. Raises DevstackFailed with the import errors if it has not in
+        time.
+        """
         deadline = time.monotonic() + timeout_seconds
         while self._send("GET", f"/dags/{dag_id}").status_code != HTTPStatus.OK:
             if time.monotonic() > deadline:
@@ -74,17 +78,19 @@ class AirflowApi:
     def trigger(
         self, dag_id: str, *, conf: Mapping[str, Any] | None = None, dag_run_id: str | None = None
     ) -> str:
-        """Start a run now; returns its id."""
+        """Start a run at once. Return its id."""
         body: dict[str, Any] = {
             "logical_date": None,
             "conf": dict(conf or {}),
-        }  # Airflow demands the key; its value may be null
+        }  # Airflow requires the key; its value may be null
         if dag_run_id is not None:
             body["dag_run_id"] = dag_run_id
         return str(self.call("POST", f"/dags/{dag_id}/dagRuns", body)["dag_run_id"])
 
     def wait_run(self, dag_id: str, dag_run_id: str, *, timeout_seconds: float = 120) -> str:
-        """The final state of the run, `success` or `failed`; raises if it has none in time."""
+        """Return the final state of the run, `success` or `failed`. Raises DevstackFailed if the run does not end in
+        time.
+        """
         deadline = time.monotonic() + timeout_seconds
         while True:
             state = str(self.call("GET", f"/dags/{dag_id}/dagRuns/{dag_run_id}")["state"])
@@ -95,7 +101,7 @@ class AirflowApi:
             time.sleep(_POLL_SECONDS)
 
     def task_log(self, dag_id: str, dag_run_id: str, task_id: str, *, attempt: int = 1) -> str:
-        """The log of one attempt at a task, as text."""
+        """Return the log of one attempt at a task, as text."""
         path = f"/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/logs/{attempt}"
         content = self.call("GET", path)["content"]
         return "\n".join(

@@ -1,7 +1,8 @@
-"""A Linux control group for one process: so much of a processor is its own, and its use of it is counted apart.
+"""A Linux control group for one process: it limits the processor time of the process and counts the time separately.
 
-A broker reports the load of its control group. Brokers on one machine that share the machine's report the same, whatever each
-carries. Groups of version 1, as root: elsewhere `demand` says what is missing.
+A broker reports the load of its control group. Brokers that share the control group of the machine all report the
+same load, whatever each of them does. The module needs control groups of version 1, and root; otherwise `demand`
+reports what is missing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _JOIN: Final = 'for group in cpu cpuacct; do echo $$ >"/sys/fs/cgroup/$group/$0/
 
 @dataclass(frozen=True, slots=True)
 class ControlGroup:
-    """`cores` of processor time a second, at most."""
+    """A group with at most `cores` of processor time per second."""
 
     name: str
     cores: float
@@ -42,7 +43,7 @@ class ControlGroup:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for directory in self._directories:
-            for _ in range(50):  # it goes once its last process has been buried
+            for _ in range(50):  # the directory can be removed after the last process was reaped
                 with suppress(OSError):
                     directory.rmdir()
                     break
@@ -50,7 +51,7 @@ class ControlGroup:
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """What stands before a command line: a shell that joins the group and becomes the command."""
+        """Beginning of a command line: a shell that joins the group and becomes the command."""
         return ("/bin/sh", "-c", _JOIN, self.name)
 
     @property
@@ -59,10 +60,10 @@ class ControlGroup:
 
 
 def demand() -> None:
-    """Raises DevstackFailed where no group can be made."""
+    """Raise DevstackFailed if no group can be created."""
     if not all(
-        os.access(_ROOT / one, os.W_OK) and (_ROOT / one / "cgroup.procs").exists() for one in _CONTROLLERS
+        os.access(_ROOT / name, os.W_OK) and (_ROOT / name / "cgroup.procs").exists() for name in _CONTROLLERS
     ):
         raise DevstackFailed(
-            "control groups of version 1 for cpu and cpuacct cannot be made here: that takes root, on a machine that has them"
+            "cannot create control groups of version 1 for cpu and cpuacct; run as root on a machine that has them"
         )

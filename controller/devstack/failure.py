@@ -1,4 +1,4 @@
-"""The one error of the local stack, apart from the code that needs its libraries."""
+"""The error of the local servers, in a module without dependencies on their libraries."""
 
 from __future__ import annotations
 
@@ -6,4 +6,6 @@ from controller.domain.errors import Terminal
 
 
 class DevstackFailed(Terminal):
-    """A local server did not start or cannot run here. The message ends with what to do, or with the end of its log."""
+    """A local server did not start or cannot run here. The message ends with the next step, or with the end of the
+    server's log.
+    """

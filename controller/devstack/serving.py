@@ -1,6 +1,6 @@
-"""A worker, or only the part of it that serves consumers, in this process on a free port: for tests and benchmarks.
+"""A worker, or only its part that serves consumers, in this process on a free port: for tests and benchmarks.
 
-Real leases, leader, layout feed and server on a real database; what it is not is a process of its own.
+It has real leases, leader, layout feed and server on a real database; it is only not a separate process.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from controller.web.access import Role
 from controller.web.server import WebServer
 
 SECRET = secrets.token_hex(32)
-"""Of every worker that this process runs."""
+"""Secret of every worker that this process runs."""
 _READY_SECONDS = 30.0
-_LEAVES_WITHIN_SECONDS = 30.0
+_STOP_SECONDS = 30.0
 
 
 @dataclass
@@ -38,51 +38,57 @@ class ServingWorker:
     thread: threading.Thread
 
     def stop(self) -> None:
-        """As on SIGTERM; returns when it has left. Raises DevstackFailed, with where it is, if it does not leave."""
+        """Stop as on SIGTERM, and wait until the worker has ended. Raises DevstackFailed, with the worker's stack, if it
+        does not end in time.
+        """
         self.worker.stop()
-        self.thread.join(_LEAVES_WITHIN_SECONDS)
+        self.thread.join(_STOP_SECONDS)
         if self.thread.is_alive():
             frame = sys._current_frames().get(self.thread.ident or 0)
-            where = "".join(traceback.format_stack(frame)) if frame else "nowhere"
+            stack = "".join(traceback.format_stack(frame)) if frame else "nowhere"
             raise DevstackFailed(
-                f"the worker has not left within {_LEAVES_WITHIN_SECONDS:g} s; it is at\n{where}"
+                f"the worker has not ended within {_STOP_SECONDS:g} s; find the cause in its stack:\n{stack}"
             )
 
 
 def token_for(*topics: str, life_seconds: float = 24 * 3600.0) -> str:
-    """A client's token for topics, all of them where none is named."""
+    """Return a client's token for these topics, or for all topics if none is given."""
     return access.sign(SECRET, topics or ("topic://*",), life_seconds)
 
 
 def token_of(role: Role, *namespaces: str, subject: str | None = None) -> str:
-    """A token of another role than a client's."""
+    """Return a token of another role than a client's."""
     return access.sign(SECRET, (), 24 * 3600.0, role=role, namespaces=namespaces, subject=subject)
 
 
 def client_of(*addresses: str, topics: tuple[str, ...] = ()) -> Servers:
-    """A client that may consume these topics."""
+    """Return a client that may consume these topics."""
     return Servers(addresses, token_for(*topics), call_timeout_seconds=10.0)
 
 
 @contextmanager
 def serving_leader(database: str, **settings: object) -> Iterator[str]:
-    """Leases, leader and server without the worker's loop: layouts change only by other's acts. Yields the address."""
-    given = _settings(database, settings)
-    with application(given) as app:
-        web = WebServer(given, SECRET)
+    """Run leases, leader and server without the worker's loop: only actions of other processes change layouts. Yield the
+    address.
+    """
+    worker_settings = _settings(database, settings)
+    with application(worker_settings) as app:
+        web = WebServer(worker_settings, SECRET)
         worker = build_worker(app, served=web)
         worker.leases.round()
         parts = [threading.Thread(target=worker.leases.run, args=(lambda: None,), name="leases")]
-        parts += [threading.Thread(target=one.run, name=type(one).__name__) for one in worker.beside]
+        parts += [
+            threading.Thread(target=service.run, name=type(service).__name__) for service in worker.beside
+        ]
         for part in parts:
             part.start()
         try:
             yield web.address
         finally:
-            with ExitStack() as ends:  # whatever one of them raises
+            with ExitStack() as ends:  # stops all services even if one of them raises
                 ends.callback(worker.leases.stop)
-                for one in worker.beside:
-                    ends.callback(one.stop)
+                for service in worker.beside:
+                    ends.callback(service.stop)
             for part in parts:
                 part.join()
             worker.leases.resign()
@@ -91,10 +97,10 @@ def serving_leader(database: str, **settings: object) -> Iterator[str]:
 
 @contextmanager
 def serving_worker(database: str, **settings: object) -> Iterator[ServingWorker]:
-    """One worker; it has taken its shards when this is entered."""
-    given = _settings(database, settings)
-    with application(given) as app:
-        web = WebServer(given, SECRET)
+    """Run one worker. Yield after the worker has acquired its shards."""
+    worker_settings = _settings(database, settings)
+    with application(worker_settings) as app:
+        web = WebServer(worker_settings, SECRET)
         worker = build_worker(app, served=web)
         thread = threading.Thread(target=worker.run, name="worker")
         thread.start()
@@ -105,7 +111,7 @@ def serving_worker(database: str, **settings: object) -> Iterator[ServingWorker]
                 time.sleep(0.02)
             if not worker.leases.terms:
                 raise DevstackFailed(
-                    f"the worker has taken no shard within {_READY_SECONDS:g} s; see its log"
+                    f"the worker has not acquired a shard within {_READY_SECONDS:g} s; see its log"
                 )
             yield running
         finally:

@@ -1,7 +1,7 @@
-"""A Spark Connect server as a child process, straight from the pyspark wheel.
+"""A Spark Connect server as a child process, from the pyspark wheel.
 
-Kept warm, it answers a minute's aggregation in two seconds instead of fifteen. Clients use `url`, which carries the
-server's token. Without a token everybody who reaches the port could run code as this user.
+A server that stays warm computes an aggregation in two seconds instead of fifteen. Clients use `url`, which contains
+the server's token. Without a token every process that reaches the port could run code as this user.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from controller.devstack.ports import LOOPBACK, free_port, is_listening, release
 from controller.devstack.process import ChildProcess
 
 _SERVER: Final = (
-    "org.apache.spark.sql.connect.service.SparkConnectServer"  # SparkSubmit knows it by this name
+    "org.apache.spark.sql.connect.service.SparkConnectServer"  # the name of the class for SparkSubmit
 )
 _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
@@ -30,13 +30,13 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": LOOPBACK,
     "spark.connect.grpc.binding.address": LOOPBACK,
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "4",  # for two cores: the default of 200 means 200 tiny tasks
+    "spark.sql.shuffle.partitions": "4",  # for two cores: the default of 200 would create 200 tiny tasks
     "spark.sql.catalogImplementation": "in-memory",
 }
 
 
 class SparkConnectServer:
-    """A server on loopback; ready in about five seconds, 350 MiB fresh, up to `driver_memory` of heap."""
+    """A server on loopback; ready in about five seconds, 350 MiB after the start, up to `driver_memory` of heap."""
 
     def __init__(
         self,
@@ -65,19 +65,19 @@ class SparkConnectServer:
 
     @property
     def url(self) -> str:
-        """For `SparkSession.builder.remote`; add `;session_id=<uuid>` to share one session."""
-        # The client sends a token without TLS to the name localhost only, not to its address.
+        """URL for `SparkSession.builder.remote`; add `;session_id=<uuid>` to share one session."""
+        # Without TLS the client sends a token only to the name localhost, not to its address.
         return f"sc://localhost:{self._port}/;token={self._token}"
 
     @property
     def pid(self) -> int:
         """Process id of the JVM."""
         if self._child is None:
-            raise DevstackFailed("Spark Connect is not running: call start() first")
+            raise DevstackFailed("Spark Connect is not running; call start() first")
         return self._child.pid
 
     def start(self) -> None:
-        """Launch and wait until the port answers; no-op while running."""
+        """Start the server and wait until the port answers; do nothing while it runs."""
         if self._child is not None:
             return
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ class SparkConnectServer:
             raise
 
     def stop(self) -> None:
-        """End the server and every session in it; no-op when not running."""
+        """End the server and all its sessions; do nothing if it is not running."""
         child, self._child = self._child, None
         if child is not None:
             child.stop()
@@ -131,11 +131,11 @@ class SparkConnectServer:
 
 
 def spark_home() -> Path:
-    """The directory of the installed pyspark, which is a whole Spark distribution."""
-    found = importlib.util.find_spec("pyspark")
-    home = Path(found.origin).parent if found is not None and found.origin is not None else None
+    """Return the directory of the installed pyspark, which is a complete Spark distribution. Raises DevstackFailed."""
+    spec = importlib.util.find_spec("pyspark")
+    home = Path(spec.origin).parent if spec is not None and spec.origin is not None else None
     if home is None or not (home / "jars").is_dir():
         raise DevstackFailed(
-            "no Spark here: pip install pyspark (pyspark-client alone has no server), or 'make setup'"
+            "this Python has no Spark; run 'pip install pyspark' (pyspark-client alone has no server) or 'make setup'"
         )
     return home

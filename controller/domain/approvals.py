@@ -1,10 +1,12 @@
-"""Approvals: the state machine of what waits for a person, which acts of a topic wait, and what is known of the answers.
+"""Approvals: their state machine, the rule which actions of a topic need one, and the effect of the answers.
 
-An approval is about a subject: an operation of a topic, a proposal of the bundle balancer, or the promotion of a candidate. The states and
-their transitions are the same for all. A policy marks acts: those that leave fewer segments (`approval_merges`), and those above a size
-(`approval_min_segments`), but for those of the consumer lane. What is marked goes once somebody approved just that. The
-`ApprovalDesk` of one evaluation says so for each act that a profile wants; `evaluator` sets the segments of the others aside and
-asks the profile again. An approved act is wanted anew before it goes, so all limits are held against the topic as it is then.
+An approval has a subject: an operation of a topic, a proposal of the bundle balancer, or the promotion of a
+candidate. All subjects share the states and transitions. A policy marks the actions that need an approval: actions
+that leave fewer segments (`approval_merges`) and actions above a size (`approval_min_segments`). Actions of the
+consumer lane never need one. A marked action is performed after a person has approved exactly this action. The
+`ApprovalDesk` of one evaluation checks each action that a profile chooses; `evaluator` excludes the segments of the
+held actions and runs the profile again. An approved action must be chosen again before it is performed, so all limits
+are checked against the topic at that time.
 """
 
 from __future__ import annotations
@@ -30,14 +32,14 @@ from controller.domain.errors import InvariantViolated
 from controller.domain.policy import AutoScalePolicy
 
 VALID_MS = 3_600_000
-"""An approval is of the topic as the person saw it, so it is good for an hour."""
+"""Milliseconds for which an approval is valid: one hour, because a person approves the topic as it was shown."""
 
 MOST_OPEN = 8
-"""Acts of one topic that wait for a person at a time: what is beyond is asked when some are answered."""
+"""Maximum number of pending approvals of one topic. Further actions are proposed after some of them are answered."""
 
 
 class Subject(StrEnum):
-    """What an approval is about."""
+    """Subject of an approval."""
 
     OPERATION = "operation"
     BUNDLE_PROPOSAL = "bundle-proposal"
@@ -64,45 +66,49 @@ MOVES: Mapping[ApprovalState, frozenset[ApprovalState]] = MappingProxyType(
         _S.DONE: frozenset(),
     }
 )
-"""The states that follow each state."""
+"""The states that may follow each state."""
 ANSWERS = frozenset({_S.APPROVED, _S.REJECTED})
-"""The states that a person, or the default, gives."""
+"""The states that a person or the default answer sets."""
 
 
 def demand_move(before: ApprovalState, after: ApprovalState) -> None:
-    """Raise InvariantViolated for a transition that is none."""
+    """Raise InvariantViolated unless an approval may change from `before` to `after`."""
     if after not in MOVES[before]:
         raise InvariantViolated(f"an approval that is {before} does not become {after}; read it again")
 
 
 def states_before(state: ApprovalState) -> list[str]:
-    """Return the states from which an approval may enter the state."""
-    return [earlier.value for earlier, later in MOVES.items() if state in later]
+    """Return the states from which an approval may enter `state`."""
+    return [before.value for before, following in MOVES.items() if state in following]
 
 
 def why_gone(subject: Subject) -> str:
-    """Return why an approval has no subject."""
+    """Return the reason why the subject of an approval no longer exists."""
     if subject is Subject.OPERATION:
-        return "the layout moved on: the segments are no longer as they were proposed"
+        return "the layout changed: the segments are no longer as they were proposed"
     return "the topic is no longer live"
 
 
 def end_of_wait(
     subject: Subject, state: ApprovalState, default_answer: str, *, has_subject: bool
 ) -> tuple[ApprovalState, str]:
-    """Return the state, and the reason, of an approval whose time is over or whose subject is gone."""
+    """Return the final state, and the reason, of an approval whose time has expired or whose subject no longer exists."""
     if state is ApprovalState.APPROVED:
-        return ApprovalState.EXPIRED, "not wanted within an hour of that"
+        return (
+            ApprovalState.EXPIRED,
+            "the policy did not choose the action again within an hour of the approval",
+        )
     if not has_subject:
         return ApprovalState.EXPIRED, why_gone(subject)
     answer = ApprovalState.APPROVED if default_answer == "approve" else ApprovalState.REJECTED
-    return answer, "nobody answered in time"
+    return answer, "no answer was given in time"
 
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """The last word on an act of a topic. `segment_ids` are those it seals, in the order of their ranges; `parts` what it makes of
-    them, see `parts_of`; `answered_at` in milliseconds since the Unix epoch, None while it is pending.
+    """The latest approval of an action of a topic. `segment_ids` are the segments that the action seals, in the order of
+    their ranges; `parts` is the number of parts as `parts_of` counts them; `answered_at` is in milliseconds since the
+    Unix epoch, None while the approval is pending.
     """
 
     kind: str
@@ -112,8 +118,8 @@ class Approval:
     answered_at: int | None = None
 
     def covers(self, act: Decision) -> bool:
-        """Whether whoever approved this has approved the act: the same kind on the same segments, which changes their number in the same
-        direction and no further.
+        """Return True if this approval includes `act`: the same kind of action on the same segments, which changes the
+        number of segments in the same direction and by at most as many.
         """
         if (self.kind, self.segment_ids) != act_key(act):
             return False
@@ -124,17 +130,17 @@ class Approval:
 
 
 def kind_of(act: Decision) -> str:
-    """`split`, `merge`, `rebucket` or `recut`."""
+    """Return the kind of the action: `split`, `merge`, `rebucket` or `recut`."""
     return type(act).__name__.lower()
 
 
 def act_key(act: Decision) -> tuple[str, tuple[int, ...]]:
-    """What an approval is found by: the kind, and the segments that are sealed."""
+    """Return the lookup key of an approval: the kind of action and the segments that the action seals."""
     return kind_of(act), sealed_by(act)
 
 
 def parts_of(act: Decision) -> int:
-    """Segments that the act makes; of a rebucket the entry buckets."""
+    """Return the number of segments that the action creates; for a rebucket the number of entry buckets."""
     match act:
         case Merge():
             return 1
@@ -147,44 +153,44 @@ def parts_of(act: Decision) -> int:
 
 
 def action_text(act: Decision) -> str:
-    """Return the act in a few words: `merge segments 3, 4 into 1`."""
+    """Return a short description of the action: `merge segments 3, 4 into 1`."""
     sealed = sealed_by(act)
     noun = "segment" if len(sealed) == 1 else "segments"
-    made = f"to {parts_of(act)} entry buckets" if isinstance(act, Rebucket) else f"into {parts_of(act)}"
-    return f"{kind_of(act)} {noun} {', '.join(map(str, sealed))} {made}"
+    result = f"to {parts_of(act)} entry buckets" if isinstance(act, Rebucket) else f"into {parts_of(act)}"
+    return f"{kind_of(act)} {noun} {', '.join(map(str, sealed))} {result}"
 
 
 def size_of(act: Decision) -> int:
-    """Segments that the act seals or makes, whichever are more."""
+    """Return the number of segments that the action seals or the number that it creates, whichever is larger."""
     return max(len(sealed_by(act)), 1 if isinstance(act, Rebucket) else parts_of(act))
 
 
 def asks(policy: AutoScalePolicy) -> bool:
-    """Whether any act waits for a person under this policy."""
+    """Return True if the policy requires an approval for any action."""
     return policy.approval_merges or policy.approval_min_segments > 0
 
 
 def waived(policy: AutoScalePolicy) -> AutoScalePolicy:
-    """The policy as if everybody always approved at once: for a backtest, in which there is nobody to ask."""
+    """Return the policy without approvals, for a backtest, in which no person can answer."""
     return replace(policy, approval_merges=False, approval_min_segments=0) if asks(policy) else policy
 
 
 def is_marked(policy: AutoScalePolicy, act: Decision) -> bool:
-    """Whether the act waits for a person. What a consumer's coming or going asks for never does: who comes would get nothing to read
-    until somebody has looked.
+    """Return True if the action needs an approval. An action of the consumer lane never does: a consumer that joins
+    would have nothing to read until a person has answered.
     """
     if lane_of(act) is Lane.CONSUMER:
         return False
-    joins = isinstance(act, Merge | Recut) and parts_of(act) < len(sealed_by(act))
-    if policy.approval_merges and joins:
+    is_joining = isinstance(act, Merge | Recut) and parts_of(act) < len(sealed_by(act))
+    if policy.approval_merges and is_joining:
         return True
     return 0 < policy.approval_min_segments <= size_of(act)
 
 
 @dataclass(frozen=True, slots=True)
 class HeldAct:
-    """An act that may not go now. `refused_at` and `until`: when it was refused and until when that holds; None of one
-    that waits for its answer.
+    """An action that may not be performed yet. `refused_at` and `until` are the start and the end of a rejection, in
+    milliseconds since the Unix epoch; both are None while the approval is pending.
     """
 
     act: Decision
@@ -192,7 +198,7 @@ class HeldAct:
     until: int | None = None
 
     def refusal(self, lane: Lane, segment_id: int, other_id: int | None) -> Refusal:
-        """Why the segment is left alone; ids as in `Refusal`."""
+        """Return the refusal of a segment that this action would seal; ids as in `Refusal`."""
         if self.until is None:
             return Refusal(
                 segment_id=segment_id,
@@ -215,50 +221,51 @@ class HeldAct:
 
     @property
     def own_refusal(self) -> Refusal:
-        """The refusal of the act itself."""
+        """The refusal of the action itself."""
         sealed = sealed_by(self.act)
         return self.refusal(lane_of(self.act), sealed[0], sealed[-1] if len(sealed) > 1 else None)
 
 
 class ApprovalDesk:
-    """What may go in one evaluation, and what is held. Lives for one call of `decide`.
+    """The approvals of one evaluation: which actions may be performed, and which are held. Used for one call of
+    `decide`.
 
-    `proposals`: held acts that nobody was asked about yet. `until`: when an approval that was used is over; None where
-    none was.
+    `proposals`: held actions for which no approval has been requested. `until`: the earliest end of the approvals
+    that the evaluation used, in milliseconds since the Unix epoch; None if the evaluation used no approval.
     """
 
-    def __init__(self, policy: AutoScalePolicy, known: Iterable[Approval], now: int) -> None:
+    def __init__(self, policy: AutoScalePolicy, approvals: Iterable[Approval], now: int) -> None:
         self._policy = policy
-        self._known = {(one.kind, one.segment_ids): one for one in known}
+        self._approvals = {(approval.kind, approval.segment_ids): approval for approval in approvals}
         self._now = now
-        self._open = sum(one.state is ApprovalState.PENDING for one in self._known.values())
+        self._open = sum(approval.state is ApprovalState.PENDING for approval in self._approvals.values())
         self._held: list[HeldAct] = []
         self.proposals: list[Decision] = []
         self.until: int | None = None
 
     @property
     def held(self) -> Mapping[int, HeldAct]:
-        """The acts that are held, by each segment they would seal."""
-        return {segment_id: one for one in self._held for segment_id in sealed_by(one.act)}
+        """The held actions, by each segment that they would seal."""
+        return {segment_id: held for held in self._held for segment_id in sealed_by(held.act)}
 
-    def refusals(self, said: Iterable[Refusal]) -> tuple[Refusal, ...]:
-        """One for each held act, but for those that the lanes have `said` themselves."""
-        told = {*said}
-        return tuple(one.own_refusal for one in self._held if one.own_refusal not in told)
+    def refusals(self, lane_refusals: Iterable[Refusal]) -> tuple[Refusal, ...]:
+        """Return the refusal of each held action, except those that `lane_refusals` already contains."""
+        reported = {*lane_refusals}
+        return tuple(held.own_refusal for held in self._held if held.own_refusal not in reported)
 
     def holds(self, act: Decision) -> bool:
-        """Whether the act may not go; it is then among those held."""
+        """Return True if the action may not be performed. The action is then one of the held actions."""
         if not is_marked(self._policy, act):
             return False
-        known = self._known.get(act_key(act))
-        match known.state if known is not None else None:
-            case ApprovalState.APPROVED if known is not None and self._is_good(known, act):
-                self.until = min(self.until or self._end(known), self._end(known))
+        approval = self._approvals.get(act_key(act))
+        match approval.state if approval is not None else None:
+            case ApprovalState.APPROVED if approval is not None and self._is_good(approval, act):
+                self.until = min(self.until or self._end(approval), self._end(approval))
                 return False
             case ApprovalState.PENDING:
                 self._held.append(HeldAct(act))
-            case ApprovalState.REJECTED if known is not None and self._now < self._end_of_hold(known):
-                self._held.append(HeldAct(act, known.answered_at, self._end_of_hold(known)))
+            case ApprovalState.REJECTED if approval is not None and self._now < self._end_of_hold(approval):
+                self._held.append(HeldAct(act, approval.answered_at, self._end_of_hold(approval)))
             case _:
                 self._propose(act)
         return True
@@ -269,11 +276,11 @@ class ApprovalDesk:
             self._open += 1
             self.proposals.append(act)
 
-    def _is_good(self, known: Approval, act: Decision) -> bool:
-        return self._now < self._end(known) and known.covers(act)
+    def _is_good(self, approval: Approval, act: Decision) -> bool:
+        return self._now < self._end(approval) and approval.covers(act)
 
-    def _end(self, known: Approval) -> int:
-        return (known.answered_at or 0) + VALID_MS
+    def _end(self, approval: Approval) -> int:
+        return (approval.answered_at or 0) + VALID_MS
 
-    def _end_of_hold(self, known: Approval) -> int:
-        return (known.answered_at or 0) + self._policy.approval_hold_seconds * 1000
+    def _end_of_hold(self, approval: Approval) -> int:
+        return (approval.answered_at or 0) + self._policy.approval_hold_seconds * 1000

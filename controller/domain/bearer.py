@@ -1,4 +1,4 @@
-"""Bearer tokens as settings, files and applications hold them."""
+"""Bearer tokens in settings, files and applications."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
 def bearer_token(text: object, name: str) -> str:
-    """Return the token without surrounding white space. Raises InvalidInput, which names the setting and never contains the token.
+    """Return the token without surrounding white space. Raises InvalidInput, whose message names the setting and never
+    contains the token.
 
-    A library would quote a token with a line break in the error about its header.
+    The check exists because an HTTP library would quote a token with a line break in the error about its header.
     """
     if not isinstance(text, str):
         raise InvalidInput(
@@ -20,6 +21,6 @@ def bearer_token(text: object, name: str) -> str:
         )
     token = text.strip()
     if not _TOKEN.fullmatch(token):
-        what = "is empty" if not token else "holds spaces or letters that no token has"
-        raise InvalidInput(f"{name} {what}; give a token on one line")
+        defect = "is empty" if not token else "contains spaces or characters that a token cannot have"
+        raise InvalidInput(f"{name} {defect}; give a token on one line")
     return token

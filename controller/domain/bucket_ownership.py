@@ -1,12 +1,14 @@
-"""From who should own which bucket to who may own it now: grants, releases to ask for, and ends.
+"""Steps from the current owners of buckets to the target assignment: grants, requests to release, and ends of ownership.
 
-`assignment` says what is fair; this says which steps lead there. A bucket has one owner at a time, so it changes hands in an
-order: its owner is asked to release it, stops handing out, lets the application finish, lets go of the log and says so; only
-then the next one is told. A consumer that is gone is not asked (trap 22). The leader of a topic calls this and writes what it
-says; nothing here knows of connections or of time.
+`assignment` computes the target; this module computes the steps that lead there. A bucket has one owner at a time, so
+an owner changes in a fixed order. The leader asks the owner to release the bucket. The owner stops delivering
+messages, waits until the application has finished, closes the log and reports the release. Only then is the bucket
+granted to the next consumer. A consumer whose session has ended is not asked (trap 22). The leader of a topic calls
+this module and stores the result; the module knows neither connections nor time.
 
-A bucket is a unit of ownership here, which may be a run of entry buckets. Owners may have a segment in other pieces than are wanted,
-since a leader of another version may have dealt it out: no unit is granted while somebody owns a piece of it.
+A bucket is a unit of ownership here, which may be a run of entry buckets. A leader of another version may have
+assigned a segment in other pieces than the target has. Therefore a unit is granted only when no consumer owns a piece
+of it.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from controller.domain.hash_range import HashRange
 
 @dataclass(frozen=True, slots=True)
 class BucketOwner:
-    """Who owns a bucket, since which generation of the subscription; `is_asked`: to release it, for `successor` if known, since
-    `asked_seconds`.
+    """The owner of a bucket, and the generation of the subscription at which the ownership began. `is_asked`: True if
+    the owner has been asked, `asked_seconds` ago, to release the bucket, for `successor` if there is one.
     """
 
     bucket: SegmentBucket
@@ -35,16 +37,18 @@ class BucketOwner:
 
 @dataclass(frozen=True, slots=True)
 class OwnerChanges:
-    """What to write. No bucket is in two of these."""
+    """The changes to store. A bucket appears in at most one of the four fields."""
 
     granted: Mapping[SegmentBucket, str]
     """New owners, each at a new generation."""
     asked: Mapping[SegmentBucket, str | None]
-    """Buckets whose owner is to release them now, with the consumer that waits for each, if one does."""
+    """Buckets whose owner is to release them, each with the consumer that waits for the bucket; None if no consumer
+    waits.
+    """
     kept: frozenset[SegmentBucket]
-    """Buckets whose owner was asked to release them and may keep them after all."""
+    """Buckets whose owner was asked to release them and may keep them."""
     ended: frozenset[SegmentBucket]
-    """Buckets that nobody owns any more."""
+    """Buckets that no longer have an owner."""
 
     def __bool__(self) -> bool:
         return bool(self.granted or self.asked or self.kept or self.ended)
@@ -58,20 +62,21 @@ def owner_changes(
     released: Collection[SegmentBucket] = (),
     finished: Collection[int] = (),
 ) -> OwnerChanges:
-    """The steps that are possible now.
+    """Return the steps that are possible at this time.
 
-    `consumers` are those with a session, connected or within grace; `released` the buckets their owners have let go of;
-    `finished` the segments in which nothing is left to read (drained or pruned), which nobody need release.
+    `consumers` are those with a session, connected or within grace. `released` are the buckets that their owners have
+    released. `finished` are the segments that have nothing left to read (drained or pruned); their buckets need no
+    release.
     """
-    wanted = {bucket: name for name, share in target.items() for bucket in share}
+    targets = {bucket: name for name, share in target.items() for bucket in share}
     granted: dict[SegmentBucket, str] = {}
-    asked: dict[SegmentBucket, str | None] = {}
+    release_requests: dict[SegmentBucket, str | None] = {}
     kept: set[SegmentBucket] = set()
     ended: set[SegmentBucket] = set()
     owned: defaultdict[int, list[HashRange]] = defaultdict(list)
     for owner in owners:
         bucket = owner.bucket
-        successor = wanted.pop(bucket, None)
+        successor = targets.pop(bucket, None)
         is_free = bucket in released or owner.consumer not in consumers or bucket.segment_id in finished
         if successor == owner.consumer and bucket not in released:
             if owner.is_asked:
@@ -82,11 +87,11 @@ def owner_changes(
             ended.add(bucket)
             continue
         elif not owner.is_asked or owner.successor != successor:
-            asked[bucket] = successor
+            release_requests[bucket] = successor
         owned[bucket.segment_id].append(bucket.bucket)
     granted.update(
         (unit, name)
-        for unit, name in wanted.items()
+        for unit, name in targets.items()
         if not any(unit.bucket.overlaps(piece) for piece in owned[unit.segment_id])
     )
-    return OwnerChanges(granted, asked, frozenset(kept), frozenset(ended))
+    return OwnerChanges(granted, release_requests, frozenset(kept), frozenset(ended))

@@ -1,7 +1,7 @@
-"""Registering a consumer with a subscription: what must be live for it, and what is said when it is not.
+"""Registration of a consumer with a subscription: the states it requires, and the error if one of them is missing.
 
-The database looks and writes in one call, `cleave.register_consumer`. The store and the client both make that call and
-hand its answer to this module.
+The database function `cleave.register_consumer` reads and writes in one call. The store and the client both make this
+call and pass its result to this module.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _LIVE = "live"
 
 
 class ConsumerRegistration(NamedTuple):
-    """The answer of `cleave.register_consumer`, column by column; None where there is no such row."""
+    """The result of `cleave.register_consumer`, column by column; None where the row does not exist."""
 
     topic_name: str | None
     topic_state: str | None
@@ -22,9 +22,9 @@ class ConsumerRegistration(NamedTuple):
     is_new: bool | None
 
     def demand(self, topic_id: int, subscription: str) -> bool:
-        """True when the consumer was registered anew, False when it was registered already.
+        """Return True if the call registered the consumer, False if the consumer was registered already.
 
-        Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, or Conflict while the subscription is deleted.
+        Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, or Conflict while the subscription is being deleted.
         """
         if self.topic_state is None:
             raise TopicNotFound(f"topic {topic_id} does not exist; look its id up by name")
@@ -38,6 +38,6 @@ class ConsumerRegistration(NamedTuple):
             )
         if self.subscription_state != _LIVE:
             raise Conflict(
-                f"subscription {subscription} of topic {self.topic_name} is being deleted; create it anew afterwards"
+                f"subscription {subscription} of topic {self.topic_name} is being deleted; wait for the deletion, then create it again"
             )
         return bool(self.is_new)

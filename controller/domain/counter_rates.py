@@ -1,6 +1,6 @@
 """Rates of a segment from counters that readers read: the rule `judge_counters`.
 
-Nothing in production runs the rule. It defines the rates that two queries compute for many segments at once,
+Production code does not run the rule. The rule defines the rates that two queries compute for many segments at once,
 `spark_jobs/load_aggregation.py` and `store/load/sql_rates.py`; a test compares both with it.
 """
 
@@ -17,20 +17,22 @@ from controller.domain.shown import shown
 from controller.domain.whole_numbers import MOST
 
 LONGEST_SOURCE = 512
-"""Characters in the name of a source of samples, or of a reader, at most: a source's name is a key in PostgreSQL."""
+"""Maximum length, in characters, of the name of a source of samples or of a reader: a source's name is a key in
+PostgreSQL.
+"""
 
 BESIDE = 10
-"""An increase is at least as many times what a counter went back beside it. So an instant between the two is wrong by
-less than a tenth of the interval.
+"""Minimum ratio between the increase of an interval and a decrease of the same counter in an adjacent interval. An
+instant between the two intervals is therefore wrong by less than a tenth of the interval.
 """
 
 
 COUNTERS = ("msg_in", "byte_in", "msg_out", "byte_out")
-"""The counters behind `METRICS`, in the same order."""
+"""Names of the counters from which `METRICS` are computed, in the same order."""
 
 
 def for_each_metric(template: str, separator: str = ", ") -> str:
-    """Return a part of a query: the template once for each metric, {m} the rate's column, {c} the counter's."""
+    """Return a part of a query: the template once for each metric. {m} is the rate's column, {c} the counter's column."""
     return separator.join(template.format(m=m, c=c) for m, c in zip(METRICS, COUNTERS, strict=True))
 
 
@@ -38,9 +40,9 @@ def for_each_metric(template: str, separator: str = ", ") -> str:
 class CounterSample:
     """The four monotonic counters of one segment as one reader read them from one source (a broker) at one instant.
 
-    `reader` names who read the counters and by which clock: instants of one reader are from a clock that was never set
-    meanwhile. Raises InvalidInput for a counter outside 0..2^63-1 or an instant beyond 64 bits: no broker and no file
-    holds such.
+    `reader` names the process that read the counters and its clock: all instants of one reader come from a clock that
+    was not set in between. Raises InvalidInput for a counter outside 0..2^63-1 or an instant beyond 64 bits, because
+    neither a broker nor a file contains such a value.
     """
 
     source: str
@@ -55,7 +57,7 @@ class CounterSample:
         for value in (abs(self.instant_ms), *self.counters):
             if not 0 <= value <= MOST:
                 raise InvalidInput(
-                    f"sample of {self.source}: {shown(value)} is no counter and no instant of 64 bits; drop it"
+                    f"sample of {self.source}: {shown(value)} is neither a counter nor an instant of 64 bits; drop the sample"
                 )
 
     @property
@@ -65,7 +67,9 @@ class CounterSample:
 
 @dataclass(frozen=True, slots=True)
 class WindowLoad:
-    """Rates over a window, the latest instant they rest on, how much of the window was observed, and by which source last."""
+    """Rates over a window, the latest instant that they use, the part of the window that was observed, and the source
+    that was read last.
+    """
 
     stats: LoadStats
     observed_at: int
@@ -75,7 +79,9 @@ class WindowLoad:
 
 @dataclass(frozen=True, slots=True)
 class NoRate:
-    """The counters of a segment were read in the window and went back each time, so they give no rate."""
+    """The result for a segment whose counters were read in the window but decreased each time, so that they give no
+    rate.
+    """
 
     source: str
     """The source that was read last."""
@@ -84,27 +90,30 @@ class NoRate:
 def judge_counters(
     samples: Iterable[CounterSample], window_end_ms: int, window_ms: int = DEFAULT_WINDOW_MS
 ) -> WindowLoad | NoRate | None:
-    """Rates of one segment over `(window_end_ms - window_ms, window_end_ms]`. None without an interval in the window.
+    """Return the rates of one segment over `(window_end_ms - window_ms, window_end_ms]`. None without an interval in the
+    window.
 
-    1. A series is what one reader read from one source. Samples after the window's end do not count; several of one
-       series at one instant are one, the greatest of each counter. The order of arrival plays no part.
-    2. Each pair of consecutive samples of one series is an interval. Its increase is the difference, counter by counter.
-       A series' first sample is a base line and no increase: the counter may have counted for months.
-    3. An interval counts only if no counter went back in it, nor in the interval before or after it by more than a
-       `BESIDE`th of the increase. A smaller number does not say why it is smaller: the broker may have loaded the log
-       anew, or two clocks were taken for one. A source that starts anew has another name and begins a series.
+    1. A series consists of the samples that one reader read from one source. Samples after the window's end do not
+       count; several samples of one series at one instant count as one, with the greatest value of each counter. The
+       order of arrival has no effect.
+    2. Each pair of consecutive samples of one series is an interval. Its increase is the difference, counter by
+       counter. A series' first sample is a base line and no increase: the counter may have counted for months.
+    3. An interval counts only if no counter decreased in it, and if no counter decreased in the interval before or
+       after it by more than a `BESIDE`th of the increase. A smaller number does not show why it is smaller: the
+       broker may have reloaded the log, or two clocks may have been taken for one. A source that restarts has another
+       name and begins a new series.
     4. The increase is spread evenly over its interval; the window gets the part that overlaps it.
-    5. The rate by a reader is the sum over intervals and sources, divided by the time observed: the sum of the
-       overlaps, at most the window. So the gap of an owner's move or of a source that began inside the
-       window is left out instead of counted as zero, and the owners' increases add up.
-    6. Readers are not added up, because they read the same counters. The reader that observed most of the window
-       counts; of several the one that read last, then the one with the greatest name.
+    5. The rate of a reader is the sum over intervals and sources, divided by the time observed: the sum of the
+       overlaps, at most the window. So the gap when a log changes its owner, or before a source that began inside the
+       window, is left out instead of counted as zero, and the owners' increases add up.
+    6. Rates of several readers are not added, because they read the same counters. The reader that observed most of
+       the window counts; of several, the reader that read last, then the reader with the greatest name.
     """
     window_start_ms = window_end_ms - window_ms
     sums: dict[str, _Sum] = {}
-    for one in _intervals(s for s in samples if s.instant_ms <= window_end_ms):
-        if one.after.instant_ms > window_start_ms:
-            sums.setdefault(one.after.reader, _Sum(window_ms)).add(one, window_start_ms)
+    for interval in _intervals(s for s in samples if s.instant_ms <= window_end_ms):
+        if interval.after.instant_ms > window_start_ms:
+            sums.setdefault(interval.after.reader, _Sum(window_ms)).add(interval, window_start_ms)
     if not sums:
         return None
     best = sums[max(sums, key=lambda reader: (*sums[reader].observed, reader))]
@@ -124,7 +133,7 @@ class _Interval:
 
 
 class _Sum:
-    """The intervals of one reader, in the order of sources and instants."""
+    """The sums over the intervals of one reader, in the order of sources and instants."""
 
     def __init__(self, window_ms: int) -> None:
         self._window_ms, self._overlaps_ms = window_ms, 0
@@ -132,14 +141,14 @@ class _Sum:
         self.counted_last = self.read_last = (0, "")
         """Instant and source."""
 
-    def add(self, one: _Interval, window_start_ms: int) -> None:
-        end = (one.after.instant_ms, one.after.source)
+    def add(self, interval: _Interval, window_start_ms: int) -> None:
+        end = (interval.after.instant_ms, interval.after.source)
         self.read_last = max(self.read_last, end)
-        if not one.counts:
+        if not interval.counts:
             return
-        overlap_ms = one.after.instant_ms - max(one.before.instant_ms, window_start_ms)
-        share = overlap_ms / (one.after.instant_ms - one.before.instant_ms)
-        for index, increase in enumerate(one.increases):
+        overlap_ms = interval.after.instant_ms - max(interval.before.instant_ms, window_start_ms)
+        share = overlap_ms / (interval.after.instant_ms - interval.before.instant_ms)
+        for index, increase in enumerate(interval.increases):
             self.totals[index] += increase * share
         self._overlaps_ms += overlap_ms
         self.counted_last = max(self.counted_last, end)
@@ -154,28 +163,31 @@ class _Sum:
 
 
 def _intervals(samples: Iterable[CounterSample]) -> Iterator[_Interval]:
-    """Those of each series by time."""
+    """Yield the intervals of each series in the order of time."""
     merged: dict[tuple[str, str, int], CounterSample] = {}
     for sample in samples:
         key = (sample.reader, sample.source, sample.instant_ms)
-        known = merged.get(key)
-        merged[key] = sample if known is None else _greatest(known, sample)
+        other = merged.get(key)
+        merged[key] = sample if other is None else _greatest(other, sample)
     by_series = sorted(merged)
     for _, keys in groupby(by_series, key=lambda key: key[:2]):
         pairs = list(pairwise(merged[key] for key in keys))
         increases = [tuple(map(sub, after.counters, before.counters)) for before, after in pairs]
-        beside = [(), *increases, ()]
-        for place, ((before, after), here) in enumerate(zip(pairs, increases, strict=True)):
-            neighbours = [one for one in (beside[place], beside[place + 2]) if one]
-            yield _Interval(before, after, here, _counts(here, neighbours))
+        padded = [(), *increases, ()]
+        for index, ((before, after), increase) in enumerate(zip(pairs, increases, strict=True)):
+            neighbours = [adjacent for adjacent in (padded[index], padded[index + 2]) if adjacent]
+            yield _Interval(before, after, increase, _counts(increase, neighbours))
 
 
 def _counts(increases: tuple[int, ...], neighbours: Sequence[tuple[int, ...]]) -> bool:
-    """Return True if no counter went back, nor beside this interval by too much."""
-    went_back = [max(0, *(-one for one in beside)) for beside in zip(*neighbours, strict=True)] or [0] * 4
-    return all(more >= 0 and more // BESIDE >= back for more, back in zip(increases, went_back, strict=True))
+    """Return True if no counter decreased in this interval, nor by too much in an adjacent interval."""
+    decreases = [max(0, *(-change for change in changes)) for changes in zip(*neighbours, strict=True)]
+    return all(
+        increase >= 0 and increase // BESIDE >= decrease
+        for increase, decrease in zip(increases, decreases or [0] * 4, strict=True)
+    )
 
 
-def _greatest(one: CounterSample, other: CounterSample) -> CounterSample:
-    msg_in, byte_in, msg_out, byte_out = map(max, zip(one.counters, other.counters, strict=True))
-    return CounterSample(one.source, one.instant_ms, msg_in, byte_in, msg_out, byte_out, one.reader)
+def _greatest(sample: CounterSample, other: CounterSample) -> CounterSample:
+    msg_in, byte_in, msg_out, byte_out = map(max, zip(sample.counters, other.counters, strict=True))
+    return CounterSample(sample.source, sample.instant_ms, msg_in, byte_in, msg_out, byte_out, sample.reader)

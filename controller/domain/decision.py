@@ -1,7 +1,7 @@
-"""The verdict on a topic: the acts to carry out, and a reason for everything that was left alone.
+"""The evaluation of a topic: the actions to perform, and a refusal for everything that was left unchanged.
 
-Values only, written to the ledger as JSON and read back by people through SQL. `evaluator` makes them,
-the autoscaler turns acts into operations.
+Values only. The decision log stores them as JSON, which people read through SQL. `evaluator` creates them; the
+autoscaler turns the actions into operations.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from controller.domain.policy_parameters import write_parameter
 
 
 class Lane(StrEnum):
-    """The three questions of an evaluation, in the order they are asked."""
+    """The three questions of an evaluation, in the order in which they are evaluated."""
 
     CONSUMER = "consumer"
     LOAD = "load"
@@ -23,54 +23,55 @@ class Lane(StrEnum):
 
 
 class RefusalReason(StrEnum):
-    """Why something was not done. The comment says what `value` and `needed` hold."""
+    """Reason why no action was taken. The comment after each reason says what `value` and `needed` hold."""
 
     # The whole topic.
     DISABLED = "disabled"
-    INVALID_POLICY = "invalid-policy"  # the parameter's value, the bound it breaks; or a sentence as `metric`
-    FOREIGN_CONTROLLER = "foreign-controller"  # the broker's own auto-scaler is on; None, None
-    TOPIC_HELD = "topic-held"  # its logs are ahead of the journal, or not yet compared with it; None, None
+    INVALID_POLICY = "invalid-policy"  # the parameter's value, its bound; or a sentence as `metric`
+    FOREIGN_CONTROLLER = "foreign-controller"  # the broker's own auto-scaler is enabled; None, None
+    TOPIC_HELD = "topic-held"  # the topic's logs are ahead of the journal, or not compared yet; None, None
     # Limits: waiting does not help.
-    AT_MAX_SEGMENTS = "at-max-segments"  # segments, those in flight included; the cap
-    AT_MIN_SEGMENTS = "at-min-segments"  # segments, those in flight included; what there must be more than
+    AT_MAX_SEGMENTS = "at-max-segments"  # segments, with those of running reshapes; the limit
+    AT_MIN_SEGMENTS = "at-min-segments"  # segments, with those of running reshapes; the number to exceed
     AT_MAX_BUCKETS = "at-max-buckets"  # buckets of the topic, 64 a segment at most; consumers
     ENOUGH_BUCKETS = "enough-buckets"  # buckets of the topic, 64 a segment at most; consumers
-    MERGE_DEPTH = "merge-depth"  # merges in the side's ancestry; the cap it must be below
-    WIDTH_ONE = "width-one"  # hashes covered; hashes a split needs
-    WOULD_IDLE_CONSUMER = "would-idle-consumer"  # places for consumers after the merge; consumers served now
-    WOULD_SPLIT_AGAIN = "would-split-again"  # the figure of the merged layout; the most it may be
+    MERGE_DEPTH = "merge-depth"  # merges in the ancestry of one side; the limit that must not be reached
+    WIDTH_ONE = "width-one"  # hashes in the range; hashes that a split needs
+    WOULD_IDLE_CONSUMER = "would-idle-consumer"  # places after the merge; consumers with a place
+    WOULD_SPLIT_AGAIN = "would-split-again"  # the value after the merge; its maximum
     # Load.
     NO_LOAD_RECORD = "no-load-record"  # segments without a record (or None for one side of a pair); 0
-    STALE_LOAD = "stale-load"  # when the source was last heard of; until when that counted
-    NOT_COLD = "not-cold"  # the rate of the neighbour that is nearest to cold; the merge threshold
-    # Gates of time: when the gate began to count and when it opens, milliseconds since the Unix epoch.
+    STALE_LOAD = "stale-load"  # time of the last reading; time until which the reading counted
+    NOT_COLD = "not-cold"  # the rate of the neighbour that is closest to cold; the merge threshold
+    # Waiting times: their start and their end, milliseconds since the Unix epoch.
     SPLIT_COOLDOWN = "split-cooldown"
     MERGE_COOLDOWN = "merge-cooldown"
     REBUCKET_COOLDOWN = "rebucket-cooldown"
     BUCKET_IDLE_WINDOW = "bucket-idle-window"
     CONSUMERS_JOINING = "consumers-joining"
     KEPT_APART = "kept-apart"
-    COLD_WINDOW = "cold-window"  # began None: the record was not written as cold under these thresholds
-    # What the profile `adaptive` weighs; segment-seconds are segments kept for a second.
-    TOLERATED_OVERLOAD = "tolerated-overload"  # what the overload has cost so far; the price of a reshape
-    SAVING_BELOW_PRICE = "saving-below-price"  # what a reshape would have saved; its price
-    UNSPLITTABLE = "unsplittable"  # the load on what no cut divides, as a share of the capacity; 1
-    RECONNECTION_BUDGET = "reconnection-budget"  # clients that would reconnect; how many still may
-    # Others go first.
-    AWAITING_APPROVAL = "awaiting-approval"  # segments the act seals or makes, whichever are more; None
-    APPROVAL_REFUSED = "approval-refused"  # when somebody said no; until when that holds
+    COLD_WINDOW = "cold-window"  # start None: the record was not written as cold under these thresholds
+    # Costs that the profile `adaptive` compares: a segment-second is the cost of one segment for one second.
+    TOLERATED_OVERLOAD = "tolerated-overload"  # cost of the overload so far; cost of a reshape
+    SAVING_BELOW_PRICE = "saving-below-price"  # saving that a reshape would have brought; its cost
+    UNSPLITTABLE = "unsplittable"  # load that no cut can divide, as a share of the capacity; 1
+    RECONNECTION_BUDGET = "reconnection-budget"  # clients that would reconnect; clients that still may
+    # Another action or operation has priority.
+    AWAITING_APPROVAL = "awaiting-approval"  # segments sealed or created, whichever number is larger; None
+    APPROVAL_REFUSED = "approval-refused"  # time of the rejection; its end
     IN_FLIGHT = "in-flight"  # the operation that holds the segment; None
-    LOWER_SCORE = "lower-score"  # score, the score of the one chosen
-    OTHER_ACT = "other-act"  # an earlier lane acted; None, None
+    LOWER_SCORE = "lower-score"  # score; the score of the chosen candidate
+    OTHER_ACT = "other-act"  # an earlier lane chose an action; None, None
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One segment into two or more; `at` as in `plan_split`, empty for the midpoint.
+    """A split of one segment into two or more; `at` as in `plan_split`, empty for the midpoint.
 
     `reason` is Pulsar's: `consumer-count` or the metric (`msgRateIn`, `byteRateIn`, `msgRateOut`, `byteRateOut`).
-    `otherwise` is where it would be cut if the data plane could cut anywhere. It is None where the data plane can,
-    since the cut is made there. `buckets`: entry buckets of each child; None for its share of the parent's.
+    `otherwise` is the cut that would be made if the data plane could cut anywhere. It is None if the data plane can,
+    because the cut is then made there. `buckets`: entry buckets of each child; None for the child's share of the
+    parent's buckets.
     """
 
     segment_id: int
@@ -82,7 +83,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Two neighbours into one; `left_id` has the lower range. `reason` is `cold`."""
+    """A merge of two neighbours into one; `left_id` has the lower range. `reason` is `cold`."""
 
     left_id: int
     right_id: int
@@ -91,8 +92,9 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Rebucket:
-    """One segment to `bucket_count` entry buckets: `consumer-count` (under `pip483` `at-max-segments` or `below-split-rate-floor`) where
-    consumers lack some, `idle-buckets` where nobody needs so many.
+    """A change of one segment to `bucket_count` entry buckets. `reason` is `consumer-count` (under `pip483`
+    `at-max-segments` or `below-split-rate-floor`) if consumers need more buckets, and `idle-buckets` if fewer buckets
+    suffice.
     """
 
     segment_id: int
@@ -102,10 +104,10 @@ class Rebucket:
 
 @dataclass(frozen=True, slots=True)
 class Recut:
-    """Adjacent segments cut anew at `at`, without any cut point joined; no profile of Pulsar's makes one.
+    """Adjacent segments that get other boundaries, at `at`, without joining them all; no profile of Pulsar chooses one.
 
-    `reason` is the metric, as of a split, or `cold`, as of a merge. `buckets`: entry buckets of each child; None for its share of the
-    parents'.
+    `reason` is the metric, as for a split, or `cold`, as for a merge. `buckets`: entry buckets of each child; None
+    for the child's share of the parents' buckets.
     """
 
     segment_ids: tuple[int, ...]
@@ -118,7 +120,7 @@ Decision = Split | Merge | Rebucket | Recut
 
 
 def sealed_by(act: Decision) -> tuple[int, ...]:
-    """The segments that the act seals."""
+    """Return the ids of the segments that the action seals."""
     match act:
         case Merge(left_id, right_id):
             return left_id, right_id
@@ -129,9 +131,9 @@ def sealed_by(act: Decision) -> tuple[int, ...]:
 
 
 COLD = "cold"
-"""The reason of acts that give capacity back."""
+"""Reason of actions that reduce the number of segments."""
 CONSUMER_COUNT = "consumer-count"
-"""The reason of acts for consumers that have nothing to read."""
+"""Reason of actions for consumers that have nothing to read."""
 
 
 def is_for_consumers(kind: str, reason: str) -> bool:
@@ -140,7 +142,7 @@ def is_for_consumers(kind: str, reason: str) -> bool:
 
 
 def lane_of(act: Decision) -> Lane:
-    """The lane that found the act."""
+    """Return the lane that chose the action."""
     if isinstance(act, Merge) or (isinstance(act, Recut) and act.reason == COLD):
         return Lane.MERGE
     return Lane.CONSUMER if isinstance(act, Rebucket) or act.reason == CONSUMER_COUNT else Lane.LOAD
@@ -148,13 +150,13 @@ def lane_of(act: Decision) -> Lane:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One thing that was not done, and the figure that decided it.
+    """One action that was not taken, and the value that decided it.
 
-    `segment_id` None speaks of the whole topic, `lane` None of every lane. In a pair `segment_id` is the side that is
-    the reason (the left one where neither is) and `other_id` its neighbour. What `value` and `needed` hold: see
-    `RefusalReason`; `metric` names their kind. `not_before` is the earliest instant (milliseconds since the Unix epoch)
-    at which this reason ends with no new input, None if only new input ends it. Nothing in it depends on when the
-    question was asked, so equal verdicts are equal values.
+    `segment_id` None refers to the whole topic, `lane` None to every lane. For a pair, `segment_id` is the side that
+    causes the refusal (the left side if neither does) and `other_id` its neighbour. `RefusalReason` says what `value`
+    and `needed` hold; `metric` names their kind. `not_before` is the earliest instant (milliseconds since the Unix
+    epoch) at which this reason ends without a change of the input; None if only another input ends it. No field
+    depends on the time of the evaluation, so equal evaluations are equal values.
     """
 
     segment_id: int | None
@@ -167,19 +169,19 @@ class Refusal:
     other_id: int | None = None
 
     def to_document(self) -> dict[str, Any]:
-        """JSON values by field name; what is None is left out."""
+        """Return the fields as JSON values by name; omit fields that are None."""
         return _document(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Acts on disjoint segments, refusals, and how long the answer holds.
+    """Actions on disjoint segments, refusals, and the time until which the result is valid.
 
-    `proposals` are acts that wait for a person whom nobody has asked yet. They are no part of the document: each has its
-    refusal there, and what was asked is kept by itself.
+    `proposals` are actions that need an approval which has not been requested yet. They are not part of the document:
+    each has a refusal in the document, and requested approvals are stored separately.
 
-    `valid_until` is in milliseconds since the Unix epoch. Asked at any instant before it, the same question has this
-    very answer. None means until an input changes.
+    `valid_until` is in milliseconds since the Unix epoch. An evaluation of the same input at any instant before it
+    gives the same result. None means until an input changes.
     """
 
     decisions: tuple[Decision, ...] = ()
@@ -188,23 +190,23 @@ class Evaluation:
     proposals: tuple[Decision, ...] = ()
 
     def to_document(self) -> dict[str, Any]:
-        """JSON values; each act carries its `kind`."""
-        acts = [{"kind": type(act).__name__.lower()} | _document(act) for act in self.decisions]
+        """Return the evaluation as JSON values; each action has its `kind`."""
+        actions = [{"kind": type(act).__name__.lower()} | _document(act) for act in self.decisions]
         return {
-            "decisions": acts,
+            "decisions": actions,
             "refusals": [refusal.to_document() for refusal in self.refusals],
             "valid_until": self.valid_until,
         }
 
     def to_json(self) -> str:
-        """Canonical: sorted keys, no spaces, integral numbers as integers."""
+        """Return the canonical text: sorted keys, no spaces, integral numbers as integers."""
         return json.dumps(self.to_document(), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _document(value: Decision | Refusal) -> dict[str, Any]:
     pairs = ((name, getattr(value, name)) for name in value.__slots__)
     return {
-        name: write_parameter(held) if isinstance(held, float) else held
-        for name, held in pairs
-        if held is not None
+        name: write_parameter(field_value) if isinstance(field_value, float) else field_value
+        for name, field_value in pairs
+        if field_value is not None
     }

@@ -1,15 +1,15 @@
-"""What is said of deliveries and dead letters by consumers and workers alike: names that both sides must share."""
+"""Names that consumers and workers share for deliveries and dead letters."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
 REDRIVE = "redrive"
-"""The subscription of a dead-letter log, for whoever puts its messages back."""
+"""The subscription of a dead-letter log for the program that puts its messages back."""
 
 
 class DeliveryEvent(StrEnum):
-    """What happens to a message that is counted."""
+    """Event of a message's delivery that is counted."""
 
     BEGUN = "begun"
     FAILED = "failed"

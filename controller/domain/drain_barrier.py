@@ -1,7 +1,7 @@
-"""The drain barrier: a segment may be read only when everything it descends from is drained.
+"""The drain barrier: a segment may be read only when all its ancestors are drained.
 
-`store/topics/readable_segments.py` and the view `inspect.assignments` apply the same rule in SQL, so that a topic with a long history is
-not read whole; a test compares both with `candidates`.
+`store/topics/readable_segments.py` and the view `inspect.assignments` apply the same rule in SQL, so that the program
+need not read all segments of a topic with a long history; a test compares both with `candidates`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from controller.domain.segment_graph import SegmentGraph
 def candidates(
     layout: SegmentGraph, drained: Collection[int], *, parents_block: bool = True
 ) -> tuple[Segment, ...]:
-    """Segments that may be read now, by range and id: unread ones whose ancestors are all drained.
+    """Return the segments that may be read, by range and id: the unread segments whose ancestors are all drained.
 
-    `drained` names sealed segments; an ACTIVE one is never finished. A pruned ancestor counts as drained. Without
-    `parents_block` nothing waits for its ancestors: for readers to whom lag matters more than the order of a key.
+    `drained` holds ids of sealed segments; an ACTIVE segment is never finished. A pruned ancestor counts as drained.
+    Without `parents_block` a segment does not wait for its ancestors; this is for readers that prefer a short delay
+    to the order of a key.
     """
     done = frozenset(drained)
     clear = _clear(layout, done) if parents_block else layout.segments
@@ -27,7 +28,9 @@ def candidates(
 
 
 def _clear(layout: SegmentGraph, done: Collection[int]) -> Collection[int]:
-    """Segments whose ancestors are all drained: one pass by id, since a parent's id is below its children's."""
+    """Return the segments whose ancestors are all drained. One pass in the order of the ids suffices, because a parent's
+    id is lower than its children's.
+    """
     clear: set[int] = set()
     for segment_id in sorted(layout.segments):
         present = [i for i in layout.segments[segment_id].parent_ids if i in layout.segments]

@@ -1,4 +1,4 @@
-"""Durations as people write them: 90min, 12h, 7d, 2w."""
+"""Parses durations such as 90min, 12h, 7d and 2w."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import MappingProxyType
 from controller.domain.errors import InvalidInput
 from controller.domain.shown import shown
 
-_WRITTEN = re.compile(r"([0-9]{1,6})(min|h|d|w)")
+_DURATION = re.compile(r"([0-9]{1,6})(min|h|d|w)")
 _UNITS: Mapping[str, timedelta] = MappingProxyType(
     {
         "min": timedelta(minutes=1),
@@ -22,13 +22,13 @@ _UNITS: Mapping[str, timedelta] = MappingProxyType(
 
 
 def is_duration(text: str) -> bool:
-    """Return True if `parse_duration` reads the text."""
-    return _WRITTEN.fullmatch(text) is not None
+    """Return True if `parse_duration` accepts the text."""
+    return _DURATION.fullmatch(text) is not None
 
 
 def parse_duration(text: str) -> timedelta:
     """Return the duration that the text names. Raises InvalidInput."""
-    written = _WRITTEN.fullmatch(text)
-    if written is None:
-        raise InvalidInput(f"{shown(text)} is no duration; write a number and a unit (90min, 12h, 7d, 2w)")
-    return int(written[1]) * _UNITS[written[2]]
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise InvalidInput(f"{shown(text)} is not a duration; write a number and a unit (90min, 12h, 7d, 2w)")
+    return int(match[1]) * _UNITS[match[2]]

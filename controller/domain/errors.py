@@ -1,21 +1,21 @@
-"""The one tree of errors; every floor raises from here and every edge maps from here.
+"""The errors of Cleave, as one tree. Every layer raises these errors; REST, commands and tasks map them to their own codes.
 
-Drawn::
+The tree::
 
     CleaveError
-    ├── Retryable(delay_seconds)      try again after the delay; nothing is wrong with the request
-    │   ├── LostRace                  a row or input version moved under us; re-read and decide again
-    │   │   ├── HeldUp                somebody else has to finish first; nothing was lost, look again
+    ├── Retryable(delay_seconds)      retry after the delay; the request itself is valid
+    │   ├── LostRace                  another transaction changed the row or input version; read again and decide again
+    │   │   ├── HeldUp                another process or operation must finish first; no work was lost, read the state again
     │   │   └── LogShortened          (client side) a log lost its last messages; open a new reader
-    │   ├── DataPlaneUnavailable      a call failed or was refused for now
-    │   │   └── DataPlaneTimeout      no answer in time; the act may or may not have happened
-    │   ├── StoreUnavailable          PostgreSQL is away; at a client: no worker answers, or PostgreSQL is away
-    │   │   ├── TokenOutOfTime        the token has run out or is not valid yet (REST 401): send a fresh one
-    │   │   └── StoreRefused          it refuses the login, or has no such database: a command ends with exit 2
-    │   ├── LimitReached              as much is being computed as may be at once; ask again later (REST 429)
-    │   ├── TopicHeld                 the topic's logs have to be compared with the journal, or are ahead of it
+    │   ├── DataPlaneUnavailable      a call failed or was refused temporarily
+    │   │   └── DataPlaneTimeout      no answer in time; the call may or may not have taken effect
+    │   ├── StoreUnavailable          PostgreSQL is unavailable; at a client: no worker answers, or PostgreSQL is unavailable
+    │   │   ├── TokenOutOfTime        the token has expired or is not valid yet (REST 401): send a valid one
+    │   │   └── StoreRefused          PostgreSQL refuses the login, or has no such database: a command ends with exit 2
+    │   ├── LimitReached              the limit of concurrent computations is reached; repeat the request later (REST 429)
+    │   ├── TopicHeld                 the topic's logs must be compared with the journal, or are ahead of it
     │   ├── SegmentTerminated         (client side) the segment is fenced; look up the layout again
-    │   └── SessionExpired            (client side) the consumer was away for too long; begin a new session
+    │   └── SessionExpired            (client side) the consumer was disconnected for too long; begin a new session
     └── Terminal                      repeating the same request gives the same answer
         ├── InvalidInput              a value that can never be right (REST 412 or 400, CLI exit 2)
         │   ├── InvalidRange
@@ -29,20 +29,20 @@ Drawn::
         │   └── BundleNotFound
         ├── Conflict                  (REST 409)
         │   ├── TopicExists
-        │   ├── SegmentBusy           in a live operation
+        │   ├── SegmentBusy           the segment is part of a live operation
         │   ├── TopicNotLive
         │   ├── ForeignLog            another journal, or another program, created a log of this name
-        │   ├── WorkerNameInUse       another process works under that name: a worker ends with exit 2
-        │   └── AlreadyStored         (client side) the results hold these messages already: roll back
-        ├── AccessDenied              no token, or one that is not valid (REST 401)
-        ├── AccessForbidden           a valid token that is not for this (REST 403)
-        ├── DataGone                  messages that a position stands before were deleted
-        ├── FencedOut                 a stale runner, or a consumer that another one replaced
-        ├── Unsupported               the data plane cannot do this; says which and what it can
-        └── InvariantViolated         never expected: names the law and the values
+        │   ├── WorkerNameInUse       another process uses the worker name: a worker ends with exit 2
+        │   └── AlreadyStored         (client side) the results already contain these messages: roll back
+        ├── AccessDenied              the token is missing or not valid (REST 401)
+        ├── AccessForbidden           the token is valid but does not permit the request (REST 403)
+        ├── DataGone                  messages after a position were deleted
+        ├── FencedOut                 a stale runner, or a consumer that another consumer replaced
+        ├── Unsupported               the data plane cannot do this; the message says which data plane and what it can do
+        └── InvariantViolated         never expected: the message names the invariant and the values
 
-Errors carry plain values only and survive pickling, since Airflow and Spark move them between
-processes. A message names the thing, the value and the next move.
+Errors carry plain values only and can be pickled, since Airflow and Spark move them between
+processes. A message names the object, the value and the next step.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from controller.domain.shown import printable
 
 
 class CleaveError(Exception):
-    """Root of everything Cleave raises on purpose; `str(error)` is always one line of printable characters."""
+    """Root of all errors that Cleave raises on purpose; `str(error)` is always one line of printable characters."""
 
     def __init__(self, message: str) -> None:
         self.message = printable(" ".join(message.split()))
@@ -59,7 +59,7 @@ class CleaveError(Exception):
 
 
 class Retryable(CleaveError):
-    """Worth another try after `delay_seconds` (>= 0), with the same arguments."""
+    """An error after which the same call, with the same arguments, is worth repeating after `delay_seconds` (>= 0)."""
 
     def __init__(self, message: str, delay_seconds: float = 1.0) -> None:
         super().__init__(message)
@@ -67,7 +67,9 @@ class Retryable(CleaveError):
 
 
 class LostRace(Retryable):
-    """A row version or input version moved under us; re-read and decide again. `what` was to be written: a word for the metric."""
+    """Another transaction changed the row version or input version; read again and decide again. `what` is the kind of
+    object that was to be written: a label of the metric.
+    """
 
     def __init__(self, message: str, delay_seconds: float = 1.0, *, what: str = "row") -> None:
         super().__init__(message, delay_seconds)
@@ -75,42 +77,50 @@ class LostRace(Retryable):
 
 
 class HeldUp(LostRace):
-    """Somebody else has to finish first. Nothing was lost; look again."""
+    """Another process or operation must finish first. No work was lost; read the state again and retry."""
 
 
 class LogShortened(LostRace):
-    """After a fail-over or a restore a log lacks messages that a reader was given. A new reader reads on where the log's history goes
-    on.
+    """A log lacks messages that a reader has received, after a fail-over or a restore. A new reader continues where the
+    log's history continues.
     """
 
     resume: tuple[int, ...] | None = None
-    """Position to go on after, for an application that keeps positions itself; None where the server keeps the position."""
+    """Position after which reading continues, for an application that keeps positions itself; None if the server keeps
+    the position.
+    """
 
 
 class DataPlaneUnavailable(Retryable):
-    """A call to the data plane failed or was refused for now."""
+    """A call to the data plane failed or was refused temporarily."""
 
 
 class DataPlaneTimeout(DataPlaneUnavailable):
-    """The answer did not come in time; the act may or may not have happened, so look before repeating."""
+    """The answer did not arrive in time. The call may or may not have taken effect, so check its effect before repeating
+    it.
+    """
 
 
 class StoreUnavailable(Retryable):
-    """PostgreSQL is away; for a client: no worker answers, or PostgreSQL is away."""
+    """PostgreSQL is unavailable; for a client: no worker answers, or PostgreSQL is unavailable."""
 
 
 class StoreRefused(StoreUnavailable):
-    """PostgreSQL refuses the login or has no such database. A loop tries on, since that is put right elsewhere; a
-    command says what to correct.
+    """PostgreSQL refuses the login or has no such database. A loop keeps retrying, because the cause is corrected
+    outside the loop; a command says what to correct.
     """
 
 
 class TopicHeld(Retryable):
-    """Nothing acts on the topic: its logs have to be compared with the journal first, or are ahead of the journal."""
+    """The topic is held: its logs must be compared with the journal first, or are ahead of the journal. No operation may
+    run on it.
+    """
 
 
 class TokenOutOfTime(StoreUnavailable):
-    """The token has run out or is not valid yet. A client sends a fresh token for as long as it bears an outage."""
+    """The token has expired or is not valid yet. A client keeps sending fresh tokens until its retry timeout for an
+    outage ends.
+    """
 
 
 class LimitReached(Retryable):
@@ -118,11 +128,13 @@ class LimitReached(Retryable):
 
 
 class SegmentTerminated(Retryable):
-    """The segment is fenced and takes no more entries; look up the layout again."""
+    """The segment is fenced and accepts no more entries; look up the layout again."""
 
 
 class SessionExpired(Retryable):
-    """The consumer was away for longer than its grace period, and what it read is with others. A new session may begin."""
+    """The consumer was disconnected for longer than its grace period, and other consumers own its buckets. The consumer
+    may begin a new session.
+    """
 
 
 class Terminal(CleaveError):
@@ -130,51 +142,51 @@ class Terminal(CleaveError):
 
 
 class InvalidInput(Terminal):
-    """A value that can never be right."""
+    """A value that is never valid."""
 
 
 class InvalidRange(InvalidInput):
-    """Not a hash range, or ranges that do not fit together."""
+    """The value is not a hash range, or the ranges do not fit together."""
 
 
 class InvalidLayoutChange(InvalidInput):
-    """The layout refuses this split, merge, rebucket, re-cut, heal or prune."""
+    """The layout does not permit this split, merge, rebucket, recut, repair or prune."""
 
 
 class InvalidPolicy(InvalidInput):
-    """A parameter is out of bounds, or parameters valid apart are invalid together."""
+    """A parameter is out of bounds, or parameters that are valid separately are invalid together."""
 
 
 class NotFound(Terminal):
-    """The named thing does not exist."""
+    """The named object does not exist."""
 
 
 class TopicNotFound(NotFound):
-    """No such topic."""
+    """The topic does not exist."""
 
 
 class SegmentNotFound(NotFound):
-    """No such segment in the topic's layout, or none that covers the hash."""
+    """The topic's layout has no such segment, or no segment that covers the hash."""
 
 
 class SubscriptionNotFound(NotFound):
-    """No such subscription on the topic."""
+    """The topic has no such subscription."""
 
 
 class OperationNotFound(NotFound):
-    """No such operation in the journal."""
+    """The journal has no such operation."""
 
 
 class BundleNotFound(NotFound):
-    """No such bundle in the namespace; it may have been split since it was read."""
+    """The namespace has no such bundle; the bundle may have been split since it was read."""
 
 
 class Conflict(Terminal):
-    """The thing exists but is in a state that forbids the request."""
+    """The object exists but is in a state that forbids the request."""
 
 
 class TopicExists(Conflict):
-    """A topic of that name exists already."""
+    """A topic of that name already exists."""
 
 
 class SegmentBusy(Conflict):
@@ -194,30 +206,30 @@ class WorkerNameInUse(Conflict):
 
 
 class AccessDenied(Terminal):
-    """No token, or one that is not valid."""
+    """The token is missing or not valid."""
 
 
 class AccessForbidden(Terminal):
-    """A valid token that is not for this."""
+    """The token is valid but does not permit the request."""
 
 
 class AlreadyStored(Conflict):
-    """The application's results hold these messages already: roll back, and acknowledge them."""
+    """The application's results already contain these messages: roll back, and acknowledge the messages."""
 
 
 class DataGone(Terminal):
-    """Messages that a position stands before were deleted, so reading on would leave them out unnoticed."""
+    """Messages after the reader's position were deleted, so continuing would skip them without notice."""
 
 
 class FencedOut(Terminal):
-    """Another process took the place of this one, which may write nothing more: of a runner the claim term has passed, of a consumer another
-    one took the name or the bucket. Close the consumer.
+    """Another process replaced this one, which may not write any longer: a runner's claim term has been superseded, or
+    another consumer took the consumer's name or bucket. Close the consumer.
     """
 
 
 class Unsupported(Terminal):
-    """The data plane cannot do this; the message says which one and what it can."""
+    """The data plane cannot do this; the message says which data plane and what it can do."""
 
 
 class InvariantViolated(Terminal):
-    """Never expected: a law of the model does not hold; the message names the law and the values."""
+    """An invariant of the model does not hold, which is never expected; the message names the invariant and the values."""

@@ -1,21 +1,24 @@
-"""`decide`: a situation goes in, acts and reasons come out. It is pure, so any decision can be replayed.
+"""`decide` evaluates an input and returns actions and refusals. The function is pure, so every decision can be replayed.
 
-What is asked of every topic stands here: is it enabled, is somebody else deciding, is its policy valid. Then the
-policy's profile answers: `adaptive`, or `pip483`, which gives Pulsar 5's answers (PIP-483, PIP-486) with deliberate
-differences. `strict_pulsar` turns off all but the last:
+This module checks what applies to every topic: whether the policy is enabled and valid, and whether another
+controller decides for the topic. Then the policy's profile decides: `adaptive`, or `pip483`, which gives Pulsar 5's
+answers (PIP-483, PIP-486) with deliberate differences. `strict_pulsar` turns off all of these differences but the
+last:
 
 - A segment of width 1 is refused, and the next candidate is tried.
 - Coldness is a sum of rate ÷ threshold, not of raw rates.
 - "Cold since" is a stored fact, not the time of the last write.
-- Merge depth is stored, so pruning cannot erode its cap.
+- Merge depth is stored, so pruning cannot erode its limit.
 - A merge that would be split again is refused.
 - A reading older than the policy's limit is neither hot nor cold.
-- Entry buckets that nobody needs are given up after a while.
-- Where consumers cannot share a segment, the guard of PIP-486 that no merge may idle a consumer counts segments
-  instead of buckets.
-- There, too, the consumer lane splits where Pulsar would give a segment more buckets, which would serve nobody.
+- Entry buckets that no consumer needs are given up after a while.
+- If consumers cannot share a segment, the rule of PIP-486 that no merge may leave a consumer without a place counts
+  segments instead of buckets.
+- In this case, the consumer lane also splits where Pulsar would give a segment more buckets, which no consumer could
+  use.
 
-Ties go by range, in the consumer lane by id. Its splits are at the midpoint. The autoscaler acts on the verdict.
+Ties are resolved by range, in the consumer lane by id. The consumer lane splits at the midpoint. The autoscaler
+performs the actions.
 """
 
 from __future__ import annotations
@@ -31,12 +34,12 @@ from controller.domain.policy_parameters import misfit
 from controller.domain.profiles.registry import PROFILES_BY_NAME
 from controller.domain.situation import Situation
 
-_UNKNOWN = "none-1"  # what is answered where the policy names no profile there is
+_UNKNOWN = "none-1"  # the version if the policy names an unknown profile
 
 
 def code_version(policy: AutoScalePolicy) -> str:
-    """Version of the rules that answer for this policy, stored in the ledger. A profile raises its own whenever the
-    same situation could have another answer.
+    """Return the version of the rules that apply under this policy, as the decision log stores it. A profile raises its
+    version whenever the same input could give another result.
     """
     profile = PROFILES_BY_NAME.get(policy.profile)
     return _UNKNOWN if profile is None else profile.code_version
@@ -46,21 +49,21 @@ ALL_LANES = frozenset(Lane)
 
 
 def decide(situation: Situation, lanes: Collection[Lane] = ALL_LANES) -> Evaluation:
-    """What to do about one topic now; never raises for an invalid policy, which counts as disabled.
+    """Return the evaluation of one topic. Never raises for an invalid policy, which counts as disabled.
 
-    Every segment above its capacity, and every run of neighbours with capacity to give back, that is left alone has a
-    refusal. A lane that is not asked adds nothing, and `valid_until` holds for the lanes asked.
+    Every segment above its capacity, and every run of neighbours with spare capacity, that is left unchanged has a
+    refusal. A lane that is not evaluated contributes nothing, and `valid_until` refers to the evaluated lanes.
     """
     policy = situation.policy
     if not policy.enabled:
         return Evaluation(refusals=(Refusal(None, None, RefusalReason.DISABLED, "enabled"),))
-    if situation.foreign_controller:  # two controllers would undo each other's acts
+    if situation.foreign_controller:  # two controllers would undo each other's actions
         return Evaluation(refusals=(Refusal(None, None, RefusalReason.FOREIGN_CONTROLLER),))
     if situation.is_held:
         return Evaluation(refusals=(Refusal(None, None, RefusalReason.TOPIC_HELD),))
-    broken = _violations(_Same(policy))
-    if broken:
-        return Evaluation(refusals=tuple(map(_of_violation, broken)))
+    broken_rules = _violations(_PolicyIdentity(policy))
+    if broken_rules:
+        return Evaluation(refusals=tuple(map(_violation_refusal, broken_rules)))
     if asks(policy):
         return _with_approvals(situation, lanes)
     ground = Ground(situation)
@@ -69,32 +72,36 @@ def decide(situation: Situation, lanes: Collection[Lane] = ALL_LANES) -> Evaluat
 
 
 MOST_ROUNDS = 32
-"""How often a profile is asked again with the segments of held acts set aside; the rest of them wait for the next evaluation."""
+"""Maximum number of times that a profile decides with the segments of held actions excluded; the remaining actions wait
+for the next evaluation.
+"""
 
 
 def _with_approvals(situation: Situation, lanes: Collection[Lane]) -> Evaluation:
-    """The profile's acts but for those that wait for a person, with what it does elsewhere in the topic meanwhile."""
+    """Return the profile's evaluation without the actions that need an approval, and with the actions that the profile
+    chooses elsewhere in the topic meanwhile.
+    """
     profile = PROFILES_BY_NAME[situation.policy.profile]
-    desk = ApprovalDesk(situation.policy, situation.approvals, situation.now)
+    approvals = ApprovalDesk(situation.policy, situation.approvals, situation.now)
     ends: list[int | None] = []
     rounds = 0
     while True:
-        ground = Ground(situation, desk.held)
-        wanted = profile.answer(ground, lanes)
-        decisions = tuple(act for act in wanted if not desk.holds(act))
-        ends += (ground.valid_until, desk.until)
+        ground = Ground(situation, approvals.held)
+        chosen = profile.answer(ground, lanes)
+        decisions = tuple(act for act in chosen if not approvals.holds(act))
+        ends += (ground.valid_until, approvals.until)
         rounds += 1
-        if len(decisions) == len(wanted) or rounds == MOST_ROUNDS:
+        if len(decisions) == len(chosen) or rounds == MOST_ROUNDS:
             break
-    own = desk.refusals(ground.refusals)
-    ends += (one.not_before for one in own)
+    held_refusals = approvals.refusals(ground.refusals)
+    ends += (refusal.not_before for refusal in held_refusals)
     until = min((end for end in ends if end is not None), default=None)
-    return Evaluation(decisions, (*ground.refusals, *own), until, tuple(desk.proposals))
+    return Evaluation(decisions, (*ground.refusals, *held_refusals), until, tuple(approvals.proposals))
 
 
-class _Same:
-    """A policy that is equal to itself alone: what is checked once is not checked again at each tick, or for each topic that shares
-    it. Equal policies may differ in the types of their parameters.
+class _PolicyIdentity:
+    """A cache key that is equal only for the same policy object, so that a policy is validated once and not at each tick
+    or for each topic that shares the object. Equal policies may differ in the types of their parameters.
     """
 
     __slots__ = ("policy",)
@@ -103,19 +110,21 @@ class _Same:
         self.policy = policy
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.policy is other.policy
+        return isinstance(other, _PolicyIdentity) and self.policy is other.policy
 
     def __hash__(self) -> int:
         return id(self.policy)
 
 
 @lru_cache(maxsize=256)
-def _violations(same: _Same) -> tuple[Violation, ...]:
-    return violations(same.policy)
+def _violations(identity: _PolicyIdentity) -> tuple[Violation, ...]:
+    return violations(identity.policy)
 
 
-def _of_violation(violation: Violation) -> Refusal:
-    """The parameter with its value; where that is no number, the sentence in the parameter's place."""
+def _violation_refusal(violation: Violation) -> Refusal:
+    """Return the refusal with the parameter and its value; if the value is not a number, with the sentence in place of
+    the parameter.
+    """
     number = _number(violation.value)
     return Refusal(
         segment_id=None,

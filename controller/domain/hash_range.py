@@ -1,8 +1,8 @@
 """The 16-bit hash ring and the inclusive ranges that segments own.
 
-Everything else stands on this value: layouts tile the ring with ranges, reshapes cut and join them. The ring does not
-wrap, so the first and the last range are not neighbours. Rules and text form are those of PIP-468. Hashing of keys is
-in `key_hash`; buckets inside a segment are in `entry_buckets`.
+All other modules build on this value: layouts tile the ring with ranges, reshapes divide and join them. The ring does
+not wrap, so the first and the last range are not neighbours. Rules and text form are those of PIP-468. Hashing of
+keys is in `key_hash`; buckets inside a segment are in `entry_buckets`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_HASH = RING_SIZE - 1
 
 
 def hexadecimal(point: int) -> str:
-    """A point on the ring as people write it, `0x8000`; one that is far off it in a few characters."""
+    """Return a point of the ring as text, `0x8000`. A value far outside the ring is shortened."""
     return f"{point:#06x}" if abs(point) <= MOST else shown(point)
 
 
@@ -36,15 +36,15 @@ def parse_hash(text: str) -> int:
             f"{shown(text)} is not a hash: write decimal (32768) or hexadecimal (0x8000)"
         ) from error
     if not 0 <= value <= 0xFFFF:
-        raise InvalidInput(f"hash {shown(text)} is not on the ring: it goes from 0 to 65535 (0xffff)")
+        raise InvalidInput(f"hash {shown(text)} is not on the ring: the ring goes from 0 to 65535 (0xffff)")
     return value
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class HashRange:
-    """Inclusive `start..end`, `0 <= start <= end <= 65535`; ordered by start, then end.
+    """Inclusive range `start..end`, `0 <= start <= end <= 65535`; ordered by start, then end.
 
-    Raises InvalidRange at construction for anything else.
+    Raises InvalidRange at construction for other values.
     """
 
     start: int
@@ -63,17 +63,19 @@ class HashRange:
 
     @property
     def midpoint(self) -> int:
-        """First hash of the upper half; raises InvalidRange on a range of width 1."""
+        """First hash of the upper half. Raises InvalidRange for a range of width 1."""
         if self.start == self.end:
             raise InvalidRange(f"range {self} covers one hash and cannot be halved; leave it whole")
         return self.start + (self.end - self.start) // 2 + 1
 
     def halves(self) -> tuple[HashRange, HashRange]:
-        """Low and high half; for an odd width the low half is one larger, as in Pulsar."""
+        """Return the low and the high half; for an odd width the low half has one hash more, as in Pulsar."""
         return self.cut(self.midpoint)
 
     def cut(self, at: int) -> tuple[HashRange, HashRange]:
-        """`(start..at-1, at..end)`: `at` is the first hash of the upper part, start < at <= end."""
+        """Return `(start..at-1, at..end)`: `at` is the first hash of the upper part, start < at <= end. Raises
+        InvalidRange for other values.
+        """
         if not self.start < at <= self.end:
             raise InvalidRange(
                 f"cut point {hexadecimal(at)} does not divide range {self}; "
@@ -82,18 +84,18 @@ class HashRange:
         return HashRange(self.start, at - 1), HashRange(at, self.end)
 
     def cut_many(self, points: Sequence[int]) -> tuple[HashRange, ...]:
-        """The pieces between strictly ascending cut points. A cut point is the first hash of a piece; without any the
-        range stays whole.
+        """Return the parts between strictly ascending cut points. A cut point is the first hash of a part; without cut
+        points the range stays whole.
         """
-        pieces: list[HashRange] = []
+        parts: list[HashRange] = []
         rest = self
         for at in points:
             low, rest = rest.cut(at)
-            pieces.append(low)
-        return (*pieces, rest)
+            parts.append(low)
+        return (*parts, rest)
 
     def divide(self, parts: int) -> tuple[HashRange, ...]:
-        """`parts` equal widths, the remainder going to the last, as Pulsar lays out a new topic.
+        """Return `parts` ranges of equal width; the last takes the remainder, as when Pulsar creates a topic.
 
         Raises InvalidRange unless 1 <= parts <= width.
         """
@@ -105,7 +107,9 @@ class HashRange:
         return self.cut_many(range(self.start + step, self.start + step * parts, step))
 
     def equal_cuts(self, parts: int) -> tuple[int, ...]:
-        """Cut points of `parts` widths equal within one; 2 parts are the halves, 4 the halves' halves."""
+        """Return the cut points of `parts` ranges whose widths differ by at most one; 2 parts are the halves, 4 the
+        halves' halves. Raises InvalidRange unless 1 <= parts <= width.
+        """
         if not 1 <= parts <= self.width:
             raise InvalidRange(
                 f"range {self} cannot be cut into {shown(parts)} parts; give 1 to {self.width}"
@@ -113,13 +117,13 @@ class HashRange:
         return tuple(self.start - (-index * self.width // parts) for index in range(1, parts))
 
     def join(self, other: HashRange) -> HashRange:
-        """The union with an adjacent range; symmetric. Raises InvalidRange if not adjacent."""
+        """Return the union with an adjacent range; symmetric. Raises InvalidRange if the ranges are not adjacent."""
         if not self.is_adjacent_to(other):
             raise InvalidRange(f"ranges {self} and {other} are not adjacent; join neighbours only")
         return HashRange(min(self.start, other.start), max(self.end, other.end))
 
     def is_adjacent_to(self, other: HashRange) -> bool:
-        """True when one ends exactly one below the other's start; overlap is not adjacency."""
+        """Return True if one range ends exactly one below the other's start; overlapping ranges are not adjacent."""
         return self.end + 1 == other.start or other.end + 1 == self.start
 
     def contains(self, hash_value: int) -> bool:
@@ -133,7 +137,9 @@ class HashRange:
 
     @classmethod
     def parse(cls, text: str) -> HashRange:
-        """Reads `str(range)`: two four-digit lower-case hex numbers with a hyphen."""
+        """Return the range that `str(range)` wrote: two four-digit lower-case hex numbers with a hyphen. Raises
+        InvalidRange.
+        """
         match = _TEXT.fullmatch(text)
         if match is None:
             raise InvalidRange(f"{shown(text)} is not a hash range; write it as 0000-7fff, lower-case hex")

@@ -1,7 +1,7 @@
-"""How far something that was not done was from being done: one sentence from a refusal's figures.
+"""Words a refusal as one sentence: which value it has, which value it needs, and how far it is from there.
 
-The one place that words them. What prints a refusal (commands, pages, reports) takes the sentence from here, whether
-it was decided now or stands in the ledger.
+Only this module words refusals. Commands, pages and reports print the sentence from here, for current refusals as
+well as for those in the decision log.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ _RELATIONS: Mapping[str, str] = {
     RefusalReason.UNSPLITTABLE: "at most",
     RefusalReason.RECONNECTION_BUDGET: "at most",
 }
-"""How the value must lie to the one needed, by reason."""
+"""Relation in which the value must be to the value needed, by reason."""
 
 
 def how_far(refusal: Mapping[str, Any], now: int | None = None) -> str:
-    """The sentence; empty where a reason has no figures.
+    """Return the sentence of a refusal; empty for a reason without figures.
 
-    `refusal` is as `Refusal.to_document` has it: `reason`, `metric`, `value`, `needed`, `not_before`, each but the first
-    may be absent or None. `now` (milliseconds since the Unix epoch) is what time is left from; without it only the
-    instants are told.
+    `refusal` has the fields of `Refusal.to_document`: `reason`, `metric`, `value`, `needed`, `not_before`; all but
+    the first may be absent or None. `now` (milliseconds since the Unix epoch) is the time from which the remaining
+    time is counted; without it the sentence gives instants only.
     """
     metric, value, needed = (refusal.get(name) for name in ("metric", "value", "needed"))
     reason = str(refusal["reason"])
     if reason == RefusalReason.IN_FLIGHT and value is not None:
-        return f"operation {_number(value)} holds it"
+        return f"busy in operation {_number(value)}"
     if reason == RefusalReason.AWAITING_APPROVAL:
-        return f"a person has to approve this {metric} of {_number(value)} segments"
+        return f"this {metric} of {_number(value)} segments awaits approval"
     if str(metric).endswith(INSTANTS):
-        return _of_instants(reason, str(metric), value, needed, now)
-    said = " ".join(filter(None, (metric, _number(value))))
+        return _instant_sentence(reason, str(metric), value, needed, now)
+    figures = " ".join(filter(None, (metric, _number(value))))
     if needed is not None:
-        said += f", needs {_bound(reason, metric, value, needed)}"
+        figures += f", needs {_bound(reason, metric, value, needed)}"
     left = _left(refusal.get("not_before"), now)
-    return f"{said}; {left}" if said and left else said or left
+    return f"{figures}; {left}" if figures and left else figures or left
 
 
 def _bound(reason: str, metric: str | None, value: Any, needed: Any) -> str:
-    """The value needed, how the found one must lie to it, and how far from there it is."""
+    """Return the value needed, the relation to it, and the distance of the current value from it."""
     relation = _relation(reason, metric)
     bound = f"{relation} {_number(needed)}".strip()
     if not _is_figure(value) or not _is_figure(needed):
@@ -70,24 +70,24 @@ def _bound(reason: str, metric: str | None, value: Any, needed: Any) -> str:
 
 
 def _relation(reason: str, metric: str | None) -> str:
-    """Of scores the hotter one wins, and of warmths the colder pair."""
+    """Return the relation to the value needed. Of scores the highest is chosen, of warmths the lowest."""
     if reason == RefusalReason.LOWER_SCORE:
         return "below" if metric == "warmth" else "above"
     return _RELATIONS.get(reason, "")
 
 
-def _of_instants(reason: str, metric: str, began: Any, ends: Any, now: int | None) -> str:
+def _instant_sentence(reason: str, metric: str, began: Any, ends: Any, now: int | None) -> str:
     if not _is_figure(began):
-        return f"{metric} is not known"
-    said = f"{metric} {_instant(began)}"
+        return f"{metric} is unknown"
+    sentence = f"{metric} {_instant(began)}"
     if not _is_figure(ends):
-        return said
+        return sentence
     if reason == RefusalReason.STALE_LOAD:
-        late = "" if now is None else f" ({duration((now - ends) / 1000)} too old)"
-        return f"{said}, counted until {_instant(ends)}{late}"
+        overdue = "" if now is None else f" ({duration((now - ends) / 1000)} too old)"
+        return f"{sentence}, counted until {_instant(ends)}{overdue}"
     left = _left(ends, now)
-    of = f" ({left} of {duration((ends - began) / 1000)})" if left else ""
-    return f"{said}, needs {_instant(ends)}{of}"
+    remaining = f" ({left} of {duration((ends - began) / 1000)})" if left else ""
+    return f"{sentence}, needs {_instant(ends)}{remaining}"
 
 
 def _left(ends: Any, now: int | None) -> str:
@@ -97,12 +97,12 @@ def _left(ends: Any, now: int | None) -> str:
 
 
 def _is_figure(value: Any) -> bool:
-    """Whether it is a number; what no JSON has a number for is written as text."""
+    """Return True for a number. A number that JSON cannot write is stored as text and is no figure."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _number(value: Any) -> str:
-    """To three digits or one decimal, whichever is more; integers whole."""
+    """Return the number with three digits or one decimal, whichever is more precise; integers in full."""
     if value is None:
         return ""
     if not _is_figure(value):
@@ -115,7 +115,7 @@ def _number(value: Any) -> str:
 
 
 def _instant(milliseconds: float) -> str:
-    """In UTC; what lies beyond the calendar stays a number."""
+    """Return the time in UTC; a value beyond the calendar stays a number."""
     try:
         return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     except (ValueError, ArithmeticError, OSError):

@@ -1,7 +1,7 @@
-"""Bounds of the counts of keys that producers hand in.
+"""Bounds of the key counts that producers send.
 
-A count says where on the ring messages lie. It never says how much load there is: the broker's counters do. So these bounds only
-have to keep a claim that cannot be true from the sums.
+A count says where on the ring messages lie. The amount of load comes from the broker's counters, not from these
+counts. So these bounds only have to exclude impossible counts from the sums.
 """
 
 from __future__ import annotations
@@ -17,40 +17,42 @@ KeyCount = tuple[int, int, int]
 """First hash, number of hashes, messages."""
 
 MESSAGES_PER_SECOND = 2_000_000
-"""Messages that one producer sends in a second, at most."""
+"""Maximum number of messages that one producer sends per second."""
 LONGEST_SECONDS = 300
-"""Time that one request covers, at most: older counts say little."""
+"""Maximum time, in seconds, that one request covers; older counts have little value."""
 PRODUCER_MESSAGES = MESSAGES_PER_SECOND * LONGEST_SECONDS
-"""Messages that one producer counts in one request, and between two landings, at most."""
+"""Maximum number of messages that one producer counts in one request, and between two landings."""
 PRODUCERS = 4_096
-"""Producers of one topic that are counted between two landings, at most."""
+"""Maximum number of producers of one topic that are counted between two landings."""
 SEGMENT_MESSAGES = PRODUCERS * PRODUCER_MESSAGES
-"""Messages of one segment in one row of what is landed, at most; millions of such rows add up to less than 2^63."""
+"""Maximum number of messages of one segment in one landed row; millions of such rows add up to less than 2^63."""
 REQUEST_HASHES = 4 * RING_SIZE
-"""Hashes that the counts of one request cover in all, at most. A client sends each hash twice, and once without a key."""
+"""Maximum number of hashes that the counts of one request cover in total. A client sends each hash at most twice, and
+once for messages without a key.
+"""
 
 
 def demand_possible(topic: str, producer: str, counts: Sequence[KeyCount], counted: Mapping[str, int]) -> int:
-    """Return the messages of a request. `counted`: messages by producer of the topic since the last landing.
+    """Return the number of messages in a request. `counted`: messages by producer of the topic since the last landing.
 
-    Raises InvalidInput for counts that no producer can have, and for more producers than a topic may have.
+    Raises InvalidInput for counts that a producer cannot have, and for more producers than a topic may have.
     """
     hashes = sum(count[1] for count in counts)
     if hashes > REQUEST_HASHES:
         raise InvalidInput(
-            f"the counts of {producer} cover {hashes} hashes, and {REQUEST_HASHES} is the most of one request; sum them up by hash"
+            f"the counts of {producer} cover {hashes} hashes, more than the {REQUEST_HASHES} of one request; add them up by hash"
         )
     messages = sum(count[2] for count in counts)
     total = messages + counted.get(producer, 0)
     if total > PRODUCER_MESSAGES:
         raise InvalidInput(
-            f"{producer} counts {total} messages to {topic}, and {PRODUCER_MESSAGES} is the most of one producer "
+            f"{producer} counts {total} messages to {topic}, more than the {PRODUCER_MESSAGES} of one producer "
             f"({MESSAGES_PER_SECOND} a second for {LONGEST_SECONDS} s); count each message once"
         )
     if producer not in counted and len(counted) >= PRODUCERS:
         raise InvalidInput(
-            f"{producer} would be producer {len(counted) + 1} that counts keys of {topic}, and {PRODUCERS} is the most; "
-            "have fewer of them count"
+            f"{producer} would be producer {len(counted) + 1} that counts keys of {topic}, more than the limit of {PRODUCERS}; "
+            "let fewer producers count"
         )
     return messages
 
@@ -58,10 +60,10 @@ def demand_possible(topic: str, producer: str, counts: Sequence[KeyCount], count
 def by_segment(segments: Sequence[Segment], counts: Sequence[KeyCount]) -> dict[int, list[KeyCount]]:
     """Return the counts that overlap each segment, by index. The segments tile the ring, in the order of their ranges."""
     starts = [segment.hash_range.start for segment in segments]
-    found: dict[int, list[KeyCount]] = {}
+    by_index: dict[int, list[KeyCount]] = {}
     for count in counts:
         first = max(bisect_right(starts, count[0]) - 1, 0)
         last = bisect_right(starts, count[0] + count[1] - 1) - 1
         for index in range(first, last + 1):
-            found.setdefault(index, []).append(count)
-    return found
+            by_index.setdefault(index, []).append(count)
+    return by_index

@@ -1,8 +1,8 @@
-"""Where a key lands: the segment by the high half of its hash, the entry bucket by the low half.
+"""Hash of a message key: the high half selects the segment, the low half the entry bucket.
 
-Murmur3 x86 32-bit, seed 0, over the UTF-8 bytes, exactly as Pulsar's Java clients do it (PIP-468, PIP-486): a
-difference here would break key order as soon as two clients share a topic. PIP-475's text takes the lower half for
-segments; Pulsar's code takes the high half, and so does this.
+Murmur3 x86 32-bit, seed 0, over the UTF-8 bytes, exactly as Pulsar's Java clients compute it (PIP-468, PIP-486): a
+difference would break key order as soon as two clients share a topic. PIP-475's text uses the lower half for
+segments; Pulsar's code uses the high half, and so does this module.
 """
 
 from __future__ import annotations
@@ -23,22 +23,24 @@ class KeyHash(NamedTuple):
 
     @property
     def legacy_hash(self) -> int:
-        """The 31-bit form old clients take modulo the partition count; only for all-legacy layouts."""
+        """The 31-bit form that old clients take modulo the partition count; only for layouts that consist of legacy
+        segments.
+        """
         return (self.segment_hash << 16 | self.bucket_hash) & 0x7FFFFFFF
 
 
 def key_hash(key: str | bytes) -> KeyHash:
-    """The hash of one message key; text is hashed by its UTF-8 bytes. Raises InvalidInput as `key_bytes` does."""
+    """Return the hash of one message key; text is hashed by its UTF-8 bytes. Raises InvalidInput as `key_bytes` does."""
     raw = mmh3.hash(key_bytes(key), 0, signed=False)
     return KeyHash(raw >> 16, raw & 0xFFFF)
 
 
 def key_bytes(key: str | bytes) -> bytes:
-    """What is hashed and stored of a key. Raises InvalidInput for text with a lone surrogate, which ends mmh3's process, and for anything
-    but text and bytes.
+    """Return the bytes of a key that are hashed and stored. Raises InvalidInput for text with a lone surrogate, which
+    would terminate mmh3's process, and for a value that is neither text nor bytes.
     """
     if isinstance(key, str):
         return utf8(key, "key")
     if not isinstance(key, bytes):
-        raise InvalidInput(f"a key of type {type(key).__name__}; give text or bytes")
+        raise InvalidInput(f"a key cannot be of type {type(key).__name__}; give text or bytes")
     return key

@@ -1,8 +1,8 @@
-"""Where in a segment's range its load lies: a histogram of bins of equal width, in any unit.
+"""Key histograms: the distribution of a segment's load over its range, in bins of equal width and in any unit.
 
-Sketches of one segment add up, whoever counted: a client its own sends, or somebody who read a sample off the log. A
-segment of fewer hashes than `MOST_BINS` has a bin a hash, so that a single hot hash can be told from its neighbours. The
-evaluator reads sketches from a situation; where to cut by them is `split_points.fewest`.
+Histograms of one segment can be added, whether a client counted its own messages or a reader sampled the log. A
+segment with fewer hashes than `MOST_BINS` has one bin per hash, so that a single hot hash can be distinguished from
+its neighbours. The evaluator reads the histograms from its input; `split_points.fewest` computes cuts from them.
 """
 
 from __future__ import annotations
@@ -18,29 +18,31 @@ MOST_BINS = 1_024
 
 
 def bin_count(hash_range: HashRange) -> int:
-    """How many bins a sketch of this range has."""
+    """Return the number of bins in a histogram of this range."""
     return min(MOST_BINS, hash_range.width)
 
 
 def bin_starts(hash_range: HashRange, bins: int) -> list[int]:
-    """First hash of each bin; widths are equal within one."""
+    """Return the first hash of each bin; the widths differ by at most one."""
     return [hash_range.start, *hash_range.equal_cuts(bins)]
 
 
 def count_hashes(hash_range: HashRange, hashes: Iterable[int]) -> list[int]:
-    """The sketch of these segment hashes (0..65535). Raises InvalidInput for one outside the range."""
+    """Return the histogram of these segment hashes (0..65535). Raises InvalidInput for a hash outside the range."""
     bins, width = bin_count(hash_range), hash_range.width
     counts = [0] * bins
-    for one in hashes:
-        if not hash_range.contains(one):
-            raise InvalidInput(f"hash {shown(one)} is not in {hash_range}; it is of another segment")
-        counts[((one - hash_range.start) * bins) // width] += 1
+    for segment_hash in hashes:
+        if not hash_range.contains(segment_hash):
+            raise InvalidInput(
+                f"hash {shown(segment_hash)} is not in {hash_range}; count it for the segment that covers it"
+            )
+        counts[((segment_hash - hash_range.start) * bins) // width] += 1
     return counts
 
 
 def add_counts(bins: list[float], hash_range: HashRange, counts: Iterable[tuple[int, int, float]]) -> None:
-    """Adds to the sketch of a range what was counted: first hash, how many hashes, messages. What lies beyond the range is left
-    out; within a count messages are taken as even.
+    """Add counts (first hash, number of hashes, messages) to the bins of a range. Hashes outside the range are ignored;
+    the messages of a count are spread evenly over its hashes.
     """
     width = hash_range.width
     starts = [*bin_starts(hash_range, len(bins)), hash_range.end + 1]
@@ -48,31 +50,31 @@ def add_counts(bins: list[float], hash_range: HashRange, counts: Iterable[tuple[
         low, high = max(first, hash_range.start), min(first + hashes - 1, hash_range.end)
         if low > high:
             continue
-        place = ((low - hash_range.start) * len(bins)) // width
+        index = ((low - hash_range.start) * len(bins)) // width
         while low <= high:
-            end = min(high, starts[place + 1] - 1)
-            bins[place] += messages * (end - low + 1) / hashes
-            low, place = end + 1, place + 1
+            end = min(high, starts[index + 1] - 1)
+            bins[index] += messages * (end - low + 1) / hashes
+            low, index = end + 1, index + 1
 
 
 def as_bins(hash_range: HashRange, sketch: Sequence[float], load: float) -> list[Bin]:
-    """The load of the segment spread as its sketch says; evenly where that counted nothing."""
+    """Return the load of the segment, distributed as in the histogram; evenly if the histogram is empty."""
     total = sum(sketch)
-    share = [one / total for one in sketch] if total > 0 else [1 / len(sketch)] * len(sketch)
+    shares = [messages / total for messages in sketch] if total > 0 else [1 / len(sketch)] * len(sketch)
     return [
-        Bin(start, load * part)
-        for start, part in zip(bin_starts(hash_range, len(sketch)), share, strict=True)
+        Bin(start, load * share)
+        for start, share in zip(bin_starts(hash_range, len(sketch)), shares, strict=True)
     ]
 
 
 def share_within(hash_range: HashRange, sketch: Sequence[float], part: HashRange) -> float | None:
-    """How much of the load lies within that part of the range (0..1); the two overlap.
+    """Return the share (0..1) of the load that lies within a part of the range; the two ranges overlap.
 
-    None where the sketch is too coarse to say how it lies there: within one bin of several hashes.
+    None if the histogram is too coarse to tell: the part lies within one bin of several hashes.
     """
     starts = [*bin_starts(hash_range, len(sketch)), hash_range.end + 1]
     low, high = max(part.start, hash_range.start), min(part.end, hash_range.end)
-    first, last = (((one - hash_range.start) * len(sketch)) // hash_range.width for one in (low, high))
+    first, last = (((edge - hash_range.start) * len(sketch)) // hash_range.width for edge in (low, high))
     if first == last and starts[first + 1] - starts[first] > 1:
         return None
     inside = sum(

@@ -1,8 +1,8 @@
-"""SegmentLayout: a topic's segments at one epoch, and the changes that lead to the next.
+"""SegmentLayout: a topic's segments at one epoch, and the changes that lead to the next epoch.
 
-An immutable value, as in Pulsar: every change gives a new layout with epoch + 1 and leaves the old one
-as it was. The law: the ACTIVE ranges tile the ring, always. Whether a change is wanted is
-`evaluator`'s; storing it is the store's, carrying it out on the logs the operation runner's.
+A layout is an immutable value, as in Pulsar: every change returns another layout with epoch + 1 and leaves the
+original unchanged. Invariant: the ACTIVE ranges always tile the ring. `evaluator` decides whether a change is needed,
+the store records it, and the operation runner performs it on the logs.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from controller.domain.shown import shown
 
 @dataclass(frozen=True)
 class SegmentLayout(SegmentGraph):
-    """The changing half; see `SegmentGraph` for what can be read.
+    """A layout with its changes; `SegmentGraph` holds the queries.
 
-    The constructor and `from_segments` check nothing: call `check_invariants` on what you do not
-    trust. `now` is always milliseconds since the Unix epoch.
+    The constructor and `from_segments` check nothing: call `check_invariants` on data that may be wrong. `now` is
+    always milliseconds since the Unix epoch.
     """
 
     @classmethod
@@ -46,10 +46,11 @@ class SegmentLayout(SegmentGraph):
         max_buckets: int = DEFAULT_MAX_BUCKETS,
         now: int,
     ) -> Self:
-        """The first layout: 1..65536 segments of equal width, the last taking the remainder.
+        """Return the first layout: 1..65536 segments of equal width, of which the last takes the remainder.
 
-        `bucket_budget` is shared by all segments, at least one bucket each. The policy's cap on
-        segments is not looked at: it binds automatic splits, not the operator who creates a topic.
+        All segments share `bucket_budget`, with at least one bucket each. The policy's limit of segments is not
+        checked: it limits automatic splits, not the operator who creates a topic. Raises InvalidLayoutChange for
+        another number of segments.
         """
         if not 1 <= segments <= RING_SIZE:
             raise InvalidLayoutChange(
@@ -66,18 +67,18 @@ class SegmentLayout(SegmentGraph):
 
     @classmethod
     def from_segments(cls, epoch: int, next_segment_id: int, segments: Iterable[Segment]) -> Self:
-        """A layout from stored rows, taken as they are."""
+        """Return a layout of stored rows without checking them."""
         return cls(epoch, next_segment_id, {segment.segment_id: segment for segment in segments})
 
     @classmethod
     def from_selection(cls, epoch: int, next_segment_id: int, segments: Iterable[Segment]) -> Self:
-        """A layout of some of a topic's segments, each with its parents' ids: links to what is not among them are left
-        out, as `prune` does, and children follow from parents.
+        """Return a layout of some of a topic's segments, each with its parents' ids. Links to segments that are not
+        selected are left out, as `prune` does; children are derived from parents.
         """
-        chosen = {segment.segment_id: segment for segment in segments}
+        selected = {segment.segment_id: segment for segment in segments}
         children: dict[int, list[int]] = {}
-        for segment_id in sorted(chosen):
-            for parent_id in chosen[segment_id].parent_ids:
+        for segment_id in sorted(selected):
+            for parent_id in selected[segment_id].parent_ids:
                 children.setdefault(parent_id, []).append(segment_id)
         return cls(
             epoch,
@@ -85,55 +86,63 @@ class SegmentLayout(SegmentGraph):
             {
                 segment_id: replace(
                     segment,
-                    parent_ids=tuple(i for i in segment.parent_ids if i in chosen),
+                    parent_ids=tuple(i for i in segment.parent_ids if i in selected),
                     child_ids=tuple(children.get(segment_id, ())),
                 )
-                for segment_id, segment in chosen.items()
+                for segment_id, segment in selected.items()
             },
         )
 
     def split(self, segment_id: int, now: int, at: int | Sequence[int] | None = None) -> Self:
-        """Seals one segment in favour of two or more; see `plan_split`."""
+        """Return the layout after sealing one segment in favour of two or more; parameters and errors as in
+        `plan_split`.
+        """
         return self.apply(plan_split(self, segment_id, at), now)
 
     def merge(self, a: int, b: int, now: int, max_buckets: int = DEFAULT_MAX_BUCKETS) -> Self:
-        """Seals two neighbours in favour of one over their union; see `plan_merge`."""
+        """Return the layout after sealing two neighbours in favour of one over their union; parameters and errors as in
+        `plan_merge`.
+        """
         return self.apply(plan_merge(self, a, b, max_buckets), now)
 
     def rebucket(
         self, segment_id: int, bucket_count: int, now: int, max_buckets: int = DEFAULT_MAX_BUCKETS
     ) -> Self:
-        """Seals a segment in favour of one with other entry buckets; see `plan_rebucket`."""
+        """Return the layout after sealing a segment in favour of one with other entry buckets; parameters and errors as
+        in `plan_rebucket`.
+        """
         return self.apply(plan_rebucket(self, segment_id, bucket_count, max_buckets), now)
 
     def apply(self, plan: Reshape, now: int) -> Self:
-        """The layout after a planned reshape."""
+        """Return the layout after a planned reshape."""
         return self.reshape(plan.parent_ids, plan.children, now)
 
     def reshape(self, parent_ids: Sequence[int], children: Sequence[ChildPlan], now: int) -> Self:
-        """Seals the parents and lets the children take over their range, in one epoch.
+        """Seal the parents and let the children take over their range, in one epoch. Return that layout.
 
-        A child's parents are exactly the sealed segments it overlaps, in the order given. Raises
+        A child's parents are exactly the sealed segments that the child overlaps, in the order given. Raises
         SegmentNotFound or InvalidLayoutChange as `reshape.validate` does.
         """
         validate(self, parent_ids, children)
         epoch = self.epoch + 1
         segments = dict(self.segments)
         parents_of = self._parents_of(parent_ids, children)
-        depths = {own: self.child_merge_depth(own) for own in set(parents_of.values())}
+        depths = {
+            own_parents: self.child_merge_depth(own_parents) for own_parents in set(parents_of.values())
+        }
         heirs: dict[int, list[int]] = {segment_id: [] for segment_id in parent_ids}
         for plan in children:
-            own = parents_of[plan.segment_id]
+            own_parents = parents_of[plan.segment_id]
             segments[plan.segment_id] = Segment(
                 segment_id=plan.segment_id,
                 hash_range=plan.hash_range,
-                parent_ids=own,
+                parent_ids=own_parents,
                 created_epoch=epoch,
                 created_at_ms=now,
                 bucket_splits=plan.bucket_splits,
-                merge_depth=depths[own],
+                merge_depth=depths[own_parents],
             )
-            for segment_id in own:
+            for segment_id in own_parents:
                 heirs[segment_id].append(plan.segment_id)
         for segment_id, child_ids in heirs.items():
             segments[segment_id] = replace(
@@ -147,9 +156,11 @@ class SegmentLayout(SegmentGraph):
         return type(self)(epoch, next_segment_id, segments)
 
     def prune(self, segment_id: int) -> Self:
-        """Forgets a sealed segment and the links to it, in any order, as Pulsar does; epoch + 1.
+        """Return the layout without a sealed segment and the links to it; epoch + 1. Segments may be pruned in any
+        order, as in Pulsar.
 
-        Stored merge depths stay. Relatives on either side of a pruned segment no longer reach each other.
+        Stored merge depths remain. Relatives on either side of a pruned segment no longer reach each other. Raises
+        InvalidLayoutChange for an active segment.
         """
         pruned = self.segment(segment_id)
         if pruned.is_active:
@@ -167,25 +178,29 @@ class SegmentLayout(SegmentGraph):
         return type(self)(self.epoch + 1, self.next_segment_id, segments)
 
     def to_metadata(self, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The JSON record of PIP-468; `extra` (see `metadata_extras`) is written back unchanged."""
+        """Return the JSON record of PIP-468; `extra` (as returned by `metadata_extras`) is written back unchanged."""
         return layout_metadata.write(self, extra or {})
 
     @classmethod
     def from_metadata(cls, document: Mapping[str, Any]) -> Self:
-        """Reads `to_metadata`'s record or Pulsar's; unknown fields are passed over, laws not checked."""
+        """Return the layout in a record of `to_metadata` or of Pulsar. Unknown fields are ignored, and invariants are
+        not checked.
+        """
         graph = layout_metadata.read(document)
         return cls(graph.epoch, graph.next_segment_id, graph.segments)
 
     def _parents_of(
         self, parent_ids: Sequence[int], children: Sequence[ChildPlan]
     ) -> dict[int, tuple[int, ...]]:
-        """The parents each child overlaps, in the order given; one search a child and one step a link."""
+        """Return the parents that each child overlaps, in the order given. Takes one search per child and one step per
+        link.
+        """
         by_range = sorted(parent_ids, key=lambda segment_id: self.segments[segment_id].hash_range)
         starts = [self.segments[segment_id].hash_range.start for segment_id in by_range]
-        place = {segment_id: index for index, segment_id in enumerate(parent_ids)}
-        found = {}
+        order = {segment_id: index for index, segment_id in enumerate(parent_ids)}
+        overlapping = {}
         for plan in children:
             first = bisect_right(starts, plan.hash_range.start) - 1
             end = bisect_right(starts, plan.hash_range.end)
-            found[plan.segment_id] = tuple(sorted(by_range[first:end], key=place.__getitem__))
-        return found
+            overlapping[plan.segment_id] = tuple(sorted(by_range[first:end], key=order.__getitem__))
+        return overlapping

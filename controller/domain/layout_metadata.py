@@ -1,8 +1,8 @@
-"""The topic metadata record of PIP-468 as JSON values, with the fields Pulsar 5 added.
+"""The topic metadata record of PIP-468 as JSON values, with the fields that Pulsar 5 added.
 
-Serves `SegmentLayout.to_metadata` and `from_metadata`. A layout is only part of the record:
-properties, the auto-scale policy and whatever else is in it pass through `metadata_extras` untouched.
-`mergeDepth` is ours; Pulsar ignores it, and it is counted anew where absent.
+Implements `SegmentLayout.to_metadata` and `from_metadata`. A layout is only part of the record: properties, the
+auto-scale policy and all other fields pass through `metadata_extras` unchanged. Only Cleave writes `mergeDepth`;
+Pulsar ignores the field, and it is computed if it is absent.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _ABSENT = -1
 
 
 def metadata_extras(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything in a metadata record that is not the layout: properties, policy, unknown fields."""
+    """Return all fields of a metadata record that are not the layout: properties, policy, unknown fields."""
     return {key: value for key, value in document.items() if key not in _LAYOUT_KEYS}
 
 
 def write(layout: SegmentGraph, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of a layout, with `extra` (see `metadata_extras`) written back around it."""
+    """Return the record of a layout, with the fields of `extra` (as returned by `metadata_extras`) added."""
     return {
         "properties": {},
         **metadata_extras(extra),
@@ -39,7 +39,9 @@ def write(layout: SegmentGraph, extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(document: Mapping[str, Any]) -> SegmentGraph:
-    """The layout in a record; unknown fields are passed over. Raises InvalidInput naming what is amiss."""
+    """Return the layout in a record; unknown fields are ignored. Raises InvalidInput, which names the field that cannot
+    be read.
+    """
     try:
         epoch, next_segment_id = (whole(document[name], name) for name in ("epoch", "nextSegmentId"))
         records = dict(document["segments"].items())
@@ -53,7 +55,7 @@ def read(document: Mapping[str, Any]) -> SegmentGraph:
         segment = _read_segment(record)
         if str(key) != str(segment.segment_id):
             raise InvalidInput(
-                f"segment metadata of {segment} is filed under {shown(key)}; file it by its id"
+                f"segment metadata of {segment} is stored under the key {shown(key)}; store it under its id"
             )
         segments[segment.segment_id] = segment
         if record.get("mergeDepth") is None:
@@ -80,7 +82,9 @@ def _write_segment(segment: Segment) -> dict[str, Any]:
 
 
 def _read_segment(record: Mapping[str, Any]) -> Segment:
-    """State decides whether there is a seal: PIP-468's text has epoch 0 while active, the code -1."""
+    """Return the segment in a record. The state decides whether there is a seal, because PIP-468's text has epoch 0 for
+    an active segment and Pulsar's code -1.
+    """
     try:
         state = SegmentState(record["state"])
         sealed = state is SegmentState.SEALED
@@ -106,11 +110,11 @@ def _read_segment(record: Mapping[str, Any]) -> Segment:
 
 
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
-_LAST_INSTANT = 253_402_300_799_999  # the year 9999 ends, and so do Python's dates
+_LAST_INSTANT = 253_402_300_799_999  # the end of the year 9999, and of Python's dates
 
 
 def _instant(record: Mapping[str, Any], name: str) -> int:
-    """Milliseconds since the Unix epoch; 0 where it is not known, which Pulsar writes as -1 or leaves out."""
+    """Return milliseconds since the Unix epoch; 0 if the time is unknown, which Pulsar writes as -1 or leaves out."""
     return max(0, whole(record.get(name) or 0, name, _ABSENT, _LAST_INSTANT))
 
 
@@ -122,7 +126,9 @@ def _text(record: Mapping[str, Any], name: str) -> str | None:
 
 
 def _count_merges(graph: SegmentGraph, uncounted: Sequence[int]) -> SegmentGraph:
-    """Parents before children (their ids are lower), so that a stored depth carries over to its heirs."""
+    """Return the graph with merge depths for `uncounted`. Parents come before children (their ids are lower), so that a
+    stored depth is passed on to the descendants.
+    """
     segments = dict(graph.segments)
     counted = SegmentGraph(graph.epoch, graph.next_segment_id, segments)
     for segment_id in sorted(uncounted):

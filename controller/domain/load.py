@@ -1,8 +1,7 @@
-"""Load of a segment: the record a decision reads, and the meaning of the aggregation that writes it.
+"""Load of a segment: the record that a decision reads, and the rule by which the aggregation writes it.
 
-The record and its thresholds are read in production. The collector lands counter samples, the aggregation turns them
-into rates and rates into records, and the evaluator reads the records. What is hot or cold enough to act on is the
-evaluator's business.
+The collector lands counter samples, the aggregation turns samples into rates and rates into records, and the
+evaluator reads the records. The evaluator decides what is hot or cold enough for an action.
 
 `next_record` decides what the aggregation writes. Tests compare `is_material_change` with Pulsar itself.
 """
@@ -16,13 +15,13 @@ from controller.domain.shown import shown
 from controller.domain.whole_numbers import LARGEST_FLOAT
 
 METRICS = ("msg_rate_in", "byte_rate_in", "msg_rate_out", "byte_rate_out")
-"""The four metrics in Pulsar's order, which decides ties."""
+"""The four metrics in Pulsar's order, which resolves ties."""
 
 DEFAULT_WINDOW_MS = 60_000
 DEFAULT_CHANGE_THRESHOLD = 0.25
 
 FLOOR_FRACTION = 0.01
-"""A change below this fraction of a metric's merge threshold is noise: 10 messages/s with the defaults."""
+"""Fraction of a metric's merge threshold below which a change is noise: 10 messages/s with the defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class LoadStats:
 
     @property
     def are_rates(self) -> bool:
-        """Whether each is finite and not negative. What is not was never measured."""
+        """True if each rate is finite and not negative. Other values were never measured."""
         return (
             0 <= self.msg_rate_in <= LARGEST_FLOAT
             and 0 <= self.byte_rate_in <= LARGEST_FLOAT
@@ -52,10 +51,10 @@ class LoadStats:
 
 @dataclass(frozen=True, slots=True)
 class LoadRecord:
-    """What is stored of a segment's load; instants are milliseconds since the Unix epoch.
+    """The stored load of a segment; instants are milliseconds since the Unix epoch.
 
-    `modified_at`: when `stats` was last written. `cold_since`: since when all four rates have been
-    below the merge thresholds in force, None while they are not. `observed_at`: the freshness of the
+    `modified_at`: time at which `stats` was last written. `cold_since`: time since which all four rates have been
+    below the merge thresholds in force, None if they are not. `observed_at`: time of the latest reading from the
     source that reports the segment, which advances without a write.
     """
 
@@ -73,13 +72,13 @@ class LoadThresholds:
     merge: LoadStats
 
     def is_cold(self, stats: LoadStats) -> bool:
-        """All four rates strictly below their merge thresholds; a threshold of 0 means never."""
+        """Return True if all four rates are strictly below their merge thresholds; never with a threshold of 0."""
         return all(rate < limit for rate, limit in zip(stats.rates, self.merge.rates, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class LoadUpdate:
-    """The record after an observation; `must_write` is False when only `observed_at` advanced."""
+    """The record after an observation; `must_write` is False if only `observed_at` advanced."""
 
     record: LoadRecord
     must_write: bool
@@ -88,7 +87,8 @@ class LoadUpdate:
 def is_material_change(
     last: LoadStats, current: LoadStats, threshold: float = DEFAULT_CHANGE_THRESHOLD
 ) -> bool:
-    """Pulsar's rule: any rate moved by more than `threshold` relative to the last written one.
+    """Return True if any rate changed by more than `threshold`, relative to the rate last written. This is Pulsar's
+    rule.
 
     The comparison is strict; from 0 any other rate is a change.
     """
@@ -107,18 +107,19 @@ def next_record(
     *,
     strict_pulsar: bool = False,
 ) -> LoadUpdate:
-    """What to keep after observing `stats`: the one rule of the aggregation.
+    """Return the record to keep after observing `stats`. The aggregation applies this rule only.
 
-    Rates are written when there is no record, when one moved materially (Pulsar's relative rule, and by more than
-    `FLOOR_FRACTION` of its merge threshold, so that 1 → 2 messages/s is no news), or when one crossed a split or merge
-    threshold in force, however little it moved. `modified_at` moves with the rates only. `cold_since` starts at the
+    Rates are written if there is no record, if a rate changed materially (by Pulsar's relative rule, and by more than
+    `FLOOR_FRACTION` of its merge threshold, so that 1 → 2 messages/s is no change), or if a rate crossed a split or
+    merge threshold in force, by however little. `modified_at` changes with the rates only. `cold_since` starts at the
     first cold observation and survives any change that stays cold, so a nearly idle segment with jitter becomes
-    mergeable; new thresholds restart it unless the record is cold under them as well. Silence does not end it: the
-    evaluator treats a silent segment as stale. An observation older than the record's changes nothing.
+    mergeable; changed thresholds restart it unless the record is cold under them as well. Missing observations do not
+    end it: the evaluator treats a segment without observations as stale. An observation older than the record's
+    changes nothing.
 
-    With `strict_pulsar` the rates are written when one moved materially, however little that is, and then only.
+    With `strict_pulsar` the rates are written only if one of them changed materially, by however little.
 
-    Raises InvalidInput for rates that are negative or not finite; a record that holds such is written anew.
+    Raises InvalidInput for rates that are negative or not finite; a record that contains such rates is rewritten.
     """
     if not stats.are_rates:
         rates = ", ".join(map(shown, stats.rates))
@@ -130,8 +131,8 @@ def next_record(
         return LoadUpdate(previous, False)
     cold_since = None
     if cold:
-        goes_on = previous.cold_since is not None and thresholds.is_cold(previous.stats)
-        cold_since = previous.cold_since if goes_on else observed_at
+        stays_cold = previous.cold_since is not None and thresholds.is_cold(previous.stats)
+        cold_since = previous.cold_since if stays_cold else observed_at
     if strict_pulsar:
         is_news = is_material_change(previous.stats, stats, change_threshold)
     else:
@@ -145,12 +146,12 @@ def next_record(
 def _is_news(
     last: LoadStats, current: LoadStats, thresholds: LoadThresholds, change_threshold: float
 ) -> bool:
-    """Return True if a rate crossed a threshold, or moved by more than noise."""
+    """Return True if a rate crossed a threshold, or changed by more than noise."""
     limits = zip(last.rates, current.rates, thresholds.split.rates, thresholds.merge.rates, strict=True)
-    for was, now, split_at, merge_at in limits:
-        if (now > split_at) != (was > split_at) or (now < merge_at) != (was < merge_at):
+    for previous, rate, split_at, merge_at in limits:
+        if (rate > split_at) != (previous > split_at) or (rate < merge_at) != (previous < merge_at):
             return True
-        moved = abs(now - was)
-        if moved > FLOOR_FRACTION * merge_at and (not was or moved / was > change_threshold):
+        change = abs(rate - previous)
+        if change > FLOOR_FRACTION * merge_at and (not previous or change / previous > change_threshold):
             return True
     return False

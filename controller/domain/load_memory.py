@@ -1,9 +1,11 @@
-"""What is remembered of each segment's load: the rule of the store's `cleave.remember_loads`, for loads that are gone through
-in this process. A backtest and the retracing of decisions go by it, and a test holds it to what PostgreSQL keeps.
+"""The remembered loads of each segment: the rule of the database function `cleave.remember_loads`, for loads that this
+process reads in sequence. A backtest and the replay from history use it, and a test compares it with what PostgreSQL
+stores.
 
-A segment's memory begins with its first measured tick: it takes over what its parents remember, by the widths that it has
-of them. Where it is one of the parts of a split, its share of what all of them measure takes the place of its width. A gap
-of up to five minutes is bridged by the last known rates; after a longer one a memory begins anew.
+A segment's memory begins with its first measured tick. The segment takes over what its parents remember, in
+proportion to the widths that it has of them. If the segment is one of the parts of a split, its share of the load
+that all parts measure replaces its width. A gap of up to five minutes is filled with the last known rates; after a
+longer gap the memory starts from the beginning.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _Rates = tuple[float, float, float, float]
 
 
 class Descendant(Protocol):
-    """A segment, as far as its memory goes."""
+    """A segment with the properties that its memory needs."""
 
     @property
     def hash_range(self) -> HashRange: ...
@@ -36,10 +38,11 @@ class Descendant(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Whose memory a segment takes over: its parents, and which part of each it has by its width (0..1).
+    """The parents whose memory a segment takes over, and the part of each parent that the segment covers by its width
+    (0..1).
 
-    `siblings`: the parts of the split that made it, itself among them. None where something else did, since then no sum of
-    parts is the parent's load.
+    `siblings`: the parts of the split that created the segment, including itself. Empty if another action created it,
+    because then the parts do not add up to the parent's load.
     """
 
     parent_ids: tuple[int, ...]
@@ -48,26 +51,30 @@ class Origin:
 
 
 def origins_of(made: Collection[int], segments: Mapping[int, Descendant]) -> dict[int, Origin]:
-    """The origin of each segment that was `made` of others, as far as all of these are among `segments`."""
+    """Return the origin of each segment in `made` whose parents are all among `segments`."""
     children: dict[int, list[int]] = {}
     for segment_id, segment in segments.items():
         for parent in segment.parent_ids:
             children.setdefault(parent, []).append(segment_id)
-    found = {}
+    origins = {}
     for segment_id in made:
-        own = segments[segment_id]
-        if not own.parent_ids or any(parent not in segments for parent in own.parent_ids):
+        segment = segments[segment_id]
+        if not segment.parent_ids or any(parent not in segments for parent in segment.parent_ids):
             continue
-        parts = children[own.parent_ids[0]]
-        is_split = len(parts) > 1 and all(segments[one].parent_ids == own.parent_ids[:1] for one in parts)
-        widths = (_part_of(segments[parent].hash_range, own.hash_range) for parent in own.parent_ids)
-        found[segment_id] = Origin(own.parent_ids, tuple(widths), tuple(parts) if is_split else ())
-    return found
+        parts = children[segment.parent_ids[0]]
+        is_split = len(parts) > 1 and all(
+            segments[part].parent_ids == segment.parent_ids[:1] for part in parts
+        )
+        widths = (_part_of(segments[parent].hash_range, segment.hash_range) for parent in segment.parent_ids)
+        origins[segment_id] = Origin(segment.parent_ids, tuple(widths), tuple(parts) if is_split else ())
+    return origins
 
 
 @dataclass(slots=True)
 class _Memory:
-    """The loads of the ticks up to `last_tick`, the newest last, and for how many cuts in a row it got nearly all."""
+    """The loads of the ticks up to `last_tick`, the newest last, and the number of consecutive cuts after which the
+    segment got nearly all of the load.
+    """
 
     tick_seconds: float
     last_tick: int
@@ -79,32 +86,38 @@ class _Memory:
         return self.last_tick - len(self.ticks) + 1
 
     def at(self, tick: int) -> _Rates:
-        """At that tick, or last before it."""
+        """Return the rates at the tick, or at the last tick before it."""
         return self.ticks[min(tick, self.last_tick) - self.last_tick - 1].rates
 
     def reaches(self, tick: int, tick_seconds: float) -> bool:
-        """Whether so little is missing up to that tick that the last known rates bridge it."""
+        """Return True if the tick length is unchanged and the gap before `tick` is short enough to fill with the last
+        known rates.
+        """
         longest = max(_BRIDGED_TICKS, _BRIDGED_SECONDS / tick_seconds)
         return self.tick_seconds == tick_seconds and 0 <= tick - self.last_tick <= longest
 
 
 @dataclass(slots=True)
 class LoadMemory:
-    """The memories of one topic's segments; of each at most `most_ticks` are kept."""
+    """The memories of one topic's segments; each keeps at most `most_ticks` ticks."""
 
     most_ticks: int = TICKS_OF_MEMORY
     known: dict[int, _Memory] = field(default_factory=dict)
 
     def recent_loads(self, segment_ids: Iterable[int]) -> dict[int, tuple[LoadStats, ...]]:
-        """Of these segments, as far as they were measured, the ticks, the newest last."""
+        """Return the remembered ticks of these segments, the newest last; segments that were never measured are left
+        out.
+        """
         return {i: tuple(self.known[i].ticks) for i in segment_ids if i in self.known}
 
     def strikes(self, segment_ids: Iterable[int]) -> dict[int, int]:
-        """Of these, how many splits in a row left nearly all of the load in a segment, where any did."""
+        """Return, for those of these segments that have any, the number of consecutive splits that left nearly all of
+        the load in one part.
+        """
         return {i: self.known[i].strikes for i in segment_ids if i in self.known and self.known[i].strikes}
 
     def keep(self, segment_ids: Collection[int]) -> None:
-        """Forgets all others."""
+        """Remove the memories of all other segments."""
         self.known = {i: memory for i, memory in self.known.items() if i in segment_ids}
 
     def remember(
@@ -114,15 +127,15 @@ class LoadMemory:
         memory_seconds: float,
         origins: Mapping[int, Origin],
     ) -> None:
-        """Takes in the window that ended then (milliseconds since the Unix epoch).
+        """Add the rates of the window that ended at `end_ms` (milliseconds since the Unix epoch).
 
-        `memory_seconds` is what the policy says the ticks span. `origins`: of the segments that may take over memories,
-        those at least that are active and have none yet.
+        `memory_seconds` is the time that the ticks span according to the policy. `origins`: the origins of the
+        segments that may take over memories; at least those of the active segments that have no memory.
         """
         tick_seconds = max(memory_seconds, TICKS_OF_MEMORY) / TICKS_OF_MEMORY
         tick = math.floor(end_ms / 1000 / tick_seconds)
-        fresh = [i for i in measured if i not in self.known and i in origins]
-        inherited = [(i, self._inherited(i, origins[i], measured, tick, tick_seconds)) for i in fresh]
+        without_memory = [i for i in measured if i not in self.known and i in origins]
+        inherited = [(i, self._inherit(i, origins[i], measured, tick, tick_seconds)) for i in without_memory]
         self.known.update((i, memory) for i, memory in inherited if memory is not None)
         for segment_id, stats in measured.items():
             memory = self.known.get(segment_id)
@@ -133,13 +146,13 @@ class LoadMemory:
                 continue
             if tick == memory.last_tick:
                 memory.ticks.pop()
-            held = min(tick - memory.last_tick - 1, self.most_ticks)
-            if held > 0:
-                memory.ticks.extend([memory.ticks[-1]] * held)
+            missing = min(tick - memory.last_tick - 1, self.most_ticks)
+            if missing > 0:
+                memory.ticks.extend([memory.ticks[-1]] * missing)
             memory.ticks.append(stats)
             memory.last_tick = tick
 
-    def _inherited(
+    def _inherit(
         self,
         segment_id: int,
         origin: Origin,
@@ -147,7 +160,9 @@ class LoadMemory:
         tick: int,
         tick_seconds: float,
     ) -> _Memory | None:
-        """What its parents remember up to the tick before; None where one of them remembers nothing recent."""
+        """Return the memory that the segment takes over from its parents, up to the tick before. None if one of the
+        parents remembers nothing recent.
+        """
         memories = [self.known[parent] for parent in origin.parent_ids if parent in self.known]
         if len(memories) < len(origin.parent_ids):
             return None
@@ -163,10 +178,10 @@ class LoadMemory:
             (width,) = origin.widths
             a, b, c, d = (width if share is None else share for share in shares)
             parts = [(a, b, c, d)]
-            told = [share for share in shares if share is not None]
-            if told and min(told) >= _NEARLY_ALL:
+            measured_shares = [share for share in shares if share is not None]
+            if measured_shares and min(measured_shares) >= _NEARLY_ALL:
                 strikes = memories[0].strikes + 1
-        loads = (_added(parts, [memory.at(at) for memory in memories]) for at in range(first, tick))
+        loads = (_weighted_sum(parts, [memory.at(at) for memory in memories]) for at in range(first, tick))
         return _Memory(tick_seconds, tick - 1, deque(loads, self.most_ticks), strikes)
 
 
@@ -177,8 +192,8 @@ def _part_of(parent: HashRange, child: HashRange) -> float:
 def _shares(
     segment_id: int, siblings: Collection[int], measured: Mapping[int, LoadStats]
 ) -> list[float | None] | None:
-    """For each metric the part of what all siblings measure, None where that is nothing; None where one of them is silent, or
-    there are none.
+    """Return, for each metric, the segment's share of what all siblings measure; None for a metric that measures
+    nothing. Return None if a sibling has no measurement, or if there are no siblings.
     """
     if not siblings or any(sibling not in measured for sibling in siblings):
         return None
@@ -187,6 +202,6 @@ def _shares(
     return [rate / total if total > 0 else None for rate, total in zip(own, totals, strict=True)]
 
 
-def _added(parts: Sequence[_Rates], rates: Sequence[_Rates]) -> LoadStats:
-    a, b, c, d = (sum(part[m] * one[m] for part, one in zip(parts, rates, strict=True)) for m in range(4))
+def _weighted_sum(parts: Sequence[_Rates], rates: Sequence[_Rates]) -> LoadStats:
+    a, b, c, d = (sum(part[m] * rate[m] for part, rate in zip(parts, rates, strict=True)) for m in range(4))
     return LoadStats(a, b, c, d)

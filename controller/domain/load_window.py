@@ -1,4 +1,4 @@
-"""The window an aggregation computes rates over, and how far back it reads to find where intervals begin."""
+"""The window over which an aggregation computes rates, and the time before it in which intervals may begin."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from controller.domain.load import DEFAULT_WINDOW_MS
 from controller.domain.policy import MAX_SECONDS
 
 SHORTEST_LOOKBACK_MS = 60_000
-"""A reporter may pause for this long before it begins anew, however short the window."""
+"""Milliseconds for which a reporter may pause before its series restarts, however short the window."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadWindow:
-    """`(end_ms - length_ms, end_ms]`, milliseconds since the Unix epoch.
+    """The window `(end_ms - length_ms, end_ms]`, milliseconds since the Unix epoch.
 
-    An interval between two samples may begin before the window: samples are read from `lookback_ms`
-    before its start. A reporter that paused for longer than that begins anew, with a base line.
+    An interval between two samples may begin before the window: samples are read from `lookback_ms` before its start.
+    The series of a reporter that paused for longer restarts with a base line.
     """
 
     end_ms: int
@@ -28,15 +28,19 @@ class LoadWindow:
     def __post_init__(self) -> None:
         if self.length_ms <= 0 or self.lookback_ms < 0:
             raise InvalidInput(
-                f"a window of {self.length_ms} ms with {self.lookback_ms} ms before it: the window is longer "
-                "than 0 and the look back not negative"
+                f"a window of {self.length_ms} ms with {self.lookback_ms} ms before it is not possible; give a window longer "
+                "than 0 and a look back that is not negative"
             )
 
     @classmethod
     def ending_at(cls, end_ms: int, length_seconds: float) -> Self:
-        """A window of that length, with a look back of the same length or of `SHORTEST_LOOKBACK_MS`."""
+        """Return a window of `length_seconds`, with a look back of the same length or of `SHORTEST_LOOKBACK_MS`,
+        whichever is longer. Raises InvalidInput for a length outside the bounds.
+        """
         if not 0 < length_seconds <= MAX_SECONDS:
-            raise InvalidInput(f"a window of {length_seconds} s: give more than 0 and at most {MAX_SECONDS}")
+            raise InvalidInput(
+                f"a window of {length_seconds} s is not possible; give more than 0 and at most {MAX_SECONDS}"
+            )
         length_ms = round(length_seconds * 1000)
         return cls(end_ms, length_ms, max(length_ms, SHORTEST_LOOKBACK_MS))
 
@@ -47,5 +51,5 @@ class LoadWindow:
 
     @property
     def read_from_ms(self) -> int:
-        """Samples at or before this instant are not read."""
+        """The instant up to and including which samples are not read."""
         return self.start_ms - self.lookback_ms

@@ -1,8 +1,8 @@
 """The operation that created a backing log, as the log's own properties record it.
 
-A data plane writes the origin in the call that creates the log and never changes the origin later. The origin tells
-whether one of this journal's operations created a log, and which layout a log belongs to when the journal is older
-than the log. Pure; performs no I/O.
+A data plane writes the origin in the call that creates the log and never changes the origin later. The origin shows
+whether one of this journal's operations created a log, and to which layout a log belongs if the journal is older than
+the log. Pure; performs no I/O.
 """
 
 from __future__ import annotations

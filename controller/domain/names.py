@@ -1,9 +1,9 @@
-"""Names and reasons that people and applications give: what may stand in them.
+"""Rules for names and reasons that people and applications give.
 
-A name appears on terminals, in URLs, logs and pages. Each of its characters must therefore be visible: white space, control,
-formatting (bidirectional ones among them) and invisible characters are refused, and so is a path part `.` or `..`, which a client
-would resolve. `cleave.is_name` in PostgreSQL is the same rule; a test compares both for every code point. A name that stands in a
-path has no slash either, so that every interface can express it.
+A name appears on terminals, in URLs, logs and pages. Each of its characters must therefore be visible. White space,
+control, formatting (bidirectional ones among them) and invisible characters are refused. So is a path part `.` or
+`..`, which a client would resolve. The function `cleave.is_name` in PostgreSQL is the same rule; a test compares both
+for every code point. A name that is part of a path has no slash either, so that every interface can express the name.
 
 Names that brokers report were given by other programs and cannot be refused: `domain.shown.printable` escapes them.
 """
@@ -19,17 +19,19 @@ from controller.domain.pulsar_names import full_name
 from controller.domain.shown import shown
 
 LONGEST_NAME: Final = 500
-"""Characters of the name of a subscription, a consumer, or a part of a topic's name."""
+"""Maximum length, in characters, of the name of a subscription, a consumer, or a part of a topic's name."""
 MOST_NAME_BYTES: Final = 1_000
-"""Bytes of the name of a subscription, a consumer or a producer in UTF-8: data planes keep it as a key or an owner."""
+"""Maximum length, in bytes of UTF-8, of the name of a subscription, a consumer or a producer: data planes store the name
+as a key or an owner.
+"""
 LONGEST_TOPIC: Final = 2_000
 MOST_TOPIC_BYTES: Final = 950
-"""Bytes of a topic's full name, or of a namespace, in UTF-8. Data planes hold 1,000 bytes of a log's name, which adds the segment's range and
-id; an index entry of PostgreSQL holds 2,704 bytes.
+"""Maximum length, in bytes of UTF-8, of a topic's full name, or of a namespace. Data planes store 1,000 bytes of a log's
+name, which adds the segment's range and id; an index entry of PostgreSQL holds 2,704 bytes.
 """
 LONGEST_REASON: Final = 1_000
 CLUSTER: Final = "cluster"
-"""The topmost level of policy."""
+"""The highest level of policy."""
 REFUSED: Final = (
     (0x00, 0x20),  # controls and space
     (0x7F, 0xA0),  # DEL, C1, no-break space
@@ -64,34 +66,34 @@ REFUSED: Final = (
     (0x1D173, 0x1D17A),
     (0xE0000, 0x10FFFF),  # tags, variation selectors, private use
 )
-"""Code points that no name holds, as ranges with both ends."""
+"""Code points that no name contains, as ranges with both ends."""
 _REFUSED = re.compile("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in REFUSED) + "]")
 _IN_REASONS = " \t\n\r\xa0\u200c\u200d\u3000\ufe0e\ufe0f"
-"""Spaces, ends of lines, and the joiners that scripts and emoji need: a reason may hold them, a name may not."""
+"""Spaces, ends of lines, and the joiners that scripts and emoji need: a reason may contain them, a name may not."""
 _DOTS = frozenset({".", ".."})
 _IN_NO_PATH = frozenset({"producer", "worker"})
-"""Kinds of names that no path holds."""
+"""Kinds of names that are not part of a path."""
 
 
 def demand_name(kind: str, name: str) -> str:
-    """Return the name itself. Raises InvalidInput, which names the `kind` and what is wrong."""
+    """Return the name unchanged. Raises InvalidInput, which names the `kind` and the defect."""
     if not name:
         raise InvalidInput(f"the {kind} is empty; give it a name")
     if len(name) > LONGEST_NAME:
         raise InvalidInput(
-            f"{kind} {shown(name)} has {len(name)} characters; {LONGEST_NAME} at most, so shorten it"
+            f"{kind} {shown(name)} has {len(name)} characters; shorten it to at most {LONGEST_NAME}"
         )
     _demand_bytes(kind, name, MOST_NAME_BYTES)
     if "/" in name and kind not in _IN_NO_PATH:
-        raise InvalidInput(f"{kind} {shown(name)} holds a slash, which no path can express; replace it")
+        raise InvalidInput(f"{kind} {shown(name)} contains a slash, which no path can express; replace it")
     return demand_visible(kind, name)
 
 
 def demand_namespace(text: str) -> str:
-    """Return `tenant/namespace` itself. Raises InvalidInput."""
+    """Return `tenant/namespace` unchanged. Raises InvalidInput."""
     parts = text.split("/")
     if len(parts) != 2:
-        raise InvalidInput(f"{shown(text)} is no namespace; write tenant/namespace")
+        raise InvalidInput(f"{shown(text)} is not a namespace; write tenant/namespace")
     _demand_bytes("namespace", text, MOST_TOPIC_BYTES)
     for kind, part in zip(("tenant", "namespace"), parts, strict=True):
         demand_name(kind, part)
@@ -99,12 +101,12 @@ def demand_namespace(text: str) -> str:
 
 
 def demand_topic(text: str) -> str:
-    """Return `topic://tenant/namespace/name` itself. Raises InvalidInput."""
+    """Return `topic://tenant/namespace/name` unchanged. Raises InvalidInput."""
     if not text:
         raise InvalidInput("the topic is empty; give it a name")
     tenant, namespace, name, *_ = *text.removeprefix("topic://").split("/", 2), "", ""
     if not (text.startswith("topic://") and tenant and namespace and name):
-        raise InvalidInput(f"{shown(text)} is no topic; write topic://tenant/namespace/name")
+        raise InvalidInput(f"{shown(text)} is not a topic; write topic://tenant/namespace/name")
     _demand_bytes("topic", text, MOST_TOPIC_BYTES)
     demand_namespace(f"{tenant}/{namespace}")
     demand_name("topic", name)
@@ -112,44 +114,48 @@ def demand_topic(text: str) -> str:
 
 
 def demand_visible(kind: str, text: str) -> str:
-    """Return the text itself. Raises InvalidInput for a character that is not visible, and for a part that is only dots."""
-    if found := _REFUSED.search(text):
+    """Return the text unchanged. Raises InvalidInput for a character that is not visible, and for a path part that
+    consists of dots only.
+    """
+    if match := _REFUSED.search(text):
         raise InvalidInput(
-            f"{kind} {shown(text)} holds {found[0]!a}, which is a space or not visible; use printable characters"
+            f"{kind} {shown(text)} contains {match[0]!a}, which is a space or not visible; use printable characters"
         )
     if not _DOTS.isdisjoint(text.split("/")):
-        raise InvalidInput(f"{kind} {shown(text)} has a part that is only dots, as in a path; rename it")
+        raise InvalidInput(
+            f"{kind} {shown(text)} has a part of dots only, which a path would resolve; rename it"
+        )
     return text
 
 
-def _demand_bytes(kind: str, text: str, most: int) -> None:
-    if len(text.encode(errors="replace")) > most:
-        raise InvalidInput(f"{kind} {shown(text)} is longer than {most} bytes in UTF-8; shorten it")
+def _demand_bytes(kind: str, text: str, limit: int) -> None:
+    if len(text.encode(errors="replace")) > limit:
+        raise InvalidInput(f"{kind} {shown(text)} is longer than {limit} bytes in UTF-8; shorten it")
 
 
 def demand_reason(kind: str, text: str, longest: int = LONGEST_REASON) -> str:
-    """Return the text itself, of one or several lines. Raises InvalidInput for one that is blank, too long, or holds control or
-    bidirectional characters.
+    """Return the text unchanged, of one or several lines. Raises InvalidInput for a text that is blank, too long, or
+    contains control or bidirectional characters.
     """
     if not text.strip():
-        raise InvalidInput(f"the {kind} is empty; say why, or leave it out")
+        raise InvalidInput(f"the {kind} is empty; give a reason, or leave it out")
     if len(text) > longest:
-        raise InvalidInput(f"the {kind} has {len(text)} characters; {longest} at most, so shorten it")
-    for found in _REFUSED.finditer(text):
-        if found[0] not in _IN_REASONS:
-            raise InvalidInput(f"the {kind} holds {found[0]!a}, which is not visible; leave it out")
+        raise InvalidInput(f"the {kind} has {len(text)} characters; shorten it to at most {longest}")
+    for match in _REFUSED.finditer(text):
+        if match[0] not in _IN_REASONS:
+            raise InvalidInput(f"the {kind} contains {match[0]!a}, which is not visible; leave it out")
     return text
 
 
 def topic_name(text: str) -> str:
-    """Return the full name of a topic, also where the text follows Pulsar's tools: `persistent://t/n/x`, `t/n/x`, or `x` in
-    public/default.
+    """Return the full name of a topic. The text may also have the form of Pulsar's tools: `persistent://t/n/x`, `t/n/x`,
+    or `x` in public/default.
     """
     return full_name(text.removeprefix("persistent://"), "topic")
 
 
 def quoted(text: str) -> str:
-    """Return a name as one part of a path. Encodes dots too, since `..` means the directory above."""
+    """Return a name as one part of a path. Dots are encoded too, because `..` means the parent directory."""
     return quote(text, safe="").replace(".", "%2E")
 
 
@@ -163,5 +169,5 @@ def policy_level(text: str) -> str:
     if all(parts) and len(parts) == 3:
         return topic_name(text)
     raise InvalidInput(
-        f"{text!r} is no level of policy: write cluster, tenant/namespace, or topic://tenant/namespace/name"
+        f"{text!r} is not a level of policy; write cluster, tenant/namespace, or topic://tenant/namespace/name"
     )

@@ -1,8 +1,8 @@
-"""How many consumers an application has, counted from what brokers list: for applications that never register any.
+"""Counts an application's consumers from what brokers list, for applications that never register a consumer.
 
-A consumer that several segments list under one name is one. Names a client library made up are new for each segment, so
-the same process would count once a segment, and every split would ask for the next. Of such consumers, and of those
-without a name, the fewest are counted that there can be.
+A consumer that several segments list under one name counts once. A name that a client library generated differs for
+each segment, so the same process would count once per segment, and every split would lead to the next. Of such
+consumers, and of those without a name, the smallest possible number is counted.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 SHARED = "Shared"
-"""The one type that is read as a queue: more consumers than segments are no reason for a split there."""
+"""The only subscription type that is treated as a queue: more consumers than segments do not cause a split there."""
 
-_MADE_UP = re.compile(r"|[0-9a-f]{5}|[0-9a-f]{10}|[a-z]{5}")
-"""What the Java (and Python's regex consumers), C++ and Go libraries call a consumer without a name."""
+_GENERATED_NAME = re.compile(r"|[0-9a-f]{5}|[0-9a-f]{10}|[a-z]{5}")
+"""Names that the Java (and Python's regex consumers), C++ and Go libraries generate for a consumer without a name."""
 
 
 class ObservedConsumer(NamedTuple):
-    """One consumer on one log as its broker lists it.
+    """One consumer on one log as the log's broker lists it.
 
-    `subscription_type` is the broker's word (Exclusive, Failover, Key_Shared, Shared); `name` is empty where the client
+    `subscription_type` is the broker's word (Exclusive, Failover, Key_Shared, Shared); `name` is empty if the client
     gave none; `connection` is the client's address, which the consumers of one client share at one `broker`.
     """
 
@@ -36,7 +36,7 @@ class ObservedConsumer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionUse:
-    """How a subscription is used: its type, how many consume, and the names there are, sorted."""
+    """The use of a subscription: its type, its number of consumers, and their names, sorted."""
 
     subscription_type: str
     consumers: int
@@ -44,32 +44,36 @@ class SubscriptionUse:
 
 
 def subscription_uses(logs: Mapping[str, Iterable[ObservedConsumer]]) -> dict[str, SubscriptionUse]:
-    """Use of each subscription over the logs of one topic; one without a consumer is left out."""
-    found: defaultdict[str, list[tuple[str, ObservedConsumer]]] = defaultdict(list)
+    """Return the use of each subscription over the logs of one topic; a subscription without a consumer is left out."""
+    by_subscription: defaultdict[str, list[tuple[str, ObservedConsumer]]] = defaultdict(list)
     for log, attached in logs.items():
         for consumer in attached:
-            found[consumer.subscription].append((log, consumer))
-    return {subscription: _use(listed) for subscription, listed in sorted(found.items())}
+            by_subscription[consumer.subscription].append((log, consumer))
+    return {subscription: _use(listed) for subscription, listed in sorted(by_subscription.items())}
 
 
 def _use(listed: list[tuple[str, ObservedConsumer]]) -> SubscriptionUse:
-    # Logs may differ for a moment, while an application changes the type: ordered reading weighs more.
+    # Logs may differ for a moment while an application changes the type, so ordered reading takes precedence.
     kinds = {consumer.subscription_type for _, consumer in listed}
     logs_of: defaultdict[str, set[str]] = defaultdict(set)
     for log, consumer in listed:
         logs_of[consumer.name].add(log)
-    one_each = {name for name, logs in logs_of.items() if _MADE_UP.fullmatch(name) and len(logs) == 1}
-    one_each.add("")
-    unnamed = [(log, consumer) for log, consumer in listed if consumer.name in one_each]
+    counted_once = {
+        name for name, logs in logs_of.items() if _GENERATED_NAME.fullmatch(name) and len(logs) == 1
+    }
+    counted_once.add("")
+    unnamed = [(log, consumer) for log, consumer in listed if consumer.name in counted_once]
     return SubscriptionUse(
         min(kinds - {SHARED}, default=SHARED),
-        len(logs_of.keys() - one_each) + _fewest(unnamed),
+        len(logs_of.keys() - counted_once) + _minimum(unnamed),
         tuple(sorted(logs_of.keys() - {""})),
     )
 
 
-def _fewest(unnamed: Iterable[tuple[str, ObservedConsumer]]) -> int:
-    """The fewest there can be: of each connection those on one log, of all brokers the one with most."""
+def _minimum(unnamed: Iterable[tuple[str, ObservedConsumer]]) -> int:
+    """Return the smallest possible number of consumers: per connection the most on one log, per broker the sum over its
+    connections, and of all brokers the largest.
+    """
     on_log = Counter((consumer.broker, consumer.connection, log) for log, consumer in unnamed)
     of_connection: Counter[tuple[str, str]] = Counter()
     for (broker, connection, _), count in on_log.items():

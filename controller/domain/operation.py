@@ -1,13 +1,13 @@
-"""Operations: what an act is while it is under way, and the one table of its moves.
+"""Operations: the states of a change while it is performed, and the table of its transitions.
 
-An operation is a row before it is an act. The runner (services) asks `next_step` what to do, performs it
-against the data plane, and records the state the step leads to under its claim term. This module decides
-the order and nothing else: it calls nobody and reads no clock.
+An operation is recorded as a row before its first effect. The runner (services) asks `next_step` for the next step,
+performs the step on the data plane, and records the state that follows under its claim term. This module decides the
+order only: it calls no other component and reads no clock.
 
-The order of a reshape, and why (PIP-468 argues the same): children exist with every subscription before the parents are
-closed, so no message finds the ring uncovered and no cursor starts late; `fencing` is committed before the first parent
-is terminated, because that is the point of no return: a terminated log cannot be opened again, so from there on every
-holder of the claim goes forward; the layout moves last, in one transaction, when every parent is known to be closed.
+The order of a reshape has these reasons (PIP-468 gives the same). Children exist with every subscription before the
+parents are closed, so no message finds the ring uncovered and no cursor starts late. `fencing` is committed before
+the first parent is terminated, because a terminated log cannot be opened again: from this state on every holder of
+the claim goes forward. The layout changes last, in one transaction, when every parent is known to be closed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from controller.domain.segment import segment_of_log
 
 
 class OperationKind(StrEnum):
-    """What people, cooldowns and metrics call an operation."""
+    """Kind of an operation, as people, cooldowns and metrics name it."""
 
     CREATE = "create"
     SPLIT = "split"
@@ -41,17 +41,17 @@ class OperationKind(StrEnum):
 
     @property
     def is_reshape(self) -> bool:
-        """Whether parents are sealed and children take over."""
+        """True if parents are sealed and children take over."""
         return self.value in ReshapeKind._value2member_map_
 
     @property
     def succeeds_logs(self) -> bool:
-        """Whether older logs are closed in favour of new ones: a reshape, or a topic adopted from plain ones."""
+        """True if older logs are closed in favour of new ones: for a reshape, and for a topic adopted from plain topics."""
         return self.is_reshape or self is OperationKind.ADOPT
 
 
 class OperationState(StrEnum):
-    """The last step known to be done. `done` and `aborted` are final; every other state is live."""
+    """The last step that is known to be done. `done` and `aborted` are final; every other state is live."""
 
     INTENDED = "intended"
     PREPARED = "prepared"
@@ -64,12 +64,12 @@ class OperationState(StrEnum):
 
     @property
     def is_live(self) -> bool:
-        """Whether somebody still has to act."""
+        """True if a step remains to be performed."""
         return self not in (OperationState.DONE, OperationState.ABORTED)
 
 
 class Origin(StrEnum):
-    """Who wanted it."""
+    """The source of the request for an operation."""
 
     AUTO = "auto"
     MANUAL = "manual"
@@ -78,42 +78,47 @@ class Origin(StrEnum):
 
 
 class Step(StrEnum):
-    """One thing to do. Every step is idempotent: done twice it changes nothing the second time."""
+    """One step of an operation. Every step is idempotent: a repetition changes nothing."""
 
     CREATE_CHILDREN = "create-children"
-    """Create each reserved child log with every subscription at earliest; note the subscription version."""
+    """Create each reserved child log with every subscription at earliest; record the subscription version."""
     SET_FENCING = "set-fencing"
-    """Commit that parents may be terminated from now on."""
+    """Commit that parents may be terminated from this point on."""
     TERMINATE_PARENTS = "terminate-parents"
-    """Close the parents for appends, all of them before anything is committed."""
+    """Close all parents for appends before anything is committed."""
     SYNC_SUBSCRIPTIONS = "sync-subscriptions"
-    """Subscriptions changed since the children were made: apply the difference to the children."""
+    """Apply to the children the changes of subscriptions since the children were created."""
     COMMIT = "commit"
-    """The one transaction: parents sealed, children active, epoch + 1."""
+    """Perform the one transaction: parents sealed, children active, epoch + 1."""
     FINISH = "finish"
-    """Notify and clean up; the operation is done."""
+    """Notify and clean up; the operation is then done."""
     CREATE_CURSORS = "create-cursors"
-    """Create the subscription on every segment that it reads, at earliest or behind the last message."""
+    """Create the subscription on every segment that it reads, at earliest or after the last message."""
     DELETE_CURSORS = "delete-cursors"
     """Delete the subscription from every segment that may carry it."""
     STOP_READERS = "stop-readers"
-    """Nobody owns a bucket of the subscription any more: they have let go, or their time to do so is over."""
+    """End the ownership of all buckets of the subscription: the owners have released them, or their time to do so is
+    over.
+    """
     MOVE_CURSORS = "move-cursors"
-    """Move the subscription's cursor on every log, sealed ones included, while nobody reads."""
+    """Move the subscription's cursor on every log, sealed ones included, while no consumer reads."""
     ABORT = "abort"
-    """Give up before the fence: the reserved children are handed to tombstones."""
+    """Give up before the fence: queue the reserved children for deletion."""
     FINISH_ABORT = "finish-abort"
-    """The tombstones are written; the operation is aborted."""
+    """Finish the abort after the deletion entries are written."""
     TAKE_OVER = "take-over"
-    """Turn the broker's own controller of the topic off, remembering what it was; the topic is made if asked."""
+    """Turn off the broker's own controller for the topic and record its previous setting; create the topic if requested.
+    """
     RESHAPE_ON_BROKER = "reshape-on-broker"
-    """Ask the broker that keeps the layout for the reshape; done when its layout shows it, whoever did it."""
+    """Request the reshape from the broker that keeps the layout. The step is done when the broker's layout shows the
+    reshape, whichever program requested it.
+    """
     DELETE_ON_BROKER = "delete-on-broker"
-    """Have the broker delete the topic whose layout it keeps, with every log."""
+    """Let the broker delete the topic whose layout the broker keeps, with every log."""
     GIVE_BACK = "give-back"
-    """Put the broker's own controller back as it was."""
+    """Restore the setting of the broker's own controller."""
     WAIT = "wait"
-    """Nothing to do yet: another live operation of the topic has to end first, or consumers have to let go."""
+    """Do nothing yet: another live operation of the topic must end first, or consumers must release their buckets."""
 
 
 _S, _K = OperationState, OperationKind
@@ -158,7 +163,7 @@ MOVES: Mapping[OperationKind, Mapping[OperationState, tuple[Step, OperationState
         _S.ABORTING: (Step.FINISH_ABORT, _S.ABORTED),
     },
 }
-"""State -> (step to do, state it leads to), for each kind. Nothing else in the program orders steps."""
+"""State -> (step to perform, state that follows), for each kind. No other code orders steps."""
 
 _ON_BROKER: Mapping[OperationState, tuple[Step, OperationState]] = {
     _S.INTENDED: (Step.RESHAPE_ON_BROKER, _S.FENCED),
@@ -184,34 +189,40 @@ MIRROR_MOVES: Mapping[OperationKind, Mapping[OperationState, tuple[Step, Operati
         for kind, step in ((_K.DETACH, Step.GIVE_BACK), (_K.DELETE, Step.DELETE_ON_BROKER))
     },
 }
-"""The same for topics whose layout a broker keeps (Pulsar 5): it makes the epoch, and the commit mirrors it.
+"""The table of transitions for topics whose layout a broker keeps (Pulsar 5): the broker creates the epoch, and the
+commit mirrors it.
 
-Cleave has no fence to announce there. A reshape that the broker never did is given up. One that it did is found by the
-mirror, even after Cleave gave it up. A segment is reshaped only once, so asking a second time does no harm.
+Cleave has no fence to announce for these topics. A reshape that the broker did not perform is given up. If the broker
+performed the reshape, the mirror finds it, even after Cleave gave it up. A segment is reshaped only once, so
+repeating the request does no harm.
 """
 
 ABORTABLE = frozenset({OperationState.INTENDED, OperationState.PREPARED})
-"""Abort is allowed only while the fence has not been announced."""
+"""States in which an abort is allowed: the fence has not been announced."""
 ABORTABLE_SEEK = frozenset({OperationState.INTENDED})
-"""Of a seek: once its readers are stopped, a cursor may have been moved, whether that is recorded or not."""
+"""States in which a seek may be aborted. After its readers are stopped, a cursor may have been moved, whether or not
+this is recorded.
+"""
 
 PATIENT = frozenset({_K.SUBSCRIPTION_CREATE, _K.SUBSCRIPTION_DELETE, _K.DELETE, _K.DETACH})
-"""Kinds that nobody gives up on request, and that no deadline ends while they wait. They are given up where the data plane
-refuses the first step for good, or fails at it when their deadline is over.
+"""Kinds that cannot be aborted on request, and that no deadline ends while they wait. They are given up if the data
+plane refuses the first step permanently, or if the step fails after their deadline.
 """
 
 SUBSCRIPTION = "subscription"
-"""The parameter that names the subscription which an operation is about."""
+"""Parameter with the name of the subscription to which an operation applies."""
 UNDOES = "undoes"
-"""The parameter of a deletion that removes what is left of a creation which was given up: its operation."""
+"""Parameter of a deletion that removes the remains of an aborted creation: the id of the creation's operation."""
 FROM_LATEST = "from_latest"
-"""The parameter that marks the creation of a subscription which begins behind everything published so far."""
+"""Parameter that marks the creation of a subscription which begins after all messages published so far."""
 SOUGHT_MS, RELEASE_SECONDS = "sought_ms", "release_seconds"
-"""Parameters of a seek: where to (`SeekTarget.sought`), and how long consumers have to let go."""
+"""Parameters of a seek: its target (`SeekTarget.sought`), and the seconds that consumers have to release their buckets.
+"""
 ADOPTED = "adopted"
-"""The parameter that lists the plain topics an adoption takes over, in the order of their partitions."""
+"""Parameter with the plain topics that an adoption takes over, in the order of their partitions."""
 MIRRORED = "on_broker"
-"""The parameter, under its stored name, that marks an operation on a mirrored topic: a broker keeps its layout."""
+"""Parameter, under its stored name, that marks an operation on a mirrored topic: a broker keeps the topic's layout.
+"""
 
 WAITS_BEFORE: Mapping[OperationKind, OperationState] = {
     _K.SEEK: _S.INTENDED,
@@ -219,17 +230,18 @@ WAITS_BEFORE: Mapping[OperationKind, OperationState] = {
     _K.DETACH: _S.INTENDED,
     _K.SUBSCRIPTION_DELETE: _S.INTENDED,
 }
-"""Kinds that let older operations of the topic end first, and the state in which they do: a seek those of its subscription, the
-others all.
+"""Kinds that wait until older operations of the topic have ended, and the state in which they wait: a seek waits for
+those of its subscription, the other kinds for all.
 
-Seeks of one subscription follow one another, so that the last one asked for says where it goes on. A reshape under way would bring back what is being deleted: logs of a deleted topic, or the cursor of a deleted
-subscription on children that were planned before the deletion was known.
+Seeks of one subscription run in sequence, so that the last one requested determines the position. A running reshape
+would bring back what is being deleted: logs of a deleted topic, or the cursor of a deleted subscription on children
+that were planned before the deletion was known.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ReservedChild:
-    """A child as the intent reserved it: plan and backing topic, never computed a second time."""
+    """A child as the intent reserved it: plan and backing topic, which are never computed again."""
 
     plan: ChildPlan
     backing_topic: str
@@ -257,11 +269,12 @@ class Operation:
     claim_term: int = 0
     attempts: int = 0
     last_error: str | None = None
-    """Why the last attempt failed, or why the operation was given up."""
+    """Reason why the last attempt failed, or why the operation was given up."""
     deadline_at_ms: int = 0
     epoch: int | None = None
     token: str | None = None
-    """Stored with each log that the operation creates; None for an operation from before tokens were recorded."""
+    """Token stored with each log that the operation creates; None for an operation from before tokens were recorded.
+    """
 
     @property
     def fenced_topics(self) -> tuple[str, ...]:
@@ -274,51 +287,59 @@ class Operation:
         if self.token is None:
             return None
         parents = zip(self.parent_ids, map(segment_of_log, self.parent_topics), strict=True)
-        replaced = (i for i, known in parents if known is None or known[0].overlaps(child.plan.hash_range))
+        replaced = (
+            i
+            for i, descriptor in parents
+            if descriptor is None or descriptor[0].overlaps(child.plan.hash_range)
+        )
         return LogOrigin(self.token, topic_epoch + 1, tuple(replaced), child.plan.bucket_splits)
 
     @property
     def is_mirrored(self) -> bool:
-        """Whether a broker keeps the topic's layout: it reserves the ids and makes the epoch."""
+        """True if a broker keeps the topic's layout: the broker reserves the ids and creates the epoch."""
         return self.parameters.get(MIRRORED) is True
 
     @property
     def moves(self) -> Mapping[OperationState, tuple[Step, OperationState]]:
-        """The moves of its kind. Raises KeyError for a kind that cannot be done where the topic lives."""
+        """The transitions of the operation's kind. Raises KeyError for a kind that the topic's data plane cannot
+        perform.
+        """
         return (MIRROR_MOVES if self.is_mirrored else MOVES)[self.kind]
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the runner saw just now; a step is chosen on this and the row, never on memory."""
+    """The state that the runner has just read. A step is chosen from this state and the row, never from memory."""
 
     now_ms: int
     subscription_version: int
     age_ms: int = 0
-    """Since its intent."""
+    """Milliseconds since the operation's intent."""
     topic_epoch: int = 0
-    """Layout epoch of the topic. The operation commits a later one."""
+    """Layout epoch of the topic. The operation commits a later epoch."""
     other_live_operations: int = 0
-    """Live operations of the topic that are older (smaller id): an operation waits for these only, so no two ever wait
-    for each other.
+    """Number of older live operations of the topic (smaller id). An operation waits for these only, so two operations
+    never wait for each other.
     """
     readers: int = 0
-    """Of a seek: buckets that still have an owner whose time to let go is not over."""
+    """For a seek: number of buckets that have an owner whose time to release them is not over."""
     abort_requested: bool = False
     is_refused: bool = False
-    """The data plane has refused the next step for good, or for so long that it counts as such."""
+    """True if the data plane has refused the next step permanently, or for longer than the limit after which a refusal
+    counts as permanent.
+    """
     abort_reason: str = ""
-    """Who wants it given up, and why; empty where nobody said so."""
+    """The requester and the reason of the abort; empty if no reason was given."""
     live_subscriptions: tuple[str, ...] = ()
     """Recorded subscriptions at `subscription_version`."""
     ending_subscriptions: tuple[str, ...] = ()
-    """Those that are being deleted. New logs do not get them, even where a parent still has them."""
+    """Subscriptions that are being deleted. New logs do not get them, even if a parent still has them."""
 
 
 def next_step(operation: Operation, observed: Observed) -> tuple[Step, OperationState]:
-    """The step to take, and the state it leads to when it succeeds.
+    """Return the step to take, and the state that follows when the step succeeds.
 
-    Raises KeyError only for a final state: the caller asks for live operations.
+    Raises KeyError only for a final state; pass live operations only.
     """
     may_end = observed.is_refused and can_give_up(operation)
     if may_end or (is_abortable(operation) and _must_abort(operation, observed)):
@@ -327,23 +348,23 @@ def next_step(operation: Operation, observed: Observed) -> tuple[Step, Operation
         return Step.WAIT, operation.state
     if observed.readers > 0 and operation.state is OperationState.INTENDED:
         return Step.WAIT, operation.state
-    step, leads_to = operation.moves[operation.state]
+    step, next_state = operation.moves[operation.state]
     is_stale = operation.subscription_version != observed.subscription_version
     if step is Step.COMMIT and operation.children and is_stale:
         return Step.SYNC_SUBSCRIPTIONS, operation.state
-    return step, leads_to
+    return step, next_state
 
 
 def is_abortable(operation: Operation) -> bool:
-    """Whether giving up is still allowed: it has an abort, and the fence is not announced."""
+    """Return True if the operation may still be aborted: its kind has an abort, and the fence has not been announced."""
     return operation.state in abortable_states(operation.kind) and _S.ABORTING in operation.moves
 
 
 def can_give_up(operation: Operation) -> bool:
-    """Return True if the operation ends where the data plane refuses its next step for good.
+    """Return True if the operation ends when the data plane refuses its next step permanently.
 
-    Whoever has closed a parent goes forward only. A seek that has moved some cursors ends with everything unread; what a
-    broker has done to its layout is found by the mirror.
+    An operation that has closed a parent can only go forward. A seek that has moved some cursors ends with all
+    messages unread. The mirror finds the changes that a broker has made to its layout.
     """
     if _S.ABORTING not in operation.moves:
         return False
@@ -356,20 +377,22 @@ def can_give_up(operation: Operation) -> bool:
 
 
 def abortable_states(kind: OperationKind) -> frozenset[OperationState]:
-    """The states in which a request or the deadline ends it."""
+    """Return the states in which a request or the deadline ends an operation of this kind."""
     if kind in PATIENT:
         return frozenset()
     return ABORTABLE_SEEK if kind is OperationKind.SEEK else ABORTABLE
 
 
 def why_aborted(observed: Observed) -> str:
-    """Why an operation that the data plane has not refused is given up."""
+    """Return the reason why an operation is given up that the data plane has not refused."""
     if observed.abort_requested:
         return observed.abort_reason or "its topic is being deleted"
     return "its deadline passed before its segments were fenced"
 
 
 def _must_abort(operation: Operation, observed: Observed) -> bool:
-    """A seek has no deadline: it waits for consumers as long as it was told to, and for its data plane until somebody gives up."""
-    is_late = observed.now_ms >= operation.deadline_at_ms and operation.kind is not OperationKind.SEEK
-    return observed.abort_requested or is_late
+    """Return True if the operation has to be aborted. A seek has no deadline: it waits for consumers for as long as
+    requested, and for its data plane until an abort is requested.
+    """
+    is_overdue = observed.now_ms >= operation.deadline_at_ms and operation.kind is not OperationKind.SEEK
+    return observed.abort_requested or is_overdue

@@ -1,4 +1,4 @@
-"""From an act to the reshape that carries it out: the one way there, for the autoscaler and for backtests."""
+"""Turns an action into the reshape that performs it, for the autoscaler and for backtests alike."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from controller.domain.segment_graph import SegmentGraph
 
 
 def plan(act: Decision, layout: SegmentGraph, *, max_buckets: int) -> Reshape:
-    """The act on the layout of the moment; raises what the planners raise."""
+    """Return the reshape that performs the action on this layout. Raises the errors of the planners in `reshape`."""
     match act:
         case Split(segment_id, at):
             return reshape.plan_split(layout, segment_id, at or None, buckets=act.buckets)

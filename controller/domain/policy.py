@@ -1,9 +1,9 @@
-"""The auto-scaling policy: every parameter, three levels resolved field by field, validated together.
+"""The auto-scaling policy: all parameters, resolved field by field from three levels, and validated together.
 
 The levels are cluster, namespace and topic, as in PIP-483: each field is taken from the topic's override, else the
-namespace's, else the cluster's. Setting an override replaces the whole document of that level. Levels valid apart can
-be invalid together, so `violations` looks at the resolved policy. The store keeps the overrides; the evaluator and the
-aggregation act on the parameters.
+namespace's, else the cluster's. Setting an override replaces the whole document of that level. Levels that are valid
+separately can be invalid together, so `violations` checks the resolved policy. The store keeps the overrides; the
+evaluator and the aggregation use the parameters.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from controller.domain.policy_parameters import ParameterValue, misfit, read_par
 from controller.domain.shown import shown
 
 PROFILES = ("adaptive", "pip483")
-"""The rule sets an evaluator knows, see `profiles`."""
+"""Names of the rule sets that an evaluator has, as in `profiles.registry`."""
 
 APPROVAL_DEFAULTS = ("approve", "reject")
-"""What holds when nobody answers."""
+"""Answers that may apply if no person answers."""
 
 MAX_SECONDS = 100 * 365 * 86_400
-"""A century bounds every duration, so that an instant plus a duration is always a date."""
+"""Upper bound of every duration, a century, so that an instant plus a duration is always a date."""
 
 
 @dataclass(frozen=True, slots=True)
 class AutoScalePolicy:
-    """A complete set of parameters; the defaults are Pulsar's (PIP-483, PIP-486) where Pulsar has the parameter.
+    """A complete set of parameters; the defaults are Pulsar's (PIP-483, PIP-486) if Pulsar has the parameter.
 
-    Built unchecked, see `violations`. Rates are per segment and second. `max_dag_depth` bounds the
-    merges in a segment's ancestry. `bucket_idle_seconds`: buckets that nobody needs are given up when no consumer
-    has come or gone for so long. `load_stale_after_seconds`: a reading older than this is neither hot
-    nor cold. `load_change_threshold`: relative change of a rate that rewrites its record.
-    `approval_merges`, `approval_min_segments`: acts that leave fewer segments, and acts that seal or make at least so many
-    (0: none), wait for a person (see `approvals`), for `approval_wait_seconds`, then for `approval_default`. What was
-    refused is not proposed again for `approval_hold_seconds`.
-    `strict_pulsar`: decide and keep load records by Pulsar 5's rules, known defects included; not where
-    the data plane shares no buckets (see `evaluator`).
+    The constructor checks nothing; call `violations` or `validate`. Rates are per segment and second. `max_dag_depth`
+    limits the merges in a segment's ancestry. `bucket_idle_seconds`: time without a change of consumers after which
+    buckets that no consumer needs are given up. `load_stale_after_seconds`: age at which a reading is neither hot nor
+    cold. `load_change_threshold`: relative change of a rate that rewrites its record. `approval_merges`,
+    `approval_min_segments`: actions that leave fewer segments, and actions that seal or create at least this many
+    segments (0: none), need an approval (see `approvals`). They wait for `approval_wait_seconds`; then
+    `approval_default` applies. A rejected action is not proposed again for `approval_hold_seconds`. `strict_pulsar`:
+    decide and keep load records by Pulsar 5's rules, known defects included; this does not hold where consumers
+    cannot share the buckets of a segment (see `evaluator`).
     """
 
     enabled: bool = True
@@ -103,12 +103,14 @@ class AutoScalePolicy:
         )
 
     def to_document(self) -> dict[str, ParameterValue]:
-        """Every parameter by name, as JSON values (`write_parameter`)."""
+        """Return every parameter by name, as JSON values (`write_parameter`)."""
         return {parameter: write_parameter(getattr(self, parameter)) for parameter in PARAMETERS}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Reads a cluster's document: what is absent or null has its default. Raises InvalidPolicy."""
+        """Return the policy in a cluster's document; a parameter that is absent or null has its default. Raises
+        InvalidPolicy.
+        """
         values: dict[str, Any] = dict(read_parameters(document, PARAMETERS))
         return cls(**values)
 
@@ -119,7 +121,9 @@ PARAMETERS: Mapping[str, type] = MappingProxyType({f.name: type(f.default) for f
 
 @dataclass(frozen=True, slots=True)
 class UnreadablePolicy(AutoScalePolicy):
-    """Stands for a policy of which something cannot be read, and `why`. It is never valid: its parameters mean nothing."""
+    """Replacement for a policy that cannot be read completely, and the reason (`why`). It is never valid: its parameters
+    have no meaning.
+    """
 
     why: str = ""
 
@@ -131,15 +135,17 @@ OVERRIDABLE_PARAMETERS: Mapping[str, type] = MappingProxyType(
         if not parameter.startswith(("entry_bucket_", "cluster_"))
     }
 )
-"""What a namespace or a topic may set. The bucket parameters hold for a cluster, as in PIP-486, and so does its budget."""
+"""Parameters that a namespace or a topic may set. The bucket parameters apply to a whole cluster, as in PIP-486, and so
+does the cluster's budget of reconnections.
+"""
 
 
 class PolicyOverride:
-    """Some parameters set, the others None (inherit): `PolicyOverride(max_segments=8).max_segments`.
+    """A set of parameters of which the others are None (inherit): `PolicyOverride(max_segments=8).max_segments`.
 
     Immutable and compared by value. Raises InvalidPolicy for a parameter that does not exist or may not be
-    overridden, or a value of the wrong type; whether the values fit together only `violations` of the
-    resolved policy can say.
+    overridden, and for a value of the wrong type. Only `violations` of the resolved policy can say whether the values
+    fit together.
     """
 
     __slots__ = ("_parameters",)
@@ -147,9 +153,9 @@ class PolicyOverride:
     _parameters: Mapping[str, ParameterValue]
 
     def __init__(self, /, **parameters: ParameterValue | None) -> None:
-        self._take(parameters)
+        self._set_parameters(parameters)
 
-    def _take(self, document: Mapping[str, Any]) -> None:
+    def _set_parameters(self, document: Mapping[str, Any]) -> None:
         object.__setattr__(
             self, "_parameters", MappingProxyType(dict(read_parameters(document, OVERRIDABLE_PARAMETERS)))
         )
@@ -160,7 +166,7 @@ class PolicyOverride:
         raise AttributeError(f"a policy override has no parameter {parameter!r}")
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a policy override is immutable; make a new one with {name}={value!r}")
+        raise AttributeError(f"a policy override is immutable; create another one with {name}={value!r}")
 
     def __eq__(self, other: object) -> bool:
         return self._parameters == other._parameters if isinstance(other, PolicyOverride) else NotImplemented
@@ -176,23 +182,25 @@ class PolicyOverride:
 
     @property
     def parameters(self) -> Mapping[str, ParameterValue]:
-        """What is set, in the order of declaration; read-only."""
+        """The parameters that are set, in the order of declaration; read-only."""
         return self._parameters
 
     def to_document(self) -> dict[str, ParameterValue]:
-        """What is set, as JSON values; `{}` overrides nothing."""
+        """Return the parameters that are set, as JSON values; `{}` overrides nothing."""
         return {parameter: write_parameter(value) for parameter, value in self._parameters.items()}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> PolicyOverride:
-        """Reads `to_document`'s; null is the same as absent. Raises InvalidPolicy naming the parameter."""
+        """Return the override in a document of `to_document`; null is the same as absent. Raises InvalidPolicy, which
+        names the parameter.
+        """
         override = cls()
-        override._take(document)
+        override._set_parameters(document)
         return override
 
 
 class PolicyLevel(StrEnum):
-    """Where a policy is stored."""
+    """Level at which a policy is stored."""
 
     CLUSTER = "cluster"
     NAMESPACE = "namespace"
@@ -202,7 +210,7 @@ class PolicyLevel(StrEnum):
 def resolve(
     cluster: AutoScalePolicy, namespace: PolicyOverride | None = None, topic: PolicyOverride | None = None
 ) -> AutoScalePolicy:
-    """The policy in force, field by field: topic, else namespace, else cluster. It is not validated."""
+    """Return the policy in force, field by field: topic, else namespace, else cluster. The policy is not validated."""
     merged: dict[str, Any] = {}
     for override in (namespace, topic):
         if override is not None:
@@ -212,7 +220,7 @@ def resolve(
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A parameter that breaks its rule; `needed` is the bound it is held against, None for a choice or a type."""
+    """A parameter that violates its rule; `needed` is the bound to which it is compared, None for a choice or a type."""
 
     parameter: str
     value: object
@@ -237,7 +245,7 @@ _LEAST_SECONDS = {"load_stale_after_seconds": 1, "approval_wait_seconds": 60}
 CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"profile": PROFILES, "approval_default": APPROVAL_DEFAULTS}
 )
-"""The parameters that are words, and which words there are."""
+"""The parameters that take one of a set of words, with these words."""
 
 # A bound is a number or the parameter to compare with. Written positively, so that NaN fails.
 _RULES: tuple[tuple[str, str, float | str], ...] = (
@@ -264,11 +272,13 @@ _RULES: tuple[tuple[str, str, float | str], ...] = (
 
 
 def violations(policy: AutoScalePolicy) -> tuple[Violation, ...]:
-    """Every rule a resolved policy breaks; empty when it is valid. Never raises, whatever the parameters hold."""
+    """Return every rule that a resolved policy violates; empty if it is valid. Never raises, whatever values the
+    parameters have.
+    """
     if isinstance(policy, UnreadablePolicy):
         return (Violation("policy", policy, None, "readable"),)
-    broken = _wrong_types(policy)
-    mistyped = {violation.parameter for violation in broken}
+    broken_rules = _wrong_types(policy)
+    mistyped = {violation.parameter for violation in broken_rules}
     for parameter, sign, bound in _RULES:
         if mistyped and not mistyped.isdisjoint((parameter, bound)):
             continue
@@ -276,32 +286,32 @@ def violations(policy: AutoScalePolicy) -> tuple[Violation, ...]:
         needed = getattr(policy, bound) if isinstance(bound, str) else bound
         if not _OPERATORS[sign](value, needed):
             rule = f"{sign} {bound} = {needed}" if isinstance(bound, str) else f"{sign} {bound}"
-            broken.append(Violation(parameter, value, needed, rule))
+            broken_rules.append(Violation(parameter, value, needed, rule))
     for parameter, choices in CHOICES.items():
         value = getattr(policy, parameter)
         if value not in choices and parameter not in mistyped:
-            broken.append(Violation(parameter, value, None, f"one of {', '.join(choices)}"))
+            broken_rules.append(Violation(parameter, value, None, f"one of {', '.join(choices)}"))
     if policy.strict_pulsar is True and policy.profile == "adaptive":
-        broken.append(
+        broken_rules.append(
             Violation("strict_pulsar", True, None, "false unless profile = pip483; set that as well")
         )
-    return tuple(broken)
+    return tuple(broken_rules)
 
 
 def _wrong_types(policy: AutoScalePolicy) -> list[Violation]:
-    broken = []
+    mistyped = []
     for parameter, kind in PARAMETERS.items():
         value = getattr(policy, parameter)
         if value.__class__ is kind is not int:
             continue
-        wanted = misfit(value, kind)
-        if wanted is not None:
-            broken.append(Violation(parameter, value, None, wanted))
-    return broken
+        expected = misfit(value, kind)
+        if expected is not None:
+            mistyped.append(Violation(parameter, value, None, expected))
+    return mistyped
 
 
 def validate(policy: AutoScalePolicy) -> None:
-    """Raises InvalidPolicy naming each parameter, its value and the rule it breaks."""
-    broken = violations(policy)
-    if broken:
-        raise InvalidPolicy(f"Invalid auto split/merge configuration: {'; '.join(map(str, broken))}")
+    """Raise InvalidPolicy, which names each invalid parameter, its value and the rule that it violates."""
+    broken_rules = violations(policy)
+    if broken_rules:
+        raise InvalidPolicy(f"Invalid auto split/merge configuration: {'; '.join(map(str, broken_rules))}")

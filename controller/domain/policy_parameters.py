@@ -1,6 +1,6 @@
-"""Parameter values to and from JSON documents: names and types are checked here, and nothing about what values mean.
+"""Converts parameter values to and from JSON documents. Checks names and types only.
 
-`policy` declares the parameters and says which values are allowed together.
+`policy` declares the parameters and defines which values are allowed together.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from controller.domain.whole_numbers import LARGEST_FLOAT
 ParameterValue = bool | int | float | str
 
 NON_FINITE = ("Infinity", "-Infinity", "NaN")
-"""Texts of numbers that JSON cannot write."""
+"""Texts for numbers that JSON cannot write."""
 
 
 def write_parameter(value: ParameterValue) -> ParameterValue:
-    """A value that is the same in any JSON: integral floats as integers, the non-finite as text.
+    """Return a value that is the same in any JSON: integral floats as integers, numbers that are not finite as text.
 
     JSON has no infinity; PostgreSQL's `float8` reads the same texts as Python.
     """
@@ -37,13 +37,14 @@ def write_parameter(value: ParameterValue) -> ParameterValue:
 def read_parameters(
     document: Mapping[str, Any], kinds: Mapping[str, type], subject: str = "auto split/merge"
 ) -> Iterator[tuple[str, ParameterValue]]:
-    """The parameters a document sets, in the order of `kinds`; null is the same as absent.
+    """Yield the parameters that a document sets, in the order of `kinds`; null is the same as absent.
 
-    Raises InvalidPolicy, saying `subject`, for a name that is not in `kinds` or a value of another type.
+    Raises InvalidPolicy, whose message contains `subject`, for a name that is not in `kinds` or a value of another
+    type.
     """
     if not isinstance(document, Mapping):
         raise InvalidPolicy(
-            f"Invalid {subject} configuration: {shown(document)} is no JSON object; give parameters by name"
+            f"Invalid {subject} configuration: {shown(document)} is not a JSON object; give parameters by name"
         )
     for parameter in document:
         if parameter not in kinds:
@@ -58,25 +59,27 @@ def read_parameters(
 
 
 def misfit(value: object, kind: type) -> str | None:
-    """What to give instead of a value that a parameter of this kind cannot hold; None where it can. Never raises."""
+    """Return what to give instead of a value that a parameter of this kind cannot hold; None if the value fits. Never
+    raises.
+    """
     if kind in (bool, str):
-        return None if isinstance(value, kind) else _WANTED[kind]
+        return None if isinstance(value, kind) else _EXPECTED[kind]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return _WANTED[kind]
+        return _EXPECTED[kind]
     if isinstance(value, float):
-        return None if kind is float or value.is_integer() else _WANTED[kind]
-    # PostgreSQL's JSON holds integers of any length. What no float can hold is no parameter's value.
-    return None if abs(value) <= LARGEST_FLOAT else _WANTED[kind]
+        return None if kind is float or value.is_integer() else _EXPECTED[kind]
+    # PostgreSQL's JSON holds integers of any length, but a parameter must fit into a float.
+    return None if abs(value) <= LARGEST_FLOAT else _EXPECTED[kind]
 
 
-_WANTED = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+_EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
 
 def _read(parameter: str, value: Any, kind: type, subject: str) -> ParameterValue:
     if kind is float and isinstance(value, str) and value in NON_FINITE:
         return float(value)
-    wanted = misfit(value, kind)
-    if wanted is not None:
-        raise InvalidPolicy(f"Invalid {subject} configuration: {parameter} = {shown(value)}; give {wanted}")
-    held: ParameterValue = value if kind in (bool, str) else kind(value)
-    return held
+    expected = misfit(value, kind)
+    if expected is not None:
+        raise InvalidPolicy(f"Invalid {subject} configuration: {parameter} = {shown(value)}; give {expected}")
+    converted: ParameterValue = value if kind in (bool, str) else kind(value)
+    return converted

@@ -1,4 +1,6 @@
-"""HTTP proxies as settings and applications name them. Proxies of the environment (`HTTP_PROXY` and the like) do not count: see ADR 0023."""
+"""HTTP proxies in settings and applications. Proxies from the environment (`HTTP_PROXY` and the like) are ignored: see
+ADR 0023.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,18 @@ from controller.domain.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A proxy that every call of one client goes through."""
+    """A proxy that every call of one client uses."""
 
     url: str = field(repr=False)
-    """With its user and password: never log it."""
+    """Address with user and password: never log it."""
     label: str
-    """The address without user and password, for messages."""
+    """Address without user and password, for messages."""
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """Raises InvalidInput, which does not contain the text: it may hold a password."""
+        """Return the proxy with this address. Raises InvalidInput, whose message does not contain the text, because the
+        text may contain a password.
+        """
         url = text.strip()
         try:
             parts = urlsplit(url)
@@ -29,13 +33,15 @@ class Proxy:
             host, port, parts = None, None, urlsplit("")
         is_printable = url.isascii() and url.isprintable() and " " not in url
         if parts.scheme not in ("http", "https") or not host or port == 0 or not is_printable:
-            raise InvalidInput("this is no address of a proxy; write http://host:port or https://host:port")
+            raise InvalidInput(
+                "this is not the address of a proxy; write http://host:port or https://host:port"
+            )
         if parts.path not in ("", "/") or parts.query or parts.fragment:
             raise InvalidInput("the address of a proxy has no path and no query; write http://host:port")
-        named = f"[{host}]" if ":" in host else host
-        return cls(url, f"{parts.scheme}://{named}{'' if port is None else f':{port}'}")
+        host_text = f"[{host}]" if ":" in host else host
+        return cls(url, f"{parts.scheme}://{host_text}{'' if port is None else f':{port}'}")
 
 
 def through(proxy: Proxy | None) -> str:
-    """Return the words of a message that name the proxy; empty without one."""
+    """Return the part of a message that names the proxy; empty without a proxy."""
     return "" if proxy is None else f" through proxy {proxy.label}"

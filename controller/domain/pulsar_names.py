@@ -1,9 +1,9 @@
-"""Pulsar's rule for the names of topics and namespaces. Short forms are completed as Pulsar's own tools do it.
+"""Pulsar's rule for the names of topics and namespaces. Short forms are completed as Pulsar's own tools complete them.
 
-The bundle of a topic is found by the hash of its complete name, as the broker writes it: `persistent://tenant/namespace/topic-partition-3`.
-The short name of the same topic has another hash, so only complete names are hashed (`controller/bundles/domain/ring/hashes.py`). The name
-that a segment's log has on a cluster, and names in paths, are in `dataplane/pulsar/names.py`; names that people give to topics of Cleave
-are in `names.py`.
+The broker finds a topic's bundle by the hash of the topic's complete name:
+`persistent://tenant/namespace/topic-partition-3`. The short name of the same topic has another hash, so only complete
+names are hashed (`controller/bundles/domain/ring/hashes.py`). The name that a segment's log has on a cluster, and
+names in paths, are in `dataplane/pulsar/names.py`; names that people give to topics of Cleave are in `names.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from controller.domain.errors import InvalidInput
 
 DOMAINS = ("persistent", "non-persistent", "topic", "segment")
-"""Kinds of topics. The last two are Pulsar 5's scalable topics, whose local names may hold slashes (PIP-460)."""
+"""Kinds of topics. The last two are Pulsar 5's scalable topics, whose local names may contain slashes (PIP-460)."""
 
 _DEFAULT_NAMESPACE = "public/default"
 NAME_PART = re.compile(r"[-=:.\w]+", re.ASCII)
@@ -22,17 +22,19 @@ _PARTITION = re.compile(r"-partition-(0|[1-9][0-9]*)", re.ASCII)
 
 
 def full_name(name: str, domain: str = "persistent") -> str:
-    """Complete a short form and check nothing: `x` is `persistent://public/default/x`, `t/n/x` is `persistent://t/n/x`."""
+    """Return the complete name of a short form without checking it: `x` is `persistent://public/default/x`, `t/n/x` is
+    `persistent://t/n/x`.
+    """
     if "://" in name:
         return name
     return f"{domain}://{name}" if "/" in name else f"{domain}://{_DEFAULT_NAMESPACE}/{name}"
 
 
 def canonical_topic_name(name: str) -> str:
-    """The complete name: `x` means `persistent://public/default/x`, `t/n/x` means `persistent://t/n/x`.
+    """Return the complete name: `x` means `persistent://public/default/x`, `t/n/x` means `persistent://t/n/x`.
 
-    `pulsar-admin` and every client complete names in the same way. Raises InvalidInput for anything that Pulsar
-    would not take as a name, and for names with a cluster in them, which Pulsar 5 no longer has.
+    `pulsar-admin` and every client complete names in the same way. Raises InvalidInput for a text that Pulsar would
+    not accept as a name, and for a name that contains a cluster, which Pulsar 5 no longer supports.
     """
     if "://" not in name and name.count("/") not in (0, 2):
         raise InvalidInput(
@@ -54,13 +56,15 @@ def canonical_topic_name(name: str) -> str:
     complete = f"{domain}://{rest}"
     if any("\ud800" <= letter <= "\udfff" for letter in complete):
         raise InvalidInput(
-            f"topic {name!r} holds half a character and has no UTF-8 form; correct its encoding"
+            f"topic {name!r} contains half of a surrogate pair and has no UTF-8 form; correct its encoding"
         )
     return complete
 
 
 def checked_namespace(namespace: str) -> str:
-    """`tenant/namespace` unchanged; raises InvalidInput unless it is two names of letters, digits and `-=:._`."""
+    """Return `tenant/namespace` unchanged. Raises InvalidInput unless it consists of two names of letters, digits and
+    `-=:._`.
+    """
     parts = namespace.split("/")
     if len(parts) != 2 or not all(NAME_PART.fullmatch(part) for part in parts):
         raise InvalidInput(
@@ -70,13 +74,15 @@ def checked_namespace(namespace: str) -> str:
 
 
 def namespace_of(topic: str) -> str:
-    """`tenant/namespace` of a topic in any of its forms; raises InvalidInput as `canonical_topic_name` does."""
+    """Return `tenant/namespace` of a topic in any of its forms. Raises InvalidInput as `canonical_topic_name` does."""
     rest = canonical_topic_name(topic).partition("://")[2]
     return "/".join(rest.split("/", 2)[:2])
 
 
 def partitioned_topic_of(topic: str) -> str:
-    """The complete name without `-partition-N`, as people name the topic; itself if it is no partition."""
+    """Return the complete name without `-partition-N`, as people name the topic; the name itself if the topic is not a
+    partition.
+    """
     complete = canonical_topic_name(topic)
     base, mark, index = complete.rpartition("-partition-")
     return base if mark and _PARTITION.fullmatch(mark + index) else complete

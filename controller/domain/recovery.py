@@ -1,10 +1,10 @@
-"""Rebuilds the layout of a topic whose logs are ahead of the journal, from what the logs say about themselves. Pure.
+"""Reconstructs the layout of a topic whose logs are ahead of the journal, from the origins that the logs record. Pure.
 
-After a restore or an asynchronous fail-over the journal lacks the newest reshapes, while their logs exist. A reshape took
-effect if a parent is closed: a parent is closed only after the fence of its operation, from where every runner goes
-forward. A reshape also took effect if a child holds messages: clients append to a child only after they received the layout
-in which the child is active. The parents are open in this case if the logs went back in time together with the journal.
-Everything else (children of an operation that never reached its fence) is left as it is.
+After a restore or an asynchronous fail-over the journal lacks the latest reshapes, while their logs exist. A reshape
+took effect if a parent is closed: a parent is closed only after the fence of its operation, from where every runner
+goes forward. A reshape also took effect if a child contains messages: clients append to a child only after they
+received the layout in which the child is active. In this case the parents are open if the logs went back in time
+together with the journal. All other logs (children of an operation that never reached its fence) are left unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from controller.domain.segment_graph import SegmentGraph
 
 @dataclass(frozen=True, slots=True)
 class SegmentLog:
-    """One log of the topic as the data plane shows it. `is_closed`: terminated, or deleted after it had been read."""
+    """One log of the topic as the data plane reports it. `is_closed`: True if the log is terminated, or was deleted
+    after all its messages had been read.
+    """
 
     segment_id: int
     hash_range: HashRange
@@ -41,16 +43,16 @@ class SegmentLog:
 class RecoveryPlan:
     """The layout that the logs show, as a difference to the journal's.
 
-    `problems` is empty if the logs tell enough; otherwise nothing of the plan may be carried out.
+    If `problems` is not empty, the logs do not determine a layout, and no part of the plan may be performed.
     """
 
     layout: SegmentLayout
     added: Mapping[int, SegmentLog] = field(default_factory=dict)
-    """Segments that the journal lacks, by id, those that are sealed in the new layout included."""
+    """Segments that the journal lacks, by id, including those that are sealed in the reconstructed layout."""
     sealed: tuple[int, ...] = ()
-    """Segments that the journal has as ACTIVE and that other segments have replaced."""
+    """Ids of segments that are ACTIVE in the journal and that other segments have replaced."""
     to_terminate: tuple[str, ...] = ()
-    """Logs of sealed segments that still accept appends: their operation stopped in the middle of its fence."""
+    """Logs of sealed segments that still accept appends, because their operation stopped during its fence."""
     problems: tuple[str, ...] = ()
 
     @property
@@ -67,51 +69,53 @@ def plan_recovery(
     *,
     highest_id: int = -1,
 ) -> RecoveryPlan:
-    """Return the layout that the logs show. Its next segment id is above `highest_id`, too.
+    """Return the layout that the logs show. Its next segment id is also above `highest_id`.
 
-    `journal` holds the segments that are not pruned, `logs` their logs by segment id. `found` are logs that no segment of
-    the journal has: created by operations that the journal lost, or by live operations that it has in an earlier state.
-    `now` in milliseconds since the Unix epoch.
+    `journal` holds the segments that are not pruned, `logs` their logs by segment id. `found` are logs that no
+    segment of the journal has: created by operations that the journal lost, or by live operations that the journal
+    has in an earlier state. `now` in milliseconds since the Unix epoch.
     """
-    taken, to_terminate, problems = _effective(journal, logs, found)
-    epoch = _first_epoch_nobody_has_seen(journal, [*logs.values(), *found])
-    replaced = {i for log in taken for i in log.parent_ids}
+    effective, to_terminate, problems = _effective_logs(journal, logs, found)
+    epoch = _unused_epoch(journal, [*logs.values(), *found])
+    replaced = {i for log in effective for i in log.parent_ids}
     sealed = tuple(sorted(i for i, s in journal.segments.items() if s.is_active and i in replaced))
-    sealed += _replaced_by_descendants(journal, logs, taken, sealed)
+    sealed += _replaced_by_descendants(journal, logs, effective, sealed)
     segments = {i: _sealed(s, epoch, now) if i in sealed else s for i, s in journal.segments.items()}
-    for log in sorted(taken, key=lambda one: one.segment_id):
+    for log in sorted(effective, key=lambda log: log.segment_id):
         segments[log.segment_id] = _segment(log, segments, epoch, now, is_sealed=log.segment_id in replaced)
-    highest_id = max((highest_id, *(one.segment_id for one in found)))
+    highest_id = max((highest_id, *(log.segment_id for log in found)))
     layout = SegmentLayout.from_selection(
         epoch, max(journal.next_segment_id, highest_id + 1), segments.values()
     )
-    if not problems and (taken or sealed):
-        problems = _broken_laws(layout)
+    if not problems and (effective or sealed):
+        problems = _violated_invariants(layout)
     return RecoveryPlan(
         layout,
-        {log.segment_id: log for log in taken},
+        {log.segment_id: log for log in effective},
         tuple(sorted(sealed)),
         tuple(sorted(to_terminate)),
         tuple(problems),
     )
 
 
-def _effective(
-    journal: SegmentLayout, logs: Mapping[int, SegmentLog], found: Sequence[SegmentLog]
+def _effective_logs(
+    journal: SegmentLayout, logs: Mapping[int, SegmentLog], unrecorded: Sequence[SegmentLog]
 ) -> tuple[list[SegmentLog], set[str], list[str]]:
-    """The found logs that belong to the layout, parents that are still to be closed, and what contradicts itself."""
-    by_id = {**logs, **{one.segment_id: one for one in found}}
+    """Return the unrecorded logs that belong to the layout, the parents that are still to be closed, and the
+    contradictions.
+    """
+    by_id = {**logs, **{log.segment_id: log for log in unrecorded}}
     groups: defaultdict[str, list[SegmentLog]] = defaultdict(list)
-    for log in found:
+    for log in unrecorded:
         groups[log.token].append(log)
-    taken: list[SegmentLog] = []
+    effective: list[SegmentLog] = []
     to_terminate: set[str] = set()
-    problems = _shared_ids(logs, found)
+    problems = _conflicting_ids(logs, unrecorded)
     replaced = {i for i, segment in journal.segments.items() if not segment.is_active}
-    for children in sorted(groups.values(), key=_used_and_newest, reverse=True):
+    for children in sorted(groups.values(), key=_precedence, reverse=True):
         parent_ids = {i for child in children for i in child.parent_ids}
         parents = [by_id[i] for i in sorted(parent_ids & by_id.keys())]
-        used = [one.backing_topic for one in children if one.has_carried_messages]
+        used = [log.backing_topic for log in children if log.has_carried_messages]
         if parent_ids & replaced:
             problems += [f"{name} holds messages, but other logs replaced its parents, too" for name in used]
         elif not _took_effect(journal, logs, children, parents):
@@ -120,9 +124,9 @@ def _effective(
             ]
         else:
             replaced |= parent_ids
-            taken += children
-            to_terminate |= {one.backing_topic for one in parents if not one.is_closed}
-    return taken, to_terminate, problems
+            effective += children
+            to_terminate |= {log.backing_topic for log in parents if not log.is_closed}
+    return effective, to_terminate, problems
 
 
 def _took_effect(
@@ -131,17 +135,17 @@ def _took_effect(
     children: Sequence[SegmentLog],
     parents: Sequence[SegmentLog],
 ) -> bool:
-    """Return True if a parent is closed, or if the children cover their parents and a child holds messages.
+    """Return True if a parent is closed, or if the children cover their parents and a child contains messages.
 
     If no parent is left, every segment that the journal has in their place must be closed.
     """
     if parents:
         was_committed = any(child.has_carried_messages for child in children) and _cover(children, parents)
-        return was_committed or any(one.is_closed for one in parents)
+        return was_committed or any(parent.is_closed for parent in parents)
     return all(
         logs[segment.segment_id].is_closed
         for segment in journal.active
-        if any(one.hash_range.overlaps(segment.hash_range) for one in children)
+        if any(child.hash_range.overlaps(segment.hash_range) for child in children)
     )
 
 
@@ -159,41 +163,43 @@ def _span(logs: Sequence[SegmentLog]) -> HashRange | None:
     return HashRange(ordered[0].start, ordered[-1].end)
 
 
-def _shared_ids(logs: Mapping[int, SegmentLog], found: Sequence[SegmentLog]) -> list[str]:
+def _conflicting_ids(logs: Mapping[int, SegmentLog], unrecorded: Sequence[SegmentLog]) -> list[str]:
     owners = {i: log.backing_topic for i, log in logs.items()}
     problems = []
-    for log in found:
+    for log in unrecorded:
         other = owners.setdefault(log.segment_id, log.backing_topic)
         if other != log.backing_topic:
             problems.append(f"{other} and {log.backing_topic} share segment id {log.segment_id}")
     return problems
 
 
-def _used_and_newest(children: Sequence[SegmentLog]) -> tuple[bool, int]:
-    """Of two operations on the same parents the one whose logs were used counts, then the later one."""
-    return any(one.has_carried_messages for one in children), max(one.segment_id for one in children)
+def _precedence(children: Sequence[SegmentLog]) -> tuple[bool, int]:
+    """Return the sort key of two operations on the same parents: the operation whose logs were used has precedence, then
+    the later operation.
+    """
+    return any(log.has_carried_messages for log in children), max(log.segment_id for log in children)
 
 
-def _first_epoch_nobody_has_seen(journal: SegmentLayout, logs: Iterable[SegmentLog]) -> int:
+def _unused_epoch(journal: SegmentLayout, logs: Iterable[SegmentLog]) -> int:
     """Return an epoch above every epoch that the topic can have had.
 
-    Each epoch after the newest one that a log recorded was made by a reshape, which used up at least one segment id, or
-    by a prune, which ended at least one segment.
+    Each epoch after the newest recorded one was created by a reshape, which used at least one segment id, or by a
+    prune, which ended at least one segment.
     """
     logs = list(logs)
-    newest = max((one.epoch for one in logs), default=0)
-    ids = max((journal.next_segment_id, *(one.segment_id + 1 for one in logs)))
+    newest = max((log.epoch for log in logs), default=0)
+    ids = max((journal.next_segment_id, *(log.segment_id + 1 for log in logs)))
     return max(journal.epoch, newest) + 2 * ids + 1
 
 
 def _replaced_by_descendants(
     journal: SegmentLayout,
     logs: Mapping[int, SegmentLog],
-    taken: Sequence[SegmentLog],
+    effective: Sequence[SegmentLog],
     sealed: Collection[int],
 ) -> tuple[int, ...]:
-    """ACTIVE segments whose log is gone and whose range later segments cover: their children were pruned as well."""
-    covering = [log for log in taken if log.segment_id >= journal.next_segment_id]
+    """Return ACTIVE segments whose log is gone and whose range later segments cover: their children were pruned as well."""
+    covering = [log for log in effective if log.segment_id >= journal.next_segment_id]
     return tuple(
         i
         for i, segment in sorted(journal.segments.items())
@@ -201,7 +207,7 @@ def _replaced_by_descendants(
         and i not in sealed
         and i in logs
         and logs[i].is_closed
-        and any(one.hash_range.overlaps(segment.hash_range) for one in covering)
+        and any(log.hash_range.overlaps(segment.hash_range) for log in covering)
     )
 
 
@@ -210,11 +216,13 @@ def _sealed(segment: Segment, epoch: int, now: int) -> Segment:
 
 
 def _segment(
-    log: SegmentLog, known: Mapping[int, Segment], epoch: int, now: int, *, is_sealed: bool
+    log: SegmentLog, segments: Mapping[int, Segment], epoch: int, now: int, *, is_sealed: bool
 ) -> Segment:
-    """The segment behind a found log, made in the recovered epoch. Parents that no longer exist are left out."""
-    parents = tuple(i for i in log.parent_ids if i in known)
-    depth = SegmentGraph(epoch, 0, known).child_merge_depth(log.parent_ids)
+    """Return the segment of an unrecorded log, created in the recovered epoch. Parents that no longer exist are left
+    out.
+    """
+    parents = tuple(i for i in log.parent_ids if i in segments)
+    depth = SegmentGraph(epoch, 0, segments).child_merge_depth(log.parent_ids)
     segment = Segment(
         log.segment_id,
         log.hash_range,
@@ -227,11 +235,10 @@ def _segment(
     return _sealed(segment, epoch, now) if is_sealed else segment
 
 
-def _broken_laws(layout: SegmentLayout) -> list[str]:
+def _violated_invariants(layout: SegmentLayout) -> list[str]:
     try:
         layout.check_invariants()
     except InvariantViolated as error:
-        return [
-            error.message.partition(";")[0]
-        ]  # its advice is for a layout that was stored, not for one that is planned
+        # The advice after the semicolon applies to a stored layout, not to a planned one.
+        return [error.message.partition(";")[0]]
     return []

@@ -1,7 +1,7 @@
-"""Replays: a decision of the ledger is made again from its own text, and compared with what was stored.
+"""Replays: a decision of the decision log is made again from its stored input and compared with the stored result.
 
-A situation holds everything a decision may look at, so the same code gives the same answer. Another answer means that
-the rules have changed since (another code version), or that somebody changed the row.
+An evaluation input contains everything that a decision may use, so the same code gives the same result. Another
+result means that the rules have changed since (another code version), or that the stored row was changed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from controller.domain.evaluator import code_version, decide
 from controller.domain.situation import Situation
 
 Document = Mapping[str, Any]
-"""An evaluation as JSON values, see `Evaluation.to_document`."""
+"""An evaluation as JSON values, as `Evaluation.to_document` returns it."""
 
 _UNREADABLE = (
     CleaveError,
@@ -33,8 +33,9 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What was stored, and what the same situation gives now; None where this code cannot read the situation, and
-    `unreadable` says why. `code_version` is that of the rules that answered now.
+    """The stored evaluation and the evaluation that this code makes from the same input. The latter is None if this code
+    cannot read the input; `unreadable` then gives the reason. `code_version` is the version of the rules of the
+    replay.
     """
 
     stored: Document
@@ -44,22 +45,22 @@ class Replay:
 
     @property
     def is_same(self) -> bool:
-        """Whether the two documents are equal to the last digit of every figure, in the same order."""
+        """True if the two documents are equal to the last digit of every figure, in the same order."""
         return self.replayed is not None and exact(self.stored) == exact(self.replayed)
 
 
 def replay(situation: str, lanes: Collection[Lane], stored: Document) -> Replay:
-    """Decide again on the situation's canonical text, with the lanes that were asked then. Never raises."""
+    """Repeat the decision from the canonical text of its input, with the lanes of the stored evaluation. Never raises."""
     try:
-        read = Situation.from_json(situation)
-        evaluation = decide(read, lanes)
+        parsed = Situation.from_json(situation)
+        evaluation = decide(parsed, lanes)
     except _UNREADABLE as error:
         return Replay(stored, None, None, f"{type(error).__name__}: {error}")
-    return Replay(stored, evaluation.to_document(), code_version(read.policy))
+    return Replay(stored, evaluation.to_document(), code_version(parsed.policy))
 
 
 def exact(document: Any) -> Any:
-    """JSON values to compare by: what was kept as `jsonb` has its numbers as decimals, so 1e+20 reads there as the
-    integer it is, and no digit may be lost to a float.
+    """Return JSON values for comparison, with exact numbers. The numbers of a `jsonb` column are decimals, so 1e+20 is
+    read as the integer it is, and a float could lose digits.
     """
     return json.loads(json.dumps(document, allow_nan=False), parse_float=Decimal, parse_int=Decimal)

@@ -1,9 +1,9 @@
-"""Reshape: the one act under every layout change, as a plan that is data.
+"""Reshape: the one operation behind every layout change, as a plan that consists of data.
 
-Some adjacent active segments are sealed, and new ones that tile the same range take over. Split is 1 → 2
-or 1 → k, merge 2 → 1, rebucket and heal 1 → 1, re-cut n → m; the kind is a label for people, cooldowns
-and metrics. The functions here build a plan from a layout and refuse what can never be right; carrying
-it out is `SegmentLayout.reshape` for the metadata and the operation runner for the data plane.
+A reshape seals adjacent active segments and creates segments that tile the same range. Split is 1 → 2 or 1 → k, merge
+2 → 1, rebucket and repair 1 → 1, recut n → m; the kind is a label for people, cooldowns and metrics. The functions
+here build a plan from a layout and refuse plans that can never be valid. `SegmentLayout.reshape` applies a plan to
+the metadata, the operation runner to the data plane.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from controller.domain.whole_numbers import MOST
 
 
 class ReshapeKind(StrEnum):
-    """What people call the act; it decides which cooldown the act stamps."""
+    """Kind of a reshape, as people name it; it determines which cooldown the reshape starts."""
 
     SPLIT = "split"
     MERGE = "merge"
@@ -43,34 +43,37 @@ class ChildPlan:
 
 @dataclass(frozen=True, slots=True)
 class Reshape:
-    """Parents in the order they are terminated, children in the order of their ranges."""
+    """A plan: parents in the order in which they are terminated, children in the order of their ranges."""
 
     kind: ReshapeKind
     parent_ids: tuple[int, ...]
     children: tuple[ChildPlan, ...]
 
     def validate_against(self, layout: SegmentGraph) -> None:
-        """Raises what `validate` raises; a plan made earlier may no longer fit the layout."""
+        """Raise the errors of `validate`; a plan that was made earlier may no longer fit the layout."""
         validate(layout, self.parent_ids, self.children)
 
 
 def validate(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence[ChildPlan]) -> None:
-    """Demands active adjacent parents, children that tile exactly their union, and fresh ids.
+    """Check that the parents are active and adjacent, that the children tile exactly their union, and that the ids are
+    unused.
 
-    Fresh means: in no segment present and younger than every parent. Ids below `next_segment_id` are
-    allowed, since another operation may have reserved and committed later ones in between; that a
-    reserved id was never used and pruned is the journal's to know. Raises SegmentNotFound for an unknown
-    parent, InvalidLayoutChange for everything else.
+    An id counts as unused if no present segment has it and it is higher than every parent's id. Ids below
+    `next_segment_id` are allowed, since another operation may have reserved and committed later ids in the meantime;
+    only the journal knows whether a reserved id was used and pruned. Raises SegmentNotFound for an unknown parent,
+    InvalidLayoutChange for everything else.
     """
     union = _union(_active_parents(layout, parent_ids))
     if not children:
-        raise InvalidLayoutChange(f"{_named(parent_ids)} would be sealed with no successor; give children")
+        raise InvalidLayoutChange(
+            f"{_name_segments(parent_ids)} would be sealed without a successor; give children"
+        )
     pieces = sorted(plan.hash_range for plan in children)
     starts, ends = [piece.start for piece in pieces], [piece.end for piece in pieces]
     if starts != [union.start, *(end + 1 for end in ends[:-1])] or ends[-1] != union.end:
         ranges = ", ".join(str(plan.hash_range) for plan in children)
         raise InvalidLayoutChange(
-            f"children {ranges} do not tile {union}, the range of {_named(parent_ids)}; "
+            f"children {ranges} do not tile {union}, the range of {_name_segments(parent_ids)}; "
             "cut the whole range without gap or overlap"
         )
     _check_children(layout, parent_ids, children)
@@ -80,14 +83,14 @@ def _check_children(layout: SegmentGraph, parent_ids: Sequence[int], children: S
     child_ids = [plan.segment_id for plan in children]
     if max(child_ids) > MOST:
         raise InvalidLayoutChange(
-            f"child ids {shown(child_ids)} of {_named(parent_ids)} exceed {MOST}, the last one there is"
+            f"child ids {shown(child_ids)} of {_name_segments(parent_ids)} exceed {MOST}, the highest possible id; reserve lower ids"
         )
     youngest = max(parent_ids)
-    stale = [i for i in child_ids if i in layout.segments or i <= youngest]
-    if stale or len(set(child_ids)) < len(child_ids):
+    used = [i for i in child_ids if i in layout.segments or i <= youngest]
+    if used or len(set(child_ids)) < len(child_ids):
         raise InvalidLayoutChange(
-            f"child ids {shown(child_ids)} of {_named(parent_ids)} are not fresh; "
-            f"reserve new ones from {layout.next_segment_id} up"
+            f"child ids {shown(child_ids)} of {_name_segments(parent_ids)} are already in use; "
+            f"reserve ids from {layout.next_segment_id} up"
         )
     for plan in children:
         if not entry_buckets.are_splits(plan.bucket_splits):
@@ -104,10 +107,11 @@ def plan_split(
     *,
     buckets: int | None = None,
 ) -> Reshape:
-    """1 → 2 at the midpoint (None) or at one cut point, 1 → k at several.
+    """Plan a split 1 → 2 at the midpoint (None) or at one cut point, or 1 → k at several cut points.
 
-    A cut point is the first hash of a child; several must ascend. Each child gets `buckets` entry buckets of equal width, laid out
-    afresh; None: `max(1, N // k)`, as in Pulsar for k = 2.
+    A cut point is the first hash of a child; several must ascend. Each child gets `buckets` entry buckets of equal
+    width, which do not follow the parent's boundaries; None: `max(1, N // k)`, as in Pulsar for k = 2. Raises
+    SegmentNotFound or InvalidLayoutChange.
     """
     parent = _active(layout, segment_id)
     _demand_divisible(parent, 2)
@@ -129,16 +133,20 @@ def plan_split(
 
 
 def plan_equal_split(layout: SegmentGraph, segment_id: int, parts: int) -> Reshape:
-    """1 → `parts` (>= 2) of widths equal within one; for a power of two the same as repeated halving."""
+    """Plan a split 1 → `parts` (>= 2) into widths that differ by at most one; a power of two gives the same ranges as
+    repeated halving.
+    """
     parent = _active(layout, segment_id)
     if parts < 2:
-        raise InvalidLayoutChange(f"split of segment {parent} into {shown(parts)} parts; give at least 2")
+        raise InvalidLayoutChange(
+            f"segment {parent} cannot be split into {shown(parts)} parts; give at least 2"
+        )
     _demand_divisible(parent, parts)
     return plan_split(layout, segment_id, parent.hash_range.equal_cuts(parts))
 
 
 def plan_merge(layout: SegmentGraph, a: int, b: int, max_buckets: int = DEFAULT_MAX_BUCKETS) -> Reshape:
-    """2 → 1 over adjacent segments; the child lists its parents in the order given, as Pulsar's does."""
+    """Plan a merge 2 → 1 over adjacent segments; the child lists its parents in the order given, as in Pulsar."""
     left, right = _active(layout, a), _active(layout, b)
     if not left.hash_range.is_adjacent_to(right.hash_range):
         raise InvalidLayoutChange(f"segments {left} and {right} are not adjacent; merge neighbours only")
@@ -150,12 +158,12 @@ def plan_merge(layout: SegmentGraph, a: int, b: int, max_buckets: int = DEFAULT_
 def plan_rebucket(
     layout: SegmentGraph, segment_id: int, bucket_count: int, max_buckets: int = DEFAULT_MAX_BUCKETS
 ) -> Reshape:
-    """1 → 1 over the same range with `bucket_count` equal buckets, within 1..`max_buckets` and 1..65536."""
+    """Plan a rebucket 1 → 1 over the same range with `bucket_count` equal buckets, within 1..`max_buckets` and 1..65536."""
     parent = _active(layout, segment_id)
-    most = min(max_buckets, RING_SIZE)  # a bucket has one hash at least
-    if not 1 <= bucket_count <= most:
+    limit = min(max_buckets, RING_SIZE)  # each bucket needs at least one hash
+    if not 1 <= bucket_count <= limit:
         raise InvalidLayoutChange(
-            f"segment {parent} cannot have {shown(bucket_count)} buckets; bucketCount must be in [1, {shown(most)}]"
+            f"segment {parent} cannot have {shown(bucket_count)} buckets; bucketCount must be in [1, {shown(limit)}]"
         )
     children = _children(layout, [parent.hash_range], bucket_count)
     if children[0].bucket_splits == parent.bucket_splits:
@@ -166,7 +174,7 @@ def plan_rebucket(
 
 
 def plan_heal(layout: SegmentGraph, segment_id: int) -> Reshape:
-    """1 → 1 with range and buckets kept, for a segment whose log somebody else terminated."""
+    """Plan a repair 1 → 1 with the same range and buckets, for a segment whose log another program terminated."""
     parent = _active(layout, segment_id)
     child = ChildPlan(layout.next_segment_id, parent.hash_range, parent.bucket_splits)
     return Reshape(ReshapeKind.HEAL, (segment_id,), (child,))
@@ -180,10 +188,11 @@ def plan_recut(
     *,
     buckets: int | None = None,
 ) -> Reshape:
-    """Re-cut n → m: the union of adjacent segments, cut anew; no cut point joins them all.
+    """Plan a recut n → m: the union of adjacent segments with other boundaries; without a cut point the segments are
+    joined into one.
 
-    Each child gets `buckets` entry buckets; None: the parents' are shared out equally, at least 1 and at most `max_buckets` a child.
-    Refuses cut points that leave the ranges as they are.
+    Each child gets `buckets` entry buckets; None: the parents' buckets divided equally, at least 1 and at most
+    `max_buckets` per child. Raises InvalidLayoutChange for cut points that leave the ranges unchanged.
     """
     parents = _active_parents(layout, parent_ids)
     union = _union(parents)
@@ -191,11 +200,11 @@ def plan_recut(
         ranges = union.cut_many(cut_points)
     except InvalidRange as error:
         raise InvalidLayoutChange(
-            f"{_named(parent_ids)} cannot be cut at {_hexadecimal(cut_points)}: {error}"
+            f"{_name_segments(parent_ids)} cannot be cut at {_hexadecimal(cut_points)}: {error}"
         ) from error
     if ranges == tuple(sorted(parent.hash_range for parent in parents)):
         raise InvalidLayoutChange(
-            f"{_named(parent_ids)} are cut at {_hexadecimal(cut_points)} already; move a cut point"
+            f"{_name_segments(parent_ids)} are cut at {_hexadecimal(cut_points)} already; move a cut point"
         )
     if buckets is None:
         total = sum(parent.bucket_count for parent in parents)
@@ -243,9 +252,9 @@ def _demand_divisible(parent: Segment, parts: int) -> None:
 
 
 def _hexadecimal(points: Sequence[int]) -> str:
-    """Hashes as ranges are written."""
+    """Return the hashes in the form in which ranges are written."""
     return ", ".join(map(hexadecimal, points))
 
 
-def _named(segment_ids: Sequence[int]) -> str:
+def _name_segments(segment_ids: Sequence[int]) -> str:
     return f"segment(s) {', '.join(map(shown, segment_ids))}"

@@ -1,5 +1,5 @@
-"""Where a subscription is to go on from: an instant, the first message that is there, or behind the last one; a group that keeps
-its own places from wherever these say.
+"""The target of a seek: an instant, the first existing message, the end of all messages, or the checkpoints that a group
+keeps.
 """
 
 from __future__ import annotations
@@ -13,39 +13,40 @@ from controller.domain.shown import shown
 _FIRST_MS = 0
 _KEPT = "kept"
 _LAST_MS = 4_000_000_000_000
-"""The year 2096: nothing that anybody means is later."""
+"""The year 2096, later than any instant that a user can mean."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeekTarget:
-    """`instant_ms` (milliseconds since the Unix epoch): from the first message that was published then or later. None: everything
-    up to now is skipped.
+    """The position from which a subscription continues. `instant_ms` (milliseconds since the Unix epoch): the first
+    message published at this time or later. None: all messages published so far are skipped.
     """
 
     instant_ms: int | None
     is_kept: bool = False
-    """No cursor moves: the members of a checkpoint group look anew where they have kept to be, in every segment that there is."""
+    """True if no cursor moves: the members of a checkpoint group read their stored positions again, in every segment.
+    """
 
     @property
     def sought(self) -> int | str | None:
-        """As the journal keeps it."""
+        """The value that the journal stores."""
         return _KEPT if self.is_kept else self.instant_ms
 
     def __post_init__(self) -> None:
         if self.instant_ms is not None and not _FIRST_MS <= self.instant_ms <= _LAST_MS:
             raise InvalidInput(
-                f"instant {self.instant_ms} ms is no time of a message; give 0 to {_LAST_MS}, or latest to skip everything"
+                f"instant {self.instant_ms} ms is not the time of a message; give 0 to {_LAST_MS}, or latest to skip everything"
             )
 
     @property
     def sentence(self) -> str:
-        """As people say it."""
+        """The target in words, as messages to people use it."""
         if self.is_kept:
-            return "where its kept checkpoints say"
+            return "to its stored checkpoints"
         if self.instant_ms is None:
-            return "behind everything published so far"
+            return "past everything published so far"
         if self.instant_ms == _FIRST_MS:
-            return "to the first message that is there"
+            return "to the first message that still exists"
         instant = datetime.fromtimestamp(self.instant_ms / 1000, UTC)
         return f"to the first message published at {instant.isoformat(timespec='milliseconds').replace('+00:00', 'Z')} or later"
 
@@ -54,7 +55,9 @@ EARLIEST, LATEST, KEPT = SeekTarget(_FIRST_MS), SeekTarget(None), SeekTarget(Non
 
 
 def parse_seek_target(text: str) -> SeekTarget:
-    """`earliest`, `latest`, `kept`, or an instant in ISO 8601 with its offset (`2026-11-22T10:00:00Z`). Raises InvalidInput."""
+    """Return the target that the text names: `earliest`, `latest`, `kept`, or an instant in ISO 8601 with its offset
+    (`2026-11-22T10:00:00Z`). Raises InvalidInput.
+    """
     named = {"earliest": EARLIEST, "latest": LATEST, _KEPT: KEPT}.get(text.lower())
     if named is not None:
         return named
@@ -64,7 +67,7 @@ def parse_seek_target(text: str) -> SeekTarget:
         instant = None
     if instant is None or instant.tzinfo is None:
         raise InvalidInput(
-            f"{shown(text)} is nowhere to go on from: write earliest, latest, or an instant with its offset such as "
+            f"{shown(text)} is not a position; write earliest, latest, kept, or an instant with its offset such as "
             "2026-11-22T10:00:00Z"
         )
     return SeekTarget(int(instant.timestamp() * 1000))

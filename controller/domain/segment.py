@@ -1,8 +1,8 @@
-"""One segment of a topic: its record, its states and the name of the log behind it.
+"""One segment of a topic: its record, its states and the name of its log.
 
-A segment is a plain immutable value. `layout` says what may happen to it and in which epoch; the data plane knows
-whether the log behind it exists. Fields are those of PIP-468 plus the ones Pulsar 5 added, and `merge_depth`, which
-Pulsar recomputes and so loses to garbage collection.
+A segment is an immutable value. `layout` defines its transitions and their epochs; the data plane knows whether its
+log exists. The fields are those of PIP-468, those that Pulsar 5 added, and `merge_depth`, which Pulsar recomputes and
+therefore loses to garbage collection.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _DESCRIPTOR_AT_END = re.compile(_DESCRIPTOR.pattern + "$")
 
 
 class SegmentState(StrEnum):
-    """ACTIVE takes writes; SEALED is read until drained. A sealed segment never takes writes again, and there is no
-    state between.
+    """State of a segment. An ACTIVE segment accepts writes; a SEALED segment is read until it is drained. A sealed
+    segment never accepts writes again, and there is no state in between.
     """
 
     ACTIVE = "ACTIVE"
@@ -31,13 +31,12 @@ class SegmentState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A node of the layout; built unchecked, so that loading rows is cheap.
+    """A node of the layout. The constructor checks nothing, so that loading rows is cheap.
 
-    `created_epoch` and `sealed_epoch` are layout epochs, `*_at_ms` milliseconds since the Unix
-    epoch, 0 if unknown (a migrated segment). The sealed pair is None exactly while ACTIVE.
-    `bucket_splits` are the ascending first hashes of entry buckets 1..N-1 (PIP-486) and never change.
-    `merge_depth` is the number of merges in its ancestry and never falls (see `merge_depth`
-    in `segment_graph`).
+    `created_epoch` and `sealed_epoch` are layout epochs, `*_at_ms` milliseconds since the Unix epoch, 0 if unknown (a
+    migrated segment). The sealed pair is None exactly while the segment is ACTIVE. `bucket_splits` are the ascending
+    first hashes of entry buckets 1..N-1 (PIP-486) and never change. `merge_depth` is the number of merges in the
+    segment's ancestry and never falls (see `merge_depth` in `segment_graph`).
     """
 
     segment_id: int
@@ -59,7 +58,7 @@ class Segment:
 
     @property
     def bucket_count(self) -> int:
-        """Entry buckets of this segment, at least 1."""
+        """Number of entry buckets of this segment, at least 1."""
         return len(self.bucket_splits) + 1
 
     def __str__(self) -> str:
@@ -67,12 +66,12 @@ class Segment:
 
 
 def segment_descriptor(hash_range: HashRange, segment_id: int) -> str:
-    """`0000-7fff-12`: the range in hex, the id in decimal, as in Pulsar's segment topic names."""
+    """Return the descriptor, `0000-7fff-12`: the range in hex, the id in decimal, as in Pulsar's segment topic names."""
     return f"{hash_range}-{segment_id}"
 
 
 def parse_segment_descriptor(text: str) -> tuple[HashRange, int]:
-    """Reads `segment_descriptor`'s text; raises InvalidInput for anything else."""
+    """Return range and id from the text of `segment_descriptor`. Raises InvalidInput for other texts."""
     match = _DESCRIPTOR.fullmatch(text)
     if match is None:
         raise InvalidInput(f"{shown(text)} is not a segment descriptor; write range and id as 0000-7fff-12")
@@ -80,13 +79,13 @@ def parse_segment_descriptor(text: str) -> tuple[HashRange, int]:
 
 
 def segment_of_log(name: str) -> tuple[HashRange, int] | None:
-    """Return the range and the id at the end of a log's name; None if the name ends in no segment descriptor."""
+    """Return the range and the id at the end of a log's name; None if the name does not end in a segment descriptor."""
     match = _DESCRIPTOR_AT_END.search(name)
     return None if match is None else (HashRange.parse(match[1]), int(match[2]))
 
 
 def is_segment_descriptor(text: str) -> bool:
-    """Whether `parse_segment_descriptor` reads it."""
+    """Return True if `parse_segment_descriptor` accepts the text."""
     try:
         parse_segment_descriptor(text)
     except InvalidInput:
@@ -95,10 +94,10 @@ def is_segment_descriptor(text: str) -> bool:
 
 
 def backing_topic_name(topic: str, segment: Segment) -> str:
-    """Pulsar 5's name for the log behind a segment of `topic` (`topic://tenant/namespace/name`).
+    """Return Pulsar 5's name for the log of a segment of `topic` (`topic://tenant/namespace/name`).
 
-    A legacy segment is backed by the old topic itself (PIP-475). Raises InvalidInput when `topic` is
-    not in the `topic` domain.
+    The log of a legacy segment is the old topic itself (PIP-475). Raises InvalidInput if `topic` is not in the
+    `topic` domain.
     """
     if segment.legacy_topic_name:
         return segment.legacy_topic_name

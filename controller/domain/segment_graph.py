@@ -1,8 +1,7 @@
-"""The reading half of a layout: who is active, who covers a hash, who descends from whom.
+"""The queries on a layout: which segments are active, which covers a hash, which descend from which.
 
-`SegmentLayout` adds the changes; `reshape` plans them against what is here. Building a graph checks nothing, so that a
-layout of a few hundred rows loads cheaply; `check_invariants` states the laws and is called where a layout cannot be
-trusted.
+`SegmentLayout` adds the changes; `reshape` plans them with these queries. Building a graph checks nothing, so that a
+layout of a few hundred rows loads cheaply; `check_invariants` checks a layout whose data may be wrong.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from controller.domain.segment import Segment
 from controller.domain.shown import shown
 
 COUNTED_MERGES = 64
-"""So many merges are told apart above one segment. Stored depths are exact up to here and beyond it no less than this:
-exact counting would cost more with every reshape that a topic has had, and no cap is looked for up there.
+"""Maximum number of merges that are distinguished above one segment. Stored depths are exact up to this number and at
+least this number beyond it. An exact count would cost more with every reshape of a topic, and no limit lies above it.
 """
 
 
@@ -30,7 +29,7 @@ exact counting would cost more with every reshape that a topic has had, and no c
 class SegmentGraph:
     """Segments of one topic at one epoch; treat `segments` as read-only.
 
-    Not slotted: the views below are computed once and kept in the instance.
+    The class has no slots, because the cached properties are computed once and stored in the instance.
     """
 
     epoch: int
@@ -39,7 +38,7 @@ class SegmentGraph:
 
     @cached_property
     def active(self) -> tuple[Segment, ...]:
-        """The ACTIVE segments, sorted by range. Pulsar's order varies by run; ours never does."""
+        """The ACTIVE segments, sorted by range. Pulsar's order varies between runs; this order never does."""
         return tuple(sorted((s for s in self.segments.values() if s.is_active), key=_by_range))
 
     @cached_property
@@ -47,7 +46,7 @@ class SegmentGraph:
         return tuple(segment.hash_range.start for segment in self.active)
 
     def segment(self, segment_id: int) -> Segment:
-        """The segment of that id; raises SegmentNotFound."""
+        """Return the segment with this id. Raises SegmentNotFound."""
         try:
             return self.segments[segment_id]
         except KeyError:
@@ -57,7 +56,7 @@ class SegmentGraph:
             ) from None
 
     def segment_for(self, segment_hash: int) -> Segment:
-        """The ACTIVE segment covering a segment hash; raises SegmentNotFound if none does."""
+        """Return the ACTIVE segment that covers a segment hash. Raises SegmentNotFound if none does."""
         index = bisect_right(self._active_starts, segment_hash) - 1
         if index < 0 or not self.active[index].hash_range.contains(segment_hash):
             raise SegmentNotFound(
@@ -67,84 +66,88 @@ class SegmentGraph:
         return self.active[index]
 
     def sealed_for(self, segment_hash: int) -> tuple[Segment, ...]:
-        """The sealed segments that cover a segment hash, the oldest first: they hold the earlier messages of its keys."""
+        """Return the sealed segments that cover a segment hash, the oldest first: they hold the earlier messages of the
+        hash's keys.
+        """
         sealed = (
             s for s in self.segments.values() if not s.is_active and s.hash_range.contains(segment_hash)
         )
-        return tuple(sorted(sealed, key=lambda one: one.segment_id))
+        return tuple(sorted(sealed, key=lambda s: s.segment_id))
 
     def ancestors(self, segment_id: int) -> frozenset[int]:
-        """Every present segment it descends from, without itself."""
+        """Return every present ancestor of the segment, without the segment itself."""
         return self.ancestors_of(self.segment(segment_id).parent_ids)
 
     def ancestors_of(self, parent_ids: Iterable[int]) -> frozenset[int]:
-        """The given segments and everything they descend from, skipping those no longer present."""
-        found: set[int] = set()
+        """Return the given segments and all their ancestors; segments that are no longer present are skipped."""
+        ancestors: set[int] = set()
         pending = [i for i in parent_ids if i in self.segments]
         while pending:
             segment_id = pending.pop()
-            if segment_id not in found:
-                found.add(segment_id)
+            if segment_id not in ancestors:
+                ancestors.add(segment_id)
                 pending.extend(i for i in self.segments[segment_id].parent_ids if i in self.segments)
-        return frozenset(found)
+        return frozenset(ancestors)
 
     def descendants(self, segment_id: int) -> frozenset[int]:
-        """Every present segment that descends from it, without itself."""
-        found: set[int] = set()
+        """Return every present descendant of the segment, without the segment itself."""
+        descendants: set[int] = set()
         pending = list(self.segment(segment_id).child_ids)
         while pending:
             child_id = pending.pop()
-            if child_id in self.segments and child_id not in found:
-                found.add(child_id)
+            if child_id in self.segments and child_id not in descendants:
+                descendants.add(child_id)
                 pending.extend(self.segments[child_id].child_ids)
-        return frozenset(found)
+        return frozenset(descendants)
 
     def lineage(self, segment_id: int) -> tuple[int, ...]:
-        """Ancestors, itself and descendants, each once, in the order of their ids (oldest first)."""
+        """Return ancestors, the segment itself and descendants, each once, in the order of their ids (oldest first)."""
         return tuple(sorted(self.ancestors(segment_id) | {segment_id} | self.descendants(segment_id)))
 
     def merge_depth(self, segment_id: int) -> int:
-        """Merges in the ancestry, as stored when the segment was made.
+        """Return the number of merges in the ancestry, as stored when the segment was created.
 
-        Equal to Pulsar's number while nothing has been pruned, up to `COUNTED_MERGES`. Pruning erodes Pulsar's and
-        leaves this one alone, so up to there it can only be larger than `merge_depths_by_ancestry`.
+        The number equals Pulsar's while nothing has been pruned, up to `COUNTED_MERGES`. Pruning reduces Pulsar's
+        number but not this one, so up to this limit it can only be larger than `merge_depths_by_ancestry`.
         """
         return self.segment(segment_id).merge_depth
 
     def merge_depths_by_ancestry(self) -> dict[int, int]:
-        """Pulsar's number for every segment, however deep: distinct segments with two or more parents, among itself and
-        present ancestors. One pass over the links.
+        """Return Pulsar's number for every segment, without a limit: the distinct segments with two or more parents,
+        among the segment itself and its present ancestors. Takes one pass over the links.
 
-        Segments are taken in the order of their ids, since a parent's id is below its children's. A set of merges is a
-        number with a bit for each, kept until the last child has taken it over.
+        Segments are processed in the order of their ids, because a parent's id is lower than its children's. A set of
+        merges is an integer with one bit per merge, kept until the last child has used it.
         """
-        heirs = Counter(parent_id for segment in self.segments.values() for parent_id in segment.parent_ids)
+        children_left = Counter(
+            parent_id for segment in self.segments.values() for parent_id in segment.parent_ids
+        )
         merges_of: dict[int, int] = {}
         depths: dict[int, int] = {}
-        known = 0
+        merge_count = 0
         for segment_id in sorted(self.segments):
             parent_ids = self.segments[segment_id].parent_ids
             merges = 0
             for parent_id in parent_ids:
                 merges |= merges_of.get(parent_id, 0)
-                heirs[parent_id] -= 1
-                if not heirs[parent_id]:
+                children_left[parent_id] -= 1
+                if not children_left[parent_id]:
                     merges_of.pop(parent_id, None)
             if len(parent_ids) >= 2:
-                merges |= 1 << known
-                known += 1
-            if heirs[segment_id]:
+                merges |= 1 << merge_count
+                merge_count += 1
+            if children_left[segment_id]:
                 merges_of[segment_id] = merges
             depths[segment_id] = merges.bit_count()
         return depths
 
     def child_merge_depth(self, parent_ids: tuple[int, ...]) -> int:
-        """The depth to store for a new segment with these parents.
+        """Return the depth to store for a segment with these parents.
 
-        Never below what any parent has stored (one more when it merges), nor below Pulsar's count over
-        what is present, as far as merges are told apart (`COUNTED_MERGES`). While nothing is pruned the count alone
-        decides: the ancestors of a child include all of each parent's, so it is at least every parent's count, plus the
-        child itself if it merges.
+        The depth is never below the stored depth of any parent (plus one for a merge), nor below Pulsar's count over
+        the present segments, up to `COUNTED_MERGES`. While nothing is pruned the count alone decides: the ancestors
+        of a child include all of each parent's, so the count is at least every parent's count, plus one if the child
+        is a merge.
         """
         is_merge = int(len(parent_ids) >= 2)
         stored = max((self.segments[i].merge_depth for i in parent_ids if i in self.segments), default=0)
@@ -153,25 +156,25 @@ class SegmentGraph:
 
     @cached_property
     def _merges(self) -> Mapping[int, frozenset[int]]:
-        """The merges among each segment and its ancestors, or at least `COUNTED_MERGES` of them: one pass in the order of
-        ids, since a parent's id is below its children's.
+        """The merges among each segment and its ancestors, or at least `COUNTED_MERGES` of them. One pass in the order
+        of ids suffices, because a parent's id is lower than its children's.
         """
-        found: dict[int, frozenset[int]] = {}
+        merges_of: dict[int, frozenset[int]] = {}
         for segment_id in sorted(self.segments):
             parent_ids = self.segments[segment_id].parent_ids
-            merges = _union(found[i] for i in parent_ids if i in found)
+            merges = _union(merges_of[i] for i in parent_ids if i in merges_of)
             if len(parent_ids) >= 2 and len(merges) < COUNTED_MERGES:
                 merges |= {segment_id}
-            found[segment_id] = merges
-        return found
+            merges_of[segment_id] = merges
+        return merges_of
 
     def check_invariants(self) -> None:
-        """Raises InvariantViolated naming the law that does not hold and the values that break it."""
+        """Raise InvariantViolated, which names the violated invariant and its values."""
         self._check_tiling()
         children = {key: frozenset(segment.child_ids) for key, segment in self.segments.items()}
         parents = {key: frozenset(segment.parent_ids) for key, segment in self.segments.items()}
         for key, segment in self.segments.items():
-            _demand(key == segment.segment_id, f"segment {segment} is filed under id {shown(key)}")
+            _demand(key == segment.segment_id, f"segment {segment} is stored under id {shown(key)}")
             _demand(
                 key < self.next_segment_id,
                 f"segment id {shown(key)} >= next id {shown(self.next_segment_id)}",
@@ -180,11 +183,11 @@ class SegmentGraph:
             for parent_id in segment.parent_ids:
                 self._check_link(parent_id, segment, children)
             for child_id in children[key]:
-                disowned = child_id in parents and key not in parents[child_id]
-                _demand(not disowned, f"child {shown(child_id)} disowns parent {segment}")
+                is_unlinked = child_id in parents and key not in parents[child_id]
+                _demand(not is_unlinked, f"child {shown(child_id)} does not list parent {segment}")
 
     def _check_tiling(self) -> None:
-        """The ACTIVE ranges tile the ring; a deleted topic has no segments and tiles nothing."""
+        """Check that the ACTIVE ranges tile the ring; a deleted topic has no segments and tiles nothing."""
         if not self.segments:
             return
         _demand(bool(self.active), f"no segment is active at epoch {shown(self.epoch)}")
@@ -192,47 +195,55 @@ class SegmentGraph:
         _demand(first.hash_range.start == 0, f"the ring is uncovered below active segment {first}")
         _demand(last.hash_range.end == MAX_HASH, f"the ring is uncovered above active segment {last}")
         for low, high in pairwise(self.active):
-            _demand(low.hash_range.end + 1 == high.hash_range.start, f"{low} and {high} gape or overlap")
+            _demand(
+                low.hash_range.end + 1 == high.hash_range.start, f"{low} and {high} leave a gap or overlap"
+            )
 
     def _check_state(self, segment: Segment) -> None:
         sealed = (segment.sealed_epoch, segment.sealed_at_ms)
         if segment.is_active:
-            _demand(sealed == (None, None), f"active segment {segment} is stamped as sealed {shown(sealed)}")
+            _demand(sealed == (None, None), f"active segment {segment} is recorded as sealed {shown(sealed)}")
             _demand(
                 not segment.child_ids, f"active segment {segment} has children {shown(segment.child_ids)}"
             )
         else:
-            _demand(None not in sealed, f"sealed segment {segment} lacks its seal {shown(sealed)}")
+            _demand(None not in sealed, f"sealed segment {segment} has an incomplete seal {shown(sealed)}")
         until = self.epoch if segment.sealed_epoch is None else segment.sealed_epoch
         _demand(
             0 <= segment.created_epoch <= until <= self.epoch,
-            f"segment {segment} lives from epoch {shown(segment.created_epoch)} to {shown(until)} of {shown(self.epoch)}",
+            f"segment {segment} has epochs {shown(segment.created_epoch)} to {shown(until)}, at layout epoch {shown(self.epoch)}",
         )
         _demand(
-            are_splits(segment.bucket_splits), f"bucket splits {shown(segment.bucket_splits)} of {segment}"
+            are_splits(segment.bucket_splits),
+            f"bucket splits {shown(segment.bucket_splits)} of {segment} do not ascend within the ring",
         )
         count = min(len(self._merges[segment.segment_id]), COUNTED_MERGES)
         _demand(
             segment.merge_depth >= count,
-            f"depth {shown(segment.merge_depth)} of {segment} below {count} merges",
+            f"merge depth {shown(segment.merge_depth)} of {segment} is below its {count} merges",
         )
 
     def _check_link(self, parent_id: int, child: Segment, children: Mapping[int, Collection[int]]) -> None:
         _demand(parent_id < child.segment_id, f"parent {shown(parent_id)} is younger than its child {child}")
         parent = self.segments.get(parent_id)
         if parent is not None:
-            _demand(child.segment_id in children[parent_id], f"parent {parent} disowns child {child}")
-            _demand(parent.hash_range.overlaps(child.hash_range), f"{child} descends from {parent} elsewhere")
-            _demand(parent.merge_depth <= child.merge_depth, f"depth falls from {parent} to {child}")
+            _demand(child.segment_id in children[parent_id], f"parent {parent} does not list child {child}")
+            _demand(
+                parent.hash_range.overlaps(child.hash_range),
+                f"child {child} does not overlap its parent {parent}",
+            )
+            _demand(parent.merge_depth <= child.merge_depth, f"merge depth falls from {parent} to {child}")
 
 
 def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
-    """Of as many as are needed to reach `COUNTED_MERGES`; one that contains the others is given back as it is."""
+    """Return the union of as many sets as are needed to reach `COUNTED_MERGES`; a set that contains the others is
+    returned unchanged.
+    """
     joined: frozenset[int] = frozenset()
-    for one in sets:
+    for merges in sets:
         if len(joined) >= COUNTED_MERGES:
             break
-        joined = one if joined <= one else joined | one
+        joined = merges if joined <= merges else joined | merges
     return joined
 
 
@@ -240,6 +251,6 @@ def _by_range(segment: Segment) -> tuple[int, int]:
     return segment.hash_range.start, segment.hash_range.end
 
 
-def _demand(holds: bool, broken_law: str) -> None:
+def _demand(holds: bool, violation: str) -> None:
     if not holds:
-        raise InvariantViolated(f"layout law broken: {broken_law}; restore the layout from its history")
+        raise InvariantViolated(f"layout law broken: {violation}; restore the layout from its history")

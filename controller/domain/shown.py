@@ -1,4 +1,4 @@
-"""Values as they stand in a message: on one line, short and printable, whatever was given."""
+"""Formats values for messages: on one line, short and printable, whatever the value."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 
 _ACTIVE_IN_MARKDOWN = re.compile(r"[\\<`]|\](?=[(\[:])")
 _LONGEST = 80
-"""Characters of a value that a message holds; a longer one is cut."""
+"""Maximum number of characters of a value in a message; a longer value is cut."""
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """Return the text with each character that is not printable escaped as Python writes it: `\\x1b`, `\\u202e`. So a terminal obeys no
-    character of it, and a reader sees all of them. `lines`: ends of lines stay.
+    """Return the text with each character that is not printable escaped as Python writes it: `\\x1b`, `\\u202e`. Then a
+    terminal does not interpret any character, and a reader sees all of them. `lines`: ends of lines are kept.
     """
     if text.isprintable():
         return text
@@ -22,12 +22,16 @@ def printable(text: str, *, lines: bool = False) -> str:
 
 
 def in_markdown(text: str) -> str:
-    """Return the text such that Markdown makes no link, image, code or HTML of it: Airflow renders notes and questions as Markdown."""
+    """Return the text escaped so that Markdown makes no link, image, code or HTML of it. Airflow renders notes and
+    questions as Markdown.
+    """
     return _ACTIVE_IN_MARKDOWN.sub(r"\\\g<0>", printable(text, lines=True))
 
 
 def shown(value: object) -> str:
-    """Like `repr`, cut to 80 characters. Never raises for what JSON can hold, integers of any length and lists of any depth included."""
+    """Return `repr(value)`, cut to 80 characters. Never raises for a value that JSON can hold, including integers of any
+    length and lists of any depth.
+    """
     try:
         text = repr(value)
     except RecursionError:
@@ -42,7 +46,7 @@ def shown(value: object) -> str:
 
 
 def duration(seconds: float) -> str:
-    """How long that is, in the largest unit of which there are at least two."""
+    """Return the duration as text, in the largest unit of which there are at least two."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if abs(seconds) >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

@@ -1,7 +1,7 @@
-"""Situation: everything one decision may look at, as one value with a canonical text.
+"""Situation: the evaluation input, all data that one decision may use, as one value with a canonical text.
 
-The ledger stores the text beside the code version, so any decision can be replayed: the situation read back gives the
-identical evaluation. Its parts are gathered by the callers: the autoscaler, a replay, a test.
+The decision log stores the text together with the code version, so every decision can be replayed: the input that is
+read back gives the identical evaluation. The callers collect the parts: the autoscaler, a replay, a test.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from controller.domain.shown import shown
 from controller.domain.whole_numbers import MOST, whole, wholes
 
 TICKS_OF_MEMORY = 45
-"""How many loads of a segment are remembered; the policy's `load_memory_seconds` says what time they span."""
+"""Number of loads that are remembered per segment; the policy's `load_memory_seconds` gives the time that they span.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """When the last act of each kind started, milliseconds since the Unix epoch; None: never."""
+    """Start of the last operation of each kind, milliseconds since the Unix epoch; None: never."""
 
     last_split_at: int | None = None
     last_merge_at: int | None = None
@@ -41,7 +42,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class LiveReshape:
-    """A reshape under way: its parents are busy, its children count, its start counts for cooldowns."""
+    """A running reshape: its parents are busy, its children count, its start counts for cooldowns."""
 
     operation_id: int
     kind: ReshapeKind
@@ -49,13 +50,13 @@ class LiveReshape:
     child_count: int
     started_at: int
     child_places: int = 0
-    """Consumers that the children can serve where they share segments; 0 where nobody counted."""
+    """Consumers that the children can serve if they share segments; 0 if the number is unknown."""
     for_consumers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the data plane can do. Without `shared_buckets` a consumer needs a segment of its own."""
+    """Capabilities of the data plane. Without `shared_buckets` each consumer needs its own segment."""
 
     midpoint_only: bool = False
     max_children: int = 2
@@ -65,18 +66,20 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """One topic at `now` (milliseconds since the Unix epoch); never changed, never checked.
+    """One topic at `now` (milliseconds since the Unix epoch). Immutable; the constructor checks nothing.
 
-    `loads` and `recent_loads` (newest last) are keyed by segment id, `stream_consumers` maps each
-    controller-managed subscription to its registered consumers. `policy` is resolved.
-    `consumers_changed_at`: when one last came or went; None where nobody knows. `foreign_controller`: the broker's own
-    auto-scaler acts on the topic too, so nothing may be decided. `is_held`: the topic's logs have to be compared with the
-    journal, or are ahead of the journal.
+    `loads` and `recent_loads` (newest last) are keyed by segment id, `stream_consumers` maps each controller-managed
+    subscription to its registered consumers. `policy` is resolved. `consumers_changed_at`: time at which a consumer
+    last joined or left; None if unknown. `foreign_controller`: True if the broker's own auto-scaler also acts on the
+    topic, so that nothing may be decided. `is_held`: True if the topic's logs must be compared with the journal, or
+    are ahead of the journal.
 
-    `clients`: consumers connected to each segment, and `producers` likewise, as far as anybody counts them.
-    `reconnections_left`: how many of them may be made to reconnect now, None for no limit. `strikes`: how many cuts in a
-    row left nearly all of the load in this segment, by its id. `sketches`: where in a segment its load lies, by its id
-    (see `key_sketch`). `kept`: from when until when a person wants a segment in no merge, by its id. `approvals`: the last word on each act that somebody was asked about, where the policy asks.
+    `clients`: consumers connected to each segment, and `producers` likewise, as far as they are counted.
+    `reconnections_left`: number of clients that may be made to reconnect at this time, None for no limit. `strikes`:
+    number of consecutive cuts that left nearly all of the load in this segment, by its id. `sketches`: key histograms
+    of the load of segments, by id (see `key_sketch`). `kept`: start and end of the time in which a person excludes a
+    segment from merges, by its id. `approvals`: the latest approval of each action for which one was requested, if
+    the policy requires approvals.
     """
 
     layout: SegmentLayout
@@ -101,14 +104,14 @@ class Situation:
 
     @property
     def reconnections(self) -> int:
-        """Clients that have to reconnect when one segment is sealed."""
+        """Number of clients that have to reconnect when one segment is sealed."""
         return self.clients + self.producers
 
     def to_json(self) -> str:
-        """Canonical text: sorted keys, no spaces, integral numbers as integers.
+        """Return the canonical text: sorted keys, no spaces, integral numbers as integers.
 
-        Holds what a decision reads and no more: the active segments (under `strict_pulsar` their
-        ancestors too, whose merges Pulsar counts), and load of active segments only.
+        The text contains only what a decision reads: the active segments (under `strict_pulsar` also their ancestors,
+        whose merges Pulsar counts), and the load of active segments.
         """
         active = self.layout.active
         loads = {s.segment_id: self.loads[s.segment_id] for s in active if s.segment_id in self.loads}
@@ -128,16 +131,16 @@ class Situation:
             "policy": _write_policy(self.policy),
             "history": _write_flat(self.history),
             "in_flight": [
-                _write_flat(reshape) for reshape in sorted(self.in_flight, key=lambda live: live.operation_id)
+                _write_flat(reshape) for reshape in sorted(self.in_flight, key=lambda r: r.operation_id)
             ],
             "capabilities": _write_flat(self.capabilities),
             "now": self.now,
         }
-        document |= self._occasional(active)
+        document |= self._optional_fields(active)
         return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
-    def _occasional(self, active: Sequence[Segment]) -> dict[str, Any]:
-        """Return the fields of the document that only some situations have."""
+    def _optional_fields(self, active: Sequence[Segment]) -> dict[str, Any]:
+        """Return the fields of the document that only some inputs have."""
         ids = [segment.segment_id for segment in active]
         left = self.reconnections_left
         values: dict[str, Any] = {
@@ -150,14 +153,14 @@ class Situation:
             "strikes": {str(i): n for i in ids if (n := self.strikes.get(i, 0))} or None,
             "kept": {str(i): list(self.kept[i]) for i in ids if i in self.kept} or None,
             "sketches": {
-                str(i): [write_parameter(float(one)) for one in sketch]
+                str(i): [write_parameter(float(messages)) for messages in sketch]
                 for i in ids
                 if (sketch := self.sketches.get(i))
             }
             or None,
             "approvals": [
-                _write_flat(one)
-                for one in sorted(self.approvals, key=lambda one: (one.kind, one.segment_ids))
+                _write_flat(approval)
+                for approval in sorted(self.approvals, key=lambda a: (a.kind, a.segment_ids))
             ]
             or None,
         }
@@ -165,11 +168,11 @@ class Situation:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Reads `to_json`'s text; the situation it gives is decided on identically.
+        """Return the input that `to_json` wrote; decisions on it are identical.
 
-        Bucket boundaries come back as equal widths (their number is what decides) and sealed segments
-        that no decision reads are gone. Raises InvalidInput for a value of a wrong kind, and what Python raises for a
-        text of another shape.
+        Bucket boundaries are restored with equal widths (only their number affects decisions), and sealed segments
+        that no decision reads are missing. Raises InvalidInput for a value of a wrong kind, and Python's errors for a
+        text of another structure.
         """
         document = json.loads(text)
         return cls(
@@ -186,8 +189,8 @@ class Situation:
             history=History(**{name: _read_instant(at, name) for name, at in document["history"].items()}),
             in_flight=tuple(_read_reshape(value) for value in document["in_flight"]),
             capabilities=_read_capabilities(document["capabilities"]),
-            foreign_controller=_read_truth(document.get("foreign_controller", False), "foreign_controller"),
-            is_held=_read_truth(document.get("is_held", False), "is_held"),
+            foreign_controller=_read_bool(document.get("foreign_controller", False), "foreign_controller"),
+            is_held=_read_bool(document.get("is_held", False), "is_held"),
             consumers_changed_at=_read_instant(document.get("consumers_changed_at"), "consumers_changed_at"),
             clients=whole(document.get("clients", 0), "clients"),
             producers=whole(document.get("producers", 0), "producers"),
@@ -203,15 +206,15 @@ class Situation:
 
     @property
     def _counts_ages(self) -> bool:
-        """Whether when a segment was made is part of the decision."""
+        """True if the creation time of a segment affects the decision."""
         return self.policy.profile == "adaptive"
 
     def _ancestors(self) -> Iterable[Segment]:
         if not self.policy.strict_pulsar:
             return ()
         layout = self.layout
-        known = layout.ancestors_of(parent for segment in layout.active for parent in segment.parent_ids)
-        return (layout.segments[segment_id] for segment_id in sorted(known))
+        ancestors = layout.ancestors_of(parent for segment in layout.active for parent in segment.parent_ids)
+        return (layout.segments[segment_id] for segment_id in sorted(ancestors))
 
 
 def _write_segment(segment: Segment, with_age: bool) -> dict[str, Any]:
@@ -250,7 +253,7 @@ def _read_layout(document: Mapping[str, Any]) -> SegmentLayout:
     return SegmentLayout.from_segments(epoch, next_id, (*active, *sealed))
 
 
-_ANYWHERE = HashRange(0, 0)  # the range of a sealed ancestor plays no part in any decision
+_ANYWHERE = HashRange(0, 0)  # no decision depends on the range of a sealed ancestor
 
 
 _WHY_UNREADABLE = "unreadable"
@@ -305,12 +308,16 @@ def _read_load(value: Mapping[str, Any]) -> LoadRecord:
 
 
 def _write_flat(value: History | LiveReshape | Capabilities | Approval) -> dict[str, Any]:
-    written = {f.name: getattr(value, f.name) for f in fields(value)}
-    return {name: held for name, held in written.items() if held or name not in _LEFT_OUT}
+    values = {f.name: getattr(value, f.name) for f in fields(value)}
+    return {
+        name: field_value
+        for name, field_value in values.items()
+        if field_value or name not in _OMITTED_IF_EMPTY
+    }
 
 
-_LEFT_OUT = ("last_consumer_act_at", "child_places", "for_consumers")
-"""Fields that are written only where they hold something."""
+_OMITTED_IF_EMPTY = ("last_consumer_act_at", "child_places", "for_consumers")
+"""Fields that are written only if they have a value."""
 
 
 def _read_reshape(value: Mapping[str, Any]) -> LiveReshape:
@@ -321,7 +328,7 @@ def _read_reshape(value: Mapping[str, Any]) -> LiveReshape:
         whole(value["child_count"], "child_count"),
         whole(value["started_at"], "started_at", -MOST),
         whole(value.get("child_places", 0), "child_places"),
-        _read_truth(value.get("for_consumers", False), "for_consumers"),
+        _read_bool(value.get("for_consumers", False), "for_consumers"),
     )
 
 
@@ -336,11 +343,11 @@ def _read_approval(value: Mapping[str, Any]) -> Approval:
 
 
 def _read_capabilities(value: Mapping[str, Any]) -> Capabilities:
-    read: dict[str, Any] = {
-        name: whole(held, name) if name == "max_children" else _read_truth(held, name)
-        for name, held in value.items()
+    fields_read: dict[str, Any] = {
+        name: whole(field_value, name) if name == "max_children" else _read_bool(field_value, name)
+        for name, field_value in value.items()
     }
-    return Capabilities(**read)
+    return Capabilities(**fields_read)
 
 
 def _read_instant(value: Any, name: str) -> int | None:
@@ -358,7 +365,7 @@ def _read_number(value: Any, name: str) -> float | None:
     raise InvalidInput(f"{name} = {shown(value)}; give a number")
 
 
-def _read_truth(value: Any, name: str) -> bool:
+def _read_bool(value: Any, name: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidInput(f"{name} = {shown(value)}; give true or false")
     return value

@@ -1,7 +1,9 @@
-"""The transportation problem: goods go to places of limited room, so that the total weight is the greatest possible.
+"""The transportation problem: goods are sent to places of limited capacity, so that the total weight is the greatest
+possible.
 
-Solved exactly by the primal-dual method: shortest augmenting paths by Dijkstra over reduced costs, and all paths of one
-length at once, as Dinic does it. Integers in, integers out; equal input gives equal output. It knows nothing of segments.
+Solved exactly by the primal-dual method: shortest augmenting paths by Dijkstra over reduced costs, and all paths of
+one length at once, as Dinic does it. Integers in, integers out; equal input gives equal output. The module does not
+depend on segments.
 """
 
 from __future__ import annotations
@@ -16,21 +18,21 @@ _SOURCE, _SINK, _POOL, _FIRST = 0, 1, 2, 3
 def heaviest(
     supplies: Sequence[int], rooms: Sequence[int], weights: Sequence[Mapping[int, int]], *, pool: int = 0
 ) -> list[dict[int, int]]:
-    """How many of each good go to which place; a good may stay behind, for a weight of 0.
+    """Return, for each good, how many units go to each place; units that stay behind have a weight of 0.
 
-    `weights[i]` says what one of good i is worth at each place that wants it: at least 1, nothing elsewhere. Place j takes
-    `rooms[j]`, and one more while fewer than `pool` places have done so. Costs about the number of weights for every
-    different weight there is.
+    `weights[i]` is the weight of one unit of good i at each place that accepts it: at least 1, other places are
+    absent. Place j takes `rooms[j]` units, and one more while fewer than `pool` places have done so. The cost is
+    about the number of weights for every distinct weight.
     """
-    top = max((weight for wanted in weights for weight in wanted.values()), default=0)
+    top = max((weight for by_place in weights for weight in by_place.values()), default=0)
     network = _Network(_FIRST + len(supplies) + len(rooms))
     first_place = _FIRST + len(supplies)
     network.link(_POOL, _SINK, pool, 0)
-    ways: list[dict[int, int]] = []
-    for good, (supply, wanted) in enumerate(zip(supplies, weights, strict=True), _FIRST):
+    links: list[dict[int, int]] = []
+    for good, (supply, by_place) in enumerate(zip(supplies, weights, strict=True), _FIRST):
         network.link(_SOURCE, good, supply, 0)
-        ways.append(
-            {j: network.link(good, first_place + j, supply, top - w) for j, w in sorted(wanted.items())}
+        links.append(
+            {j: network.link(good, first_place + j, supply, top - w) for j, w in sorted(by_place.items())}
         )
     for place, room in enumerate(rooms, first_place):
         network.link(place, _SINK, room, 0)
@@ -39,11 +41,11 @@ def heaviest(
     while network.lower_potentials() < top:
         while network.find_levels():
             network.push()
-    return [{j: sent for j, way in good.items() if (sent := network.room[way ^ 1])} for good in ways]
+    return [{j: sent for j, link in good.items() if (sent := network.room[link ^ 1])} for good in links]
 
 
 class _Network:
-    """Residual network. Link `i ^ 1` is the way back of link i, and its room is what flows through link i."""
+    """Residual network. Link `i ^ 1` is the reverse of link i, and its room is the flow through link i."""
 
     def __init__(self, nodes: int) -> None:
         self.room: list[int] = []
@@ -55,7 +57,7 @@ class _Network:
         self._next: list[int] = []
 
     def link(self, start: int, end: int, room: int, cost: int) -> int:
-        """Add a link of that room, which is at least 0, and cost, at least 0 also; returns its number."""
+        """Add a link with this room and cost, both at least 0. Return its number."""
         number = len(self.room)
         self.room += (room, 0)
         self._end += (end, start)
@@ -65,9 +67,11 @@ class _Network:
         return number
 
     def lower_potentials(self) -> float:
-        """Potentials under which the cheapest ways to the sink cost nothing; returns what they cost, inf without any."""
-        far = float("inf")
-        distance: list[float] = [far] * len(self._out)
+        """Set potentials under which the cheapest paths to the sink cost nothing. Return the cost of these paths,
+        infinity if there is no path.
+        """
+        infinity = float("inf")
+        distance: list[float] = [infinity] * len(self._out)
         distance[_SOURCE] = 0
         heap: list[tuple[int, int]] = [(0, _SOURCE)]
         while heap:
@@ -76,23 +80,23 @@ class _Network:
                 continue
             if node == _SINK:
                 break
-            here = so_far + self._potential[node]
+            offset = so_far + self._potential[node]
             for number in self._out[node]:
                 if self.room[number]:
                     end = self._end[number]
-                    length = here + self._cost[number] - self._potential[end]
+                    length = offset + self._cost[number] - self._potential[end]
                     if length < distance[end]:
                         distance[end] = length
                         heappush(heap, (length, end))
         reached = distance[_SINK]
-        if reached == far:
-            return far
-        for node, found in enumerate(distance):
-            self._potential[node] += int(min(found, reached))
+        if reached == infinity:
+            return infinity
+        for node, length_to_node in enumerate(distance):
+            self._potential[node] += int(min(length_to_node, reached))
         return self._potential[_SINK] - self._potential[_SOURCE]
 
     def find_levels(self) -> bool:
-        """Number the nodes by their distance in links that cost nothing; whether the sink is among them."""
+        """Number the nodes by their distance in links that cost nothing. Return True if the sink is among them."""
         self._level = [-1] * len(self._out)
         self._next = [0] * len(self._out)
         self._level[_SOURCE] = 0
@@ -107,13 +111,13 @@ class _Network:
         return self._level[_SINK] >= 0
 
     def push(self) -> None:
-        """Send as much as the levels let through. A link that leads nowhere is tried once only."""
+        """Send as much flow as the levels allow. A link without a continuation is tried only once."""
         path: list[int] = []
         node = _SOURCE
         while True:
             if node == _SINK:
                 node = self._send(path)
-            number = self._onward(node)
+            number = self._next_link(node)
             if number is not None:
                 path.append(number)
                 node = self._end[number]
@@ -124,7 +128,7 @@ class _Network:
                 return
 
     def _send(self, path: list[int]) -> int:
-        """Fill the path, and cut it at its first full link; returns the node where it ends now."""
+        """Fill the path and cut it at its first full link. Return the node at which the shortened path ends."""
         amount = min(self.room[number] for number in path)
         for number in path:
             self.room[number] -= amount
@@ -134,8 +138,8 @@ class _Network:
         del path[full:]
         return node
 
-    def _onward(self, node: int) -> int | None:
-        """The next open link of the node to the level above."""
+    def _next_link(self, node: int) -> int | None:
+        """Return the next open link from the node to the level above; None if there is none."""
         out = self._out[node]
         while self._next[node] < len(out):
             number = out[self._next[node]]

@@ -1,4 +1,4 @@
-"""Addresses of servers as settings and applications name them."""
+"""Addresses of servers in settings and applications."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from controller.domain.errors import InvalidInput
 
 
 def web_address(text: str, name: str) -> str:
-    """Return the address without a slash at its end. Raises InvalidInput, which says `name` and not the text: it may hold a password."""
+    """Return the address without a slash at its end. Raises InvalidInput, whose message contains `name` but not the
+    text, because the text may contain a password.
+    """
     try:
         parts = urlsplit(text)
-        is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        is_whole, parts = False, urlsplit("")
+        is_complete, parts = False, urlsplit("")
     if parts.username is not None or parts.query or parts.fragment:
         raise InvalidInput(
-            f"{name} has a user or a query in it; give the address alone, and the token apart from it"
+            f"{name} contains a user or a query; give the address alone, and the token separately"
         )
-    if not is_whole:
-        raise InvalidInput(f"{name} is no address of a server; write http://host:port or https://host:port")
+    if not is_complete:
+        raise InvalidInput(
+            f"{name} is not the address of a server; write http://host:port or https://host:port"
+        )
     return text.rstrip("/")

@@ -1,5 +1,5 @@
-"""Whole numbers out of text, and out of JSON, which holds fractions, infinities and numbers of any length as well; and how
-large a number may be at all.
+"""Reads whole numbers from text and from JSON, which may also contain fractions, infinities and numbers of any length.
+Defines the largest numbers.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from controller.domain.errors import InvalidInput
 from controller.domain.shown import shown
 
 MOST = 2**63 - 1
-"""The largest whole number of Java and of PostgreSQL."""
+"""The largest 64-bit integer, of Java and of PostgreSQL."""
 
 LARGEST_FLOAT = sys.float_info.max
-"""The largest number of 64 bits that is not whole; an integer of Python may be larger."""
+"""The largest 64-bit floating-point number; an integer of Python may be larger."""
 
 
 def whole(value: Any, name: str, least: int = 0, most: int = MOST) -> int:
-    """The number that `name` holds; InvalidInput for anything but a whole one within the bounds."""
+    """Return the number in the field `name`. Raises InvalidInput unless it is a whole number within the bounds."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise InvalidInput(f"{name} = {shown(value)}; give a whole number from {least} to {most}")
     return value
 
 
 def from_digits(text: str, most: int = MOST) -> int | None:
-    """The number that is written in the digits 0 to 9; None for any other text, and for a number above `most`.
+    """Return the number that is written in the digits 0 to 9; None for any other text, and for a number above `most`.
 
     `str.isdigit` is True for `²`, which `int` refuses, and `int` refuses more than 4,300 digits.
     """
@@ -37,7 +37,7 @@ def from_digits(text: str, most: int = MOST) -> int | None:
 
 
 def wholes(values: Any, name: str) -> tuple[int, ...]:
-    """A list of such; none where it is missing."""
+    """Return a list of whole numbers as a tuple; empty if the list is missing. Raises InvalidInput."""
     values = values or ()
     if not isinstance(values, list | tuple):
         raise InvalidInput(f"{name} = {shown(values)}; give a list of whole numbers")
@@ -45,7 +45,9 @@ def wholes(values: Any, name: str) -> tuple[int, ...]:
 
 
 def plain_number(value: Any) -> Any:
-    """Return a decimal number as a whole number or a float; text where no float holds it, and other values as they are."""
+    """Return a decimal number as a whole number or a float; as text if it is outside the range of 64-bit integers or not
+    finite. Return other values unchanged.
+    """
     if not isinstance(value, Decimal):
         return value
     if not value.is_finite() or abs(value) > MOST:

@@ -1,7 +1,7 @@
-"""Parquet files between the collector and the aggregation, and the history behind it.
+"""Parquet files between the collector and the aggregation, and the history of rates.
 
-The collector appends one file of counter samples a tick (`area`), old ticks are compacted (`compaction`), the
-aggregation reads the files of its window and keeps every segment's rates by day (`history`). All files are reached
-through `location`, local paths and object stores alike. What a sample means stands in the domain. The aggregation makes
-rates of samples.
+The collector appends one file of counter samples per tick (`area`), old ticks are compacted (`compaction`), and the
+aggregation reads the files of its window and stores every segment's rates by day (`history`). All files are accessed
+through `location`, on local paths and object stores alike. The domain defines the meaning of a sample. The
+aggregation computes rates from samples.
 """

@@ -1,8 +1,8 @@
-"""A landing area: what came in, as it came, one Parquet file a collector and tick. Counter samples have one, and so have counts of
-keys.
+"""A landing area: unchanged input as one Parquet file per collector and tick. There is one area for counter samples and
+one for key counts.
 
-The collector appends, the aggregation asks for the files of a window and sets aside those it cannot read. A
-listing never shows a sample twice: a small file that a compacted one stands for is left out of it.
+The collector appends files, and the aggregation lists the files of a window and quarantines those that it cannot
+read. A listing never shows a sample twice: a small file that a compacted file replaces is left out.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ log = get_logger(__name__)
 
 QUARANTINE = "_quarantine"
 REPLACES = b"cleave.replaces"
-"""Key in a compacted file's footer: the names it stands for and when it was written, as JSON."""
+"""Key in a compacted file's footer: the names of the files that it replaces and the time of its writing, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedFile:
-    """A file that cannot be used; `reason` is for people."""
+    """A file that cannot be used; `reason` is a text for people."""
 
     path: str
     reason: str
@@ -37,18 +37,22 @@ class RejectedFile:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """Files that can be read, the rows in them, files that are no samples, and files that the storage cannot read."""
+    """Files that can be read, the number of their rows, files without valid samples, and files that the storage cannot
+    read.
+    """
 
     files: tuple[LandedFile, ...]
     rows: int
     rejected: tuple[RejectedFile, ...]
     unreadable: tuple[RejectedFile, ...] = ()
-    """No permission, or an error of the medium. They are left where they are, since it is not known what is in them."""
+    """Files that could not be read for lack of permission or an error of the medium. They stay in place, because their
+    contents are unknown.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Names of the small files that a compacted one stands for, and since when it does."""
+    """Names of the small files that a compacted file replaces, and the time of the compacted file's writing."""
 
     names: frozenset[str]
     written_at_ms: int
@@ -58,19 +62,20 @@ class LandingArea:
     """Samples below `url`: `day=YYYY-MM-DD/<tick>-<collector>.parquet`. Each file has the columns of `schema`."""
 
     def __init__(self, url: str, schema: pa.Schema = SAMPLE_SCHEMA) -> None:
-        """A path or URL, see `Location`; nothing is touched before the first use."""
+        """Store a path or URL as for `Location`. The storage is not accessed before the first use."""
         self.location = Location(url)
         self.schema = schema
 
     def append(self, tick_ms: int, collector: str, samples: pa.Table) -> str:
-        """Land one tick of one collector, whole or not at all; returns the file's path in the area."""
+        """Write one tick of one collector, completely or not at all. Return the file's path in the area."""
         path = tick_path(tick_ms, collector)
         with self.location.writing(path) as stream:
             pq.write_table(samples.select(self.schema.names).cast(self.schema), stream)
         return path
 
     def files(self, from_ms: int, to_ms: int) -> tuple[list[LandedFile], list[RejectedFile]]:
-        """The files whose ticks may lie in the inclusive span, oldest first, and those with foreign names.
+        """Return the files whose ticks may lie in the inclusive span, oldest first, and the files whose names are not
+        valid.
 
         Only the directories of the span's days are listed.
         """
@@ -83,78 +88,83 @@ class LandingArea:
         return landed, foreign
 
     def day(self, directory: str) -> tuple[list[LandedFile], list[RejectedFile]]:
-        """The files of one day that hold its samples, each exactly once, and those with foreign names."""
+        """Return the files of one day that contain each of its samples exactly once, and the files whose names are not
+        valid.
+        """
         landed, foreign = self._list(directory)
         replacements = self.replacements(landed)
         hidden = {name for replacement in replacements.values() for name in replacement.names}
-        for path, mine in replacements.items():  # two compactors at once, one of which saw a file more
-            if mine.names and any(mine.names < other.names for other in replacements.values()):
+        for (
+            path,
+            own,
+        ) in replacements.items():  # Two compactors may have run at once, one of which listed one more file.
+            if own.names and any(own.names < other.names for other in replacements.values()):
                 hidden.add(path.rpartition("/")[2])
         return [file for file in landed if file.name not in hidden], foreign
 
     def landed(self, directory: str) -> list[LandedFile]:
-        """Every file of one day, those included that a compacted one stands for."""
+        """Return every file of one day, including those that a compacted file replaces."""
         return self._list(directory)[0]
 
     def examine(self, files: Iterable[LandedFile], *, deeply: bool = False) -> Examination:
-        """Reads the footers (`deeply`: everything) and tells usable files from the others.
+        """Read the footers (`deeply`: all contents) and separate usable files from the others.
 
-        A file that vanished meanwhile is left out. Storage that does not answer at all raises OSError, since that is no
-        fault of the files.
+        A file that was deleted in the meantime is left out. Raises OSError if the storage does not answer at all,
+        because then the files are not at fault.
         """
-        good, rejected, unreadable, rows = [], [], [], 0
+        usable, rejected, unreadable, rows = [], [], [], 0
         for file in files:
             try:
-                found = self._examine(file.path, deeply)
+                result = self._examine(file.path, deeply)
             except OSError as error:
                 unreadable.append(RejectedFile(file.path, f"not readable: {str(error).splitlines()[0]}"))
                 continue
-            if isinstance(found, str):
-                rejected.append(RejectedFile(file.path, found))
-            elif found is not None:
-                good.append(file)
-                rows += found
+            if isinstance(result, str):
+                rejected.append(RejectedFile(file.path, result))
+            elif result is not None:
+                usable.append(file)
+                rows += result
         if unreadable:
-            self.location.directories()  # raises where the storage is away
-        return Examination(tuple(good), rows, tuple(rejected), tuple(unreadable))
+            self.location.directories()  # raises if the storage is unavailable
+        return Examination(tuple(usable), rows, tuple(rejected), tuple(unreadable))
 
     def quarantine(self, rejected: Iterable[RejectedFile]) -> list[str]:
-        """Moves the files aside, below `_quarantine`, where no reader looks; returns their former paths.
+        """Move the files below `_quarantine`, where no reader looks. Return their former paths.
 
-        A file that may not be moved stays; its path is returned too.
+        A file that cannot be moved stays; its path is returned as well.
         """
         moved = []
         for file in rejected:
             try:
                 self.location.move(file.path, f"{QUARANTINE}/{file.path}")
             except FileNotFoundError:
-                continue  # another run was first
+                continue  # another run has moved the file
             except OSError as error:
-                log.warning("file cannot be moved aside", path=file.path, reason=str(error))
+                log.warning("cannot move file to quarantine", path=file.path, reason=str(error))
             moved.append(file.path)
         return moved
 
     def urls(self, files: Iterable[LandedFile]) -> list[str]:
-        """URLs of the files, for Spark to read."""
+        """Return the URLs of the files for Spark."""
         return [self.location.url(file.path) for file in files]
 
     def batches(self, files: Iterable[LandedFile], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The samples of the files, a bounded batch at a time."""
+        """Yield the samples of the files, one bounded batch at a time."""
         for file in files:
             with self.location.open(file.path) as stream:
                 yield from pq.ParquetFile(stream).iter_batches(columns=list(columns))
 
     def expire(self, before: date) -> list[str]:
-        """Deletes the days before `before`; returns their directories."""
+        """Delete the days before `before`. Return their directories."""
         old = [d for d in self.location.directories() if (day := day_of(d)) is not None and day < before]
         for directory in old:
             self.location.delete_directory(directory)
         return old
 
     def replacements(self, landed: Sequence[LandedFile]) -> dict[str, Replacement]:
-        """What the compacted files of a listing stand for, by path.
+        """Return the files that each compacted file of a listing replaces, by the compacted file's path.
 
-        A footer is read only where another file's ticks overlap. Elsewhere the small files are deleted already.
+        A footer is read only if another file's ticks overlap. Otherwise the small files are deleted already.
         """
         return {
             file.path: self._replacement(file.path)
@@ -168,7 +178,7 @@ class LandingArea:
         for file in self.location.files(directory):
             parsed = parse_path(file.path, file.size_bytes)
             if parsed is None:
-                foreign.append(RejectedFile(file.path, "its name is not <tick>-<collector>.parquet"))
+                foreign.append(RejectedFile(file.path, "the name is not <tick>-<collector>.parquet"))
             else:
                 landed.append(parsed)
         return sorted(landed, key=lambda f: (f.first_tick_ms, f.path)), foreign
@@ -178,12 +188,16 @@ class LandingArea:
             with self.location.open(path) as stream:
                 metadata = pq.read_metadata(stream).metadata or {}
         except (OSError, pa.ArrowException):
-            return Replacement(frozenset(), 0)  # the small files still count, and this one will be set aside
+            return Replacement(
+                frozenset(), 0
+            )  # the small files still count, and this file will be quarantined
         note = json.loads(metadata.get(REPLACES, b'{"names": [], "written_at_ms": 0}'))
         return Replacement(frozenset(note["names"]), note["written_at_ms"])
 
     def _examine(self, path: str, deeply: bool) -> int | str | None:
-        """Rows of a usable file, the reason of an unusable one, None for one that is gone."""
+        """Return the number of rows of a usable file, the defect of an unusable file, None for a file that no longer
+        exists.
+        """
         try:
             stream = self.location.open(path)
         except FileNotFoundError:
@@ -198,6 +212,6 @@ class LandingArea:
                         pass
             except (OSError, pa.ArrowException) as error:
                 stream.seek(0)
-                stream.read(1)  # storage that stopped answering raises here, and not as a fault of the file
+                stream.read(1)  # Storage that stopped answering raises here, so the file is not blamed.
                 return f"not readable as Parquet: {str(error).splitlines()[0]}"
         return reason or int(parquet.metadata.num_rows)

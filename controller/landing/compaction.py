@@ -1,12 +1,13 @@
-"""Compaction: the small files of past hours become one, without losing or doubling a sample for any reader.
+"""Compaction: the small files of past hours become one file, without losing or doubling a sample for any reader.
 
-1. The small files of an hour are copied into one file whose footer names them; it appears whole or not at all.
-   From then on every listing shows it and hides them (`LandingArea.day`).
-2. A later round deletes what a compacted file names, once that file is older than a reader may take from its
-   listing to its last read. Until then readers that listed before step 1 find their files.
+1. The small files of an hour are copied into one file whose footer names them; the file appears completely or not at
+   all. From then on every listing shows the compacted file and hides the small ones (`LandingArea.day`).
+2. A later run deletes the files that a compacted file names, once the compacted file is older than the time that a
+   reader may take from its listing to its last read. Until then readers that listed the files before step 1 find
+   them.
 
-The file's name follows from the names it stands for: two compactors at once write the same file. Rates do not depend on
-it, since equal samples count once.
+The file's name follows from the names of the replaced files: two compactors at once write the same file. Rates do not
+depend on this, because equal samples count once.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from controller.landing.schemas import SAMPLE_SCHEMA
 from controller.telemetry import get_logger
 
 DEFAULT_SETTLE_MS = 3_600_000
-"""Hours that ended this long ago are compacted: no tick of them is still under way."""
+"""Milliseconds after the end of an hour until it is compacted, so that none of its ticks is still being written."""
 DEFAULT_GRACE_MS = 900_000
-"""Replaced files are kept this long: no reader takes longer from listing to reading."""
+"""Milliseconds for which replaced files are kept; a reader takes less time from listing to reading."""
 DEFAULT_TARGET_BYTES = 512 * 1024 * 1024
 _HOUR_MS = 3_600_000
 _ROWS_AT_ONCE = 262_144
@@ -38,7 +39,9 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CompactionReport:
-    """What one round did: files written, files they stand for, replaced files deleted, set aside, left alone."""
+    """Results of one run: the files written, the number of files that they replace, the number of replaced files
+    deleted, the files quarantined, and the files left in place.
+    """
 
     written: tuple[str, ...] = ()
     replaced: int = 0
@@ -56,7 +59,7 @@ def compact(
     grace_ms: int = DEFAULT_GRACE_MS,
     target_bytes: int = DEFAULT_TARGET_BYTES,
 ) -> CompactionReport:
-    """One round over the last `days_back` days and today; memory stays bounded whatever the files hold."""
+    """Compact the last `days_back` days and today once; memory is bounded whatever the files contain."""
     written: list[str] = []
     rejected: list[RejectedFile] = []
     unreadable: list[RejectedFile] = []
@@ -65,7 +68,9 @@ def compact(
         _sweep_drafts(area, directory, now_ms - settle_ms)
         landed, _ = area.day(directory)
         small = [f for f in landed if not f.is_compacted and _hour_end_ms(f) + settle_ms <= now_ms]
-        examined = area.examine(small, deeply=True)  # a broken page would stop the whole hour
+        examined = area.examine(
+            small, deeply=True
+        )  # a broken page would prevent the compaction of the whole hour
         rejected += examined.rejected
         unreadable += examined.unreadable
         for group in _groups(examined.files, target_bytes):
@@ -73,8 +78,8 @@ def compact(
             replaced += len(group)
     area.quarantine(rejected)
     deleted = sum(_sweep(area, day, now_ms - grace_ms) for day in _days(area, now_ms, days_back))
-    for one in unreadable:
-        log.warning("file left out", path=one.path, reason=one.reason)
+    for file in unreadable:
+        log.warning("cannot read file", path=file.path, reason=file.reason)
     if written or deleted or rejected:
         log.info("landing compacted", written=len(written), replaced=replaced, deleted=deleted)
     return CompactionReport(tuple(written), replaced, deleted, tuple(rejected), tuple(unreadable))
@@ -90,7 +95,7 @@ def _hour_end_ms(file: LandedFile) -> int:
 
 
 def _groups(files: Sequence[LandedFile], target_bytes: int) -> Iterator[list[LandedFile]]:
-    """Two or more files of one hour, together about `target_bytes` at most."""
+    """Yield groups of two or more files of one hour, each of about `target_bytes` at most."""
     for _, of_hour in groupby(files, key=_hour_end_ms):
         group: list[LandedFile] = []
         for file in of_hour:
@@ -112,7 +117,7 @@ def _write(area: LandingArea, group: Sequence[LandedFile], now_ms: int) -> str:
     with area.location.writing(path) as stream, pq.ParquetWriter(stream, schema) as writer:
         waiting: list[pa.Table] = []
         for batch in area.batches(group, SAMPLE_SCHEMA.names):
-            rows = pa.Table.from_batches([batch]).drop_null()  # a row with a missing value is no sample
+            rows = pa.Table.from_batches([batch]).drop_null()  # a row with a missing value is not a sample
             waiting.append(rows.select(schema.names).cast(schema))
             if sum(table.num_rows for table in waiting) >= _ROWS_AT_ONCE:
                 _flush(writer, waiting)
@@ -121,14 +126,14 @@ def _write(area: LandingArea, group: Sequence[LandedFile], now_ms: int) -> str:
 
 
 def _flush(writer: pq.ParquetWriter, waiting: list[pa.Table]) -> None:
-    """Few large row groups read faster than one a tick."""
+    """Write the waiting tables as one row group, because few large row groups are read faster than one per tick."""
     if waiting:
         writer.write_table(pa.concat_tables(waiting))
         waiting.clear()
 
 
 def _sweep(area: LandingArea, directory: str, before_ms: int) -> int:
-    """Deletes the files that compacted files written before `before_ms` stand for."""
+    """Delete the files that are replaced by compacted files written before `before_ms`. Return their number."""
     landed = area.landed(directory)
     present = {file.name: file.path for file in landed}
     deleted = 0
@@ -141,7 +146,7 @@ def _sweep(area: LandingArea, directory: str, before_ms: int) -> int:
 
 
 def _sweep_drafts(area: LandingArea, directory: str, before_ms: int) -> None:
-    """Deletes the unfinished files of writers that died, where the storage knows how old these are."""
+    """Delete the unfinished files of terminated writers, if the storage reports the age of files."""
     for file in area.location.hidden_files(directory):
         if 0 < file.modified_at_ms <= before_ms:
             area.location.delete(file.path)

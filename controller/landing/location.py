@@ -1,7 +1,8 @@
-"""A directory somewhere: a local path, or any URL that pyarrow or fsspec can reach.
+"""A directory at a local path, or at any URL that pyarrow or fsspec can access.
 
-Files appear under their name whole or not at all: they are written under a hidden name and moved. Names that
-begin with a dot or an underscore are invisible to `files`. Nothing here knows what the files hold.
+Files appear under their names completely or not at all: they are written under a hidden name and then moved. Names
+that begin with a dot or an underscore are invisible to `files`. The module does not depend on the contents of the
+files.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from pyarrow import fs
 from controller.domain.errors import InvalidInput
 
 _HADOOP_NAMES = {"s3a": "s3", "s3n": "s3"}
-"""Schemes that Hadoop, and so Spark, calls differently from pyarrow."""
+"""Schemes whose names differ between Hadoop, and therefore Spark, and pyarrow."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file in a listing; `path` is relative to the location, `modified_at_ms` is 0 where unknown."""
+    """A file in a listing; `path` is relative to the location, `modified_at_ms` is 0 if unknown."""
 
     path: str
     size_bytes: int
@@ -40,7 +41,9 @@ class Location:
     """The directory at `url`; paths are relative to it, with forward slashes."""
 
     def __init__(self, url: str) -> None:
-        """Touches nothing. The first use raises InvalidInput where no library here reads the URL."""
+        """Store the URL without accessing the storage. The first use raises InvalidInput if no installed library can
+        read the URL.
+        """
         scheme = urlsplit(url).scheme
         if scheme in ("", "file"):
             path = Path(url.removeprefix("file://").removeprefix("file:")).expanduser().resolve()
@@ -49,7 +52,7 @@ class Location:
 
     @cached_property
     def _storage(self) -> tuple[fs.FileSystem, str]:
-        """File system and root in it."""
+        """File system, and the root of this location in it."""
         return _resolve(self._base)
 
     @property
@@ -61,36 +64,40 @@ class Location:
         return self._storage[1]
 
     def url(self, path: str = "") -> str:
-        """The URL for Spark and for people: always with a scheme, and with the one that was given."""
+        """Return the URL of a path for Spark and for people: always with a scheme, which is the given scheme."""
         return f"{self._base}/{path}" if path else self._base
 
     def files(self, directory: str = "") -> list[FoundFile]:
-        """The visible files below `directory`, at any depth, by path; none where it does not exist.
+        """Return the visible files below `directory`, at any depth, by path; empty if the directory does not exist.
 
-        A file is hidden if a part of its path below `directory` is; `directory` itself may be.
+        A file is hidden if a part of its path below `directory` is hidden; `directory` itself may be.
         """
-        return [found for found in self._walk(directory) if not _is_hidden(found.path[len(directory) :])]
+        return [file for file in self._walk(directory) if not _is_hidden(file.path[len(directory) :])]
 
     def hidden_files(self, directory: str) -> list[FoundFile]:
-        """The hidden files below `directory`, which are not (or not yet) meant for readers."""
-        return [found for found in self._walk(directory) if _is_hidden(found.path[len(directory) :])]
+        """Return the hidden files below `directory`, which are not (or not yet) intended for readers."""
+        return [file for file in self._walk(directory) if _is_hidden(file.path[len(directory) :])]
 
     def directories(self, below: str = "") -> list[str]:
-        """Names of the directories directly below."""
+        """Return the names of the directories directly below `below`."""
         selector = fs.FileSelector(self._absolute(below), allow_not_found=True)
-        found = self._files.get_file_info(selector)
-        return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
+        infos = self._files.get_file_info(selector)
+        return sorted(info.base_name for info in infos if info.type == fs.FileType.Directory)
 
     def modified_at_ms(self, directory: str) -> int:
-        """When anything in the directory was last written, 0 where the storage does not know."""
+        """Return the time of the last write in the directory, in milliseconds since the Unix epoch; 0 if the storage
+        does not know.
+        """
         absolute = self._absolute(directory)
         selector = fs.FileSelector(absolute, recursive=True, allow_not_found=True)
-        found = [self._files.get_file_info(absolute), *self._files.get_file_info(selector)]
-        return max((info.mtime_ns or 0) // 1_000_000 for info in found)
+        infos = [self._files.get_file_info(absolute), *self._files.get_file_info(selector)]
+        return max((info.mtime_ns or 0) // 1_000_000 for info in infos)
 
     @contextmanager
     def writing(self, path: str) -> Iterator[pa.NativeFile]:
-        """A stream that becomes the file at `path` when the block ends without error, and vanishes otherwise."""
+        """Yield a stream that becomes the file at `path` if the block ends without error; otherwise the draft is
+        deleted.
+        """
         directory, _, name = path.rpartition("/")
         draft = self._absolute(f"{directory}/.{name}.{token_hex(4)}")
         self._files.create_dir(self._absolute(directory), recursive=True)
@@ -103,35 +110,35 @@ class Location:
             raise
 
     def open(self, path: str) -> pa.NativeFile:
-        """The file's bytes, at random. Raises FileNotFoundError or another OSError."""
+        """Open the file for reading at any offset. Raises FileNotFoundError or another OSError."""
         return self._files.open_input_file(self._absolute(path))
 
     def move(self, path: str, to: str) -> None:
-        """Give the file another name; one that is gone already raises FileNotFoundError."""
+        """Rename the file. Raises FileNotFoundError if the file no longer exists."""
         self._files.create_dir(self._absolute(to.rpartition("/")[0]), recursive=True)
         self._files.move(self._absolute(path), self._absolute(to))
 
     def delete(self, path: str) -> None:
-        """Remove a file; one that is gone already is no error."""
+        """Delete a file; do nothing if it no longer exists."""
         self._delete_absolute(self._absolute(path))
 
     def delete_directory(self, path: str) -> None:
-        """Remove a directory with all in it; one that is gone already is no error."""
+        """Delete a directory with its contents; do nothing if it no longer exists."""
         absolute = self._absolute(path)
         if self._files.get_file_info(absolute).type == fs.FileType.Directory:
-            with suppress(FileNotFoundError):  # somebody else was first
+            with suppress(FileNotFoundError):  # another process deleted it first
                 self._files.delete_dir(absolute)
 
     def _walk(self, directory: str) -> list[FoundFile]:
         selector = fs.FileSelector(self._absolute(directory), recursive=True, allow_not_found=True)
-        found = [
+        files = [
             FoundFile(
                 info.path[len(self._root) :].lstrip("/"), info.size or 0, (info.mtime_ns or 0) // 1_000_000
             )
             for info in self._files.get_file_info(selector)
             if info.type == fs.FileType.File
         ]
-        return sorted(found, key=lambda file: file.path)
+        return sorted(files, key=lambda file: file.path)
 
     def _delete_absolute(self, absolute: str) -> None:
         if self._files.get_file_info(absolute).type == fs.FileType.File:
@@ -155,9 +162,9 @@ def _resolve(url: str) -> tuple[fs.FileSystem, str]:
         files, root = _through_fsspec(url, scheme)
     except OSError as error:
         if "libhdfs" not in str(error) and "libjvm" not in str(error):
-            raise  # storage that does not answer
+            raise  # the storage does not answer
         raise InvalidInput(
-            f"{url}: {scheme}:// needs Hadoop's native library and Java here ({error}); set JAVA_HOME and "
+            f"{url}: {scheme}:// requires Hadoop's native library and Java on this machine ({error}); set JAVA_HOME and "
             "ARROW_LIBHDFS_DIR, or use another scheme"
         ) from error
     return files, root.rstrip("/")
@@ -170,7 +177,7 @@ def _through_fsspec(url: str, scheme: str) -> tuple[fs.FileSystem, str]:
         files, root = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as error:
         raise InvalidInput(
-            f"{url}: nothing here reads {scheme}:// ({error}). Install fsspec with the package for {scheme}, "
-            "or give a path, file://, hdfs:// or s3a:// URL."
+            f"{url}: no installed library reads {scheme}:// ({error}); install fsspec with the package for {scheme}, "
+            "or give a path, file://, hdfs:// or s3a:// URL"
         ) from error
     return fs.PyFileSystem(fs.FSSpecHandler(files)), root

@@ -1,8 +1,8 @@
-"""Names of landed files: which ticks a file covers can be told from its name alone.
+"""Names of landed files, which show the ticks that a file covers.
 
 `day=2026-11-20/20261120T101010000Z-broker-a.parquet` is one collector's tick;
-`day=2026-11-20/20261120T100000000Z_20261120T105950000Z-compacted-1f0c9a2b.parquet` stands for many of them. So a
-window's files are found by listing its days, and a tick's cost does not grow with history.
+`day=2026-11-20/20261120T100000000Z_20261120T105950000Z-compacted-1f0c9a2b.parquet` replaces many ticks. So listing
+the days of a window finds its files, and a tick's cost does not grow with history.
 """
 
 from __future__ import annotations
@@ -35,28 +35,30 @@ class LandedFile:
         return self.path.rpartition("/")[2]
 
     def covers(self, from_ms: int, to_ms: int) -> bool:
-        """Whether one of its ticks may lie in the inclusive span."""
+        """Return True if one of the file's ticks may lie in the inclusive span."""
         return self.first_tick_ms <= to_ms and self.last_tick_ms >= from_ms
 
 
 def tick_path(tick_ms: int, collector: str) -> str:
-    """Where a collector's tick goes; InvalidInput for a collector that cannot stand in a file name."""
+    """Return the path of a collector's tick. Raises InvalidInput for a collector name that cannot be part of a file
+    name.
+    """
     if not _COLLECTOR.fullmatch(collector):
         raise InvalidInput(
-            f"collector name {collector!r}: use up to 100 letters, digits, dots, dashes and underscores, "
+            f"collector name {collector!r} cannot be part of a file name; use up to 100 letters, digits, dots, dashes and underscores, "
             "beginning with a letter or digit"
         )
     return f"{day_directory(tick_ms)}/{format_tick(tick_ms)}-{collector}.parquet"
 
 
 def compacted_path(first_tick_ms: int, last_tick_ms: int, digest: str) -> str:
-    """Where the file goes that stands for the ticks from first to last, all of one day."""
+    """Return the path of the file that replaces the ticks from first to last, all of one day."""
     ticks = f"{format_tick(first_tick_ms)}_{format_tick(last_tick_ms)}"
     return f"{day_directory(first_tick_ms)}/{ticks}-compacted-{digest}.parquet"
 
 
 def parse_path(path: str, size_bytes: int) -> LandedFile | None:
-    """What the name says; None for a name that Cleave does not give."""
+    """Return the file that the name describes; None for a name that Cleave does not use."""
     name = path.rpartition("/")[2]
     try:
         if match := _TICK.fullmatch(name):
@@ -64,34 +66,36 @@ def parse_path(path: str, size_bytes: int) -> LandedFile | None:
             return LandedFile(path, tick_ms, tick_ms, False, size_bytes)
         if match := _COMPACTED.fullmatch(name):
             return LandedFile(path, parse_tick(match[1]), parse_tick(match[2]), True, size_bytes)
-    except ValueError:  # digits that are no date
+    except ValueError:  # the digits are not a date
         return None
     return None
 
 
 def day_directory(instant_ms: int) -> str:
-    """The directory of the instant's day (UTC)."""
+    """Return the directory of the instant's day (UTC)."""
     return f"day={to_datetime(instant_ms):%Y-%m-%d}"
 
 
 def day_directories(from_ms: int, to_ms: int) -> list[str]:
-    """The directories of every day between two instants, both included."""
+    """Return the directories of every day between two instants, both included."""
     first, last = to_datetime(from_ms).date(), to_datetime(to_ms).date()
     return [f"day={first + timedelta(days=n)}" for n in range((last - first).days + 1)]
 
 
 def day_of(directory: str) -> date | None:
-    """The day a directory stands for, None where it stands for none."""
+    """Return the day of a directory; None if the name is not that of a day."""
     match = _DAY.fullmatch(directory)
     return date.fromisoformat(match[1]) if match else None
 
 
 def format_tick(instant_ms: int) -> str:
-    """20261120T101010000Z: sorts by time, and stands in any file name."""
+    """Return the instant as 20261120T101010000Z, which sorts by time and can be part of any file name."""
     return f"{to_datetime(instant_ms):%Y%m%dT%H%M%S}{instant_ms % 1000:03d}Z"
 
 
 def parse_tick(text: str) -> int:
-    """The instant that `format_tick` wrote; ValueError for anything else."""
+    """Return the instant that `format_tick` wrote, in milliseconds since the Unix epoch. Raises ValueError for other
+    texts.
+    """
     whole = datetime.strptime(text[:15], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
     return int(whole.timestamp()) * 1000 + int(text[15:18])

@@ -1,4 +1,4 @@
-"""Samples as the table that is landed."""
+"""Converts samples to the table that is landed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Sample(NamedTuple):
 
 
 def sample_table(samples: Iterable[Sample]) -> pa.Table:
-    """As SAMPLE_SCHEMA."""
+    """Return the samples as a table of SAMPLE_SCHEMA."""
     columns = list(zip(*samples, strict=True)) or [()] * len(Sample._fields)
     table = dict(zip(SAMPLE_SCHEMA.names, map(list, columns), strict=True))
     table["instant"] = [instant_ms * 1000 for instant_ms in table["instant"]]

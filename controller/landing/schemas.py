@@ -1,6 +1,7 @@
-"""Columns of the files: raw counter samples, counts of keys, and rates kept as history.
+"""Columns of the files: raw counter samples, key counts, and rates stored as history.
 
-A file of samples may carry more columns (they are not read), and it must carry these with exactly these types.
+A file of samples may have additional columns, which are not read, and must have these columns with exactly these
+types.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ SAMPLE_SCHEMA = pa.schema(
         pa.field("byte_out", pa.int64(), nullable=False),
     ]
 )
-"""Monotonic counters of one segment as one reader read them from one source at one instant. `reader` names who read and by which
-clock, which was never set between two samples of one reader.
+"""Monotonic counters of one segment as one reader read them from one source at one instant. `reader` names the process
+that read the counters and its clock, which was not set between two samples of one reader.
 """
 
 KEY_COUNT_SCHEMA = pa.schema(
@@ -35,8 +36,9 @@ KEY_COUNT_SCHEMA = pa.schema(
         pa.field("bins", pa.list_(pa.int64()), nullable=False),
     ]
 )
-"""Messages by where in a segment's range their keys lie (see `domain.key_sketch`), as producers counted them since the instant
-before, and how many producers these were. One row a segment, source (a worker that they told) and instant.
+"""Messages by the position of their keys in a segment's range (see `domain.key_sketch`), as producers counted them since
+the previous instant, and the number of these producers. One row per segment, source (the worker to which the
+producers reported) and instant.
 """
 
 RATE_SCHEMA = pa.schema(
@@ -52,18 +54,18 @@ RATE_SCHEMA = pa.schema(
         ("source", pa.string()),
     ]
 )
-"""Rates of one segment over one window, per second; `covered_ms` of the window was observed. If it is 0, the counters went back each
-time, and there are no rates.
+"""Rates of one segment over one window, per second; `covered_ms` of the window was observed. If `covered_ms` is 0, the
+counters decreased each time, and there are no rates.
 """
 
 
-def difference(schema: pa.Schema, wanted: pa.Schema = SAMPLE_SCHEMA) -> str | None:
-    """How a file's schema differs from the one wanted, for people; None where it does not."""
-    for field in wanted:
+def difference(schema: pa.Schema, expected: pa.Schema = SAMPLE_SCHEMA) -> str | None:
+    """Return the difference between a file's schema and the expected one as text; None without a difference."""
+    for field in expected:
         index = schema.get_field_index(field.name)
         if index < 0:
             return f"column {field.name} is missing"
-        found = schema.field(index).type
-        if found != field.type:
-            return f"column {field.name} is {found}, not {field.type}"
+        column_type = schema.field(index).type
+        if column_type != field.type:
+            return f"column {field.name} is {column_type}, not {field.type}"
     return None

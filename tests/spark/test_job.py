@@ -127,7 +127,7 @@ def test_yarn_without_its_configuration_is_told_what_is_missing(monkeypatch: pyt
 
 def test_masters_of_a_cluster_that_are_away_can_be_tried_again_and_cost_no_java() -> None:
     ports = [free_port(), free_port()]
-    with pytest.raises(Retryable, match=rf"no Spark master answers at spark://\S+{ports[1]}:"):
+    with pytest.raises(Retryable, match=rf"no Spark master answers at spark://\S+{ports[1]};"):
         get_session(f"spark://{LOOPBACK}:{ports[0]},{LOOPBACK}:{ports[1]}")
     for port in ports:
         release_port(port)

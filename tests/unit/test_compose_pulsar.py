@@ -68,8 +68,7 @@ def test_what_opens_the_brokers_is_mounted_where_they_are_talked_to_and_kept_out
     }
 
     assert {name: volumes for name, volumes in mounts.items() if volumes} == {
-        name: [f"./secrets/pulsar:{CREDENTIALS}:ro"]
-        for name in ("cleave-worker", "airflow-scheduler")
+        name: [f"./secrets/pulsar:{CREDENTIALS}:ro"] for name in ("cleave-worker", "airflow-scheduler")
     }
     assert (ROOT / "secrets/pulsar/.gitignore").read_text().splitlines() == ["*", "!.gitignore"]
     scheduler, others = (

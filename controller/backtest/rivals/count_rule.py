@@ -1,7 +1,8 @@
-"""The rule of the Kubernetes autoscaler, as if segments were replicas: an ideal to compare with, not a rival.
+"""The rule of the Kubernetes autoscaler applied to segments as replicas: an ideal for comparison, not a rival.
 
-The number of segments is the load divided by a target use, rounded up, the largest such number of the last 300 s. To get
-there the whole ring is cut into equal parts at no cost, which no system that seals and replaces segments can do.
+The number of segments is the load divided by a target use, rounded up; the largest such number of the last 300 s
+counts. To reach it, the whole ring is cut into equal parts at no cost, which no system that seals and replaces
+segments can do.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from controller.domain.situation import Situation
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`tick_seconds` is how often a load is shown to it."""
+    """Settings of the rule. `tick_seconds`: seconds between two evaluations."""
 
     target_use: float = 0.7
     window_seconds: int = 300
@@ -28,7 +29,7 @@ class Settings:
 
 
 def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None) -> Rule:
-    """The count rule as a rule under test."""
+    """Return the count rule as a rule under test."""
     settings = settings or Settings()
     return Rule(
         f"count {settings.target_use:g}",
@@ -40,19 +41,19 @@ def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None
 
 
 def decide(situation: Situation, settings: Settings) -> Evaluation:
-    """All segments anew, where their number is not the one wanted; nothing while that is under way."""
+    """Replace all segments if their number is not the desired one; do nothing while a reshape is running."""
     policy, active = situation.policy, situation.layout.active
     capacity = policy.thresholds.split
     ticks = [situation.recent_loads.get(segment.segment_id, ()) for segment in active]
     totals = [sum(common.use(stats, capacity) for stats in tick) for tick in zip(*ticks, strict=True)]
     if not totals or situation.in_flight:
         return Evaluation()
-    wanted = math.ceil(max(totals) / settings.target_use - 1e-9)
-    wanted = max(policy.min_segments, 1, min(wanted, policy.max_segments))
-    if wanted == len(active):
+    target = math.ceil(max(totals) / settings.target_use - 1e-9)
+    target = max(policy.min_segments, 1, min(target, policy.max_segments))
+    if target == len(active):
         return Evaluation()
-    return Evaluation((_anew(tuple(segment.segment_id for segment in active), wanted),))
+    return Evaluation((_replace_all(tuple(segment.segment_id for segment in active), target),))
 
 
-def _anew(ids: tuple[int, ...], parts: int) -> Decision:
+def _replace_all(ids: tuple[int, ...], parts: int) -> Decision:
     return Recut(ids, FULL_RANGE.equal_cuts(parts), "count")

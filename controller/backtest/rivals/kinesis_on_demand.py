@@ -1,8 +1,8 @@
 """Kinesis on-demand streams, restated from their documentation: capacity for twice the peak.
 
-A shard that was above half of its limit on average over a minute is halved, all of them at once. It takes 5 to 15 minutes
-until that is in force (`actuation_seconds`). Capacity is kept for 30 days, so within the days looked at nothing is
-merged. A shard counts from when it was made.
+A shard that was above half of its limit on average over a minute is halved; all such shards are halved at once. The
+change takes effect after 5 to 15 minutes (`actuation_seconds`). Capacity is kept for 30 days, so nothing is merged
+within the days simulated. A shard counts from its creation.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from controller.domain.situation import Situation
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The documented behaviour; the time to act is given as 'up to 15 minutes'."""
+    """The documented behaviour; the documentation gives the time until a change takes effect as 'up to 15 minutes'."""
 
     up_at: float = 0.5
     actuation_seconds: int = 300
 
 
 def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None) -> Rule:
-    """Kinesis on-demand as a rule under test."""
+    """Return Kinesis on-demand as a rule under test."""
     settings = settings or Settings()
     return Rule(
         f"kinesis on-demand {settings.actuation_seconds // 60} min",
@@ -38,20 +38,20 @@ def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None
 
 
 def decide(situation: Situation, settings: Settings) -> Evaluation:
-    """A half cut for each segment above half of its capacity."""
+    """Split each segment that is above half of its capacity in two."""
     capacity = situation.policy.thresholds.split
-    taken, room = common.busy(situation), common.Room(situation)
-    acts: list[Decision] = []
+    busy_segments, room = common.busy(situation), common.Room(situation)
+    actions: list[Decision] = []
     refusals: list[Refusal] = []
     for segment in situation.layout.active:
         record = situation.loads.get(segment.segment_id)
-        if record is None or segment.segment_id in taken:
+        if record is None or segment.segment_id in busy_segments:
             continue
         (last,) = situation.recent_loads[segment.segment_id][-1:]
         if common.use(last, capacity) <= settings.up_at:
             continue
         if segment.hash_range.width > 1 and room.take(1):
-            acts.append(common.equal_split(segment, 2, "half-full"))
+            actions.append(common.equal_split(segment, 2, "half-full"))
         else:
             refusals.append(room.refusal(segment.segment_id))
-    return Evaluation(tuple(acts), tuple(refusals))
+    return Evaluation(tuple(actions), tuple(refusals))

@@ -1,13 +1,14 @@
 """Pravega's auto-scaling, restated from its `AutoScaleProcessor`, `SegmentAggregates` and `AutoScaleTask`.
 
-Each segment has moving averages over 2, 5, 10 and 20 minutes, begun anew when it is made. It is hot when the first is
-above five times the target rate, the second above twice or the third above once, and is cut into as many equal parts as
-the largest of the three is targets, at least 2 and at most `scale_factor`. It is cold when the first three are below the
-target and the last below half of it. Nothing is said of a segment for 10 minutes after it was made, nor for 20 of its
-being cold. A cold segment marks itself as such, and is merged with those of its two neighbours that bear the mark.
+Each segment has moving averages over 2, 5, 10 and 20 minutes, which begin with the segment. A segment is hot if the
+first average is above five times the target rate, the second above twice or the third above once. A hot segment is
+cut into as many equal parts as the largest of the three has targets, at least 2 and at most `scale_factor`. A segment
+is cold if the first three are below the target and the last is below half of it. For 10 minutes after its creation a
+segment is not reported as hot, and for 20 minutes not as cold. A cold segment marks itself as cold, and is merged
+with those of its two neighbours that have the mark.
 
-Left out: the expiry of silent segments after 20 minutes, and that a mark holds for 10 minutes and is made anew as often:
-what is cold marks itself anew at every tick. The original averages every 5 s; the figures are met with 10 s.
+Omitted: the expiry of silent segments after 20 minutes, and the expiry of marks after 10 minutes, since a cold
+segment marks itself again at every tick. The original averages every 5 s; the project's figures use 10 s.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _COLD = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Pravega's defaults; `scale_factor` is the stream's own."""
+    """Pravega's defaults; `scale_factor` is a setting of the stream."""
 
     scale_factor: int = 2
     cooldown_seconds: int = 600
@@ -39,7 +40,7 @@ class Settings:
 
 
 def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None) -> Rule:
-    """Pravega as a rule under test."""
+    """Return Pravega as a rule under test."""
     settings = settings or Settings()
     return Rule(
         f"pravega sf {settings.scale_factor}",
@@ -53,26 +54,26 @@ def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None
 
 
 def decide(situation: Situation, settings: Settings) -> Evaluation:
-    """Splits first, each of a segment of its own, then merges of what is left."""
+    """Return splits, each of a single segment, then merges of the remaining segments."""
     capacity = situation.policy.thresholds.split
-    taken, room = common.busy(situation), common.Room(situation)
-    acts: list[Decision] = []
+    busy_segments, room = common.busy(situation), common.Room(situation)
+    actions: list[Decision] = []
     refusals: list[Refusal] = []
     ages: list[int] = []
     cold: list[Segment] = []
     for segment in situation.layout.active:
         averages = situation.recent_loads.get(segment.segment_id)
-        if averages is None or segment.segment_id in taken:
+        if averages is None or segment.segment_id in busy_segments:
             continue
         uses = [round(common.use(average, capacity), DIGITS) for average in averages]
         age_ms = situation.now - segment.created_at_ms
-        if any(used > times for used, times in zip(uses, _UP, strict=False)):
+        if any(average_use > factor for average_use, factor in zip(uses, _UP, strict=False)):
             parts = min(max(2, int(max(uses[:3]))), max(2, settings.scale_factor))
             if age_ms <= settings.cooldown_seconds * 1000:
                 refusals.append(_too_young(segment, settings))
                 ages.append(segment.created_at_ms + settings.cooldown_seconds * 1000 + 1)
             elif (more := room.take(parts - 1)) and segment.hash_range.width > 1:
-                acts.append(common.equal_split(segment, more + 1, "scale-up"))
+                actions.append(common.equal_split(segment, more + 1, "scale-up"))
             else:
                 refusals.append(room.refusal(segment.segment_id))
         elif max(uses[:3]) < 1.0 and uses[3] < _COLD:
@@ -80,8 +81,8 @@ def decide(situation: Situation, settings: Settings) -> Evaluation:
                 cold.append(segment)
             else:
                 ages.append(segment.created_at_ms + settings.cold_after_seconds * 1000 + 1)
-    acts += _merges(cold, situation, settings)
-    return Evaluation(tuple(acts), tuple(refusals), min(ages, default=None))
+    actions += _merges(cold, situation, settings)
+    return Evaluation(tuple(actions), tuple(refusals), min(ages, default=None))
 
 
 def _too_young(segment: Segment, settings: Settings) -> Refusal:
@@ -98,7 +99,7 @@ def _too_young(segment: Segment, settings: Settings) -> Refusal:
 
 
 def _merges(cold: list[Segment], situation: Situation, settings: Settings) -> list[Decision]:
-    """Runs of cold neighbours, cut from the left into groups of at most so many."""
+    """Return merges of runs of cold neighbours, divided from the left into groups of at most `merged_at_once`."""
     left = len(situation.layout.active) - situation.policy.min_segments
     groups: list[list[Segment]] = []
     for segment in cold:
@@ -107,10 +108,10 @@ def _merges(cold: list[Segment], situation: Situation, settings: Settings) -> li
             groups[-1].append(segment)
         else:
             groups.append([segment])
-    found: list[Decision] = []
+    merges: list[Decision] = []
     for group in groups:
         merged = group[: left + 1]
         if len(merged) > 1:
-            found.append(common.joined(merged, "scale-down"))
+            merges.append(common.joined(merged, "scale-down"))
             left -= len(merged) - 1
-    return found
+    return merges

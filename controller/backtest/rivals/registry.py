@@ -1,4 +1,6 @@
-"""Every rule that can be backtested, by name: the project's profiles, mere policies of them, and other systems' rules."""
+"""Every rule that can be backtested, by name: the project's profiles, variants of their policies, and other systems'
+rules.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +15,25 @@ from controller.domain.errors import InvalidInput
 from controller.domain.policy import PROFILES, AutoScalePolicy
 
 WARM_MERGE = 0.35
-"""Of the split thresholds: where the policy `pip483 merge 0.35` merges."""
+"""Part of the split thresholds below which the policy `pip483 merge 0.35` merges."""
 
 UNBOUNDED_DEPTH = 1_000_000
 
 
 def rule_named(name: str, series: LoadSeries, policy: AutoScalePolicy) -> Rule:
-    """The rule of that name for a series, with capacities and caps of `policy`. Raises InvalidInput listing all names."""
-    made = RULES.get(name)
-    if made is None:
+    """Return the rule with this name for a series, with capacities and limits of `policy`. Raises InvalidInput, which
+    lists all names.
+    """
+    factory = RULES.get(name)
+    if factory is None:
         raise InvalidInput(f"rule {name!r} is unknown; choose one of {', '.join(RULES)}")
-    return made(series, policy)
+    return factory(series, policy)
 
 
 def merging_at(policy: AutoScalePolicy, part: float) -> AutoScalePolicy:
-    """`pip483` that merges below this part of the split thresholds, however many merges an ancestry has."""
+    """Return a policy `pip483` that merges below this part of the split thresholds, whatever the number of merges in an
+    ancestry.
+    """
     return replace(
         policy,
         profile="pip483",
@@ -73,4 +79,6 @@ RULES: Mapping[str, Callable[[LoadSeries, AutoScalePolicy], Rule]] = MappingProx
         "count 0.7": lambda _, policy: count_rule.rule(policy=policy),
     }
 )
-"""`strict` ones follow Pulsar's own rules, known defects included. The count rule is an ideal, not a rival."""
+"""The rules by name. The `strict` rules follow Pulsar's own rules, known defects included. The count rule is an ideal,
+not a rival.
+"""

@@ -1,4 +1,4 @@
-"""A fixed number of segments: what people do who know their peak."""
+"""A fixed number of segments, as an operator sets it who knows the peak."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from controller.domain.situation import Situation
 
 
 def rule(series: LoadSeries, policy: AutoScalePolicy | None = None) -> Rule:
-    """As many segments as the peak of the series needs, from the first tick on."""
+    """Return a rule with as many segments as the peak of the series needs, from the first tick on."""
     policy = policy or AutoScalePolicy()
     peak = float(series.load(policy.thresholds.split.rates).max())
     segments = max(1, min(math.ceil(peak), policy.max_segments))
@@ -22,7 +22,7 @@ def rule(series: LoadSeries, policy: AutoScalePolicy | None = None) -> Rule:
 
 
 def decide(situation: Situation, segments: int) -> Evaluation:
-    """One split, once."""
+    """Return a single split, once."""
     (first, *others) = situation.layout.active
     if others or segments == 1 or situation.in_flight:
         return Evaluation()

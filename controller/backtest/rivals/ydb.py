@@ -1,8 +1,8 @@
 """YDB's auto-partitioning of topics, restated from `partition_scale_manager.cpp` and its documented settings.
 
 A partition whose write speed was above 90 % of its limit for a stabilisation window of 300 s is halved; all such
-partitions are, in one transaction, up to the limit of partitions. Topics are never merged. A partition counts from when
-it was made. Left out: that the speed is measured more finely than once a tick.
+partitions are halved in one transaction, up to the limit of partitions. Topics are never merged. A partition counts
+from its creation. Omitted: YDB measures the speed more often than once per tick.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from controller.domain.situation import Situation
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """YDB's defaults; `tick_seconds` is how often a load is shown to it."""
+    """YDB's defaults; `tick_seconds`: seconds between two evaluations."""
 
     up_at: float = 0.9
     window_seconds: int = 300
@@ -27,7 +27,7 @@ class Settings:
 
 
 def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None) -> Rule:
-    """YDB as a rule under test."""
+    """Return YDB as a rule under test."""
     settings = settings or Settings()
     return Rule(
         "ydb",
@@ -38,22 +38,22 @@ def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None
 
 
 def decide(situation: Situation, settings: Settings) -> Evaluation:
-    """A half cut for each segment that was hot throughout the window."""
+    """Split each segment that was hot throughout the window in two."""
     capacity = situation.policy.thresholds.split
-    taken, room = common.busy(situation), common.Room(situation)
-    acts: list[Decision] = []
+    busy_segments, room = common.busy(situation), common.Room(situation)
+    actions: list[Decision] = []
     refusals: list[Refusal] = []
     for segment in situation.layout.active:
         ticks = common.seen_since_creation(situation, segment, settings.tick_seconds * 1000)
-        if not ticks or segment.segment_id in taken:
+        if not ticks or segment.segment_id in busy_segments:
             continue
         if common.use(ticks[-1], capacity) <= settings.up_at:
             continue
-        young = situation.now - segment.created_at_ms < settings.window_seconds * 1000
-        if young or not all(common.use(tick, capacity) > settings.up_at for tick in ticks):
+        is_young = situation.now - segment.created_at_ms < settings.window_seconds * 1000
+        if is_young or not all(common.use(tick, capacity) > settings.up_at for tick in ticks):
             refusals.append(Refusal(segment.segment_id, Lane.LOAD, RefusalReason.SPLIT_COOLDOWN, "window"))
         elif segment.hash_range.width > 1 and room.take(1):
-            acts.append(common.equal_split(segment, 2, "write-speed"))
+            actions.append(common.equal_split(segment, 2, "write-speed"))
         else:
             refusals.append(room.refusal(segment.segment_id))
-    return Evaluation(tuple(acts), tuple(refusals))
+    return Evaluation(tuple(actions), tuple(refusals))

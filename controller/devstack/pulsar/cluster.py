@@ -1,7 +1,7 @@
-"""A Pulsar cluster on loopback: ZooKeeper, one bookie and several brokers, each a process of its own.
+"""A Pulsar cluster on loopback: ZooKeeper, one bookie and several brokers, each as a separate process.
 
-For tests that need more than one broker: ownership, moves of bundles, a broker that dies. Two brokers are ready in
-about 25 s and take 1.1 GiB together. Any part may be stopped, killed and started again alone.
+For tests that need more than one broker: ownership, moves of bundles, the end of a broker. Two brokers are ready in
+about 25 s and take 1.1 GiB together. Each part may be stopped, killed and started again separately.
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ CALM: Final[Mapping[str, str]] = {
     "loadBalancerAutoBundleSplitEnabled": "false",
     "statsUpdateFrequencyInSecs": "5",
 }
-"""For brokers that move and split no bundle by themselves, and count rates every 5 s instead of every minute."""
+"""Settings of brokers that do not move or split bundles by themselves, and count rates every 5 s instead of every
+minute.
+"""
 _BOOKIE_DRIVER = "org.apache.pulsar.metadata.bookkeeper.PulsarMetadataBookieDriver"
 
 
 class LoadManager(StrEnum):
-    """Which class places and moves bundles; the values are Pulsar's class names."""
+    """The class that places and moves bundles; the values are Pulsar's class names."""
 
     MODULAR = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
     EXTENSIBLE = "org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl"
 
 
 class ClusterBroker(JavaServer):
-    """One broker of a cluster; `start`, `stop`, `kill` and `start` again at will."""
+    """One broker of a cluster, which may be stopped or killed and started again."""
 
     def __init__(
         self,
@@ -57,19 +59,22 @@ class ClusterBroker(JavaServer):
         token: str | None,
         host: str,
     ) -> None:
-        """`ports`: of the admin REST API, and of the binary protocol; `host` is a name of the loopback interface."""
+        """Store the settings. `ports`: of the admin REST API, and of the binary protocol; `host` is a name of the
+        loopback interface.
+        """
         self.broker_id = f"{host}:{ports[0]}"
-        """Pulsar's name for it, as in `destinationBroker` of an unload."""
+        """Pulsar's name of the broker, as in `destinationBroker` of an unload."""
         self.admin_url = f"http://{host}:{ports[0]}"
         self.service_url = f"pulsar://{host}:{ports[1]}"
         super().__init__(name, program, directory, lambda: is_healthy(self.admin_url, token))
 
 
 class PulsarCluster:
-    """`brokers` brokers over one bookie; `properties` adds to or overrides what brokers are told.
+    """`brokers` brokers over one bookie; `properties` adds to or overrides the brokers' configuration.
 
-    `hosts` are the names that brokers go by, in turn: isolation policies tell brokers apart by host, not by port.
-    `groups` (by `broker-0`, `broker-1`, ...) give a broker a processor of its own to be measured by.
+    `hosts` are the names of the brokers, in turn: isolation policies distinguish brokers by host, not by port.
+    `groups` (by `broker-0`, `broker-1`, ...) give a broker its own control group, which counts its processor time
+    separately.
     """
 
     def __init__(
@@ -86,7 +91,7 @@ class PulsarCluster:
         groups: Mapping[str, ControlGroup] | None = None,
     ) -> None:
         if brokers < 1:
-            raise DevstackFailed(f"a cluster of {brokers} brokers serves nobody: ask for at least 1")
+            raise DevstackFailed(f"a cluster cannot have {brokers} brokers; give at least 1")
         self._directory = directory.resolve()
         self.version = version
         self._jvm = jvm
@@ -99,10 +104,10 @@ class PulsarCluster:
             self._directory,
             ["zookeeper", "bookie", *(f"{name} {use}" for name in names for use in ("admin", "service"))],
         )
-        self.zookeeper = self._make_zookeeper()
-        self.bookie = self._make_bookie()
+        self.zookeeper = self._create_zookeeper()
+        self.bookie = self._create_bookie()
         self.brokers = tuple(
-            self._make_broker(name, hosts[number % len(hosts)]) for number, name in enumerate(names)
+            self._create_broker(name, hosts[number % len(hosts)]) for number, name in enumerate(names)
         )
 
     def __enter__(self) -> Self:
@@ -116,17 +121,17 @@ class PulsarCluster:
 
     @property
     def admin_url(self) -> str:
-        """Admin REST API of the first broker; it redirects what another one owns."""
+        """Admin REST API of the first broker; it redirects requests for topics that another broker owns."""
         return self.brokers[0].admin_url
 
     @property
     def service_url(self) -> str:
-        """All brokers, for a client that goes on with the next one when one is away."""
+        """URL of all brokers, for a client that continues with the next broker if one is unavailable."""
         hosts = ",".join(broker.service_url.removeprefix("pulsar://") for broker in self.brokers)
         return f"pulsar://{hosts}"
 
     def start(self) -> None:
-        """Launch what does not run, in order, and wait until every broker is healthy."""
+        """Start the parts that do not run, in order, and wait until every broker is healthy."""
         try:
             self.zookeeper.start()
             self._initialise()
@@ -140,19 +145,19 @@ class PulsarCluster:
             raise
 
     def stop(self) -> None:
-        """Shut everything down, brokers first; the data stays. Safe to repeat."""
+        """Shut everything down, brokers first; the data stays. May be repeated."""
         for broker in self.brokers:
             broker.ask_to_end()
         for server in (*self.brokers, self.bookie, self.zookeeper):
             server.stop()
 
     def kill(self) -> None:
-        """SIGKILL to every process, as when the machine's plug is pulled."""
+        """Send SIGKILL to every process, like a power failure of the machine."""
         for server in (*self.brokers, self.bookie, self.zookeeper):
             server.kill()
 
     def destroy(self) -> None:
-        """End it and remove the data for good; the logs stay. A new object is needed to start afresh."""
+        """End the cluster and delete the data permanently; the logs stay. Create another object for another start."""
         self.kill()
         for port in self._ports.values():
             release_port(port)
@@ -182,7 +187,7 @@ class PulsarCluster:
         run_checked(setup.command(self._directory / "setup"), cwd=self._directory)
         done.touch()
 
-    def _make_zookeeper(self) -> JavaServer:
+    def _create_zookeeper(self) -> JavaServer:
         port = self._ports["zookeeper"]
         data = self._directory / "data" / "zookeeper"
         conf = write_properties(
@@ -205,7 +210,7 @@ class PulsarCluster:
         )
         return JavaServer("zookeeper", program, conf.parent, lambda: is_listening(port))
 
-    def _make_bookie(self) -> JavaServer:
+    def _create_bookie(self) -> JavaServer:
         port = self._ports["bookie"]
         data = self._directory / "data" / "bookie"
         conf = write_properties(
@@ -230,7 +235,7 @@ class PulsarCluster:
         )
         return JavaServer("bookie", program, conf.parent, lambda: is_listening(port))
 
-    def _make_broker(self, name: str, host: str) -> ClusterBroker:
+    def _create_broker(self, name: str, host: str) -> ClusterBroker:
         ports = self._ports[f"{name} admin"], self._ports[f"{name} service"]
         own = {
             "clusterName": CLUSTER_NAME,

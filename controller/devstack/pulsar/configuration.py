@@ -1,7 +1,7 @@
-"""Configuration of brokers and bookies on one small machine: properties files and the ports in them.
+"""Configuration of brokers and bookies on one small machine: properties files and their ports.
 
-The values that all these brokers share: one copy of each entry, no wait for the disk. A killed process loses nothing
-(the kernel has the pages); a power cut would lose data.
+All these brokers share these values: one copy of each entry, and no wait for the disk. A killed process loses nothing
+(the kernel has the pages); a power failure would lose data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BROKER: Final[Mapping[str, str]] = {
     "managedLedgerDefaultEnsembleSize": "1",
     "managedLedgerDefaultWriteQuorum": "1",
     "managedLedgerDefaultAckQuorum": "1",
-    # Otherwise a topic that nobody uses for a minute is deleted, and a segment is a topic.
+    # Otherwise a topic without clients is deleted after a minute, and a segment is a topic.
     "brokerDeleteInactiveTopicsEnabled": "false",
     "brokerShutdownTimeoutMs": "10000",
     "transactionCoordinatorEnabled": "false",
@@ -36,7 +36,7 @@ BROKER: Final[Mapping[str, str]] = {
     "numOrderedExecutorThreads": "2",
 }
 BOOKIE: Final[Mapping[str, str]] = {
-    "allowLoopback": "true",  # otherwise a bookie refuses to be known as 127.0.0.1
+    "allowLoopback": "true",  # otherwise a bookie refuses the address 127.0.0.1
     "allowEphemeralPorts": "true",  # otherwise standalone chooses a port itself, whatever is configured
     "journalSyncData": "false",
     "journalWriteData": "true",
@@ -49,37 +49,43 @@ BOOKIE: Final[Mapping[str, str]] = {
 
 
 def loopback_interface() -> str:
-    """Name of the interface that has 127.0.0.1 (`lo`, `lo0`); a bookie listens on all without one."""
+    """Return the name of the interface with 127.0.0.1 (`lo`, `lo0`); without a name a bookie listens on all interfaces.
+    Raises DevstackFailed.
+    """
     for name, addresses in psutil.net_if_addrs().items():
         if any(address.address == LOOPBACK for address in addresses):
             return name
-    raise DevstackFailed(f"no network interface has {LOOPBACK}: bring the loopback interface up")
+    raise DevstackFailed(f"no network interface has {LOOPBACK}; enable the loopback interface")
 
 
 def write_properties(path: Path, *layers: Mapping[str, str]) -> Path:
-    """A Java properties file of all `layers`, later ones win; readable by this user alone."""
+    """Write a Java properties file of all `layers`, of which later ones win; readable by this user only. Return the
+    path.
+    """
     merged = {key: value for layer in layers for key, value in layer.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_private(path, "".join(f"{key}={value}\n" for key, value in merged.items()))  # a token may be in it
+    write_private(
+        path, "".join(f"{key}={value}\n" for key, value in merged.items())
+    )  # the file may contain a token
     return path
 
 
 def kept_ports(directory: Path, names: Iterable[str]) -> dict[str, int]:
-    """A free port for each name, the same ones whenever `directory` is used again.
+    """Return a free port for each name, the same ports whenever `directory` is used again.
 
-    The data knows its server by address, and clients find a restarted broker where it was. Raises DevstackFailed when
-    somebody else listens on one of them now.
+    The data refers to its server by address, and clients find a restarted broker at its old address. Raises
+    DevstackFailed if another process listens on one of the ports.
     """
     file = directory / "ports.json"
     if file.exists():
-        kept: dict[str, int] = json.loads(file.read_text())
-        for name, port in kept.items():
+        ports_in_file: dict[str, int] = json.loads(file.read_text())
+        for name, port in ports_in_file.items():
             if is_listening(port):
                 raise DevstackFailed(
-                    f"port {port}, which the data in {directory} knows its {name} by, is taken: "
-                    f"end what listens there, or remove {directory} to start afresh"
+                    f"another process uses port {port}, the port of {name} in the data of {directory}; "
+                    f"end that process, or remove {directory} to start without data"
                 )
-        return kept
+        return ports_in_file
     directory.mkdir(parents=True, exist_ok=True)
     ports = {name: free_port() for name in names}
     file.write_text(json.dumps(ports))

@@ -1,8 +1,8 @@
-"""The jars of a Pulsar version, fetched once with Maven and kept in a cache every project directory shares.
+"""The jars of a Pulsar version, fetched once with Maven into a cache that all project directories share.
 
-A directory in the cache is whole or absent: Maven fills a draft, which is then renamed, and processes that ask at the
-same time wait for the one that fetches. The pom's text is part of the directory's name, so a changed pom fetches anew.
-`java_server` and its users know what to run from the jars.
+A directory in the cache is complete or absent: Maven fills a draft, which is then renamed, and processes that request
+the same version wait for the process that fetches it. The pom's text is part of the directory's name, so a changed
+pom is fetched separately. `java_server` and its users select the programs to run from the jars.
 """
 
 from __future__ import annotations
@@ -32,49 +32,50 @@ _LOG_LEVEL: Final = re.compile(r"^\[ERROR\]\s*")
 
 
 class MavenMissing(DevstackFailed):
-    """There is no `mvn` to fetch a broker with, and none is in the cache."""
+    """There is no `mvn` to fetch a broker, and the cache does not contain the broker."""
 
 
 def cache_directory() -> Path:
-    """Where fetched files are kept: `CLEAVE_CACHE_DIR`, else `cleave` in the user's XDG cache."""
-    named = os.environ.get("CLEAVE_CACHE_DIR")
-    if named:
-        return Path(named).expanduser().resolve()
+    """Return the directory of fetched files: `CLEAVE_CACHE_DIR`, otherwise `cleave` in the user's XDG cache."""
+    configured = os.environ.get("CLEAVE_CACHE_DIR")
+    if configured:
+        return Path(configured).expanduser().resolve()
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache").resolve() / "cleave"
 
 
 def pulsar_jars(version: str = PULSAR_4) -> Path:
-    """A directory with the broker of `version` and all it needs (about 240 MB); fetched at first use.
+    """Return a directory with the broker of `version` and its dependencies (about 240 MB), which is fetched at the first
+    use.
 
-    With 5.0.0-M1 comes the Java client of scalable topics. Raises MavenMissing, or DevstackFailed where Java is missing
-    or the fetch fails.
+    5.0.0-M1 includes the Java client of scalable topics. Raises MavenMissing, or DevstackFailed if Java is missing or
+    the fetch fails.
     """
     pom = _pom(version)
-    shelf = cache_directory() / "pulsar"
-    jars = shelf / f"{version}-{hashlib.sha256(pom).hexdigest()[:12]}"
+    cache = cache_directory() / "pulsar"
+    jars = cache / f"{version}-{hashlib.sha256(pom).hexdigest()[:12]}"
     if not jars.is_dir():
         maven = maven_command()
-        shelf.mkdir(parents=True, exist_ok=True)
-        with file_lock(shelf / f"{jars.name}.lock"):
-            if not jars.is_dir():  # another process may have fetched it while we waited
+        cache.mkdir(parents=True, exist_ok=True)
+        with file_lock(cache / f"{jars.name}.lock"):
+            if not jars.is_dir():  # another process may have fetched the version during the wait
                 _fetch(maven, pom, jars)
     return jars
 
 
 def maven_command() -> str:
-    """The path of `mvn`; MavenMissing says how to get it."""
+    """Return the path of `mvn`. Raises MavenMissing, which says how to install it."""
     command = shutil.which("mvn")
     if command is None:
         raise MavenMissing(
-            "no Maven here, and a Pulsar broker is fetched with it: apt install maven (or put mvn on PATH)"
+            "no Maven here, which is required to fetch a Pulsar broker; run 'apt install maven', or put mvn on PATH"
         )
     return command
 
 
 @contextmanager
 def file_lock(path: Path) -> Iterator[None]:
-    """Holds `path` against every other process; freed by the kernel if this one dies."""
+    """Hold a lock on `path` against every other process; the kernel releases the lock if this process ends."""
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -85,7 +86,7 @@ def file_lock(path: Path) -> Iterator[None]:
 
 def _pom(version: str) -> bytes:
     if version not in VERSIONS:
-        raise DevstackFailed(f"no Pulsar {version!r} is known here; the versions are {', '.join(VERSIONS)}")
+        raise DevstackFailed(f"Pulsar {version!r} is unknown; choose one of {', '.join(VERSIONS)}")
     return files("controller.devstack.pulsar").joinpath("poms", version, "pom.xml").read_bytes()
 
 
@@ -99,7 +100,7 @@ def _fetch(maven: str, pom: bytes, jars: Path) -> None:
             *("-Dstyle.color=never", f"-DoutputDirectory={draft / 'jars'}"),
         ]
         try:
-            done = subprocess.run(
+            result = subprocess.run(
                 command,
                 cwd=draft,
                 env=_maven_environment(draft),
@@ -112,25 +113,27 @@ def _fetch(maven: str, pom: bytes, jars: Path) -> None:
             )
         except subprocess.TimeoutExpired as error:
             raise DevstackFailed(
-                f"Maven had not fetched {jars.name} after {_FETCH_TIMEOUT_SECONDS:g} s: try again, "
-                "it goes on from what is in its own cache"
+                f"Maven has not fetched {jars.name} within {_FETCH_TIMEOUT_SECONDS:g} s; try again, "
+                "Maven continues with the files in its own cache"
             ) from error
-        if done.returncode != 0:
-            raise DevstackFailed(f"Maven could not fetch {jars.name}: {_first_error(done.stdout)}")
+        if result.returncode != 0:
+            raise DevstackFailed(f"Maven could not fetch {jars.name}: {_first_error(result.stdout)}")
         if not any((draft / "jars").glob("pulsar-broker-*.jar")):
-            raise DevstackFailed(f"Maven fetched {jars.name} without a broker in it: {done.stdout.strip()}")
+            raise DevstackFailed(
+                f"Maven fetched {jars.name}, which contains no broker: {result.stdout.strip()}"
+            )
         (draft / "jars").rename(jars)
 
 
 def _maven_environment(draft: Path) -> dict[str, str]:
-    """The environment of this process, with a Java for Maven where the machine has none."""
+    """Return the environment of this process, with a Java for Maven if the machine has none."""
     if system_java_home() is not None:
         return dict(os.environ)
     return {**os.environ, "JAVA_HOME": str(java_home(draft))}
 
 
 def _first_error(output: str) -> str:
-    """The first of Maven's lines of errors, which says what is wrong."""
+    """Return the first of Maven's error lines, which gives the cause."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if "ERROR" in line]
-    return _LOG_LEVEL.sub("", (errors or lines or ["it said nothing"])[0])
+    return _LOG_LEVEL.sub("", (errors or lines or ["Maven printed nothing"])[0])

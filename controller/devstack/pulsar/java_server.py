@@ -1,7 +1,7 @@
-"""One JVM of a Pulsar stack: its command line, and a life cycle of start, stop, kill and start again.
+"""One JVM of a Pulsar installation: its command line, and its life cycle of start, stop, kill and restart.
 
-It runs as a `ChildProcess`, so it dies with the process that started it. `standalone` and `cluster` know its
-configuration and when it is ready.
+The JVM runs as a `ChildProcess`, so it ends with the process that started it. `standalone` and `cluster` define its
+configuration and the check whether it is ready.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from controller.devstack.java import java_home
 from controller.devstack.process import ChildProcess
 
 START_TIMEOUT_SECONDS: Final = 300.0
-"""Ten seconds on a quiet machine of two cores, a minute and more where several start at once."""
+"""Timeout of a start, which takes ten seconds on an idle machine with two cores, and a minute or more if several start
+at once.
+"""
 _HEALTH_TIMEOUT_SECONDS: Final = 5.0
-_OPENED: Final = (  # packages Pulsar, Netty and BookKeeper reach into
+_OPENED: Final = (  # packages whose internals Pulsar, Netty and BookKeeper use
     "java.base/java.lang",
     "java.base/java.nio",
     "java.base/java.util.zip",
@@ -43,16 +45,18 @@ rootLogger.appenderRef.console.ref = console
 
 @dataclass(frozen=True, slots=True)
 class Jvm:
-    """Limits of one JVM, in Java's notation (`512m`, `2g`), and what it is tuned for."""
+    """Limits of one JVM, in Java's notation (`512m`, `2g`), and its tuning."""
 
     heap: str = "512m"
     direct: str = "512m"
     quick_start: bool = False
-    """Compile lightly and trust the jars' bytecode: a third of the work of a start, less throughput."""
+    """True to compile lightly and skip the verification of the jars' bytecode: a third of the work of a start, and less
+    throughput.
+    """
 
     @property
     def options(self) -> tuple[str, ...]:
-        """As command-line options."""
+        """The limits as command-line options."""
         limits = f"-Xmx{self.heap}", f"-XX:MaxDirectMemorySize={self.direct}"
         quick = (
             *("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
@@ -62,14 +66,14 @@ class Jvm:
 
 
 TUNED: Final = Jvm()
-"""For measurements, and for servers that run for long."""
+"""JVM for measurements, and for servers that run for a long time."""
 QUICK: Final = Jvm(quick_start=True)
-"""For tests."""
+"""JVM for tests."""
 
 
 @dataclass(frozen=True, slots=True)
 class JavaProgram:
-    """What to run: the jars, the class with `main`, its arguments and how its JVM is run."""
+    """A program: the jars, the class with `main`, its arguments and the settings of its JVM."""
 
     jars: Path
     main_class: str
@@ -78,10 +82,10 @@ class JavaProgram:
     defines: Mapping[str, str] | None = None
     """System properties (`-D`)."""
     group: ControlGroup | None = None
-    """What its processor time is counted in, where not in that of whoever starts it."""
+    """Control group that counts the program's processor time; None: the group of the process that starts it."""
 
     def command(self, directory: Path) -> list[str | Path]:
-        """The command line; small files it needs are written to `directory`."""
+        """Return the command line; the small files that it needs are written to `directory`."""
         directory.mkdir(parents=True, exist_ok=True)
         logging = directory / "log4j2.properties"
         logging.write_text(_LOGGING)
@@ -101,12 +105,12 @@ class JavaProgram:
 
 
 class JavaServer:
-    """A program that serves until told to end; the same one may be started again after its end."""
+    """A program that serves until it is stopped; the same object may start it again after its end."""
 
     def __init__(
         self, name: str, program: JavaProgram, directory: Path, is_ready: Callable[[], bool]
     ) -> None:
-        """`is_ready` is polled after a start; log and files go to `directory`."""
+        """Store the settings. `is_ready` is polled after a start; log and files go to `directory`."""
         self.name = name
         self._program, self._directory, self._is_ready = program, directory, is_ready
         self._child: ChildProcess | None = None
@@ -125,25 +129,25 @@ class JavaServer:
 
     @property
     def log(self) -> Path:
-        """The file all its starts have written to."""
+        """The file to which all its starts have written."""
         return self._directory / f"{self.name}.log"
 
     def start(self) -> None:
-        """Launch and wait until it serves; no-op while running. Its data and ports are those of before."""
+        """Start the program and wait until it serves; do nothing while it runs. A restart uses the same data and ports."""
         self.launch()
         self.wait_ready()
 
     def launch(self) -> None:
-        """Start without waiting, so that several come up side by side; no-op while running."""
+        """Start the program without waiting, so that several can start at the same time; do nothing while it runs."""
         if self.running:
             return
-        self.stop()  # clean up after one that ended by itself
+        self.stop()  # clean up after a program that ended unexpectedly
         command = self._program.command(self._directory)
         self._child = ChildProcess(command, log=self.log, cwd=self._directory)
         self._child.start()
 
     def wait_ready(self, *, timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
-        """Wait until it serves; raises DevstackFailed with the end of its log if that does not happen."""
+        """Wait until the program serves. Raises DevstackFailed with the end of its log if it does not in time."""
         if self._child is None:
             raise DevstackFailed(f"{self.name} is not running: call start() first")
         try:
@@ -158,22 +162,22 @@ class JavaServer:
             self._child.ask_to_end()
 
     def stop(self, *, grace_seconds: float = 30.0) -> None:
-        """Shut down in good order, by force after the grace; no-op when not running."""
+        """Shut down regularly, and by force after the grace period; do nothing if the program is not running."""
         child, self._child = self._child, None
         if child is not None:
             child.stop(grace_seconds=grace_seconds)
 
     def kill(self) -> None:
-        """SIGKILL: what it had only in memory is lost, as in a crash. No-op when not running."""
+        """Send SIGKILL: data that was only in memory is lost, as in a crash. Does nothing if the program is not running."""
         child, self._child = self._child, None
         if child is not None:
             child.kill()
 
 
 def is_healthy(admin_url: str, token: str | None = None) -> bool:
-    """True when the broker has passed its own check (a message written and read) and has `public/default`.
+    """Return True if the broker has passed its own check (a message written and read) and has `public/default`.
 
-    A standalone broker answers a moment before it has made its cluster, tenant and namespace, in this order.
+    A standalone broker answers a moment before it has created its cluster, tenant and namespace, in this order.
     """
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:

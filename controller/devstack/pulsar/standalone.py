@@ -1,7 +1,7 @@
-"""A whole Pulsar in one process: broker, bookie and metadata, on loopback.
+"""A complete Pulsar in one process: broker, bookie and metadata, on loopback.
 
-Ready in about ten seconds, some 450 MiB resident. `PulsarStandalone` owns a directory with data, ports and
-log; what is killed there starts again where it was. Several brokers: `cluster`.
+It is ready in about ten seconds and uses some 450 MiB of resident memory. `PulsarStandalone` owns a directory with
+data, ports and log; after a kill the next start continues with this data. `cluster` provides several brokers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAIN = "org.apache.pulsar.PulsarStandaloneStarter"
 
 
 class PulsarStandalone:
-    """One broker with everything it needs; `properties` adds to or overrides its configuration.
+    """One broker with all its dependencies; `properties` adds to or overrides its configuration.
 
     With `authentication` every client needs one of its tokens.
     """
@@ -62,18 +62,18 @@ class PulsarStandalone:
 
     @property
     def admin_url(self) -> str:
-        """Where the admin REST API and the metrics answer."""
+        """Address of the admin REST API and the metrics."""
         return f"http://{LOOPBACK}:{self._ports['admin']}"
 
     @property
     def service_url(self) -> str:
-        """Where clients connect (binary protocol)."""
+        """Address to which clients connect (binary protocol)."""
         return f"pulsar://{LOOPBACK}:{self._ports['service']}"
 
     @property
     def pid(self) -> int:
         """Process id of the JVM."""
-        return self._made().pid
+        return self._get_server().pid
 
     @property
     def running(self) -> bool:
@@ -83,29 +83,31 @@ class PulsarStandalone:
     @property
     def log(self) -> Path:
         """The broker's log, of all its starts."""
-        return self._made().log
+        return self._get_server().log
 
     def start(self) -> None:
-        """Launch and wait until healthy; no-op while running. The second time: same data, same ports."""
-        self._made().start()
+        """Start the broker and wait until it is healthy; do nothing while it runs. A restart uses the same data and
+        ports.
+        """
+        self._get_server().start()
 
     def stop(self) -> None:
-        """Shut down in good order; the data stays. No-op when not running."""
+        """Shut down regularly; the data stays. Does nothing if the broker is not running."""
         if self._server is not None:
             self._server.stop()
 
     def kill(self) -> None:
-        """SIGKILL; `start` then recovers from what was written. No-op when not running."""
+        """Send SIGKILL; `start` then recovers from the written data. Does nothing if the broker is not running."""
         if self._server is not None:
             self._server.kill()
 
     def restart(self) -> None:
-        """Stop in good order and start again."""
+        """Stop regularly and start again."""
         self.stop()
         self.start()
 
     def destroy(self) -> None:
-        """End it and remove the data for good; the log stays."""
+        """End the broker and delete the data permanently; the log stays."""
         self.kill()
         for port in self._ports.values():
             release_port(port)
@@ -113,7 +115,7 @@ class PulsarStandalone:
         (self._directory / "ports.json").unlink(missing_ok=True)
         shutil.rmtree(self._directory / "data", ignore_errors=True)
 
-    def _made(self) -> JavaServer:
+    def _get_server(self) -> JavaServer:
         if self._server is None:
             jars = pulsar_jars(self.version)
             self._ports = kept_ports(self._directory, ("admin", "service", "bookie"))
@@ -136,7 +138,7 @@ class PulsarStandalone:
             *("--metadata-dir", data / "metadata", "--bookkeeper-dir", data / "bookkeeper"),
             *("--advertised-address", LOOPBACK),
         ]
-        if self.version == PULSAR_4:  # 5.0.0-M1 knows its bookie by name and lets the kernel choose
+        if self.version == PULSAR_4:  # 5.0.0-M1 finds its bookie by name and lets the kernel choose the port
             arguments += ["--bookkeeper-port", str(self._ports["bookie"])]
         return JavaProgram(jars, _MAIN, arguments, self._jvm)
 

@@ -1,7 +1,7 @@
-"""Authentication by token for a local broker: a secret of its own, and tokens signed with it.
+"""Authentication by token for a local broker: a generated secret, and tokens signed with it.
 
-`TokenAuthentication` gives a broker its properties and its users their tokens; the secret never leaves
-the directory it was made in.
+`TokenAuthentication` provides the broker's properties and the users' tokens; the secret never leaves the directory in
+which it was created.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ _PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 
 
 class TokenAuthentication:
-    """Brokers that demand a token. The role `admin` may do everything, others what is granted."""
+    """Authentication of brokers that require a token. The role `admin` may do everything, other roles what is granted to
+    them.
+    """
 
     def __init__(self, directory: Path) -> None:
-        """The secret is made in `directory` at the first use and kept."""
+        """Store the directory. The secret is created in `directory` at the first use and kept."""
         self._key = directory.resolve() / "token-secret.key"
 
     @property
@@ -40,7 +42,7 @@ class TokenAuthentication:
         }
 
     def token(self, role: str = ADMINISTRATOR) -> str:
-        """A token that says its bearer is `role`; does not expire."""
+        """Return a token for the role `role`, which does not expire."""
         return jwt.encode({"sub": role}, self._secret(), algorithm="HS256")
 
     def _secret(self) -> bytes:

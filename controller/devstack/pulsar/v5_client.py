@@ -1,7 +1,7 @@
-"""Pulsar's own Java client of scalable topics, run inside this process: no Python client knows them.
+"""Pulsar's own Java client of scalable topics, run inside this process, because no Python client supports them.
 
-`open_v5_client` starts the JVM, which a process can do once, with the jars that the 5.0.0-M1 broker comes with. The
-client's threads are not daemons, so end the process with `os._exit`.
+`open_v5_client` starts the JVM, which a process can do once, with the jars of the 5.0.0-M1 broker. The client's
+threads are not daemons, so end the process with `os._exit`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from controller.devstack.pulsar.jars import PULSAR_5, pulsar_jars
 
 
 def open_v5_client(service_url: str, directory: Path, *, heap: str = "256m") -> tuple[Any, Any]:
-    """The package `org.apache.pulsar.client.api.v5` and a client; Java strings come back as `str`.
+    """Return the package `org.apache.pulsar.client.api.v5` and a client; Java strings are returned as `str`.
 
-    Java logs to this process's standard output. Raises DevstackFailed where there is no Java.
+    Java logs to this process's standard output. Raises DevstackFailed if there is no Java.
     """
     import jpype
 

@@ -1,5 +1,5 @@
-"""The three lanes of an evaluation (PIP-483, PIP-486), one a module, and what they share.
+"""The three lanes of an evaluation (PIP-483, PIP-486), one module each, and the parts that they share.
 
-`ground` holds the inputs and gathers the refusals, `cooldowns` are those of all lanes, and `merge_gates` is what a pair
-of segments passes before it may merge.
+`ground` holds the inputs and collects the refusals, `cooldowns` holds the cooldowns of all lanes, and `merge_gates`
+holds the conditions that a pair of segments must meet before it may merge.
 """

@@ -1,9 +1,9 @@
-"""The consumer lane: more consumers than segments want a split, or more entry buckets.
+"""The consumer lane: more consumers than segments require a split, or more entry buckets.
 
-Consumers of different subscriptions do not compete, so the largest subscription counts. Where consumers
-can share a segment by buckets, buckets are preferred at the cap and for a topic whose busiest segment is
-slow (PIP-486), as long as buckets help: a segment has no more readers than `ground.most_readers`. Where they cannot, a consumer
-without a segment means a split, up to the cap.
+Consumers of different subscriptions do not compete, so the largest subscription counts. If consumers can share a
+segment by buckets, the lane prefers buckets at the limit of segments and for a topic whose busiest segment is slow
+(PIP-486), as long as more buckets help: a segment has at most `Ground.most_readers` readers. If consumers cannot
+share a segment, a consumer without a segment requires a split, up to the limit of segments.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from controller.domain.lanes.ground import Ground
 
 
 def answer(ground: Ground) -> tuple[Decision, ...]:
-    """A split of the busiest segment, or a batch of rebuckets, or nothing."""
+    """Return a split of the busiest segment, a batch of rebuckets, or nothing."""
     if ground.consumers <= ground.segments_net + ground.held_places:
         return ()
     policy = ground.policy
@@ -35,8 +35,8 @@ def answer(ground: Ground) -> tuple[Decision, ...]:
     busiest = _busiest(ground, rates)
     if busiest is None:
         return ()
-    most = ground.most_readers if ground.strict else ground.most_places
-    buckets_suffice = ground.consumers <= most * ground.segments_net
+    limit = ground.most_readers if ground.strict else ground.most_places
+    buckets_suffice = ground.consumers <= limit * ground.segments_net
     is_slow = rates[busiest] < policy.split_vs_rebucket_min_msg_rate_in
     if ground.shared_buckets and buckets_suffice and is_slow:
         return _rebucket(ground, "below-split-rate-floor")
@@ -47,7 +47,9 @@ def answer(ground: Ground) -> tuple[Decision, ...]:
 
 
 def _busiest(ground: Ground, rates: list[float]) -> int | None:
-    """Index of the segment with the most messages in that can be split; equal rates: the lowest id."""
+    """Return the index of the segment with the highest incoming message rate that can be split; of equal rates the
+    lowest id. None if no segment can be split.
+    """
     active = ground.active
     for index in sorted(range(len(active)), key=lambda i: (-rates[i], active[i].segment_id)):
         segment = active[index]
@@ -71,10 +73,10 @@ def _busiest(ground: Ground, rates: list[float]) -> int | None:
 
 
 def _rebucket(ground: Ground, reason: str) -> tuple[Decision, ...]:
-    """Every segment short of its share of buckets, in one batch; ids ascend.
+    """Return the rebuckets of all segments with fewer buckets than their share, in one batch with ascending ids.
 
-    The total decides whether buckets are short, the share per segment how many each should have, as in
-    Pulsar: so an uneven layout may be raised only in part.
+    The total decides whether buckets are missing, and the share per segment decides how many each segment should
+    have, as in Pulsar. So the buckets of an uneven layout may be raised only in part.
     """
     consumers = ground.consumers
     total = sum(min(segment.bucket_count, ground.most_readers) for segment in ground.active)
@@ -89,9 +91,9 @@ def _rebucket(ground: Ground, reason: str) -> tuple[Decision, ...]:
         return ()
     if ground.refuse_during(ground.cooldowns.rebucket, Lane.CONSUMER, None):
         return ()
-    told = {refusal.segment_id for refusal in ground.refusals}
+    reported = {refusal.segment_id for refusal in ground.refusals}
     for segment_id in short:
-        if segment_id not in told:
+        if segment_id not in reported:
             ground.refuse_busy(Lane.CONSUMER, segment_id)
     return tuple(Rebucket(i, target, reason) for i in short if i not in ground.busy)
 

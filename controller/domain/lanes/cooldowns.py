@@ -1,7 +1,7 @@
-"""Cooldowns: for how long after an act of a kind no other of that kind is begun.
+"""Cooldowns: the time after an action in which no other action of the same kind begins.
 
-There are three: of splits, of merges and of rebuckets. A cooldown counts from the start of the last act, which may
-still be under way. The lanes ask for theirs, and a refusal names the instant at which it ends.
+There are three: for splits, merges and rebuckets. A cooldown counts from the start of the last action, which may
+still be running. Each lane checks its own cooldown, and a refusal names the instant at which the cooldown ends.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from controller.domain.decision import Lane, Refusal, RefusalReason
 from controller.domain.reshape import ReshapeKind
 from controller.domain.situation import Situation
 
-# A re-cut both divides and joins, so it counts for two cooldowns. A heal changes no range and counts for none.
+# A recut both divides and joins, so it counts for two cooldowns. A repair changes no range and counts for none.
 _SPLITTING = (ReshapeKind.SPLIT, ReshapeKind.RECUT)
 _MERGING = (ReshapeKind.MERGE, ReshapeKind.RECUT)
 _REBUCKETING = (ReshapeKind.REBUCKET,)
 
 
 class Pause(NamedTuple):
-    """A time in which something is refused: from when it counts until when, milliseconds since the Unix epoch."""
+    """A period in which an action is refused: its start and its end, in milliseconds since the Unix epoch."""
 
     reason: RefusalReason
     metric: str
@@ -27,7 +27,7 @@ class Pause(NamedTuple):
     ends_at: int
 
     def refusal(self, lane: Lane, segment_id: int | None, other_id: int | None = None) -> Refusal:
-        """What is refused while it lasts; ids as in `Refusal`."""
+        """Return the refusal to report during the pause; ids as in `Refusal`."""
         return Refusal(
             segment_id=segment_id,
             lane=lane,
@@ -41,7 +41,7 @@ class Pause(NamedTuple):
 
 
 class Cooldowns(NamedTuple):
-    """The cooldowns of a topic; None where there was no such act. They may have ended."""
+    """The cooldowns of a topic; None if there was no action of the kind. A cooldown may have ended."""
 
     split: Pause | None
     merge: Pause | None
@@ -49,7 +49,7 @@ class Cooldowns(NamedTuple):
 
     @classmethod
     def of(cls, situation: Situation) -> Self:
-        """By the policy, the last acts and those under way."""
+        """Return the cooldowns under the policy, from the last actions and the running reshapes."""
         policy, last = situation.policy, situation.history
         split_at = _latest(situation, _SPLITTING, last.last_split_at)
         merge_at = _latest(situation, _MERGING, last.last_merge_at)

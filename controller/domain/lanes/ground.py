@@ -1,6 +1,6 @@
-"""What the lanes of one evaluation share: inputs unpacked once, refusals and wake-up instants gathered.
+"""The inputs that the lanes of one evaluation share, and their refusals and wake-up times.
 
-Lives for one call of `decide` and never leaves it, so it may be mutable. Decides nothing itself.
+The object exists for one call of `decide` and is not passed on, so it may be mutable. It decides nothing itself.
 """
 
 from __future__ import annotations
@@ -21,21 +21,25 @@ from controller.domain.whole_numbers import LARGEST_FLOAT
 
 
 class Ground:
-    """Active segments in range order with their records at the same index, caps, cooldowns and verdicts.
+    """Active segments in the order of their ranges, with their records at the same index, limits, cooldowns and
+    refusals.
 
-    In a record a rate that is negative or not finite was never measured: it is NaN here, which is neither hot nor cold.
+    A rate that is negative or not finite was never measured: it is NaN here, which is neither hot nor cold.
 
-    Segments are counted three ways while reshapes are in flight: `segments_net` when all have committed,
-    `segments_high` if only those that add have, `segments_low` if only those that remove have. The cap is held against
-    the highest and the floor against the lowest, so neither is passed, whichever of them fail.
+    While reshapes are running, segments are counted in three ways: `segments_net` if all reshapes commit,
+    `segments_high` if only those that add segments commit, `segments_low` if only those that remove segments commit.
+    The maximum is checked against the highest count and the minimum against the lowest, so neither limit is exceeded,
+    whichever reshapes fail.
 
-    `held` are acts that wait for a person, or that one refused, by the segments they would seal: those are in no other
-    act. Nobody may count on such an act, so the segments are counted without it. `held_places`: segments that held splits
-    would add for consumers; no other split is made in their stead.
+    `held` are actions that await approval or were rejected, by the segments that they would seal; these segments are
+    in no other action. Other decisions may not rely on a held action, so the segments are counted without it.
+    `held_places`: segments that held splits would add for consumers; no other split is made instead of them.
 
-    `kept`: the pauses in which a person wants a segment in no merge, by its id; those that have ended are left out.
+    `kept`: the pauses in which a person excludes a segment from merges, by segment id; pauses that have ended are
+    left out.
 
-    `most_readers`: consumers that one segment can have at most, however many buckets it has; `most_places`: that it can be made to serve.
+    `most_readers`: maximum number of consumers of one segment, whatever its number of buckets; `most_places`: maximum
+    number of consumers that a segment can serve after a rebucket.
     """
 
     __slots__ = (
@@ -67,8 +71,8 @@ class Ground:
     def __init__(self, situation: Situation, held: Mapping[int, HeldAct] = MappingProxyType({})) -> None:
         policy = situation.policy
         self.held = held
-        acts = (one.act for one in held.values())
-        self.held_places = sum(isinstance(act, Split) and lane_of(act) is Lane.CONSUMER for act in acts)
+        actions = (held_action.act for held_action in held.values())
+        self.held_places = sum(isinstance(act, Split) and lane_of(act) is Lane.CONSUMER for act in actions)
         self.situation = situation
         self.policy = policy
         self.thresholds = policy.thresholds
@@ -111,43 +115,47 @@ class Ground:
             self.segments_low += min(0, added)
 
     def places_of(self, buckets: int) -> int:
-        """Return how many consumers a segment with so many entry buckets can serve."""
+        """Return how many consumers a segment with `buckets` entry buckets can serve."""
         return min(buckets, self.most_readers) if self.shared_buckets else 1
 
     def count_places(self) -> int:
-        """Return how many consumers the segments can serve, once everything under way has committed."""
+        """Return how many consumers the segments can serve after all running reshapes have committed."""
         sealed = {parent for reshape in self.in_flight for parent in reshape.parent_ids}
-        kept = sum(self.places_of(one.bucket_count) for one in self.active if one.segment_id not in sealed)
-        made = (
+        kept = sum(self.places_of(s.bucket_count) for s in self.active if s.segment_id not in sealed)
+        created = (
             reshape.child_places if self.shared_buckets and reshape.child_places else reshape.child_count
             for reshape in self.in_flight
         )
-        return kept + sum(made)
+        return kept + sum(created)
 
     def is_stale(self, record: LoadRecord) -> bool:
-        """Whether the reading is too old to go by. Pulsar has no such rule, so under `strict_pulsar` none is."""
+        """Return True if the reading is too old to decide on. Pulsar has no such rule, so no reading is stale under
+        `strict_pulsar`.
+        """
         return not self.strict and self.now - record.observed_at > self.stale_ms
 
     def wake_when_stale(self, record: LoadRecord | None) -> None:
-        """The answer rests on this reading as long as it is fresh."""
+        """Limit the validity of the evaluation to the time until which this reading is fresh."""
         if record is not None and not self.strict:
             self.wake_at(record.observed_at + self.stale_ms + 1)
 
     def wake_at(self, instant: int) -> None:
-        """The answer may change at `instant` with no new input."""
+        """Note that the result may change at `instant` (milliseconds since the Unix epoch) without a change of the
+        input.
+        """
         if instant > self.now and (self.valid_until is None or instant < self.valid_until):
             self.valid_until = instant
 
     def refuse(self, refusal: Refusal) -> None:
-        """Notes a refusal, and when it ends."""
+        """Add a refusal, and note when it ends."""
         if refusal.not_before is not None:
             self.wake_at(refusal.not_before)
         self.refusals.append(refusal)
 
     def split(self, index: int, reason: str) -> Split:
-        """A split of the segment at `index` where the profile cuts, which is the midpoint.
+        """Return a split of the segment at `index` at the midpoint.
 
-        Where the data plane can cut nowhere else, the ledger is told where the cut would have been.
+        If the data plane can cut at the midpoint only, the decision also records the cut that would have been made.
         """
         segment = self.active[index]
         has_no_choice = self.situation.capabilities.midpoint_only and segment.hash_range.width > 1
@@ -156,29 +164,33 @@ class Ground:
         )
 
     def refuse_stale(self, lane: Lane, index: int, other_id: int | None = None) -> bool:
-        """Refuses the segment at `index` if its reading is stale, else notes when it becomes so."""
+        """Refuse the segment at `index` if its reading is stale; otherwise note when the reading becomes stale. Return
+        True if the segment was refused.
+        """
         record = self.records[index]
         if record is None:
             return False
         if not self.is_stale(record):
             self.wake_when_stale(record)
             return False
-        heard = record.observed_at
+        observed_at = record.observed_at
         self.refuse(
             Refusal(
                 segment_id=self.active[index].segment_id,
                 lane=lane,
                 reason=RefusalReason.STALE_LOAD,
                 metric="observed_at",
-                value=heard,
-                needed=heard + self.stale_ms,
+                value=observed_at,
+                needed=observed_at + self.stale_ms,
                 other_id=other_id,
             )
         )
         return True
 
     def refuse_busy(self, lane: Lane, segment_id: int, other_id: int | None = None) -> bool:
-        """Refuses the segment if a live operation holds it, or an act that waits for a person."""
+        """Refuse the segment if a live operation holds it, or an action that awaits approval. Return True if the segment
+        was refused.
+        """
         if segment_id not in self.busy:
             return False
         if segment_id in self.held:
@@ -197,7 +209,7 @@ class Ground:
         return True
 
     def kept_longest(self, segment_ids: Iterable[int]) -> int | None:
-        """Return the id of the segment that is to be in no merge for the longest time; None if all of them may be."""
+        """Return the id of the segment that is excluded from merges for the longest time; None if all of them may merge."""
         return max(
             (i for i in segment_ids if i in self.kept), key=lambda i: self.kept[i].ends_at, default=None
         )
@@ -205,7 +217,9 @@ class Ground:
     def refuse_during(
         self, pause: Pause | None, lane: Lane, segment_id: int | None, other_id: int | None = None
     ) -> bool:
-        """Refuses the segment, or (None) the whole topic, while the pause lasts."""
+        """Refuse the segment, or the whole topic if `segment_id` is None, while the pause lasts. Return True if there
+        was a refusal.
+        """
         if pause is None or self.now >= pause.ends_at:
             return False
         self.refuse(pause.refusal(lane, segment_id, other_id))

@@ -1,4 +1,4 @@
-"""The load lane: the segment furthest above a split threshold is split.
+"""The load lane splits the segment that is furthest above a split threshold.
 
 A segment's score is the largest of its four rates divided by their thresholds; ratios are not added.
 """
@@ -13,7 +13,7 @@ from controller.domain.lanes.ground import Ground
 from controller.domain.load import METRICS
 
 REASONS = ("msgRateIn", "byteRateIn", "msgRateOut", "byteRateOut")
-"""Pulsar's names of the metrics, in the order of `METRICS`: the reason a split is given."""
+"""Pulsar's names of the metrics, in the order of `METRICS`; they are the reasons of splits."""
 
 
 class _Hot(NamedTuple):
@@ -23,25 +23,26 @@ class _Hot(NamedTuple):
 
 
 def answer(ground: Ground, acted: tuple[Decision, ...]) -> tuple[Decision, ...]:
-    """A split of the hottest segment that can be split, and a reason for every other hot one.
+    """Return a split of the hottest segment that can be split; refuse every other hot segment.
 
-    When an earlier lane has `acted`, each hot segment that it left alone has that as its reason, and nothing is split.
+    If an earlier lane has chosen actions (`acted`), each hot segment that they leave unchanged is refused for this
+    reason, and nothing is split.
     """
     split_already = {act.segment_id for act in acted if isinstance(act, Split)}
     ids = [segment.segment_id for segment in ground.active]
-    able = [
+    splittable = [
         hot
         for hot in _hot(ground)
         if ids[hot.position] not in split_already and not _is_refused(ground, hot.position)
     ]
     if acted:
-        for hot in able:
+        for hot in splittable:
             ground.refuse(Refusal(ids[hot.position], Lane.LOAD, RefusalReason.OTHER_ACT))
         return ()
-    if not able:
+    if not splittable:
         return ()
-    best = max(able, key=lambda hot: hot.score)
-    for hot in able:
+    best = max(splittable, key=lambda hot: hot.score)
+    for hot in splittable:
         if hot is not best:
             ground.refuse(
                 Refusal(
@@ -57,8 +58,8 @@ def answer(ground: Ground, acted: tuple[Decision, ...]) -> tuple[Decision, ...]:
 
 
 def _hot(ground: Ground) -> list[_Hot]:
-    """Segments with a score above 1, by range. A refusal for the topic counts the segments that nobody has reported
-    yet.
+    """Return the segments with a score above 1, by range. One refusal for the topic counts the segments that have no
+    load record yet.
     """
     msg_in, byte_in, msg_out, byte_out = ground.thresholds.split.rates
     hot = []
@@ -75,7 +76,7 @@ def _hot(ground: Ground) -> list[_Hot]:
             stats.byte_rate_out / byte_out,
         )
         score = max(ratios)
-        if math.isnan(score):  # the first was never measured, and nothing is greater than NaN
+        if math.isnan(score):  # the first rate was never measured, and no number is greater than NaN
             score = max((ratio for ratio in ratios if not math.isnan(ratio)), default=0.0)
         if score > 1:
             hot.append(_Hot(position, score, ratios.index(score)))
@@ -94,7 +95,9 @@ def _hot(ground: Ground) -> list[_Hot]:
 
 
 def _is_refused(ground: Ground, index: int) -> bool:
-    """Reasons that do not end by waiting come first, so that the reason given does not change by itself."""
+    """Refuse the segment if it cannot be split, and return True. Reasons that do not end by waiting are checked first,
+    so that the reported reason does not change by itself.
+    """
     segment = ground.active[index]
     segment_id = segment.segment_id
     if ground.refuse_busy(Lane.LOAD, segment_id):

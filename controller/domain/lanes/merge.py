@@ -1,7 +1,7 @@
 """The merge lane: the coldest pair of neighbours becomes one segment.
 
-A pair is asked about when both sides are below all four merge thresholds; it passes the gates of
-`merge_gates`, and of the pairs that pass the coldest is merged.
+A pair is a candidate if both sides are below all four merge thresholds. It must meet the conditions of `merge_gates`,
+and of the pairs that meet them the coldest is merged.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ _LANE = Lane.MERGE
 
 
 def answer(ground: Ground, acted: tuple[Decision, ...]) -> tuple[Decision, ...]:
-    """The merge of the coldest pair that may merge, and a reason for every other cold pair."""
+    """Return the merge of the coldest pair that may merge; refuse every other cold pair."""
     cold = _cold(ground)
-    meet = [
+    touching = [
         low.hash_range.end + 1 == high.hash_range.start for low, high in pairwise(ground.active)
-    ]  # all of them, unless a layout has a gap
-    pairs = [i for i, together in enumerate(meet) if together and cold[i] and cold[i + 1]]
+    ]  # all pairs touch, unless a layout has a gap
+    pairs = [i for i, is_touching in enumerate(touching) if is_touching and cold[i] and cold[i + 1]]
     if len(cold) > 1 and ground.segments_low > ground.policy.min_segments:
-        _explain_lone(ground, cold, meet)
-    able = MergeGates(ground).passing(pairs) if pairs else []
+        _refuse_lone(ground, cold, touching)
+    mergeable = MergeGates(ground).passing(pairs) if pairs else []
     ids = [segment.segment_id for segment in ground.active]
     if acted:
-        for i in able:
+        for i in mergeable:
             ground.refuse(Refusal(ids[i], _LANE, RefusalReason.OTHER_ACT, other_id=ids[i + 1]))
         return ()
-    if not able:
+    if not mergeable:
         return ()
     warmth = _warmth(ground)
-    best = min(able, key=lambda i: warmth[i] + warmth[i + 1])
-    least = warmth[best] + warmth[best + 1]
-    for i in able:
+    best = min(mergeable, key=lambda i: warmth[i] + warmth[i + 1])
+    lowest = warmth[best] + warmth[best + 1]
+    for i in mergeable:
         if i != best:
             ground.refuse(
                 Refusal(
@@ -46,7 +46,7 @@ def answer(ground: Ground, acted: tuple[Decision, ...]) -> tuple[Decision, ...]:
                     reason=RefusalReason.LOWER_SCORE,
                     metric="warmth",
                     value=warmth[i] + warmth[i + 1],
-                    needed=least,
+                    needed=lowest,
                     other_id=ids[i + 1],
                 )
             )
@@ -54,7 +54,9 @@ def answer(ground: Ground, acted: tuple[Decision, ...]) -> tuple[Decision, ...]:
 
 
 def _cold(ground: Ground) -> list[LoadRecord | None]:
-    """The records that are below all merge thresholds, None for the other segments; age plays no part."""
+    """Return the records that are below all merge thresholds, None for the other segments; the age of a record has no
+    effect.
+    """
     msg_in, byte_in, msg_out, byte_out = ground.thresholds.merge.rates
     return [
         record
@@ -68,14 +70,14 @@ def _cold(ground: Ground) -> list[LoadRecord | None]:
     ]
 
 
-def _explain_lone(ground: Ground, cold: list[LoadRecord | None], meet: list[bool]) -> None:
-    """The refusal of a cold segment without a cold neighbour names the neighbour that is nearest to cold."""
+def _refuse_lone(ground: Ground, cold: list[LoadRecord | None], touching: list[bool]) -> None:
+    """Refuse each cold segment without a cold neighbour. The refusal names the neighbour that is closest to cold."""
     limits = ground.thresholds.merge.rates
-    fenced = [False, *meet, False]
+    touches_left = [False, *touching, False]
     for index, record in enumerate(cold):
         if record is None:
             continue
-        neighbours = [i for i in (index - 1, index + 1) if fenced[max(index, i)]]
+        neighbours = [i for i in (index - 1, index + 1) if touches_left[max(index, i)]]
         if not neighbours or any(cold[i] for i in neighbours):
             continue
         ratios = {i: _ratios(ground.records[i], limits) for i in neighbours}
@@ -100,7 +102,7 @@ def _explain_lone(ground: Ground, cold: list[LoadRecord | None], meet: list[bool
 
 
 def _ratios(record: LoadRecord | None, limits: tuple[float, ...]) -> list[float]:
-    """Rates ÷ limits; what was never measured is the farthest from cold."""
+    """Return the rates divided by the limits. A rate that was never measured counts as farthest from cold."""
     if record is None:
         return [math.inf]
     return [
@@ -110,12 +112,12 @@ def _ratios(record: LoadRecord | None, limits: tuple[float, ...]) -> list[float]
 
 
 def _warmth(ground: Ground) -> list[float]:
-    """How far each segment is from silence: the sum of rate ÷ merge threshold.
+    """Return each segment's warmth: the sum of its four rates, each divided by its merge threshold.
 
-    Pulsar adds the raw rates instead, where bytes swamp messages; so does `strict_pulsar`. It is only used for cold
-    segments, whose thresholds are above 0.
+    Pulsar adds the raw rates instead, so that bytes outweigh messages; so does `strict_pulsar`. The warmth is used
+    for cold segments only, whose thresholds are above 0.
     """
-    if ground.strict:  # added one by one as Pulsar does: since Python 3.12 `sum` rounds better than Java
+    if ground.strict:  # The rates are added in sequence as Pulsar does, because `sum` rounds better than Java since Python 3.12.
         return [
             0.0
             if record is None

@@ -1,17 +1,20 @@
-"""The profile `adaptive`: one plan a tick for the whole ring, in which what was lost by waiting pays for a reshape.
+"""The profile `adaptive`: one plan per tick for the whole ring; a reshape is made when waiting has cost as much as the
+reshape costs.
 
 A segment's load is the largest of its four rates as shares of their split thresholds, so 1 is its capacity. A segment
-is relieved at once above the tolerance, and below it when its overload so far has cost as much as a reshape. Capacity is
-given back when fewer segments would have saved more, within the memory, than sealing them costs. `ring_plan` weighs all
-of it at once and several acts may come of it, on disjoint segments.
+above the tolerance is scaled out at once, and a segment between capacity and tolerance when its overload so far has
+cost as much as a reshape. Segments are scaled in when fewer segments would have saved more, within the memory, than
+sealing them costs. `ring_plan` weighs all of this at once and may choose several actions, on disjoint segments.
 
-Consumers are served first (`consumer_plan`), and the segments of those acts are in no other act; no other act takes a place that a
-consumer needs. Of the plan the load lane gives the reliefs and the merge lane the rest. Cooldowns and the cap on merges in a segment's ancestry play no part: the price
-of a reseal takes their place, and the budget of reconnections. A segment that nobody has reported lately is in no act.
-A segment that a person keeps apart may be split, and is in no act together with others.
+Consumers are served first (`consumer_plan`): the segments of these actions are in no other action, and no other
+action takes a place that a consumer needs. Of the plan, the load lane contributes the scale-outs and the merge lane
+the rest. Cooldowns and the limit of merges in a segment's ancestry have no effect: the reshape cost and the budget of
+reconnections replace them. A segment without a recent load report is in no action. A segment that a person keeps
+apart may be split, but is in no action together with other segments.
 
-Cuts are of equal width, or by the sketches of all segments in a run where each has one: then into the fewest parts that
-carry the load, with what is hot in itself standing alone. What is left after that no cut can relieve, and it is said so.
+Cuts have equal width, or follow the key histograms if all segments of a run have one. Cuts by histograms make the
+fewest parts that carry the load, and a hash that is hot by itself gets its own part. The load that remains above
+capacity cannot be relieved by a cut; a refusal reports this.
 """
 
 from __future__ import annotations
@@ -55,46 +58,49 @@ from controller.domain.split_points.fewest import fewest_cuts
 CODE_VERSION = "adaptive-5"
 
 SETTLE_TICKS = 1
-"""A segment made so recently that is above its capacity was made too large: it is relieved without tolerance."""
+"""Ticks after its creation in which a segment above its capacity was made too large: it is scaled out without tolerance.
+"""
 
 MOST_STRIKES = 2
 STOP_TICKS = 60
-"""After so many cuts in a row that left nearly all of the load in one part, a segment is left alone for so long."""
+"""Ticks for which a segment is left unchanged after `MOST_STRIKES` consecutive cuts that left nearly all of the load in
+one part.
+"""
 
 ON_ONE_HASH = 0.95
-"""A segment with this part of its load on one hash is as good as that hash."""
+"""Share of a segment's load on one hash from which the segment is treated like that hash."""
 
 TICKS_BETWEEN_LOOKS = 5
-"""A topic of several segments with nothing to weigh is looked at again after so many ticks."""
+"""Ticks until the next evaluation of a topic with several segments and nothing to weigh."""
 
 TARGET_AT_THE_CAP = 1.05
-"""What a segment may carry when the topic may have no more of them."""
+"""Load that a segment may carry when the topic may have no more segments."""
 
 _MOST_LOAD = float(RING_SIZE)
-"""More parts than hashes there cannot be, and infinity is no number of parts."""
+"""Maximum load: there cannot be more parts than hashes, and infinity is not a number of parts."""
 
 _METRIC_NAMES = ("msgRateIn", "byteRateIn", "msgRateOut", "byteRateOut")
 
 
 def answer(ground: Ground, lanes: Collection[Lane]) -> tuple[Decision, ...]:
-    """Acts on disjoint segments, those of consumers first; a lane that is not asked adds nothing."""
-    served = consumer_plan.answer(ground) if Lane.CONSUMER in lanes else ()
+    """Return actions on disjoint segments, those for consumers first; a lane that is not evaluated contributes nothing."""
+    for_consumers = consumer_plan.answer(ground) if Lane.CONSUMER in lanes else ()
     planned: tuple[Decision, ...] = ()
     if Lane.LOAD in lanes or Lane.MERGE in lanes:
-        planned = _Planner(ground, lanes, served).answer()
-    if Lane.CONSUMER in lanes and not served and not planned:
+        planned = _Planner(ground, lanes, for_consumers).answer()
+    if Lane.CONSUMER in lanes and not for_consumers and not planned:
         return idle_buckets.answer(ground)
-    return (*served, *planned)
+    return (*for_consumers, *planned)
 
 
-def _touched(acts: Sequence[Decision]) -> frozenset[int]:
-    return frozenset(act.segment_id for act in acts if isinstance(act, Split | Rebucket))
+def _changed_segments(actions: Sequence[Decision]) -> frozenset[int]:
+    return frozenset(act.segment_id for act in actions if isinstance(act, Split | Rebucket))
 
 
 @dataclass(slots=True)
-class _Act:
-    """A run as an act: which members, where they are cut, and how many clients have to reconnect. `buckets`: entry buckets of each
-    child, where its share of the parents' would leave a consumer without one.
+class _PlannedAction:
+    """A run as an action: its members, its cuts, and the number of clients that have to reconnect. `buckets`: entry
+    buckets of each child, if the child's share of the parents' buckets would leave a consumer without one.
     """
 
     run: Run
@@ -104,10 +110,10 @@ class _Act:
 
 
 class _Planner:
-    """One plan of one topic. Lives for one call of `answer`."""
+    """One plan of one topic. Used for one call of `answer`."""
 
     def __init__(self, ground: Ground, lanes: Collection[Lane], served: Sequence[Decision]) -> None:
-        """`served`: what consumers are given in this tick."""
+        """Store the inputs. `served`: the actions that this tick takes for consumers."""
         self._ground = ground
         self._lanes = lanes
         self._segments_high = ground.segments_high + sum(
@@ -117,42 +123,45 @@ class _Planner:
         self._scale = tuple(1 / limit for limit in ground.thresholds.split.rates)
         self._tick_seconds = max(policy.load_memory_seconds, TICKS_OF_MEMORY) / TICKS_OF_MEMORY
         self._clients = situation.reconnections
-        can = situation.capabilities
-        whole_ring = can.recut and not can.midpoint_only
+        capabilities = situation.capabilities
+        whole_ring = capabilities.recut and not capabilities.midpoint_only
         self._prices = Prices(
             target=policy.target_use,
             reseal=policy.reseal_price_segment_seconds,
             reconnections=policy.reconnection_price_segment_seconds * situation.reconnections,
             tick_seconds=self._tick_seconds,
             memory_ticks=TICKS_OF_MEMORY,
-            most_parts=2 if can.midpoint_only else max(2, can.max_children),
+            most_parts=2 if capabilities.midpoint_only else max(2, capabilities.max_children),
             most_spared=max(0, ground.segments_low - self._fewest()),
             recut=whole_ring,
             longest_run=MAX_RUN if whole_ring else 2,
         )
-        self._told: set[int] = set()
-        taken = _touched(served)
-        self._members = [self._member(i, taken) for i in range(len(ground.active))]
+        self._reported: set[int] = set()
+        excluded = _changed_segments(served)
+        self._members = [self._member(i, excluded) for i in range(len(ground.active))]
 
     def answer(self) -> tuple[Decision, ...]:
-        """The acts of the lanes asked, the most urgent first, and a refusal for all that is hot or to spare beside."""
+        """Return the actions of the evaluated lanes, the most urgent first; refuse every other segment that is hot or
+        could be spared.
+        """
         plan = self._plan(self._prices)
-        room = self._ground.policy.max_segments - self._segments_high
-        if sum(max(0, run.parts - run.length) for run in plan.runs) > room:
-            crowded = replace(self._prices, target=max(TARGET_AT_THE_CAP, self._prices.target))
-            plan = self._plan(crowded)
-        acts = self._affordable(self._keeping_places(self._fitting(self._as_acts(plan))))
-        self._explain(plan, acts)
-        return tuple(self._decision(act) for act in acts)
+        capacity = self._ground.policy.max_segments - self._segments_high
+        if sum(max(0, run.parts - run.length) for run in plan.runs) > capacity:
+            crowded_prices = replace(self._prices, target=max(TARGET_AT_THE_CAP, self._prices.target))
+            plan = self._plan(crowded_prices)
+        actions = self._within_segment_limits(self._planned_actions(plan))
+        actions = self._within_reconnection_budget(self._with_places_kept(actions))
+        self._explain(plan, actions)
+        return tuple(self._decision(action) for action in actions)
 
     def _plan(self, prices: Prices) -> RingPlan:
         edges = [segment.hash_range for segment in self._ground.active]
-        meets = [low.end + 1 == high.start for low, high in pairwise(edges)]
-        return plan_ring(self._members, prices, meets.__getitem__)
+        is_touching = [low.end + 1 == high.start for low, high in pairwise(edges)]
+        return plan_ring(self._members, prices, is_touching.__getitem__)
 
-    # What the plan is made of
+    # The inputs of the plan
 
-    def _member(self, i: int, taken: frozenset[int]) -> Member:
+    def _member(self, i: int, excluded: frozenset[int]) -> Member:
         ground = self._ground
         segment, record = ground.active[i], ground.records[i]
         width = segment.hash_range.width / RING_SIZE
@@ -160,7 +169,7 @@ class _Planner:
         if math.isnan(load) or record is None:
             self._refuse(i, RefusalReason.NO_LOAD_RECORD)
             return Member(0.0, width, (0.0,), fixed=True)
-        if segment.segment_id in taken:
+        if segment.segment_id in excluded:
             return Member(load, width, (load,), fixed=True)
         ticks = self._ticks(segment.segment_id, load)
         load = ticks[0]
@@ -182,7 +191,7 @@ class _Planner:
         return Member(load, width, ticks, hot=hot, bends=bends, kept=kept is not None)
 
     def _load_of(self, stats: LoadStats) -> float:
-        """As a share of the capacity; NaN where nothing was measured."""
+        """Return the load as a share of the capacity; NaN if nothing was measured."""
         a, b, c, d = self._scale
         shares = (
             stats.msg_rate_in * a,
@@ -196,47 +205,49 @@ class _Planner:
         return min(load, _MOST_LOAD)
 
     def _ticks(self, segment_id: int, load: float) -> list[float]:
-        """The loads remembered, newest first; a segment without memory has its present one."""
+        """Return the remembered loads, newest first; for a segment without memory its present load."""
         remembered = self._ground.situation.recent_loads.get(segment_id)
         if not remembered:
             return [load]
         a, b, c, d = self._scale
         ticks = []
         for stats in reversed(remembered[-TICKS_OF_MEMORY:]):
-            most = stats.msg_rate_in * a
+            highest = stats.msg_rate_in * a
             share = stats.byte_rate_in * b
-            if share > most:
-                most = share
+            if share > highest:
+                highest = share
             share = stats.msg_rate_out * c
-            if share > most:
-                most = share
+            if share > highest:
+                highest = share
             share = stats.byte_rate_out * d
-            if share > most:
-                most = share
-            ticks.append(most if 0 <= most < RING_SIZE else min(max(load, 0.0), _MOST_LOAD))
+            if share > highest:
+                highest = share
+            ticks.append(highest if 0 <= highest < RING_SIZE else min(max(load, 0.0), _MOST_LOAD))
         return ticks
 
     def _is_unsplittable(self, i: int, load: float) -> bool:
-        """One hash cannot be divided, nor a segment in which it has all the load. One whose cuts were in vain is left alone for a
-        while.
+        """Refuse the segment and return True if no cut can divide its load: one hash has all of the load, or its latest
+        cuts had no effect, in which case the segment is left unchanged for a while.
         """
         ground = self._ground
         segment = ground.active[i]
         sketch = ground.situation.sketches.get(segment.segment_id, ())
-        is_by_hash = len(sketch) == segment.hash_range.width  # a wider bin is cut out and looked at again
+        is_by_hash = len(sketch) == segment.hash_range.width  # a wider bin is cut out and evaluated again
         if is_by_hash and max(sketch) >= ON_ONE_HASH * sum(sketch) > 0:
             self._refuse(i, RefusalReason.UNSPLITTABLE, "load", load, 1.0)
             return True
         stopped_until = segment.created_at_ms + self._ms(STOP_TICKS)
-        struck = ground.situation.strikes.get(segment.segment_id, 0) >= MOST_STRIKES
-        if segment.hash_range.width > 1 and not (struck and ground.now < stopped_until):
+        had_ineffective_cuts = ground.situation.strikes.get(segment.segment_id, 0) >= MOST_STRIKES
+        if segment.hash_range.width > 1 and not (had_ineffective_cuts and ground.now < stopped_until):
             return False
         until = None if segment.hash_range.width == 1 else stopped_until
         self._refuse(i, RefusalReason.UNSPLITTABLE, "load", load, 1.0, until)
         return True
 
     def _is_hot(self, i: int, load: float, width: float, ticks: Sequence[float]) -> bool:
-        """Above the tolerance, just made too large, or above capacity for so long that a reseal is worth it."""
+        """Return True if the load exceeds the tolerance, if the segment is an overloaded new child, or if the overload
+        has already cost as much as a reshape.
+        """
         ground = self._ground
         created_at = ground.active[i].created_at_ms
         if load > 1 + ground.policy.overload_tolerance:
@@ -251,7 +262,7 @@ class _Planner:
         return self._overload_cost(ticks) >= self._prices.of_reseal(width, 1) + self._prices.segment
 
     def _overload_cost(self, ticks: Sequence[float]) -> float:
-        """What the overload that still lasts has cost, in segment-seconds."""
+        """Return the cost of the current overload since it began, in segment-seconds."""
         beyond = 0.0
         for load in ticks:
             if load <= 1:
@@ -259,21 +270,21 @@ class _Planner:
             beyond += load - 1
         return OVERLOAD_WEIGHT * self._tick_seconds * beyond
 
-    # What of it may be done
+    # The actions of the plan that may be performed
 
-    def _as_acts(self, plan: RingPlan) -> list[_Act]:
-        """Those of the lanes asked, reliefs first."""
-        acts = []
+    def _planned_actions(self, plan: RingPlan) -> list[_PlannedAction]:
+        """Return the actions of the evaluated lanes, scale-outs first."""
+        actions = []
         for run in plan.runs:
             if (Lane.LOAD if run.is_relief else Lane.MERGE) not in self._lanes:
                 continue
             cuts = self._cuts(run)
             if cuts is not None and not self._would_split_again(run, cuts):
-                acts.append(_Act(run, cuts, self._clients * run.length))
-        return sorted(acts, key=lambda act: (not act.run.is_relief, -self._urgency(act)))
+                actions.append(_PlannedAction(run, cuts, self._clients * run.length))
+        return sorted(actions, key=lambda action: (not action.run.is_relief, -self._urgency(action)))
 
     def _cuts(self, run: Run, most_parts: int | None = None) -> tuple[int, ...] | None:
-        """Where the run is cut; None where its sketches show that this would bring nothing."""
+        """Return the cuts of the run; None if its key histograms show that a cut would have no effect."""
         union = self._union(run)
         parts = min(run.parts, union.width, most_parts or run.parts)
         members = range(run.first, run.first + run.length)
@@ -281,9 +292,11 @@ class _Planner:
             return union.equal_cuts(parts)
         sketches, active = self._ground.situation.sketches, self._ground.active
         bins = [
-            one
+            load_bin
             for i in members
-            for one in as_bins(active[i].hash_range, sketches[active[i].segment_id], self._members[i].load)
+            for load_bin in as_bins(
+                active[i].hash_range, sketches[active[i].segment_id], self._members[i].load
+            )
         ]
         cuts = fewest_cuts(
             bins,
@@ -297,44 +310,50 @@ class _Planner:
             or (unchanged and run.length > 1)
             or not (cuts or run.length > 1)
         ):
-            self._refuse_in_vain(run)
+            self._refuse_ineffective(run)
             return None
         return cuts
 
     def _would_split_again(self, run: Run, cuts: tuple[int, ...]) -> bool:
-        """Whether a saving would make a segment above its capacity, as far as the loads of the members tell where the load lies."""
+        """Refuse the run and return True if its scale-in would create a segment above its capacity, as far as the loads
+        of the members show where the load lies.
+        """
         if run.is_relief or not cuts:
             return False
         members = self._members[run.first : run.first + run.length]
-        ranges = [one.hash_range for one in self._ground.active[run.first : run.first + run.length]]
+        ranges = [segment.hash_range for segment in self._ground.active[run.first : run.first + run.length]]
         for child in self._union(run).cut_many(cuts):
             load = sum(
-                member.load * max(0, min(child.end, held.end) - max(child.start, held.start) + 1) / held.width
-                for member, held in zip(members, ranges, strict=True)
+                member.load * max(0, min(child.end, own.end) - max(child.start, own.start) + 1) / own.width
+                for member, own in zip(members, ranges, strict=True)
             )
             if load > 1:
                 self._refuse_run(run, RefusalReason.WOULD_SPLIT_AGAIN, "load", load, 1.0)
                 return True
         return False
 
-    def _refuse_in_vain(self, run: Run) -> None:
-        """What cuts by the sketches would not change: a relief would relieve nobody, a saving overload somebody."""
+    def _refuse_ineffective(self, run: Run) -> None:
+        """Refuse a run whose cuts by the key histograms would not help: a scale-out would not reduce the load of any
+        segment, a scale-in would overload one.
+        """
         members = range(run.first, run.first + run.length)
         hottest = max(members, key=lambda i: self._members[i].load)
         load = self._members[hottest].load
         if run.is_relief:
-            self._told.add(hottest)
+            self._reported.add(hottest)
             self._refuse(hottest, RefusalReason.UNSPLITTABLE, "load", load, 1.0)
         else:
             self._refuse_run(run, RefusalReason.WOULD_SPLIT_AGAIN, "segments", run.length, run.parts)
 
-    def _urgency(self, act: _Act) -> float:
-        """Of a relief the load beyond capacity, of a saving what it saves; for each client disturbed."""
-        run = act.run
+    def _urgency(self, action: _PlannedAction) -> float:
+        """Return the urgency of the action, per client that has to reconnect: the load beyond capacity for a scale-out,
+        the saving for a scale-in.
+        """
+        run = action.run
         gain = run.saved or sum(
             max(0.0, m.load - 1) for m in self._members[run.first : run.first + run.length]
         )
-        return gain / (1 + act.reconnections)
+        return gain / (1 + action.reconnections)
 
     def _union(self, run: Run) -> HashRange:
         active = self._ground.active
@@ -342,17 +361,19 @@ class _Planner:
             active[run.first].hash_range.start, active[run.first + run.length - 1].hash_range.end
         )
 
-    def _fitting(self, acts: Sequence[_Act]) -> list[_Act]:
-        """Within the cap and the floor, whichever of the acts under way and of these may fail."""
+    def _within_segment_limits(self, actions: Sequence[_PlannedAction]) -> list[_PlannedAction]:
+        """Return the actions that respect the minimum and maximum number of segments, whichever of the running reshapes
+        and of these actions may fail.
+        """
         ground = self._ground
-        room = ground.policy.max_segments - self._segments_high
+        capacity = ground.policy.max_segments - self._segments_high
         spare = ground.segments_low - self._fewest()
         fitting = []
-        for act in acts:
-            run = act.run
-            added = len(act.cuts) + 1 - run.length
-            if added > room:
-                if run.length + room < 2 or room < 1 or not run.is_relief:
+        for action in actions:
+            run = action.run
+            added = len(action.cuts) + 1 - run.length
+            if added > capacity:
+                if run.length + capacity < 2 or capacity < 1 or not run.is_relief:
                     self._refuse_run(
                         run,
                         RefusalReason.AT_MAX_SEGMENTS,
@@ -361,95 +382,99 @@ class _Planner:
                         ground.policy.max_segments,
                     )
                     continue
-                act.cuts = self._cuts(run, run.length + room) or ()
-                added = len(act.cuts) + 1 - run.length
+                action.cuts = self._cuts(run, run.length + capacity) or ()
+                added = len(action.cuts) + 1 - run.length
             if -added > spare:
                 self._refuse_run(run, *self._why_not_fewer(self._fewest() + spare, -added))
                 continue
-            room -= max(0, added)
+            capacity -= max(0, added)
             spare += min(0, added)
-            fitting.append(act)
+            fitting.append(action)
         return fitting
 
-    def _keeping_places(self, acts: Sequence[_Act]) -> list[_Act]:
-        """Acts after which every consumer that has a place still has one: children get more entry buckets for it, and a relief makes
-        as many of them as it needs for it.
+    def _with_places_kept(self, actions: Sequence[_PlannedAction]) -> list[_PlannedAction]:
+        """Return the actions after which every consumer that has a place still has one. Children get more entry buckets
+        if necessary, and a scale-out creates more children if necessary.
         """
         ground = self._ground
         if not ground.shared_buckets or not ground.consumers:
-            return list(acts)
-        there, most = ground.count_places(), ground.most_places
-        served = min(ground.consumers, there)
-        spare, kept = there - served, []
-        for act in acts:
-            before, share = self._places_of(act)
-            lost = before - (len(act.cuts) + 1) * share
+            return list(actions)
+        places, places_per_segment = ground.count_places(), ground.most_places
+        served = min(ground.consumers, places)
+        spare, kept = places - served, []
+        for action in actions:
+            before, share = self._places_of(action)
+            lost = before - (len(action.cuts) + 1) * share
             if lost > spare:
-                parts = max(len(act.cuts) + 1, math.ceil((before - spare) / most))
-                if parts > len(act.cuts) + 1:
-                    if not act.run.is_relief:
+                parts = max(len(action.cuts) + 1, math.ceil((before - spare) / places_per_segment))
+                if parts > len(action.cuts) + 1:
+                    if not action.run.is_relief:
                         self._refuse_run(
-                            act.run, RefusalReason.WOULD_IDLE_CONSUMER, "places", there - lost, served
+                            action.run, RefusalReason.WOULD_IDLE_CONSUMER, "places", places - lost, served
                         )
                         continue
-                    act.cuts = self._union(act.run).equal_cuts(parts)
-                act.buckets = math.ceil((before - spare) / parts)
-                lost = before - parts * act.buckets
+                    action.cuts = self._union(action.run).equal_cuts(parts)
+                action.buckets = math.ceil((before - spare) / parts)
+                lost = before - parts * action.buckets
             spare -= max(0, lost)
-            kept.append(act)
+            kept.append(action)
         return kept
 
-    def _places_of(self, act: _Act) -> tuple[int, int]:
-        """Consumers that the segments of the act can serve, and that each child could with its share of their entry buckets."""
-        ground, run = self._ground, act.run
-        counts = [one.bucket_count for one in ground.active[run.first : run.first + run.length]]
-        share = min(sum(counts) // (len(act.cuts) + 1), ground.policy.entry_bucket_max_per_segment)
+    def _places_of(self, action: _PlannedAction) -> tuple[int, int]:
+        """Return the number of consumers that the segments of the action can serve, and the number that each child can
+        serve with its share of their entry buckets.
+        """
+        ground, run = self._ground, action.run
+        counts = [segment.bucket_count for segment in ground.active[run.first : run.first + run.length]]
+        share = min(sum(counts) // (len(action.cuts) + 1), ground.policy.entry_bucket_max_per_segment)
         before = sum(map(ground.places_of, counts))
         return before, ground.places_of(max(1, share))
 
     def _fewest(self) -> int:
-        """Segments there must be; consumers keep those that they are to have, as far as they have them now."""
+        """Return the minimum number of segments; segments that consumers need are kept as far as they exist."""
         ground = self._ground
         return max(
             ground.policy.min_segments, min(consumer_plan.segments_wanted(ground), ground.segments_net)
         )
 
-    def _affordable(self, acts: Sequence[_Act]) -> list[_Act]:
-        """Within the budget of reconnections. An act beyond the whole budget may be made when that is full."""
+    def _within_reconnection_budget(self, actions: Sequence[_PlannedAction]) -> list[_PlannedAction]:
+        """Return the actions within the budget of reconnections. An action that exceeds the whole budget may be taken
+        when the budget is full.
+        """
         left = self._ground.situation.reconnections_left
         if left is None:
-            return list(acts)
+            return list(actions)
         full = self._ground.policy.reconnections_per_minute
-        made = []
-        for act in acts:
-            needed = min(act.reconnections, full)
+        affordable = []
+        for action in actions:
+            needed = min(action.reconnections, full)
             if needed <= left:
-                left -= act.reconnections
-                made.append(act)
+                left -= action.reconnections
+                affordable.append(action)
                 continue
             wait_ms = math.ceil((needed - left) / full * 60_000)
             self._refuse_run(
-                act.run,
+                action.run,
                 RefusalReason.RECONNECTION_BUDGET,
                 "reconnections",
-                act.reconnections,
+                action.reconnections,
                 max(0.0, left),
                 self._ground.now + wait_ms,
             )
-        return made
+        return affordable
 
-    # What it says
+    # The decisions and refusals
 
-    def _decision(self, act: _Act) -> Decision:
-        run, active = act.run, self._ground.active
+    def _decision(self, action: _PlannedAction) -> Decision:
+        run, active = action.run, self._ground.active
         ids = tuple(segment.segment_id for segment in active[run.first : run.first + run.length])
         reason = self._hottest_metric(run) if run.is_relief else COLD
         if len(ids) == 1:
-            at = () if self._ground.situation.capabilities.midpoint_only else act.cuts
-            return Split(ids[0], at, reason, buckets=act.buckets)
-        if len(ids) == 2 and not act.cuts:
+            at = () if self._ground.situation.capabilities.midpoint_only else action.cuts
+            return Split(ids[0], at, reason, buckets=action.buckets)
+        if len(ids) == 2 and not action.cuts:
             return Merge(*ids, reason)
-        return Recut(ids, act.cuts, reason, act.buckets)
+        return Recut(ids, action.cuts, reason, action.buckets)
 
     def _hottest_metric(self, run: Run) -> str:
         records = self._ground.records[run.first : run.first + run.length]
@@ -459,28 +484,30 @@ class _Planner:
         ]
         return _METRIC_NAMES[max(range(len(METRICS)), key=shares.__getitem__)]
 
-    def _explain(self, plan: RingPlan, acts: Sequence[_Act]) -> None:
-        """A reason for each segment above its capacity, and for each that could be spared, in no act; and when to look
-        again.
+    def _explain(self, plan: RingPlan, actions: Sequence[_PlannedAction]) -> None:
+        """Refuse each segment above its capacity, and each segment that could be spared, that is in no action; and set
+        the time of the next evaluation.
         """
-        acted = {i for act in acts for i in range(act.run.first, act.run.first + act.run.length)}
-        pending = bool(acts or self._told)
+        changed = {
+            i for action in actions for i in range(action.run.first, action.run.first + action.run.length)
+        }
+        is_pending = bool(actions or self._reported)
         explained: set[tuple[int, int]] = set()
         for i, member in enumerate(self._members):
-            if i in acted or i in self._told or member.fixed:
+            if i in changed or i in self._reported or member.fixed:
                 continue
             if member.load > 1:
-                pending = True
+                is_pending = True
                 self._refuse(i, RefusalReason.TOLERATED_OVERLOAD, "segment_seconds", self._overload_cost(member.ticks),
                              self._prices.of_reseal(member.width, 1) + self._prices.segment)  # fmt: skip
-            elif (near := plan.nearest.get(i)) is not None:
-                pending = True
-                if (near.first, near.length) not in explained:
-                    explained.add((near.first, near.length))
-                    self._refuse_saving(near)
-        if self._refuses_fewer() or pending:
+            elif (candidate := plan.nearest.get(i)) is not None:
+                is_pending = True
+                if (candidate.first, candidate.length) not in explained:
+                    explained.add((candidate.first, candidate.length))
+                    self._refuse_saving(candidate)
+        if self._refuses_fewer() or is_pending:
             self._wake_after(1)
-        elif len(self._members) > 1:  # a load that falls little by little is no news to anybody
+        elif len(self._members) > 1:  # a load that falls slowly does not trigger an evaluation
             self._wake_after(TICKS_BETWEEN_LOOKS)
 
     def _wake_after(self, ticks: int) -> None:
@@ -489,25 +516,28 @@ class _Planner:
     def _ms(self, ticks: int) -> int:
         return math.ceil(ticks * self._tick_seconds * 1000)
 
-    def _refuse_saving(self, near: Candidate) -> None:
+    def _refuse_saving(self, candidate: Candidate) -> None:
         if Lane.MERGE not in self._lanes:
             return
         active = self._ground.active
-        pays = near.saved > near.price  # and yet another act was worth more
-        if pays and near.kept:
+        is_worthwhile = candidate.saved > candidate.price  # but another action was worth more
+        if is_worthwhile and candidate.kept:
             self._refuse_kept(
-                [segment.segment_id for segment in active[near.first : near.first + near.length]]
+                [
+                    segment.segment_id
+                    for segment in active[candidate.first : candidate.first + candidate.length]
+                ]
             )
             return
         self._ground.refuse(
             Refusal(
-                segment_id=active[near.first].segment_id,
+                segment_id=active[candidate.first].segment_id,
                 lane=Lane.MERGE,
-                reason=RefusalReason.OTHER_ACT if pays else RefusalReason.SAVING_BELOW_PRICE,
-                metric=None if pays else "segment_seconds",
-                value=None if pays else round(near.saved, 3),
-                needed=None if pays else round(near.price, 3),
-                other_id=active[near.first + near.length - 1].segment_id,
+                reason=RefusalReason.OTHER_ACT if is_worthwhile else RefusalReason.SAVING_BELOW_PRICE,
+                metric=None if is_worthwhile else "segment_seconds",
+                value=None if is_worthwhile else round(candidate.saved, 3),
+                needed=None if is_worthwhile else round(candidate.price, 3),
+                other_id=active[candidate.first + candidate.length - 1].segment_id,
             )
         )
 
@@ -518,17 +548,20 @@ class _Planner:
             self._ground.refuse_during(self._ground.kept[kept], Lane.MERGE, kept, other)
 
     def _refuses_fewer(self) -> bool:
-        """At the floor nothing is weighed; that fewer would do is said of the whole topic."""
+        """Refuse a scale-in for the whole topic, and return True, if fewer segments would suffice but the topic has the
+        minimum number of segments.
+        """
         ground = self._ground
-        would_do = math.ceil(sum(member.load for member in self._members) / self._prices.target)
-        if self._prices.most_spared or would_do >= len(self._members) or Lane.MERGE not in self._lanes:
+        sufficient = math.ceil(sum(member.load for member in self._members) / self._prices.target)
+        if self._prices.most_spared or sufficient >= len(self._members) or Lane.MERGE not in self._lanes:
             return False
         ground.refuse(Refusal(None, Lane.MERGE, *self._why_not_fewer(ground.segments_low, 1)))
         return True
 
     def _why_not_fewer(self, segments: int, taken: int) -> tuple[RefusalReason, str, int, int]:
-        """Why so many cannot be taken of the segments there are, in a refusal's figures: the places that would be left for consumers
-        that cannot share one, else the segments, and the most there may be of them for that to be refused.
+        """Return reason, metric, value and needed value of the refusal to remove `taken` of the segments. If consumers
+        need the segments, the value is the number of places that would be left; otherwise it is the number of
+        segments, and the needed value is the largest number for which this is refused.
         """
         fewest = self._fewest()
         if fewest > self._ground.policy.min_segments:
@@ -551,7 +584,7 @@ class _Planner:
         not_before: int | None = None,
     ) -> None:
         active = self._ground.active
-        self._told.update(range(run.first, run.first + run.length))
+        self._reported.update(range(run.first, run.first + run.length))
         self._ground.refuse(
             Refusal(
                 segment_id=active[run.first].segment_id,

@@ -1,8 +1,8 @@
-"""The profile `pip483`: Pulsar 5's answers, one act at a time (PIP-483, PIP-486).
+"""The profile `pip483`: Pulsar 5's answers, one action at a time (PIP-483, PIP-486).
 
-The lanes are tried in the order consumer, load, merge, and the first that finds something acts: one split, one merge, or
-one batch of rebuckets (an act a segment). When none does, buckets that nobody needs are given up. How it differs from
-Pulsar is told in `evaluator`.
+The lanes are tried in the order consumer, load, merge. The first lane that finds an action takes it: one split, one
+merge, or one batch of rebuckets (one action per segment). If no lane finds an action, buckets that no consumer needs
+are given up. `evaluator` lists the differences from Pulsar.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CODE_VERSION = "pip483-6"
 
 
 def answer(ground: Ground, lanes: Collection[Lane]) -> tuple[Decision, ...]:
-    """The acts of the first lane that has any; a lane that is not asked adds nothing."""
+    """Return the actions of the first lane that has any; a lane that is not evaluated contributes nothing."""
     decisions: tuple[Decision, ...] = ()
     if Lane.CONSUMER in lanes:
         decisions = consumer.answer(ground)

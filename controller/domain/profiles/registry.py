@@ -1,4 +1,4 @@
-"""The profiles by name: what answers, and the version of its rules that the ledger keeps."""
+"""The profiles by name: their functions, and the version of their rules that the decision log stores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from controller.domain.profiles import adaptive, pip483
 
 
 class Profile(NamedTuple):
-    """`answer` takes what a valid policy is decided on and gives acts on disjoint segments."""
+    """A rule set. `answer` takes the inputs of a valid policy's evaluation and returns actions on disjoint segments."""
 
     answer: Callable[[Ground, Collection[Lane]], tuple[Decision, ...]]
     code_version: str
@@ -24,4 +24,4 @@ PROFILES_BY_NAME: Mapping[str, Profile] = MappingProxyType(
         "pip483": Profile(pip483.answer, pip483.CODE_VERSION),
     }
 )
-"""Every name in `policy.PROFILES`."""
+"""Every profile that `policy.PROFILES` names."""

@@ -1,1 +1,1 @@
-"""Where to cut a segment, apart from whether."""
+"""Computes where to cut a segment. Whether to cut it is decided elsewhere."""

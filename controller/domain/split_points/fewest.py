@@ -1,7 +1,7 @@
-"""Fewest parts: cuts between bins so that no part carries more than it should, and then as evenly as so many parts can.
+"""Computes the fewest parts in which no part exceeds a limit, and then makes the parts as equal as their number allows.
 
-A bin is the finest that anybody counted, so no cut goes through one; a bin above the limit stands alone. Which sketches
-there are: `key_sketch`. The profile `adaptive` cuts so where it knows where the load lies.
+A bin is the finest unit that was counted, so no cut divides a bin; a bin above the limit is a part by itself. The key
+histograms are in `key_sketch`. The profile `adaptive` uses these cuts if it knows where the load lies.
 """
 
 from __future__ import annotations
@@ -20,29 +20,30 @@ class Bin(NamedTuple):
 def fewest_cuts(
     bins: Sequence[Bin], most: float, *, at_least: int = 1, at_most: int = 65_536
 ) -> tuple[int, ...]:
-    """First hashes of the parts but the first; bins ascend. Of the parts of several bins the greatest load is as small as it
-    can be for their number, which is between `at_least` and `at_most` and no more than there are bins. So a bin that is
-    heavier than what it could be put together with stands alone, and the rest is as even as it can be beside it.
+    """Return the first hashes of all parts but the first; bins ascend. The greatest load of a part is as small as
+    possible for the number of parts, which is between `at_least` and `at_most` and no more than there are bins. So a
+    bin that is heavier than a combination of others is a part by itself, and the other parts are as equal as
+    possible.
     """
     parts = len(_sweep(bins, max(most, 0.0))) + 1
     parts = max(min(parts, at_most), min(at_least, len(bins)))
-    low, high = 0.0, sum(one.load for one in bins)
+    low, high = 0.0, sum(load_bin.load for load_bin in bins)
     cuts = _sweep(bins, high)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        found = _sweep(bins, middle)
-        if len(found) < parts:
-            high, cuts = middle, found
+        candidate_cuts = _sweep(bins, middle)
+        if len(candidate_cuts) < parts:
+            high, cuts = middle, candidate_cuts
         else:
             low = middle
-    return tuple(sorted(_filled_up(bins, cuts, parts)))
+    return tuple(sorted(_add_cuts(bins, cuts, parts)))
 
 
 _HALVINGS = 40
 
 
 def _sweep(bins: Sequence[Bin], most: float) -> list[int]:
-    """The cuts of a greedy sweep: a part ends before the bin that would lift it above `most`."""
+    """Return the cuts of a greedy sweep: a part ends before the bin that would raise its load above `most`."""
     cuts: list[int] = []
     carried = 0.0
     for index, (start, load) in enumerate(bins):
@@ -53,31 +54,31 @@ def _sweep(bins: Sequence[Bin], most: float) -> list[int]:
     return cuts
 
 
-def _filled_up(bins: Sequence[Bin], cuts: Sequence[int], parts: int) -> set[int]:
-    """As many cuts as asked for, where fewer parts would do: the further ones halve the heaviest part by number of bins."""
+def _add_cuts(bins: Sequence[Bin], cuts: Sequence[int], parts: int) -> set[int]:
+    """Return as many cuts as requested even if fewer parts would suffice: each additional cut divides the heaviest part."""
     chosen = set(cuts)
     while len(chosen) < parts - 1:
         pieces = _pieces(bins, chosen)
         divisible = [piece for piece in pieces if len(piece) > 1]
-        heaviest = max(divisible, key=lambda piece: sum(one.load for one in piece))
-        chosen.add(heaviest[_even_place(heaviest)].start)
+        heaviest = max(divisible, key=lambda piece: sum(load_bin.load for load_bin in piece))
+        chosen.add(heaviest[_most_even_cut(heaviest)].start)
     return chosen
 
 
 def _pieces(bins: Sequence[Bin], cuts: set[int]) -> list[list[Bin]]:
     pieces: list[list[Bin]] = [[]]
-    for one in bins:
-        if one.start in cuts:
+    for load_bin in bins:
+        if load_bin.start in cuts:
             pieces.append([])
-        pieces[-1].append(one)
+        pieces[-1].append(load_bin)
     return pieces
 
 
-def _even_place(piece: Sequence[Bin]) -> int:
-    """The bin before which a cut leaves the most even halves."""
-    total, below, best, place = sum(one.load for one in piece), 0.0, float("inf"), 1
+def _most_even_cut(piece: Sequence[Bin]) -> int:
+    """Return the index of the bin before which a cut leaves the most equal halves."""
+    total, below, best, cut = sum(load_bin.load for load_bin in piece), 0.0, float("inf"), 1
     for index in range(1, len(piece)):
         below += piece[index - 1].load
         if max(below, total - below) < best:
-            best, place = max(below, total - below), index
-    return place
+            best, cut = max(below, total - below), index
+    return cut

@@ -86,7 +86,7 @@ def policy_page() -> str:
 
 def errors_page() -> str:
     """The tree as it is drawn, and what each error is at the edges."""
-    drawn = (errors.__doc__ or "").split("Drawn::")[1].split("\n\nErrors carry")[0]
+    drawn = (errors.__doc__ or "").split("The tree::")[1].split("\n\nErrors carry")[0]
     rows = [
         (code(name), exit_code(kind), " ".join((inspect.getdoc(kind) or "").split()))
         for name, kind in vars(errors).items()

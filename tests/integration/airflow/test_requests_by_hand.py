@@ -199,7 +199,7 @@ def test_a_policy_is_set_at_its_level_and_a_dry_run_says_whom_it_concerns(
     [
         (
             {"level": "nowhere", "parameters": {"max_segments": 4}},
-            "level='nowhere': 'nowhere' is no level of policy",
+            "level='nowhere': 'nowhere' is not a level of policy",
         ),
         ({"level": "acme/shop", "parameters": {"max_segments": 0}}, "max_segments"),
         ({"level": "acme/shop", "parameters": {"segments": 4}}, "segments"),

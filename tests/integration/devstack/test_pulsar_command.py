@@ -40,7 +40,7 @@ def test_it_serves_until_a_signal_and_says_where(tmp_path: Path) -> None:
         said = serving.communicate(timeout=120)[1]
 
         assert serving.returncode == 0, said
-        assert f"Pulsar {PULSAR_4} is up at {written['PULSAR_ADMIN_URL']}" in said
+        assert f"Pulsar {PULSAR_4} runs at {written['PULSAR_ADMIN_URL']}" in said
         assert not any(process.is_running() for process in family)
         assert not env.exists()
     finally:

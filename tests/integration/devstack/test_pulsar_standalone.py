@@ -87,7 +87,7 @@ def test_a_broker_that_cannot_start_says_why_and_names_its_log(tmp_path: Path) -
         tmp_path, jvm=QUICK, properties={"managedLedgerDefaultEnsembleSize": "nonsense"}
     )
 
-    with pytest.raises(DevstackFailed, match=r"ended by itself; its log .*pulsar\.log ends: .*nonsense"):
+    with pytest.raises(DevstackFailed, match=r"ended unexpectedly; its log .*pulsar\.log ends: .*nonsense"):
         server.start()
 
     assert not server.running

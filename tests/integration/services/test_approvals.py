@@ -159,7 +159,9 @@ def test_an_approved_act_is_held_against_the_limits_of_the_moment(cold: Bench) -
     assert [one["reason"] for one in decisions(cold)[0].refusals] == [RefusalReason.AT_MIN_SEGMENTS]
     wind(cold, row, 3_601)
     assert approvals.settle(cold.store) == {row.approval_id: ApprovalState.EXPIRED}
-    assert "not wanted within an hour" in (approvals.find(cold.store, row.approval_id).outcome or "")
+    assert "did not choose the action again within an hour" in (
+        approvals.find(cold.store, row.approval_id).outcome or ""
+    )
 
 
 def test_a_large_split_waits_and_an_approval_of_it_is_used_up_by_it(bench: Bench) -> None:
@@ -275,7 +277,7 @@ def test_without_an_answer_the_default_holds(cold: Bench, default: str, state: A
 
     assert (settled, waiting(cold)) == ({row.approval_id: state}, [])
     found = approvals.find(cold.store, row.approval_id)
-    assert (found.answered_by, found.outcome) == ("default", "nobody answered in time")
+    assert (found.answered_by, found.outcome) == ("default", "no answer was given in time")
     assert bool(run(cold).intents) is (default == "approve")
 
 
@@ -364,12 +366,12 @@ def test_a_proposal_about_a_layout_that_moved_on_expires_and_takes_no_answer(col
     row = proposed(cold)
     cold.drive(cold.intend(segment_admin.splitting(0)).operation.operation_id)
 
-    with pytest.raises(Conflict, match="since the layout moved on"):
+    with pytest.raises(Conflict, match="since the layout changed"):
         say(cold, row)
     settled = approvals.settle(cold.store)
 
     assert settled == {row.approval_id: ApprovalState.EXPIRED}
-    with pytest.raises(Conflict, match="has expired: the layout moved on"):
+    with pytest.raises(Conflict, match="has expired: the layout changed"):
         say(cold, row)
 
 

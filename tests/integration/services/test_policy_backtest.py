@@ -191,7 +191,7 @@ def test_what_cannot_be_asked_is_refused(
     bench.create(2)
     record(bench, history)
 
-    with pytest.raises(InvalidInput, match="no policy is called"):
+    with pytest.raises(InvalidInput, match="is unknown; choose one of"):
         ask(backtest, Question((Candidate("x", "x"),)), key="a")
     with pytest.raises(InvalidPolicy, match="max_segments"):
         ask(backtest, Question((Candidate("x", "pip483", {"max_segments": 0}),)), key="b")

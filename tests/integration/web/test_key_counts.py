@@ -76,7 +76,7 @@ def test_more_than_a_producer_can_send_is_refused_with_the_value_and_the_bound(s
     counts = [(number, 1, 2**40 - 1) for number in range(4_096)]
     with pytest.raises(
         InvalidInput,
-        match=f"p counts {sum(one[2] for one in counts)} messages .* {PRODUCER_MESSAGES} is the most",
+        match=f"p counts {sum(one[2] for one in counts)} messages .* more than the {PRODUCER_MESSAGES} of one producer",
     ):
         HttpSource(servers).hand_in(TOPIC, "p", counts)
 

@@ -50,7 +50,7 @@ def test_days_that_are_not_covered_are_refused(tmp_path: Path) -> None:
 def test_a_trace_without_load_is_refused(tmp_path: Path) -> None:
     file = trace(tmp_path / "a.csv", "2024-01-01 00:00:00,0", "2024-01-02 00:00:00,0")
 
-    with pytest.raises(InvalidInput, match="holds no load"):
+    with pytest.raises(InvalidInput, match="contains no load"):
         read_csv("a", [file], days=1)
 
 
@@ -67,7 +67,7 @@ def test_a_trace_of_one_reading_is_none(tmp_path: Path) -> None:
         ({"rates": np.full((2, 4), -1.0)}, "negative or infinite"),
         ({"rates": np.full((2, 4), np.inf)}, "negative or infinite"),
         ({"step_seconds": 0}, "give at least 1"),
-        ({"shares": np.ones((3, 1))}, "one row, or one a step"),
+        ({"shares": np.ones((3, 1))}, "one row, or one per step"),
         ({"shares": np.full((1, 3), 1 / 3)}, "a number that divides 65536"),
         ({"shares": np.array([[0.5, 0.4]])}, "add up to 1"),
         ({"shares": np.array([[1.5, -0.5]])}, "add up to 1"),

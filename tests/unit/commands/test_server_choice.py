@@ -44,7 +44,7 @@ def test_what_is_no_address_is_refused(refused: Refused, url: str) -> None:
 
     assert (code, said) == (
         2,
-        "--api-url is no address of a server; write http://host:port or https://host:port",
+        "--api-url is not the address of a server; write http://host:port or https://host:port",
     )
 
 
@@ -52,7 +52,7 @@ def test_an_address_with_a_password_is_refused_without_saying_it(refused: Refuse
     code, said = refused("http://ada:hunter2@cleave:8470", api_token="t")
 
     assert code == 2
-    assert "--api-url has a user or a query in it" in said
+    assert "--api-url contains a user or a query" in said
     assert "hunter2" not in said
 
 
@@ -71,7 +71,7 @@ def test_without_a_token_nobody_is_asked(refused: Refused) -> None:
     [
         (None, "cannot be read: No such file or directory; write a token of `cleave token` into the file"),
         (b"\xff\xfe", "cannot be read: it is no text; write a token of `cleave token` into the file"),
-        (b"two words", "holds spaces or letters that no token has; give a token on one line"),
+        (b"two words", "contains spaces or characters that a token cannot have; give a token on one line"),
         (b"\n", "no token for http://127.0.0.1:1"),
     ],
     ids=["away", "binary", "words", "empty"],
@@ -92,7 +92,7 @@ def test_a_file_without_a_token_is_named(
 def test_a_token_that_none_can_be_is_not_said(refused: Refused) -> None:
     code, said = refused(api_token="secret ü word")
 
-    assert (code, "CLEAVE_API_TOKEN holds spaces" in said) == (2, True)
+    assert (code, "CLEAVE_API_TOKEN contains spaces" in said) == (2, True)
     assert "secret" not in said
 
 

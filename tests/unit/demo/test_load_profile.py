@@ -18,7 +18,7 @@ from controller.demo.load_profile import (
     STEPS,
     TRACE_PEAK_MESSAGES_PER_SECOND,
     LoadProfile,
-    _averaged,
+    _resample,
     from_trace,
     synthetic_day,
 )
@@ -141,7 +141,7 @@ def test_a_bare_column_of_numbers_will_do(tmp_path: Path) -> None:
 def test_averaging_stays_within_the_values_and_keeps_the_mean_of_whole_steps(
     values: list[float], steps: int
 ) -> None:
-    averaged = _averaged(values, steps)
+    averaged = _resample(values, steps)
     assert len(averaged) == steps
     assert min(values) - 1e-6 <= min(averaged) <= max(averaged) <= max(values) + 1e-6
     if len(values) % steps == 0:

@@ -32,13 +32,13 @@ def test_the_topic_is_in_the_namespace_that_is_made_for_it() -> None:
 
 
 def test_an_unknown_plane_is_refused_with_those_there_are() -> None:
-    with pytest.raises(InvalidInput, match="PLANE=kafka is not known here; it is one of embedded, pulsar"):
+    with pytest.raises(InvalidInput, match="PLANE=kafka is unknown; choose one of embedded, pulsar"):
         plane_named("kafka")
 
 
 @pytest.mark.parametrize(
     ("plane", "code", "line"),
-    [("kafka", 2, "PLANE=kafka is not known"), ("pulsar", 1, "apt install maven")],
+    [("kafka", 2, "PLANE=kafka is unknown"), ("pulsar", 1, "apt install maven")],
     ids=["unknown", "no Maven"],
 )
 def test_a_plane_that_cannot_be_had_ends_the_demo_before_anything_runs(

@@ -199,7 +199,7 @@ def test_the_verdict_names_every_problem(
     outcome = report.judge(DayRecord(operations=operations), found)
 
     assert list(outcome.problems) == problems
-    assert str(outcome) == ("; ".join(problems) or "as it should be")
+    assert str(outcome) == ("; ".join(problems) or "all expectations met")
 
 
 @pytest.mark.parametrize(
@@ -222,4 +222,4 @@ def test_a_consumer_that_waits_too_long_for_its_first_message_fails_the_day(
 def test_the_waits_of_all_consumers_are_one_line() -> None:
     day = DayRecord(waits={"billing-2": None, "billing-1": 0.24})
 
-    assert report.waits(day) == "waited for the first message: billing-1 0.2 s, billing-2 got none"
+    assert report.waits(day) == "waited for the first message: billing-1 0.2 s, billing-2 got no message"

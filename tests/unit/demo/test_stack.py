@@ -85,12 +85,12 @@ def test_what_ends_by_itself_is_started_again_but_not_for_ever(tmp_path: Path) -
         return False
 
     with pytest.raises(
-        DevstackFailed, match=f"worker .exit code 7. ended {MOST_RESTARTS + 1} times; its log is"
+        DevstackFailed, match=f"worker .exit code 7. ended {MOST_RESTARTS + 1} times; see its log"
     ):
         wait_until(watch)
 
     assert len(said) == MOST_RESTARTS
-    assert said[0].startswith("worker (exit code 7) ended by itself and is started again; its log is ")
+    assert said[0].startswith("worker (exit code 7) ended unexpectedly and is restarted; see its log ")
     bystander.stop()
 
 
@@ -99,7 +99,7 @@ def test_a_server_that_has_died_is_named(tmp_path: Path) -> None:
     server = standing.spawn("server", [sys.executable, "-c", ""])
     standing._servers["PostgreSQL"] = server.pid
 
-    with pytest.raises(DevstackFailed, match=r"PostgreSQL .process .* ended by itself"):
+    with pytest.raises(DevstackFailed, match=r"PostgreSQL .process .* ended unexpectedly"):
         wait_until(standing.watch_over)
     server.stop()
 

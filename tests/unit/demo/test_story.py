@@ -180,8 +180,8 @@ def test_a_crowd_comes_once_in_the_middle_of_the_day_and_leaves_but_one(
     present = []
     for share in (0.0, CROWD_COMES_AT - 0.01, CROWD_COMES_AT, CROWD_COMES_AT + 0.01, CROWD_GOES_AT, 1.0):
         if share == 0.0:
-            story._come(1)
-        story._people(share)
+            story._start_consumers(1)
+        story._follow_crowd(share)
         present.append(len(stack.present))
 
     assert present == [1, 1, CROWD, CROWD, 1, 1]
@@ -191,7 +191,7 @@ def test_a_crowd_comes_once_in_the_middle_of_the_day_and_leaves_but_one(
 
 def test_producers_share_the_load_and_go_by_one_clock(story: Story, stack: Standing) -> None:
     for _ in (0, 1):
-        story._another_producer()
+        story._start_producer()
 
     commands = [stack.commands[f"shop-{index}"] for index in (0, 1)]
     clocks = [command[command.index("--clock") + 1] for command in commands]
@@ -206,7 +206,7 @@ def test_another_producer_takes_the_place_of_one_that_died(
 ) -> None:
     """Once, and under another name: the numbers of its messages begin anew."""
     for _ in (0, 1):
-        story._another_producer()
+        story._start_producer()
     stack.children["shop-0"].exit_code = -9
     stack.children["shop-1"].exit_code = 0  # its day is over
 
@@ -214,22 +214,22 @@ def test_another_producer_takes_the_place_of_one_that_died(
         story._replace_producers()
 
     assert [name for name in stack.commands if name.startswith("shop")] == ["shop-0", "shop-1", "shop-2"]
-    assert said == ["producer shop-0 ended with -9; another takes its place"]
+    assert said == ["producer shop-0 ended with -9; another producer replaces it"]
 
 
 def test_producers_and_consumers_are_told_what_an_application_is_told(stack: Standing) -> None:
     story = story_on(stack)
 
-    story._another_producer()
-    story._come(1)
+    story._start_producer()
+    story._start_consumers(1)
 
     assert set(stack.envs) == {"shop-0", "billing-0"}
     assert all(env == stack.client_env for env in stack.envs.values())
 
 
 def test_consumers_are_kept_running(story: Story, stack: Standing) -> None:
-    story._come(2)
-    story._another_producer()
+    story._start_consumers(2)
+    story._start_producer()
 
     assert stack.kept == {"billing-0", "billing-1"}
 
@@ -249,9 +249,9 @@ def test_the_day_waits_for_what_each_part_of_it_is_for(story: Story) -> None:
 def test_traffic_runs_on_the_stacks_plane_at_its_share(plane: Plane, tmp_path: Path) -> None:
     stack = Standing(tmp_path, plane)
     story = story_on(stack)
-    story._come(1)
+    story._start_consumers(1)
     for _ in range(PRODUCERS):
-        story._another_producer()
+        story._start_producer()
 
     commands = stack.commands
     assert {command[command.index("--plane") + 1] for command in commands.values()} == {plane.name}
@@ -263,7 +263,7 @@ def test_traffic_runs_on_the_stacks_plane_at_its_share(plane: Plane, tmp_path: P
 
 
 def test_a_trace_is_handed_to_the_producers(stack: Standing, tmp_path: Path) -> None:
-    story_on(stack, trace=tmp_path / "t.csv")._another_producer()
+    story_on(stack, trace=tmp_path / "t.csv")._start_producer()
 
     command = stack.commands["shop-0"]
     assert command[command.index("--trace") + 1] == str(tmp_path / "t.csv")

@@ -299,7 +299,7 @@ def test_a_layout_takes_what_fits_and_refuses_the_rest_by_name(number: int, othe
 def test_a_child_of_an_impossible_id_is_refused(child_id: int) -> None:
     layout = SegmentLayout.initial(2, now=0)
 
-    with pytest.raises(InvalidLayoutChange, match="the last one there is"):
+    with pytest.raises(InvalidLayoutChange, match="the highest possible id"):
         layout.reshape([0], [reshape.ChildPlan(child_id, HashRange(0, 32767))], 0)
 
 

@@ -51,13 +51,13 @@ def test_of_instants_it_has_what_time_is_left() -> None:
     assert of("stale-load", **stale) == (
         "observed_at 2025-11-22 11:50:00Z, counted until 2025-11-22 11:55:00Z (5 min too old)"
     )
-    assert of("cold-window", metric="cold_since") == "cold_since is not known"
+    assert of("cold-window", metric="cold_since") == "cold_since is unknown"
 
 
 def test_what_has_no_bound_or_is_of_a_newer_program_is_told_as_well() -> None:
     newer = {"metric": "regret", "value": 3600.0, "needed": 7200, "not_before": NOON + 60_000}
 
-    assert of("in-flight", metric="operation_id", value=12) == "operation 12 holds it"
+    assert of("in-flight", metric="operation_id", value=12) == "busy in operation 12"
     assert of("other-act") == ""
     assert of("a-reason-of-a-newer-program", **newer) == (
         "regret 3,600, needs 7,200 (3,600 too low, 0.50 times that); 60 s left"

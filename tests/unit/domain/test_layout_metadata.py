@@ -173,7 +173,7 @@ def test_a_record_that_lacks_the_layout_is_refused(missing: str) -> None:
         ({"segmentId": -1}, "segmentId = -1"),
         ({"segmentId": 0.5}, r"segmentId = 0\.5"),
         ({"segmentId": True}, "segmentId = True"),
-        ({"segmentId": 7}, "filed under '0'"),
+        ({"segmentId": 7}, "stored under the key '0'"),
         ({"segmentId": 2**63}, "segmentId = 9223372036854775808"),
         ({"segmentId": 10**5000}, "an integer of 16610 bits"),
         ({"hashRange": {"start": 0, "end": INFINITE}}, "end = inf"),

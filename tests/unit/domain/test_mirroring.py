@@ -87,7 +87,7 @@ def test_a_layout_known_before_tells_more(after: SegmentLayout, acts: dict[Resha
 
 
 def test_an_older_layout_means_that_the_topic_was_made_again() -> None:
-    with pytest.raises(Conflict, match="made again"):
+    with pytest.raises(Conflict, match="created again"):
         steps_between(two().split(0, 1), two())
 
 
@@ -109,7 +109,7 @@ def test_a_reshape_is_done_when_the_layout_shows_its_parents_sealed_for_those_ra
 def test_a_reshape_that_can_never_be_done_is_told_from_one_that_is_not_done_yet(
     parent_ids: list[int], ranges: list[HashRange]
 ) -> None:
-    with pytest.raises(Conflict, match="by somebody else"):
+    with pytest.raises(Conflict, match="another program has reshaped"):
         has_taken_over(two().split(0, 1), parent_ids, ranges)
 
 

@@ -133,7 +133,7 @@ REFUSALS: list[tuple[str, Callable[[], Reshape]]] = [
         r"segment 1 \(0000-0000\) covers 1 hash.*cannot be split into 3",
         lambda: plan_equal_split(NARROW, 1, 3),
     ),
-    (r"segment 0 \(0000-3fff\) into 1 parts", lambda: plan_equal_split(FOUR, 0, 1)),
+    (r"segment 0 \(0000-3fff\) cannot be split into 1 parts", lambda: plan_equal_split(FOUR, 0, 1)),
     (r"segment 0 \(0000-3fff\) cannot be split at 0x0000", lambda: plan_split(FOUR, 0, 0)),
     (r"segment 0 \(0000-3fff\) cannot be split at 0x4000", lambda: plan_split(FOUR, 0, 0x4000)),
     (r"segment 0 \(0000-3fff\) cannot be split at 0x0009, 0x0009", lambda: plan_split(FOUR, 0, [9, 9])),
@@ -186,19 +186,19 @@ LOW, HIGH = HashRange(0, 0x1FFF), HashRange(0x2000, 0x3FFF)
 @pytest.mark.parametrize(
     ("children", "sentence"),
     [
-        ((), "no successor"),
+        ((), "without a successor"),
         ((ChildPlan(4, LOW),), "children 0000-1fff do not tile 0000-3fff"),
         ((ChildPlan(4, HIGH),), "do not tile"),
         ((ChildPlan(4, LOW), ChildPlan(5, HashRange(0x2001, 0x3FFF))), "do not tile"),
         ((ChildPlan(4, LOW), ChildPlan(5, HashRange(0x1FFF, 0x3FFF))), "do not tile"),
         ((ChildPlan(4, LOW), ChildPlan(5, HashRange(0x2000, 0x4000))), "do not tile"),
         ((ChildPlan(4, LOW), ChildPlan(5, HIGH), ChildPlan(6, HIGH)), "do not tile"),
-        ((ChildPlan(4, LOW), ChildPlan(4, HIGH)), r"child ids \[4, 4\] .* not fresh"),
+        ((ChildPlan(4, LOW), ChildPlan(4, HIGH)), r"child ids \[4, 4\] .* already in use"),
         (
             (ChildPlan(4, LOW), ChildPlan(3, HIGH)),
-            r"child ids \[4, 3\] .* not fresh; reserve new ones from 4",
+            r"child ids \[4, 3\] .* already in use; reserve ids from 4",
         ),
-        ((ChildPlan(4, LOW), ChildPlan(-1, HIGH)), "not fresh"),
+        ((ChildPlan(4, LOW), ChildPlan(-1, HIGH)), "already in use"),
         ((ChildPlan(4, LOW, (7, 7)), ChildPlan(5, HIGH)), r"bucket splits \(7, 7\) of child 4"),
     ],
 )

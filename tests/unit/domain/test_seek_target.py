@@ -31,7 +31,7 @@ def test_what_is_no_instant_is_refused(text: str) -> None:
 
 def test_each_says_where_it_goes() -> None:
     assert [one.sentence for one in (EARLIEST, LATEST, SeekTarget(5))] == [
-        "to the first message that is there",
-        "behind everything published so far",
+        "to the first message that still exists",
+        "past everything published so far",
         "to the first message published at 1970-01-01T00:00:00.005Z or later",
     ]

@@ -145,7 +145,7 @@ def test_a_depth_below_the_merges_that_are_told_apart_breaks_a_law() -> None:
     layout = SegmentLayout.initial(4, now=0).merge(0, 1, 1).merge(2, 3, 2).merge(4, 5, 3)
     segments = {**layout.segments, 6: replace(layout.segments[6], merge_depth=2)}
 
-    with pytest.raises(InvariantViolated, match=r"depth 2 of 6 .* below 3 merges"):
+    with pytest.raises(InvariantViolated, match=r"depth 2 of 6 .* is below its 3 merges"):
         SegmentLayout(layout.epoch, layout.next_segment_id, segments).check_invariants()
 
 
@@ -200,24 +200,24 @@ def test_an_empty_layout_of_a_deleted_topic_is_lawful() -> None:
 @pytest.mark.parametrize(
     ("segment_id", "change", "law"),
     [
-        (3, {"hash_range": HashRange(0, 5)}, "gape or overlap"),
-        (3, {"hash_range": HashRange(0, 0x5000)}, "gape or overlap"),
+        (3, {"hash_range": HashRange(0, 5)}, "leave a gap or overlap"),
+        (3, {"hash_range": HashRange(0, 0x5000)}, "leave a gap or overlap"),
         (3, {"hash_range": HashRange(1, 0x3FFF)}, "uncovered below"),
         (6, {"hash_range": HashRange(0xC000, 0xFFFE)}, "uncovered above"),
-        (3, {"segment_id": 33}, "filed under id 3"),
-        (3, {"sealed_epoch": 3}, "stamped as sealed"),
-        (3, {"sealed_at_ms": 3}, "stamped as sealed"),
+        (3, {"segment_id": 33}, "stored under id 3"),
+        (3, {"sealed_epoch": 3}, "recorded as sealed"),
+        (3, {"sealed_at_ms": 3}, "recorded as sealed"),
         (3, {"child_ids": (9,)}, "has children"),
-        (2, {"sealed_epoch": None}, "lacks its seal"),
-        (2, {"sealed_epoch": 0}, "lives from epoch 1 to 0"),
-        (2, {"sealed_epoch": 5}, "lives from epoch 1 to 5 of 4"),
+        (2, {"sealed_epoch": None}, "incomplete seal"),
+        (2, {"sealed_epoch": 0}, "has epochs 1 to 0"),
+        (2, {"sealed_epoch": 5}, "has epochs 1 to 5, at layout epoch 4"),
         (3, {"bucket_splits": (9, 9)}, "bucket splits"),
-        (7, {"merge_depth": 0}, "below 1 merges"),
+        (7, {"merge_depth": 0}, "is below its 1 merges"),
         (0, {"merge_depth": 1}, "depth falls"),
-        (1, {"child_ids": (3,)}, "disowns child"),
-        (4, {"parent_ids": ()}, "disowns parent"),
+        (1, {"child_ids": (3,)}, "does not list child"),
+        (4, {"parent_ids": ()}, "does not list parent"),
         (4, {"parent_ids": (1, 8), "merge_depth": 1}, "younger than its child"),
-        (4, {"hash_range": HashRange(0xF000, 0xF001)}, "elsewhere"),
+        (4, {"hash_range": HashRange(0xF000, 0xF001)}, "does not overlap its parent"),
     ],
 )
 def test_a_broken_law_is_named(segment_id: int, change: dict[str, Any], law: str) -> None:

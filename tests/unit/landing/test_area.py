@@ -74,7 +74,7 @@ def test_files_that_are_none_are_told_with_the_reason_and_set_aside(area: Landin
     assert rejected == {
         "foreign.parquet": "column byte_out is missing",
         "text.parquet": "column msg_in is string, not int64",
-        f"{DAY}/export.parquet": "its name is not <tick>-<collector>.parquet",
+        f"{DAY}/export.parquet": "the name is not <tick>-<collector>.parquet",
     }
     everything = (*foreign, *examined.rejected)
     assert area.quarantine(everything) == [r.path for r in everything]

@@ -95,7 +95,7 @@ def test_spark_is_given_the_scheme_that_was_given() -> None:
 
 
 def test_a_scheme_that_nothing_here_reads_is_named() -> None:
-    with pytest.raises(InvalidInput, match="nothing here reads gopher://"):
+    with pytest.raises(InvalidInput, match="no installed library reads gopher://"):
         Location("gopher://host/landing").files()
 
 

@@ -472,7 +472,7 @@ def test_a_proposal_that_nobody_answered_in_time_is_refused(cycles: Cycles) -> N
 
     assert (cycles.read(row).state, cycles.read(row).outcome) == (
         ProposalState.REFUSED,
-        "nobody answered in time",
+        "no answer was given in time",
     )
 
 
