@@ -101,5 +101,5 @@ def test_a_checkpoint_group_with_a_member_has_buckets(cleave: CommandLine, order
     )
 
     assert {row["reason"] for row in cleave.json("consumers", "why", orders, "--subscription", "kept")} == {
-        "not handed out yet"
+        "not assigned yet"
     }

@@ -341,7 +341,7 @@ def test_a_fleet_says_first_who_has_to_approve(cold: Bench) -> None:
     urgency, said = needs()
     assert urgency == 3
     assert (
-        said == f"1 act(s) wait for somebody's approval, the first until {row.expires_at:%Y-%m-%d %H:%M} UTC"
+        said == f"1 action(s) wait for an approval, the first until {row.expires_at:%Y-%m-%d %H:%M} UTC"
     )
     say(cold, row)
     assert needs()[0] == 0

@@ -330,7 +330,7 @@ def test_in_dry_run_everything_is_shown_and_nothing_is_done(balancer: Balancer) 
     assert (first.splits, second.splits) == (1, 1)  # shown again, not once
     assert balancer.states() == ["refused", "proposed"]
     assert balancer.driver.sql("SELECT reason FROM inspect.bundles_why_not WHERE rule = 'split'") == [
-        ("the namespace is in dry run: enable it",)
+        ("the namespace is in dry run; enable the namespace",)
     ]
 
 

@@ -169,7 +169,7 @@ def test_a_proposal_goes_forward_only(cycles: Cycles, start: ProposalState) -> N
             row = cycles.move(row, end)
             assert row.state is end
         else:
-            with pytest.raises(InvalidInput, match=f"is {start} and does not become {end}"):
+            with pytest.raises(InvalidInput, match=f"is {start} and cannot become {end}"):
                 cycles.move(row, end)
         cycles.driver.sql("DELETE FROM cleave.bundle_proposal")  # as the owner: the next begins alone
 
@@ -178,7 +178,7 @@ def test_in_dry_run_nothing_is_approved(cycles: Cycles) -> None:
     [row] = cycles.propose(UNLOAD)
 
     assert pending(cycles.driver.store) == []
-    with pytest.raises(InvalidInput, match="is in dry run: enable it"):
+    with pytest.raises(InvalidInput, match="is in dry run; enable the namespace"):
         cycles.move(row, ProposalState.APPROVED)
     assert (
         cycles.driver.do(

@@ -143,7 +143,7 @@ BAD_INPUT: list[tuple[str, type[CleaveError], str]] = [
     (
         "INSERT INTO cleave.layout_change (topic_id, epoch, kind, origin, actor, reason) VALUES (1, 1, 'split', 'api', 'a', 'r')",
         InvariantViolated,
-        "at epoch 0 but its history at 1",
+        "at epoch 0, but its history is at epoch 1",
     ),
     (
         """INSERT INTO cleave.layout_change (topic_id, epoch, kind, origin, actor, reason, mirrored_from)
