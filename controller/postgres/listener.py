@@ -174,7 +174,7 @@ class Listener(Renewed):
                 for channel in self._channels:
                     cursor.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
         except psycopg2.Error as error:  # a standby refuses LISTEN
-            raise StoreUnavailable(f"PostgreSQL is away: {error}", RECONNECT_SECONDS) from error
+            raise StoreUnavailable(f"PostgreSQL is unreachable: {error}", RECONNECT_SECONDS) from error
         self._connection, self._heard_at = live, time.monotonic()
 
 

@@ -221,7 +221,7 @@ def test_a_bundle_has_one_live_act(cycles: Cycles) -> None:
     cycles.move(first, ProposalState.APPROVED)
     [second] = cycles.propose(UNLOAD)
 
-    with pytest.raises(Conflict, match="one approved act at a time"):
+    with pytest.raises(Conflict, match="one approved proposal at a time"):
         cycles.move(second, ProposalState.APPROVED)
     assert (
         cycles.driver.do(
@@ -336,7 +336,7 @@ def test_what_is_let_go_comes_back_after_its_delay(cycles: Cycles) -> None:
 def test_a_proposal_stays_what_it_was(cycles: Cycles) -> None:
     cycles.propose(UNLOAD)
 
-    with pytest.raises(InvariantViolated, match="stays what it was"):
+    with pytest.raises(InvariantViolated, match="never changes"):
         cycles.driver.sql("UPDATE cleave.bundle_proposal SET destination = 'elsewhere'")
 
 
