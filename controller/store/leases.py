@@ -4,7 +4,7 @@ Workers announce themselves (`worker/<id>`) and divide the topics (`shard/<i>`) 
 has expired or was resigned; each time the term rises by one. So a late write of the former holder is recognised: every
 writer checks `still_held` in its own transaction. Rows are never deleted, because terms must not start again.
 
-An incarnation identifies the process behind a holder's name, so that two processes of one name can be told apart.
+An incarnation identifies the process behind a holder's name, so that two processes of one name can be distinguished.
 """
 
 from __future__ import annotations

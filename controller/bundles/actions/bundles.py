@@ -81,14 +81,14 @@ class SplitBundleResponse(Response):
     outcome: str | None = Field(None, description="Null in a dry run.", examples=["done"])
 
     def sentence(self) -> str:
-        """See `Response`."""
+        """Return one sentence about the answer."""
         parts = ", ".join(part.part for part in self.parts)
         if self.dry_run:
             return f"{self.bundle} would become {parts}"
         return f"{self.bundle}: {self.outcome}, now {parts}"
 
     def rows(self) -> Sequence[Row]:
-        """See `Response`."""
+        """Return the rows of the answer's table."""
         outcome = {} if self.dry_run else {"outcome": self.outcome}
         return [part.model_dump() | outcome for part in self.parts]
 
@@ -102,7 +102,7 @@ class UnloadBundleResponse(Response):
     outcome: str | None = Field(None, description="Null in a dry run.", examples=["done"])
 
     def sentence(self) -> str:
-        """See `Response`."""
+        """Return one sentence about the answer."""
         owner = self.owner or "no broker"
         if self.dry_run:
             towards = f" to {self.destination}" if self.destination else ""
@@ -110,7 +110,7 @@ class UnloadBundleResponse(Response):
         return f"{self.bundle}: {self.outcome}, now {owner} owns it"
 
     def rows(self) -> Sequence[Row]:
-        """See `Response`."""
+        """Return the rows of the answer's table."""
         return [self.model_dump(exclude={"dry_run", "outcome"} if self.dry_run else {"dry_run"})]
 
 

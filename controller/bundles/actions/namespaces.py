@@ -51,11 +51,11 @@ class BalancingModeResponse(Response):
     row_version: int
 
     def sentence(self) -> str:
-        """See `Response`."""
+        """Return one sentence about the answer."""
         return f"{self.namespace}: balancing {'would be' if self.dry_run else 'is'} {self.mode.value}"
 
     def rows(self) -> Sequence[Row]:
-        """See `Response`."""
+        """Return the rows of the answer's table."""
         return [{"namespace": self.namespace, "mode": self.mode.value, "row_version": self.row_version}]
 
 
@@ -69,14 +69,14 @@ class SplitPolicyResponse(Response):
     )
 
     def sentence(self) -> str:
-        """See `Response`."""
+        """Return one sentence about the answer."""
         parameters = (
             ", ".join(f"{parameter}={value}" for parameter, value in self.overrides.items()) or "no parameter"
         )
         return f"{self.namespace} {'would set' if self.dry_run else 'sets'} {parameters}"
 
     def rows(self) -> Sequence[Row]:
-        """See `Response`."""
+        """Return the rows of the answer's table."""
         return parameter_rows(self.effective, self.overrides)
 
 

@@ -69,11 +69,11 @@ class TopicPlace(Answer):
     namespace: str = Field(examples=["acme/shop"])
 
     def sentence(self) -> str:
-        """See `Answer`."""
+        """Return one sentence about the answer."""
         return f"{self.topic} lies in {self.bundle or 'a bundle that is not known'}"
 
     def rows(self) -> Sequence[Row]:
-        """See `Answer`."""
+        """Return the rows of the answer's table."""
         return [self.model_dump()]
 
 
@@ -127,7 +127,7 @@ class MergesAnswer(PageAnswer[NamespaceMerges]):
     """A page of namespaces with their merges."""
 
     def sentence(self) -> str:
-        """See `Answer`."""
+        """Return one sentence about the answer."""
         return (
             "bundles that could be merged"
             if self.items
@@ -135,7 +135,7 @@ class MergesAnswer(PageAnswer[NamespaceMerges]):
         )
 
     def rows(self) -> Sequence[Row]:
-        """See `Answer`."""
+        """Return the rows of the answer's table."""
         return [
             {"namespace": item.namespace, "merges": len(item.merges), "stay_apart": len(item.apart)}
             for item in self.items
@@ -185,11 +185,11 @@ class SplitPolicyDocument(Answer):
     )
 
     def sentence(self) -> str:
-        """See `Answer`."""
+        """Return one sentence about the answer."""
         return self.namespace
 
     def rows(self) -> Sequence[Row]:
-        """See `Answer`."""
+        """Return the rows of the answer's table."""
         return parameter_rows(self.effective, self.overrides)
 
 

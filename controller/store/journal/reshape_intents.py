@@ -127,7 +127,7 @@ WRITE = Prepared(
 )
 # Number of merges among the segments and their ancestors that are not pruned, which Pulsar uses as the depth of a child that joins
 # them. Segments of one split need no count, because their stored depths suffice. The parents of each segment are looked up by key (a
-# join would read all segments of the topic), and the search stops at the largest number of merges that is told apart, so that the
+# join would read all segments of the topic), and the search stops at the largest number of merges that is distinguished, so that the
 # cost does not grow with the history of the topic.
 _PRESENT_PARENTS = """ARRAY(
             SELECT l.parent_id FROM cleave.segment_parent l

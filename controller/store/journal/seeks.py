@@ -41,12 +41,12 @@ _UNDER_WAY = """
      ORDER BY o.operation_id LIMIT 1
 """
 _GIVE_UP = """
-    WITH asked AS (
+    WITH requested AS (
         UPDATE cleave.operation o
            SET abort_reason = coalesce(abort_reason, :reason), not_before = clock_timestamp(), row_version = row_version + 1
          WHERE o.topic_id = :topic_id AND o.kind = 'seek' AND o.parameters ->> 'subscription' = :subscription
            AND o.state IN ('intended', 'aborting') RETURNING operation_id, topic_id)
-    SELECT operation_id FROM asked, pg_notify('cleave_operations', topic_id || ':' || operation_id)
+    SELECT operation_id FROM requested, pg_notify('cleave_operations', topic_id || ':' || operation_id)
 """
 _END_OWNERS = """
     DELETE FROM cleave.bucket_owner b USING cleave.operation o

@@ -161,7 +161,7 @@ def test_what_is_not_there_and_what_is_no_question_is_one_line(cleave: CommandLi
     assert "go with --all" in cleave.refused("decisions", "replay", "1", "--from", "1d")
     assert "does not exist" in cleave.refused("decisions", "replay", "--all", "acme/shop/none")
     assert "neither an instant" in cleave.refused("decisions", "replay", "--all", orders, "--from", "soon")
-    assert "nothing lies between" in cleave.refused(
+    assert "is empty" in cleave.refused(
         "decisions", "replay", "--all", orders, "--from", "1d", "--to", "2d"
     )
 

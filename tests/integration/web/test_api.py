@@ -126,7 +126,7 @@ class TestPages:
     @pytest.mark.parametrize(
         ("path", "asked", "reason"),
         [
-            (f"{TOPIC}/load/history", {"from": "1h", "to": "2h"}, "nothing lies between"),
+            (f"{TOPIC}/load/history", {"from": "1h", "to": "2h"}, "is empty"),
             (f"{API}/topics", {"colour": "blue"}, "colour"),
         ],
     )
