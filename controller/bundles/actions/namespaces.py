@@ -1,4 +1,4 @@
-"""How bundles of a namespace are balanced and split: its mode, its split policy."""
+"""Actions on namespaces: sets the balancing mode and the split policy."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ class SetMode(ActionRequest):
 
     namespace: BundleNamespace
     mode: BalancingMode = Field(
-        description="How far proposals of the namespace go without a person: dry-run (shown), approval (applied once approved), "
+        description="Handling of proposals of the namespace: dry-run (only shown), approval (applied after approval), "
         "automatic (applied)."
     )
 
 
 class SetSplitPolicy(ActionRequest):
-    """Set parameters of a namespace's split policy; they are checked together. The next cycle goes by them."""
+    """Set parameters of a namespace's split policy. They are checked together, and used from the next cycle on."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"parameters": {"max_topics": 500}}]})
 
     namespace: BundleNamespace
     parameters: Annotated[PolicyParameters, AS_ARGUMENT] = Field(
-        default={}, description="Parameters by name, such as max_topics=500; null takes a parameter back."
+        default={}, description="Parameters by name, such as max_topics=500; null removes a parameter."
     )
-    replace: bool = Field(False, description="Take every parameter back that is not given.")
+    replace: bool = Field(False, description="Remove all parameters that are not given.")
 
 
 class BalancingModeResponse(Response):
-    """The mode of a namespace; in a dry run as it would be."""
+    """The mode of a namespace; in a dry run, the mode that it would have."""
 
     namespace: str = Field(examples=["acme/shop"])
     mode: BalancingMode
@@ -60,7 +60,7 @@ class BalancingModeResponse(Response):
 
 
 class SplitPolicyResponse(Response):
-    """The split policy of a namespace; in a dry run as it would be."""
+    """The split policy of a namespace; in a dry run, the policy that it would have."""
 
     namespace: str = Field(examples=["acme/shop"])
     effective: dict[str, Any] = Field(description="Every parameter in force.", examples=[{"max_topics": 500}])
@@ -81,7 +81,7 @@ class SplitPolicyResponse(Response):
 
 
 def set_mode(context: Context, request: SetMode) -> BalancingModeResponse:
-    """Raises NotFound, LostRace."""
+    """Set the mode. Raises NotFound, LostRace."""
     cluster = context.app.settings.pulsar_cluster
     with context.store.transaction() as tx:
         seen = namespaces.get_namespace(tx, cluster, request.namespace).row_version
@@ -99,7 +99,7 @@ def set_mode(context: Context, request: SetMode) -> BalancingModeResponse:
 
 
 def set_split_policy(context: Context, request: SetSplitPolicy) -> SplitPolicyResponse:
-    """Raises as `change_split_policy`."""
+    """Change the split policy. Raises the errors of `change_split_policy`."""
     policy = change_split_policy(
         context.store,
         context.app.settings.pulsar_cluster,

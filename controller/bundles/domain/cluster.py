@@ -69,7 +69,7 @@ class NamespacePolicy:
 
     @property
     def binds(self) -> bool:
-        """Whether it restricts anything."""
+        """True if it restricts anything."""
         return self.brokers is not None or self.anti_affinity_group is not None
 
 
@@ -130,7 +130,7 @@ class Cluster:
         return dict(self.reporting)
 
     def is_new(self, broker: str) -> bool:
-        """Whether the broker's report counts as a hit: no earlier cycle has counted it."""
+        """Return True if the broker's report counts as a hit: no earlier cycle has counted it."""
         return broker not in self.repeated
 
     def policy_of(self, namespace: str) -> NamespacePolicy:
@@ -162,12 +162,12 @@ def namespace_of(bundle_id: str) -> str:
 
 
 def belongs_to_a_broker(namespace: str) -> bool:
-    """Whether it is one broker's own and stays there (heartbeats): `pulsar/HOST:PORT`, `sla-monitor/HOST:PORT`."""
+    """Return True if it is one broker's own and stays there (heartbeats): `pulsar/HOST:PORT`, `sla-monitor/HOST:PORT`."""
     return _OF_ONE_BROKER.fullmatch(namespace) is not None
 
 
 def is_system_namespace(namespace: str) -> bool:
-    """Whether Pulsar keeps it for itself. It is always spread evenly. It is shed unless it is one broker's own."""
+    """Return True if Pulsar keeps it for itself. It is always spread evenly. It is shed unless it is one broker's own."""
     return namespace == "pulsar/system" or belongs_to_a_broker(namespace)
 
 

@@ -200,7 +200,7 @@ def look_for_merges(
 
 
 def _is_empty(bundle: Bundle, cluster: Cluster) -> bool:
-    """Whether its silence shows that none of its topics is in use: nobody serves it, and every broker reported."""
+    """Return True if its silence shows that none of its topics is in use: nobody serves it, and every broker reported."""
     everybody_reports = len(cluster.reporting) == len(cluster.brokers)
     return bundle.stats is None and bundle.owner is None and everybody_reports
 

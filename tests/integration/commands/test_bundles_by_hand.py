@@ -57,8 +57,8 @@ def test_a_split_by_hand_keeps_the_namespace_s_cap(desk: Desk) -> None:
     words = ("bundles", "split", LOW, "--positions", "0x40000000")
 
     said = desk.cleave.refused(*words)
-    assert "has 2 bundles; 1 more are above max_bundles = 2" in said
-    assert "above max_bundles" in desk.cleave.refused(*words, "--dry-run")
+    assert "has 2 bundles; 1 more are exceed max_bundles = 2" in said
+    assert "exceed max_bundles" in desk.cleave.refused(*words, "--dry-run")
     assert desk.bench.cluster.acts == []
     desk.cleave.ok("bundles", "set-policy", NAMESPACE, "max_bundles=3")
     desk.cleave.ok(*words)

@@ -102,7 +102,7 @@ class BalanceSettings:
         )
 
     def excludes(self, namespace: str) -> bool:
-        """Whether bundles of this namespace are never shed."""
+        """Return True if bundles of this namespace are never shed."""
         return bool(self.excluded_namespaces) and namespace in {
             name.strip() for name in self.excluded_namespaces.split(",")
         }

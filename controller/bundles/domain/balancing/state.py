@@ -55,7 +55,7 @@ class BalanceState:
     draws: int = 0
 
     def has_counted(self, broker: str, reported_at: int) -> bool:
-        """Whether an earlier cycle has seen the report that the broker made then, or a later one.
+        """Return True if an earlier cycle has seen the report that the broker made then, or a later one.
 
         A cycle may run again before anything new was read.
         """

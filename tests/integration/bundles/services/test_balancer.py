@@ -488,7 +488,7 @@ def test_a_bundle_that_somebody_else_split_fails_with_that_sentence(balancer: Ba
     [act] = balancer.apply(cycle)
 
     assert act.state is ProposalState.FAILED
-    assert "somebody else split it" in act.outcome
+    assert "another client split it" in act.outcome
 
 
 def test_an_act_that_keeps_failing_is_given_up(balancer: Balancer) -> None:

@@ -209,7 +209,7 @@ def test_the_next_cycle_takes_the_place_of_what_nobody_approved(cycles: Cycles) 
     old = cycles.driver.do(bundle_proposals.get_proposal, left.proposal_id)
     assert (old.state, old.outcome) == (
         ProposalState.REFUSED,
-        f"cycle {new.cycle_id} decided anew before it was approved",
+        f"cycle {new.cycle_id} decided again before it was approved",
     )
     kept = cycles.driver.do(bundle_proposals.get_proposal, taken.proposal_id)
     assert kept.state is ProposalState.APPROVED
@@ -311,7 +311,7 @@ def test_a_claim_is_one_holders_until_it_ends(cycles: Cycles) -> None:
     assert cycles.claim(claimant="you") == []
     cycles.driver.sql("UPDATE cleave.bundle_proposal SET claimed_until = now() - interval '1 second'")
     assert cycles.claim(claimant="you") == ids
-    with pytest.raises(LostRace, match="read it again"):
+    with pytest.raises(LostRace, match="read the proposal again"):
         cycles.move(rows[0], ProposalState.APPLIED)
 
 
@@ -329,7 +329,7 @@ def test_what_is_let_go_comes_back_after_its_delay(cycles: Cycles) -> None:
     cycles.driver.do(bundle_claims.release, now, claimant="me", delay_seconds=-1, why="broker is away")
     assert cycles.claim() == [row.proposal_id]
 
-    with pytest.raises(LostRace, match="taken by somebody else"):
+    with pytest.raises(LostRace, match="another process has claimed proposal"):
         cycles.driver.do(bundle_claims.release, held, claimant="me", delay_seconds=0, why="late")
 
 
@@ -542,7 +542,7 @@ def test_a_proposal_of_another_cycle_takes_the_approval_along(cycles: Cycles) ->
     ended = approvals.find(cycles.driver.store, old.approval_id)
     assert (ended.state, ended.outcome) == (
         ApprovalState.EXPIRED,
-        f"cycle {new.cycle_id} decided anew",
+        f"cycle {new.cycle_id} decided again",
     )
 
 

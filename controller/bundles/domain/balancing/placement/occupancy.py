@@ -53,7 +53,7 @@ class Occupancy:
         return self._active if brokers is None else tuple(name for name in self._active if name in brokers)
 
     def may_take(self, bundle: Bundle, broker: str) -> bool:
-        """Whether a broker may take the bundle: policy, room for topics, anti-affinity."""
+        """Return True if a broker may take the bundle: policy, room for topics, anti-affinity."""
         policy, allowed = self.cluster.policy_of(bundle.namespace), self.cluster.allowed_for(bundle.namespace)
         if broker not in self._active or (allowed is not None and broker not in allowed):
             return False

@@ -57,7 +57,7 @@ class WeighedBundle:
 def may_move(
     cluster: Cluster, bundle: Bundle, settings: BalanceSettings, state: BalanceState, now_ms: int
 ) -> bool:
-    """Whether a bundle may be proposed.
+    """Return True if a bundle may be proposed.
 
     Its load is known, it is not a broker's own, its namespace is not excluded, and it has neither an act under way nor
     moved within the grace period.

@@ -86,11 +86,11 @@ class EvenLevels:
         return float((sum((u - middle) ** 2 for u in self.load.values()) / len(self.load)) ** 0.5 / self.mean)
 
     def is_hot(self, name: str) -> bool:
-        """Whether the broker is above the band now."""
+        """Return True if the broker is above the band now."""
         return self.load[name] > self.hot_bound
 
     def is_cold(self, name: str) -> bool:
-        """Whether the broker is below the band now."""
+        """Return True if the broker is below the band now."""
         return self.load[name] < self.cold_bound
 
     def reading(self, name: str) -> BrokerReading:
