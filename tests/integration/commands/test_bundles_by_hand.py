@@ -135,7 +135,7 @@ def test_a_bundle_is_unloaded_to_a_broker(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("bundle", "to", "words"),
     [
-        (LOW, "nobody:1", "nobody:1 is no active broker of cluster staged; choose one of"),
+        (LOW, "nobody:1", "nobody:1 is not an active broker of cluster staged; choose one of"),
         (f"{NAMESPACE}/0x00000000_0x70000000", None, "upper boundary"),
         (f"{NAMESPACE}/LARGEST", None, f"no bundles of namespace {NAMESPACE} are known"),
     ],
