@@ -1,4 +1,4 @@
-"""What balancing hands from one cycle to the next: averages, counts, recent moves, plans.
+"""State that balancing passes from one cycle to the next: averages, counts, recent moves, plans.
 
 A value. Every rule takes it and returns a new one, so a stored cycle can be decided again. `document` writes and
 reads it.

@@ -32,7 +32,7 @@ class Occupancy:
             self._settle(bundle, bundle.owner)
 
     def owner_of(self, bundle_id: str) -> str | None:
-        """Who has the bundle, after the moves so far."""
+        """Return the owner of the bundle, after the moves so far."""
         return self._owner.get(bundle_id)
 
     def long_term_msg_rate(self, broker: str) -> float:
@@ -96,9 +96,9 @@ class Occupancy:
         return tuple(name for name in fewest if others[name] <= others[owner])
 
     def _company(self, namespaces: Sequence[str]) -> Mapping[str, tuple[int, int]]:
-        """How often these namespaces are in each broker's failure domain, and how many of them are on itself.
+        """Count these namespaces in the failure domain of each broker, and on the broker itself.
 
-        A broker without a failure domain is one by itself.
+        A broker without a failure domain is a domain of its own.
         """
         here = {
             broker.name: sum(self._bundles[broker.name, namespace] > 0 for namespace in namespaces)

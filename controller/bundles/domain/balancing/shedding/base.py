@@ -1,4 +1,4 @@
-"""What every shedder offers, and what several share: candidates, their order, the choice among them.
+"""Interface of a shedder, and the shared selection, order and choice of candidates.
 
 Every order is total: by load, then by name. In Pulsar equal ones follow the order of a hash map.
 """
@@ -24,7 +24,7 @@ from controller.bundles.domain.load.averages import BundleLoad
 
 @dataclass(frozen=True, slots=True)
 class Shedding:
-    """What leaves, what stays and why, and the state after the decision.
+    """Moved bundles, refused bundles with reasons, and the state after the decision.
 
     The moves do not count as made in `state`; see `BalanceState.after`.
     """
