@@ -57,7 +57,7 @@ def test_a_split_by_hand_keeps_the_namespace_s_cap(desk: Desk) -> None:
     words = ("bundles", "split", LOW, "--positions", "0x40000000")
 
     said = desk.cleave.refused(*words)
-    assert "has 2 bundles; 1 more are exceed max_bundles = 2" in said
+    assert "has 2 bundles, and 1 more exceed max_bundles = 2" in said
     assert "exceed max_bundles" in desk.cleave.refused(*words, "--dry-run")
     assert desk.bench.cluster.acts == []
     desk.cleave.ok("bundles", "set-policy", NAMESPACE, "max_bundles=3")

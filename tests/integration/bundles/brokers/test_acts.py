@@ -119,7 +119,7 @@ def test_a_split_that_the_list_of_bundles_does_not_show_yet_is_waited_for(bench:
 def test_412_since_somebody_else_split_it_says_so(bench: Bench) -> None:
     bench.cluster.trouble = Trouble.SPLIT_BY_OTHERS
 
-    with pytest.raises(BundleNotFound, match="somebody else split it into 0x00000000_0x40000000, 0x4"):
+    with pytest.raises(BundleNotFound, match="another client split it into 0x00000000_0x40000000, 0x4"):
         bench.acts.split_at(LOWER, [1000])
 
     assert len(bench.cluster.acts) == 1
@@ -133,7 +133,7 @@ def test_a_bundle_that_was_split_before_the_call_is_not_asked_for(bench: Bench) 
         lambda: bench.acts.split_by(LOWER, "range_equally_divide"),
         lambda: bench.acts.unload(LOWER),
     ):
-        with pytest.raises(BundleNotFound, match="somebody else split it into 0x00000000_0x00000005"):
+        with pytest.raises(BundleNotFound, match="another client split it into 0x00000000_0x00000005"):
             act()
     assert bench.cluster.acts == []
 

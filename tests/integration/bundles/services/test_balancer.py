@@ -296,7 +296,7 @@ def test_a_policy_set_after_the_proposal_holds(balancer: Balancer) -> None:
     [act] = balancer.apply(cycle)
 
     assert act.state is ProposalState.FAILED
-    assert "isolation policies keep namespace acme/shop from" in act.outcome
+    assert "isolation policies exclude broker" in act.outcome
     assert balancer.bench.cluster.acts == []
 
 

@@ -209,7 +209,7 @@ def test_the_next_cycle_takes_the_place_of_what_nobody_approved(cycles: Cycles) 
     old = cycles.driver.do(bundle_proposals.get_proposal, left.proposal_id)
     assert (old.state, old.outcome) == (
         ProposalState.REFUSED,
-        f"cycle {new.cycle_id} decided again before it was approved",
+        f"cycle {new.cycle_id} decided again before the proposal was approved",
     )
     kept = cycles.driver.do(bundle_proposals.get_proposal, taken.proposal_id)
     assert kept.state is ProposalState.APPROVED
@@ -286,7 +286,7 @@ def test_what_is_being_carried_out_does_not_expire(cycles: Cycles) -> None:
     assert cycles.driver.do(bundle_proposals.expire_approved, CLUSTER) == 1
     assert cycles.read(row).outcome == (
         "not done within 60 minutes of its approval: the load has changed since; attempts: 1; "
-        "the last: nobody knows how it ended"
+        "the last: its outcome is not known"
     )
 
 
