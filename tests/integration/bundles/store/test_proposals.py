@@ -286,7 +286,7 @@ def test_what_is_being_carried_out_does_not_expire(cycles: Cycles) -> None:
     assert cycles.driver.do(bundle_proposals.expire_approved, CLUSTER) == 1
     assert cycles.read(row).outcome == (
         "not done within 60 minutes of its approval: the load has changed since; attempts: 1; "
-        "the last: its outcome is not known"
+        "the last: the result is not known"
     )
 
 
