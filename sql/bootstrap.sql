@@ -1,8 +1,8 @@
--- What must be there before any migration: roles, the right to create, schemas, the ledger.
+-- Creates the objects that every migration needs: roles, the right to create, schemas, and the list of migrations.
 --
--- Run at the start of every `cleave migrate`, by whoever logs in; every statement changes nothing when it has
--- nothing to do, so that a member of cleave_owner without further rights can run later migrations. From the
--- SET ROLE on, everything is made by and belongs to cleave_owner, whose rights the merge function runs with.
+-- `cleave migrate` runs this file first, under the user's login. Each statement does nothing if its object exists, so
+-- a member of cleave_owner without further rights can run later migrations. After the SET ROLE, cleave_owner creates
+-- and owns all objects; the merge functions run with the rights of cleave_owner.
 
 DO $$
 DECLARE
@@ -14,9 +14,9 @@ BEGIN
             BEGIN
                 EXECUTE format('CREATE ROLE %I NOLOGIN', role_name);
             EXCEPTION WHEN duplicate_object OR unique_violation THEN
-                NULL;  -- roles belong to the server, not to the database: another database made it first
+                NULL;  -- roles belong to the server, and the migration of another database created this role first
             WHEN insufficient_privilege THEN
-                RAISE EXCEPTION 'there is no role %, and % may not make it; as a superuser run CREATE ROLE % NOLOGIN, then this again',
+                RAISE EXCEPTION 'role % does not exist, and role % may not create it; as a superuser run CREATE ROLE % NOLOGIN, then run the migration again',
                     role_name, current_user, role_name USING ERRCODE = 'insufficient_privilege';
             END;
         END IF;
@@ -42,5 +42,5 @@ CREATE TABLE IF NOT EXISTS cleave.migration (
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
--- Runs of `cleave migrate` follow one another.
+-- The lock makes concurrent runs of `cleave migrate` wait for each other.
 LOCK TABLE cleave.migration IN EXCLUSIVE MODE;

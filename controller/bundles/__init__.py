@@ -1,5 +1,5 @@
-"""The older load balancing of Pulsar: where to split bundles, which to move, and where they go.
+"""Bundle load balancing, the older load balancing of Pulsar: splits bundles and moves them between brokers.
 
-A package of its own with domain, store, brokers, services and reports; `bootstrap` is its composition root. It
-depends on `controller.domain` and `controller.store.postgres`. Nothing of the scalable topics imports it.
+The package has its own domain, store, brokers, services and reports; `bootstrap` is its composition root. It depends on
+`controller.domain` and `controller.store.postgres`. Code of scalable topics does not import it.
 """

@@ -1,8 +1,7 @@
-"""Composition root of bundle balancing: gives each service one cluster's reader and acts and this process's settings.
+"""Composition root of bundle balancing: builds the services with the reader and acts of one cluster and the settings.
 
-The counterpart of `controller.bootstrap` for `cleave bundles` and the tasks of its DAGs. Building it touches no
-network. What reads reports is imported where it is used, so that a command that only shows something does not wait for its
-libraries.
+It is the counterpart of `controller.bootstrap` for `cleave bundles` and the tasks of its DAGs. Building it uses no network.
+Modules that read reports are imported where they are used, so that other commands do not load their libraries.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bundles:
-    """One cluster, and every service on it with the settings in force. See the services for what they raise."""
+    """The services of one cluster, with the settings in force. The methods raise the errors of the services."""
 
     settings: Settings
     store: Store
@@ -47,7 +46,7 @@ class Bundles:
 
     @cached_property
     def area(self) -> ReportArea:
-        """Where the reports of brokers land."""
+        """Directory of the reports of brokers."""
         from controller.bundles.reports import ReportArea
 
         return ReportArea(self.settings.bundle_reports_location)
@@ -58,7 +57,7 @@ class Bundles:
         return self.reader.cluster
 
     def collector(self, interval_seconds: float) -> BundleCollector:
-        """A collector that reads the cluster's brokers at that interval."""
+        """Return a collector that reads the brokers of the cluster at the interval."""
         from controller.bundles.services.collector import BundleCollector
 
         name = process_name().replace(":", "-").lstrip("-")
@@ -67,7 +66,7 @@ class Bundles:
         )
 
     def aggregate(self, run_id: str, window_end_ms: int | None = None) -> BundleAggregation:
-        """Load of the window that ends now, or at `window_end_ms`, on Spark, as the loader."""
+        """Aggregate the load of the window that ends now, or at `window_end_ms`, on Spark, as the loader."""
         from controller.bundles.services.aggregation import aggregate, window_ending_at
 
         end_ms = window_end_ms or SystemClock().now_ms()
@@ -97,7 +96,7 @@ class Bundles:
         )
 
     def apply(self, cycle_id: int | None, claimant: str) -> list[ActReport]:
-        """Carry out what is approved, and what `cycle_id` proposed in automatic namespaces."""
+        """Apply approved proposals, and the proposals of `cycle_id` in automatic namespaces."""
         from controller.bundles.services import balancer
         from controller.bundles.services.balancer import ApplySettings
 
@@ -114,35 +113,37 @@ class Bundles:
         )
 
     def waiting(self, cycle_id: int | None) -> list[ProposalRow]:
-        """What `apply` would carry out."""
+        """Return the proposals that `apply` would apply."""
         from controller.bundles.services import balancer
 
         return balancer.waiting(self.store, cluster=self.cluster, cycle_id=cycle_id)
 
     def verify(self, claimant: str) -> list[ActReport]:
-        """Read whether what was applied holds."""
+        """Verify applied proposals against the cluster."""
         from controller.bundles.services import balancer
 
         return balancer.verify(self.store, self.reader, claimant=claimant)
 
     def plan_split(self, asked: ManualSplit) -> SplitPlan | CutRefusal:
-        """Where a split by hand would cut."""
+        """Return the cuts that a manual split would make."""
         named = self.settings.bundle_split_algorithms
         allowed = list(SPLIT_ALGORITHMS) if "all" in named else named
         return plan_manual_split(self.store, self.reader, asked, allowed=allowed)
 
     def check_unload(self, bundle: str, destination: str | None) -> tuple[NamespaceBundle, str | None]:
-        """The bundle that an unload by hand would take, and its owner."""
+        """Return the bundle that a manual unload would unload, and its owner."""
         return check_manual_unload(self.store, self.reader, bundle, destination)
 
 
 @contextmanager
 def bundles_of(app: Application) -> Iterator[Bundles]:
-    """The cluster that the settings name. Raises InvalidInput if they name none."""
+    """Open the services of the cluster in the settings. Raises InvalidInput if the settings name no cluster."""
     settings = app.settings
     access = pulsar_access(settings)
     if access is None:
-        raise InvalidInput("no cluster to look at: set CLEAVE_PULSAR_ADMIN_URL (and CLEAVE_PULSAR_CLUSTER)")
+        raise InvalidInput(
+            "no Pulsar cluster is set; set CLEAVE_PULSAR_ADMIN_URL (and CLEAVE_PULSAR_CLUSTER)"
+        )
     session, admin_url = bearer_session(access), access.admin_urls[0]
     brokers = BrokerList(
         session,
@@ -169,7 +170,7 @@ def bundles_of(app: Application) -> Iterator[Bundles]:
 
 
 def balance_settings(settings: Settings) -> BalanceSettings:
-    """The parameters in force. Raises InvalidPolicy naming the one that is wrong."""
-    found = BalanceSettings.from_document(settings.bundle_balance)
-    validate(found)
-    return found
+    """Return the parameters in force. Raises InvalidPolicy with the invalid parameters."""
+    parameters = BalanceSettings.from_document(settings.bundle_balance)
+    validate(parameters)
+    return parameters

@@ -1,7 +1,7 @@
 """Metrics of bundle balancing, read from the database at each scrape.
 
-Cycles and acts run in tasks that end, and nobody can scrape those. So `cleave bundles collect`, which stays, answers for
-all of them with what is stored.
+Cycles and their actions run in tasks that end before they can be scraped. So `cleave bundles collect`, which keeps running, serves
+their metrics from the database.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ GAUGES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     ),
     "cleave_bundle_namespaces": ("Namespaces whose bundles are known, by mode.", ("mode",)),
 }
-"""Every gauge with what it tells and its labels. All are of the cluster in the settings."""
+"""Help text and labels of each gauge. All gauges describe the cluster in the settings."""
 
 
 class BundleMetrics(Collector):
-    """The gauges of one cluster. While the database is away there are none."""
+    """The gauges of one cluster. There are none while the database is unreachable."""
 
     def __init__(self, store: Store, cluster: str) -> None:
         self._store, self._cluster = store, cluster
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """The names, without asking the database."""
+        """Return the names of the gauges, without a query."""
         return (GaugeMetricFamily(name, text, labels=labels) for name, (text, labels) in GAUGES.items())
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The values now."""
+        """Return the present values."""
         try:
             with self._store.transaction() as tx:
                 rows = bundle_views.gauges(tx, self._cluster)
         except StoreUnavailable as error:
-            log.warning("no metrics of bundles", error=str(error))
+            log.warning("cannot read metrics of bundles", error=str(error))
             return
         for family in self.describe():
             for labels, value in rows.get(family.name, ()):

@@ -1,4 +1,4 @@
-"""Bundles of Pulsar clusters: what each carries and who owns it, their brokers, and what the balancer proposes."""
+"""Questions about bundles of Pulsar clusters: their load and owners, the brokers, and the proposals of the balancer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from controller.questions.question import Question, QuestionRequest, Row
 
 
 class ClusterFilter(QuestionRequest):
-    """A question about one cluster or all."""
+    """Filters of a question about one cluster or all clusters."""
 
     cluster: Annotated[str, Field(max_length=500)] | None = Field(
         None, description="Only this Pulsar cluster.", examples=["standalone"]
@@ -23,7 +23,7 @@ class ClusterFilter(QuestionRequest):
 
 
 class NamespaceFilter(ClusterFilter):
-    """A question about one namespace or all."""
+    """Filters of a question about one namespace or all namespaces."""
 
     namespace: Annotated[str | None, AS_ARGUMENT] = Field(
         None, max_length=1000, description="tenant/namespace. None: all.", examples=["acme/shop"]
@@ -35,11 +35,11 @@ class ListBundles(NamespaceFilter):
 
 
 class ListBrokers(ClusterFilter):
-    """List brokers by name, with what they carried when they were last read."""
+    """List brokers by name, with their load when they were last read."""
 
 
 class ListProposals(NamespaceFilter):
-    """List what the balancer proposed, why, and how far each proposal has come, newest first."""
+    """List the proposals of the balancer with their reasons and states, newest first."""
 
     state: list[ProposalState] | None = Field(
         None, max_length=20, description="Only proposals in these states.", examples=[["proposed"]]

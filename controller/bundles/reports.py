@@ -89,7 +89,7 @@ HOT_TOPICS = "hot_topics"
 
 @dataclass(frozen=True, slots=True)
 class LandedReports:
-    """The files of a span that can be read, by kind; how many topics they hold; and the files that cannot be read."""
+    """Readable files of a time span by kind, the number of topics in them, and the files that cannot be read."""
 
     files: Mapping[str, tuple[LandedFile, ...]]
     topics: int
@@ -100,11 +100,11 @@ class ReportArea:
     """Reports below `url`: `<kind>/day=YYYY-MM-DD/<tick>-<collector>.parquet`."""
 
     def __init__(self, url: str) -> None:
-        """A path or URL, see `Location`; nothing is touched before the first use."""
+        """Create the area at a path or URL (see `Location`), without using the storage."""
         self.location = Location(url)
 
     def append(self, tick_ms: int, collector: str, tables: Mapping[str, pa.Table]) -> str:
-        """Land one tick of one collector, each kind whole or not at all; returns the path of the brokers' file."""
+        """Write one tick of one collector, each kind whole or not at all. Return the path of the file of brokers."""
         path = tick_path(tick_ms, collector)
         for kind, schema in REPORT_SCHEMAS.items():
             with self.location.writing(f"{kind}/{path}") as stream:
@@ -112,7 +112,7 @@ class ReportArea:
         return f"brokers/{path}"
 
     def landed(self, from_ms: int, to_ms: int) -> LandedReports:
-        """What ticks in the inclusive span landed, with footers read. Only the days of the span are listed.
+        """Return the files of the ticks in the inclusive span, with their footers read. Lists only the days of the span.
 
         A file that vanished meanwhile is left out. Raises OSError when storage does not answer.
         """
@@ -132,22 +132,22 @@ class ReportArea:
         return LandedReports(files, topics, tuple(rejected))
 
     def urls(self, reports: LandedReports) -> dict[str, list[str]]:
-        """What Spark is given to read, by kind."""
+        """Return the URLs that Spark reads, by kind."""
         return {kind: [self.location.url(f.path) for f in files] for kind, files in reports.files.items()}
 
     def quarantine(self, reports: LandedReports) -> list[str]:
-        """Moves the files that cannot be read out of the readers' way; returns their former paths."""
+        """Move the files that cannot be read into quarantine. Return their former paths."""
         moved = []
         for file in reports.rejected:
             try:
                 self.location.move(file.path, f"{QUARANTINE}/{file.path}")
             except FileNotFoundError:
-                continue  # another run was first
+                continue  # another run has moved the file
             moved.append(file.path)
         return moved
 
     def heard(self, cluster: str, from_ms: int, to_ms: int, *, ticks: int) -> frozenset[str] | None:
-        """The brokers that reported in at least one of the cluster's last `ticks` ticks of the span.
+        """Return the brokers that reported in at least one of the cluster's last `ticks` ticks of the span.
 
         None if there are fewer ticks. Files of one instant are one tick, whichever collectors wrote them. A tick in
         which no broker answered left no file and does not count.
@@ -166,7 +166,7 @@ class ReportArea:
         return None
 
     def _brokers_in(self, path: str, cluster: str) -> set[str]:
-        """The cluster's brokers in a file; none for a file that is gone or cannot be read (see `landed`)."""
+        """Return the cluster's brokers in a file. Empty for a file that is missing or cannot be read (see `landed`)."""
         try:
             with self.location.open(path) as stream:
                 table = pq.read_table(stream, columns=["cluster", "broker"])
@@ -175,13 +175,13 @@ class ReportArea:
         return {row["broker"] for row in table.to_pylist() if row["cluster"] == cluster}
 
     def publish_hot_topics(self, window_end_ms: int, topics: pa.Table) -> None:
-        """Keeps the topics of hot bundles as of a window. The last of several runs of a window replaces the others."""
+        """Store the topics of hot bundles of a window. The last of several runs of a window replaces the others."""
         path = f"{HOT_TOPICS}/{day_directory(window_end_ms)}/{format_tick(window_end_ms)}.parquet"
         with self.location.writing(path) as stream:
             pq.write_table(topics, stream)
 
     def hot_topics(self, window_end_ms: int) -> pa.Table | None:
-        """The topics of hot bundles as of a window; None if they are not kept, or no longer."""
+        """Return the topics of hot bundles of a window. None if they were not stored, or were deleted."""
         path = f"{HOT_TOPICS}/{day_directory(window_end_ms)}/{format_tick(window_end_ms)}.parquet"
         try:
             stream = self.location.open(path)
@@ -191,7 +191,7 @@ class ReportArea:
             return pq.read_table(stream)
 
     def expire(self, before: date) -> list[str]:
-        """Deletes the days before `before`; returns their directories."""
+        """Delete the days before `before`. Return their directories."""
         old = []
         for kind in (*REPORT_SCHEMAS, HOT_TOPICS):
             days = {file.path.split("/")[1] for file in self.location.files(kind)}
@@ -210,7 +210,7 @@ class ReportArea:
         return found
 
     def _examine(self, kind: str, path: str) -> int | str | None:
-        """The rows of a usable file, the reason why a file is unusable, None for a file that is gone."""
+        """Return the rows of a valid file, the reason for which a file is invalid, or None for a missing file."""
         try:
             stream = self.location.open(path)
         except FileNotFoundError:
@@ -220,7 +220,9 @@ class ReportArea:
                 parquet = pq.ParquetFile(stream)
             except (OSError, pa.ArrowException) as error:
                 stream.seek(0)
-                stream.read(1)  # storage that stopped answering raises here, so it is no fault of the file
+                stream.read(
+                    1
+                )  # storage that does not answer raises an error here, which is not an error of the file
                 return f"not readable as Parquet: {str(error).splitlines()[0]}"
             for field in REPORT_SCHEMAS[kind]:
                 index = parquet.schema_arrow.get_field_index(field.name)

@@ -1,4 +1,4 @@
-"""Rows and tables of the answers that `cleave bundles` and the tasks of the DAGs give about bundles; plain values."""
+"""Rows and tables of the answers about bundles that `cleave bundles` and the tasks of the DAGs show."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _INSTANTS, _SPANS_MS = ("reported_at",), ("age_ms", "milliseconds")
 
 
 def figure(metric: str | None, value: float | None) -> str | None:
-    """A figure as people read it: spans and instants by their metric, fractions with their digits."""
+    """Return the text of a figure: a duration or time by its metric, a fraction with its digits. None for None."""
     if value is None:
         return None
     if metric in _SPANS_MS:
@@ -60,9 +60,11 @@ def figure(metric: str | None, value: float | None) -> str | None:
 def broker_table(
     rows: Sequence[Mapping[str, Any]], active: Collection[str] | None
 ) -> tuple[Rows, RenderableType]:
-    """Brokers as read last, those that are active and were never read too; `active` None: nobody answered."""
-    known = {row["broker"] for row in rows}
-    everyone = [*rows, *({"broker": name} for name in sorted(set(active or ()) - known))]
+    """Return the rows and the table of brokers as last read, including active brokers that were never read. `active` is None if no broker
+    answered.
+    """
+    reported = {row["broker"] for row in rows}
+    everyone = [*rows, *({"broker": name} for name in sorted(set(active or ()) - reported))]
     shown = [
         {
             **row,
@@ -75,12 +77,12 @@ def broker_table(
 
 
 def tick_row(tick: BundleTick) -> dict[str, Any]:
-    """What one tick of the collector brought."""
+    """Return the row of one tick of the collector."""
     return {**asdict(tick), "silent": list(tick.silent)}
 
 
 def cycle_tables(cycle_id: int, proposals: Rows, why_not: Rows) -> RenderableType:
-    """What a cycle proposed and what it left alone, as tables."""
+    """Return the tables of a cycle's proposals and refusals."""
     return Group(
         rows_table(proposals, _PROPOSED, title=f"cycle {cycle_id} proposes"),
         rows_table(
@@ -93,13 +95,13 @@ def cycle_tables(cycle_id: int, proposals: Rows, why_not: Rows) -> RenderableTyp
                 for row in why_not
             ],
             _WHY_NOT,
-            title="why not more",
+            title="refusals",
         ),
     )
 
 
 def waiting_row(row: ProposalRow) -> dict[str, Any]:
-    """An act that would be carried out."""
+    """Return the row of a proposal that would be applied."""
     return {
         "proposal_id": row.proposal_id,
         "kind": row.kind.value,
@@ -109,6 +111,6 @@ def waiting_row(row: ProposalRow) -> dict[str, Any]:
     }
 
 
-def act_row(one: ActReport) -> dict[str, Any]:
-    """What came of one act."""
-    return {**asdict(one), "kind": one.kind.value, "state": one.state.value}
+def act_row(report: ActReport) -> dict[str, Any]:
+    """Return the row of an applied or verified proposal."""
+    return {**asdict(report), "kind": report.kind.value, "state": report.state.value}

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL, for every process and library here.
+"""Connections to PostgreSQL for all processes and libraries of Cleave.
 
-One reading of database URLs, one way to begin a session, one deadline mechanism and one table of SQLSTATEs.
+This package reads database URLs, begins sessions, enforces deadlines and classifies SQLSTATEs.
 """

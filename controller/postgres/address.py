@@ -1,7 +1,7 @@
-"""Reads database URLs in one way for all processes: as libpq does, with one host or several.
+"""Reads database URLs for all processes as libpq does, with one host or several.
 
-The parameters of a `DatabaseAddress` are libpq's own. The URL form in which SQLAlchemy names several hosts
-(`?host=a:5432&host=b:5432`) is refused, since libpq takes the last `host` of a URL and drops the others.
+The parameters of a `DatabaseAddress` are those of libpq. The URL form in which SQLAlchemy names several hosts
+(`?host=a:5432&host=b:5432`) is refused, because libpq uses only the last `host` of a URL.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UNKNOWN_PARAMETER = re.compile(r'invalid URI query parameter: "([a-z_]+)"')
 _PARAMETER_NAMES = re.compile(r"[?&]([^=&]*)=")
 _IN_AUTHORITY = ("user", "password", "host", "port", "dbname")
 _PUBLIC = ("host", "port", "dbname", "sslmode", "target_session_attrs")
-"""Parameters that hold neither a login nor a file of this machine."""
+"""Parameters that contain neither a login nor a file of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class DatabaseAddress:
     """The address of one database, with the login. Immutable."""
 
     parameters: Mapping[str, str] = field(repr=False)
-    """Connection parameters by libpq's names, secrets included: never log them."""
+    """Connection parameters by libpq's names. They include secrets: never log them."""
 
     @classmethod
     def of(cls, url: str | URL | DatabaseAddress) -> DatabaseAddress:
@@ -60,7 +60,7 @@ class DatabaseAddress:
 
     @property
     def uri(self) -> str:
-        """The address as a libpq URI, secrets included: never log it."""
+        """The address as a libpq URI. It includes secrets: never log it."""
         options = {name: value for name, value in self.parameters.items() if name not in _IN_AUTHORITY}
         query = "&".join(f"{name}={quote(value, safe='')}" for name, value in options.items())
         password = self.parameters.get("password")
@@ -73,16 +73,16 @@ class DatabaseAddress:
 
     @property
     def without_login(self) -> DatabaseAddress:
-        """The address for another program, which has a login of its own: servers, database and how to connect."""
+        """The address for another program with its own login: servers, database and connection options."""
         return replace(self, parameters={k: v for k, v in self.parameters.items() if k in _PUBLIC})
 
     def with_options(self, options: Mapping[str, str]) -> DatabaseAddress:
-        """Return the address with more connection parameters. Raises InvalidInput for one that libpq does not know."""
+        """Return the address with more connection parameters. Raises InvalidInput for a parameter that libpq does not know."""
         return self.of(DatabaseAddress({**self.parameters, **options}).uri)
 
     def starting_with(self, server: tuple[str, str]) -> Self:
-        """Return the address with that server tried first. `server` is one of `servers`."""
-        order = sorted(self.servers, key=lambda one: one != server)
+        """Return the address with `server`, which is one of `servers`, as the first server to try."""
+        order = sorted(self.servers, key=lambda other: other != server)
         hosts, ports = (",".join(texts) for texts in zip(*order, strict=True))
         return replace(self, parameters={**self.parameters, "host": hosts, "port": ports})
 
@@ -97,10 +97,10 @@ class DatabaseAddress:
 def authority(host: str, port: int | None) -> str:
     """Return the server part of a libpq URI from two fields of a form.
 
-    `host` names one server or several, separated by commas, each with a port of its own or none; `port` is that of the
-    servers without one.
+    `host` names one server or several, separated by commas, each with or without a port. `port` is the port of servers without
+    their own port.
     """
-    servers = (_split(one.strip()) for one in host.split(","))
+    servers = (_split(server.strip()) for server in host.split(","))
     return ",".join(_authority(name, own or (str(port) if port else "")) for name, own in servers)
 
 
@@ -138,7 +138,7 @@ def _read(url: str) -> dict[str, str]:
 
 
 def _parameters_of(url: URL) -> dict[str, str]:
-    """The parameters of an SQLAlchemy URL."""
+    """Return the parameters of an SQLAlchemy URL."""
     if url.drivername.partition("+")[0] not in _SCHEMES:
         raise InvalidInput(f"{url.drivername}:// is not PostgreSQL; give a postgresql:// database URL")
     options = {name: value for name, value in url.query.items() if isinstance(value, str)}
@@ -165,20 +165,20 @@ def _check_hosts(parameters: Mapping[str, str]) -> None:
     hosts, ports = parameters.get("host", "").split(","), parameters.get("port", "").split(",")
     if any(port and not from_digits(port, 65_535) for port in ports):
         raise InvalidInput(  # the text may be a piece of the password
-            "a port in the database URL is no number from 1 to 65535; percent-encode / ? # @ : in a name or password"
+            "a port in the database URL is not a number from 1 to 65535; percent-encode / ? # @ : in a name or password"
         )
     if len(ports) not in (1, len(hosts)):
         raise InvalidInput(
-            f"the database URL has {len(ports)} ports for {len(hosts)} hosts; give each host one"
+            f"the database URL has {len(ports)} ports for {len(hosts)} hosts; give one port per host"
         )
     if not all(_is_host(host) for host in hosts):
         raise InvalidInput(
-            f"a host in the database URL is no name, address or socket directory; write {FORM_OF_SEVERAL_HOSTS}"
+            f"a host in the database URL is not a name, address or socket directory; write {FORM_OF_SEVERAL_HOSTS}"
         )
 
 
 def _is_host(host: str) -> bool:
-    """Return True for a name, an IP address or a socket directory; False for what hides a port or a login."""
+    """Return True for a name, an IP address or a socket directory; False for a text that contains a port or a login."""
     if ":" not in host and "@" not in host:
         return True
     if host.startswith(("/", "@")):

@@ -1,10 +1,9 @@
-"""Connections whose every wait for the server ends by a deadline of this process.
+"""Connects to PostgreSQL. Every wait for the server ends by a deadline of this process.
 
-The one place that connects to PostgreSQL: the store's pool, listeners, data-plane calls, clients and migrations all
-have their connections from `connect`, with the settings that their statements depend on (`session`). libpq bounds the
-attempt to connect, authentication included, for each address of each host; the watchdog bounds every statement; the
-server's own timeouts come before the watchdog's, so that a live server rolls a slow statement back. The kernel bounds a
-host that vanished (`tcp_user_timeout`).
+The store's pool, listeners, data-plane calls, clients and migrations get their connections from `connect`, with the settings that
+their statements need (`session`). libpq limits the attempt to connect, including authentication, for each address of each host. The
+watchdog limits every statement. The time-outs of the server come before that of the watchdog, so that a reachable server rolls a slow
+statement back. The kernel limits the wait for a vanished host (`tcp_user_timeout`).
 """
 
 from __future__ import annotations
@@ -32,29 +31,29 @@ from controller.postgres.watchdog import WATCHDOG, Guard
 
 CONNECT_SECONDS = 10
 CONNECT_SECONDS_EACH = 3
-"""Time for the attempt to connect to one address, authentication included: to the only host, and to each of several. The
-URL's `connect_timeout` wins.
+"""Limits in seconds of an attempt to connect to one address, including authentication: for a single host, and for each of several
+hosts. The `connect_timeout` of the URL takes precedence.
 """
 SILENT_SECONDS = 3.0
-"""A listening connection that heard nothing for this long asks the server for an answer."""
+"""Seconds without data after which a listening connection tests whether the server answers."""
 ANSWER_SECONDS = 3.0
-"""Time for the answer to a statement that only tests whether the server serves."""
+"""Limit in seconds of a statement that only tests whether the server answers."""
 _LEAST_CONNECT_SECONDS = 2
-"""libpq counts connect time-outs in whole seconds and takes less than 2 for 2."""
+"""Minimum of libpq's connect time-out, which is in whole seconds. libpq uses 2 for smaller values."""
 _VANISHED = {
     "keepalives_idle": "15",
     "keepalives_interval": "5",
     "keepalives_count": "3",
-    "tcp_user_timeout": "10000",  # milliseconds without an acknowledgement; the kernel's own is a quarter of an hour
+    "tcp_user_timeout": "10000",  # milliseconds without an acknowledgement; the kernel's default is about 15 minutes
 }
 _OF_THE_CONNECTION = (psycopg2.OperationalError, psycopg2.InterfaceError)
-"""Without a SQLSTATE the driver raises these when it lost the connection."""
+"""Errors that the driver raises without a SQLSTATE if it has lost the connection."""
 _WRITABLE = ("read-write", "primary")
 _REFUSES_OPTIONS = re.compile(r"unsupported startup parameter(?: in options)?: ")
-"""PgBouncer says this, in English, of startup parameters that it is not told to ignore."""
+"""English message of PgBouncer for startup parameters that its configuration does not ignore."""
 _serving: dict[tuple[tuple[str, str], ...], tuple[str, str]] = {}
-"""The server that accepted the last connection, by the servers to choose from. A host that is frozen costs each attempt
-its time, so the one that served last is tried first.
+"""The server that accepted the last connection, by the servers of the address. A frozen host delays each attempt, so the last server
+is tried first.
 """
 _refusing_options: set[tuple[tuple[str, str], ...]] = set()
 """Servers, as an address names them, that refuse libpq's `options`."""
@@ -78,17 +77,17 @@ class WatchedConnection(psycopg2.extensions.connection):
 
     statement_seconds: float = math.inf
     due_at: float = math.inf
-    """`time.monotonic` seconds at which any statement ends, however short its own wait was."""
+    """Time in `time.monotonic` seconds at which every statement ends, even if its own limit is not reached."""
     chosen_from: tuple[tuple[str, str], ...] = ()
     """The servers of the address, if there are several."""
     maker: Process | None = None
-    """The process that has connected. In a forked process statements raise Terminal, and nothing that ends is told to the server."""
+    """The process that has connected. In a forked process statements raise Terminal, and closing sends nothing to the server."""
     server_process: int = 0
-    """Id of the server process of the session. A pooler tells the driver another."""
+    """Id of the server process of the session. Through a pooler, the driver has another id."""
 
     @property
     def is_pooled(self) -> bool:
-        """True if a pooler stands between this process and the server."""
+        """True if the connection goes through a pooler."""
         return self.server_process != self.info.backend_pid
 
     @property
@@ -97,7 +96,7 @@ class WatchedConnection(psycopg2.extensions.connection):
         return f"{self.info.host}:{self.info.port}"
 
     def condition(self, error: psycopg2.Error) -> Condition | None:
-        """Return what an error of this connection means. None if the statement itself is at fault."""
+        """Return the condition of an error of this connection. None if the statement itself is wrong."""
         if self.closed or (error.pgcode is None and isinstance(error, _OF_THE_CONNECTION)):
             return Condition.AWAY
         return condition(error.pgcode, on_standby=self.info.parameter_status("in_hot_standby") == "on")
@@ -115,13 +114,13 @@ class WatchedConnection(psycopg2.extensions.connection):
         return serving is not None and serving != _entry_of(self)
 
     def is_spoilt_by(self, error: psycopg2.Error) -> bool:
-        """Return True if whatever is to be done after the error needs another connection."""
+        """Return True if work after the error needs another connection."""
         why = self.condition(error)
         return why is not None and why.spoils_connection
 
     @contextmanager
     def answering_by(self, due_at: float) -> Iterator[None]:
-        """Have every statement of the block end by `due_at`, in `time.monotonic` seconds."""
+        """End every statement of the block by `due_at`, in `time.monotonic` seconds."""
         self.due_at = due_at
         try:
             yield
@@ -159,7 +158,7 @@ class WatchedConnection(psycopg2.extensions.connection):
 
 
 class _Wait(Guard):
-    """A guard as a context manager, written out since it stands around every statement."""
+    """A guard as a context manager. It is written as a class for speed, because every statement uses it."""
 
     __slots__ = ("began",)
 
@@ -173,8 +172,8 @@ class _Wait(Guard):
         connection = cast(WatchedConnection, self.connection)
         if connection.is_foreign:
             raise Terminal(
-                f"this connection to PostgreSQL at {connection.server} was made before a fork and is used in process {current().pid}: end "
-                "a transaction before the fork, or begin one after it"
+                f"this connection to PostgreSQL at {connection.server} was opened before a fork and is used in process {current().pid}; "
+                "end the transaction before the fork, or begin the transaction after the fork"
             )
         WATCHDOG.add(self)
 
@@ -189,7 +188,7 @@ class _Wait(Guard):
 
 
 class _WatchedCursor(psycopg2.extensions.cursor):
-    """A cursor whose statements are waits of its connection."""
+    """A cursor whose statements are limited by the deadline of its connection."""
 
     __slots__ = ()
 
@@ -216,20 +215,20 @@ def connect(
 ) -> WatchedConnection:
     """Connect to the first server of the address that accepts, with the settings of `session` and `more_settings` in force.
 
-    `connect_seconds` limits the attempt at each address of each host below the default. Raises psycopg2.OperationalError, among them
-    PoolerUnfit.
+    `connect_seconds` limits the attempt at each address of each host, if it is less than the default. Raises psycopg2.OperationalError,
+    including PoolerUnfit.
     """
     limit = _connect_limit(address, connect_seconds)
-    wanted = session.settings(statement_seconds, more_settings)
+    settings = session.settings(statement_seconds, more_settings)
 
     def attempt() -> WatchedConnection:
-        made = _connected(address, application_name, limit, session.as_options(wanted))
+        made = _connected(address, application_name, limit, session.as_options(settings))
         made.statement_seconds, made.maker = statement_seconds, current()
         return made
 
     made = attempt()
     try:
-        _begin_session(made, address, wanted, attempt)
+        _begin_session(made, address, settings, attempt)
     except BaseException:
         made.close()
         raise
@@ -247,11 +246,11 @@ def _connect_limit(address: DatabaseAddress, connect_seconds: float) -> int:
 def _connected(
     address: DatabaseAddress, application_name: str, limit: int, options: str
 ) -> WatchedConnection:
-    """Connect. Without the options where a pooler refuses them: `_begin_session` sets them."""
-    wanted = address
+    """Connect with the options, or without them if a pooler refuses them; then `_begin_session` sets them."""
+    ordered = address
     if len(address.servers) > 1 and address.parameters.get("target_session_attrs") in _WRITABLE:
-        wanted = _last_serving_first(address)
-    parameters = {"connect_timeout": str(limit), **_VANISHED, **wanted.parameters}
+        ordered = _last_serving_first(address)
+    parameters = {"connect_timeout": str(limit), **_VANISHED, **ordered.parameters}
     parameters |= {"application_name": application_name, "client_encoding": "UTF8"}
     own = parameters.pop("options", "")
     if address.servers not in _refusing_options:
@@ -260,7 +259,7 @@ def _connected(
         except psycopg2.OperationalError as error:
             if not _REFUSES_OPTIONS.search(str(error)):
                 raise
-    made = _dial({**parameters, "options": ""})  # or libpq takes those of PGOPTIONS
+    made = _dial({**parameters, "options": ""})  # without the empty value, libpq would use PGOPTIONS
     _refusing_options.add(address.servers)
     return made
 
@@ -275,20 +274,20 @@ def _dial(parameters: Mapping[str, str]) -> WatchedConnection:
 def _begin_session(
     made: WatchedConnection,
     address: DatabaseAddress,
-    wanted: Mapping[str, str],
+    settings: Mapping[str, str],
     again: Callable[[], WatchedConnection],
 ) -> None:
-    """Put the settings in force, and those of the URL where a pooler may have left them out. Refuse a pooler that shares sessions."""
+    """Set the settings of the session, and those of the URL that a pooler may have ignored. Refuse a pooler that shares sessions."""
     if made.info.parameter_status("standard_conforming_strings") == "off":
-        raise PoolerUnfit(  # the driver quotes values for what it saw at the start
+        raise PoolerUnfit(  # the driver quotes values for the setting at the start of the connection
             f"the database sets standard_conforming_strings to off, and the pooler at {made.server} lets no connection start "
             "otherwise; run ALTER DATABASE ... RESET standard_conforming_strings, and restart the pooler"
         )
-    made.autocommit = True  # what a transaction sets, its rollback takes back
+    made.autocommit = True  # a rollback would undo settings that a transaction makes
     with made.answering_by(time.monotonic() + min(made.statement_seconds, ANSWER_SECONDS)):
-        made.server_process = session.settle(made, wanted)
+        made.server_process = session.settle(made, settings)
         if made.is_pooled:
-            session.apply_options(made, address.parameters.get("options", ""), wanted)
+            session.apply_options(made, address.parameters.get("options", ""), settings)
     if made.is_pooled:
         _demand_own_session(made, address, again)
     made.autocommit = False
@@ -298,9 +297,9 @@ def _demand_own_session(
     made: WatchedConnection, address: DatabaseAddress, again: Callable[[], WatchedConnection]
 ) -> None:
     def other() -> WatchedConnection:
-        found = again()
-        found.due_at = made.due_at = time.monotonic() + min(made.statement_seconds, ANSWER_SECONDS)
-        return found
+        second = again()
+        second.due_at = made.due_at = time.monotonic() + min(made.statement_seconds, ANSWER_SECONDS)
+        return second
 
     pool = (address.servers, address.parameters.get("user"), address.parameters.get("dbname"))
     try:
@@ -312,7 +311,7 @@ def _demand_own_session(
 def _last_serving_first(address: DatabaseAddress) -> DatabaseAddress:
     with _serving_lock:
         last = _serving.get(address.servers)
-    if last is None or "hostaddr" in address.parameters:  # which is a list in the order of the hosts
+    if last is None or "hostaddr" in address.parameters:  # hostaddr is a list in the order of the hosts
         return address
     return address.starting_with(last)
 
@@ -325,6 +324,6 @@ def _note_serving(made: WatchedConnection) -> None:
 
 
 def _entry_of(made: WatchedConnection) -> tuple[str, str] | None:
-    """The server of the connection, as its address names the server."""
+    """Return the server of the connection, as the address names the server."""
     host, port = made.info.host, str(made.info.port)
     return next((entry for entry in made.chosen_from if entry in ((host, port), (host, ""))), None)

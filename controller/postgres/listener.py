@@ -1,11 +1,11 @@
-"""Listener: blocks until PostgreSQL notifies, a time passes, or a thread interrupts.
+"""Listener: waits until PostgreSQL notifies, a time passes, or a thread interrupts.
 
-A notification only says that the tables should be read. Notifications sent while no connection listens are lost. So every new connection,
-the first one included, begins with a synthetic `resync`, upon which the caller reads everything. One thread
-waits; `interrupt` may be called from any thread and from signal handlers. A server that is frozen or that vanished
-sends nothing, so a listener that heard nothing for `SILENT_SECONDS` asks the server for an answer.
+A notification only says that the tables should be read. Notifications sent while no connection listens are lost. So each connection
+begins with a synthetic `resync`, after which the caller reads everything. One thread waits; `interrupt` may be called from any thread
+and from signal handlers. A frozen or vanished server sends nothing, so after `SILENT_SECONDS` without data the listener tests whether
+the server answers.
 
-Nearly all are sent by triggers, whoever changed the rows (`sql/schema`):
+Triggers send most notifications, for any change of the rows (`sql/schema`):
 
 | channel | payload | sent by the trigger function | when |
 |---|---|---|---|
@@ -20,10 +20,10 @@ Nearly all are sent by triggers, whoever changed the rows (`sql/schema`):
 | | | `on_mirror_paused` | a broker's own auto-scaler was turned on or off |
 | | empty | `on_namespace_policy`, `on_cluster_policy` | the policy of a namespace or of the cluster changed |
 
-Two more are sent by statements: `cleave_drains` (`topic`) by `store/topics/drains.py` when what a subscription has read to its
-end has changed, and `embedded_arrivals` (the log's id) by `dataplane/embedded` when a log got messages or was closed.
+Statements send two more: `cleave_drains` (`topic`) by `store/topics/drains.py` when the drained segments of a subscription have
+changed, and `embedded_arrivals` (the id of the log) by `dataplane/embedded` when a log got messages or was terminated.
 
-Every login may send any payload on any of them. The listener drops what none of these would send (`postgres/notification`).
+Every login may send any payload on any channel. The listener ignores payloads of another form (`postgres/notification`).
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from controller.postgres.notification import RESYNC, Notification
 log = telemetry.get_logger(__name__)
 
 RECONNECT_SECONDS = 1.0
-_PIPE_BYTES = 65_536  # all a pipe holds, so that one wait takes every interrupt before it
+_PIPE_BYTES = 65_536  # the capacity of a pipe, so that one wait reads all earlier interrupts
 
 
 class Listener(Renewed):
-    """A connection of its own that listens on fixed channels; connects at the first `wait`, and again in a forked process."""
+    """A listener with its own connection on fixed channels. Connects at the first `wait`, and again in a forked process."""
 
     def __init__(
         self,
@@ -89,10 +89,9 @@ class Listener(Renewed):
         self.close()
 
     def wait(self, timeout_seconds: float) -> list[Notification]:
-        """What arrived, at least one unless the time passed or `interrupt` was called.
+        """Return the notifications that arrived; empty if the time has passed or `interrupt` was called.
 
-        Raises StoreUnavailable when PostgreSQL cannot be reached; the next call tries again and, once it
-        succeeds, returns the resync.
+        Raises StoreUnavailable if PostgreSQL is unreachable. The next call connects again and, if it succeeds, returns the resync.
         """
         if self._connection is None:
             self._connect()
@@ -111,23 +110,25 @@ class Listener(Renewed):
                 return []
 
     def disconnect(self) -> None:
-        """End the connection. The next `wait` connects again and begins with the resync. For the waiting thread."""
+        """Close the connection. The next `wait` connects again and returns the resync. Only the waiting thread may call this."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def interrupt(self) -> None:
-        """Make the present or the next `wait` return at once; after `close` nothing happens."""
-        with self._closing:  # or it would write to a closed pipe, or to what has its number by now
+        """Make the present or the next `wait` return at once. Does nothing after `close`."""
+        with (
+            self._closing
+        ):  # the lock keeps this from writing to a closed pipe, or to another file with its number
             if self._closed:
                 return
             with contextlib.suppress(
                 BlockingIOError
-            ):  # the pipe is full of wake-ups that nobody has read yet
+            ):  # the pipe is full of interrupts that the waiting thread has not read yet
                 os.write(self._wake_write, b"!")
 
     def close(self) -> None:
-        """Give the connection and the pipe back; the listener is of no use afterwards."""
+        """Close the connection and the pipe. The listener cannot be used afterwards."""
         with self._closing:
             if self._closed:
                 return
@@ -137,7 +138,9 @@ class Listener(Renewed):
             os.close(self._wake_write)
 
     def _poll(self, live: WatchedConnection, deadline: float) -> list[Notification] | None:
-        """Legible notifications, an empty list after an interrupt, None when none came until the deadline or the next question."""
+        """Return well-formed notifications, an empty list after an interrupt, or None if none arrived before the deadline or the next
+        test of the server.
+        """
         if not live.notifies:
             socket, wake = live.fileno(), self._wake_read
             asks_at = self._heard_at + SILENT_SECONDS
@@ -158,10 +161,10 @@ class Listener(Renewed):
     @staticmethod
     def _take(live: WatchedConnection) -> list[Notification]:
         taken, live.notifies[:] = list(live.notifies), []
-        arrived = [Notification(one.channel, one.payload, one.pid) for one in taken]
-        legible = [one for one in arrived if one.is_legible]
+        arrived = [Notification(notify.channel, notify.payload, notify.pid) for notify in taken]
+        legible = [notification for notification in arrived if notification.is_legible]
         if len(legible) < len(arrived):
-            _ignore([one for one in arrived if not one.is_legible])
+            _ignore([notification for notification in arrived if not notification.is_legible])
         return legible
 
     def _connect(self) -> None:
@@ -174,12 +177,17 @@ class Listener(Renewed):
                 for channel in self._channels:
                     cursor.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
         except psycopg2.Error as error:  # a standby refuses LISTEN
-            raise StoreUnavailable(f"PostgreSQL is away: {error}", RECONNECT_SECONDS) from error
+            raise StoreUnavailable(f"PostgreSQL is unreachable: {error}", RECONNECT_SECONDS) from error
         self._connection, self._heard_at = live, time.monotonic()
 
 
 def _ignore(illegible: Sequence[Notification]) -> None:
-    """Count them. The payload is outside text and may be long, so the log has its beginning."""
-    for one in illegible:
-        client_metrics.IGNORED_NOTIFICATIONS.labels(one.channel).inc()
-        log.debug("notification ignored", channel=one.channel, payload=one.payload[:100], sender=one.sender)
+    """Count and log the notifications. A payload is external text and may be long, so the log has only its beginning."""
+    for notification in illegible:
+        client_metrics.IGNORED_NOTIFICATIONS.labels(notification.channel).inc()
+        log.debug(
+            "notification ignored",
+            channel=notification.channel,
+            payload=notification.payload[:100],
+            sender=notification.sender,
+        )

@@ -17,31 +17,31 @@ NAMES = frozenset({"cleave_topics"})
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """A payload that arrived on a channel; `is_resync` says that notifications may have been missed before it."""
+    """A payload that arrived on a channel. If `is_resync` is True, earlier notifications may have been lost."""
 
     channel: str
     payload: str
     sender: int = field(default=0, compare=False)
-    """The server process whose transaction sent it, as `engine.server_process` says."""
+    """Id of the server process whose transaction sent the notification, as in `engine.server_process`."""
 
     @property
     def is_resync(self) -> bool:
-        """True for the start of a connection, which is no notification: look at everything."""
+        """True for the start of a connection, which is not a notification: the caller reads all tables."""
         return self.channel == RESYNC
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """The numbers of a payload such as `17` or `17:4`; none for any other payload."""
+        """The numbers of a payload such as `17` or `17:4`. Empty for any other payload."""
         numbers = [from_digits(part) for part in self.payload.split(":", 2)]
-        known = tuple(one for one in numbers if one is not None)
-        return known if len(known) == len(numbers) <= 2 else ()
+        ids = tuple(number for number in numbers if number is not None)
+        return ids if len(ids) == len(numbers) <= 2 else ()
 
     @property
     def first_id(self) -> int | None:
-        """The topic, shard or log that the payload names first; None where it names none."""
+        """Id of the topic, shard or log that the payload names first; None if it names none."""
         return next(iter(self.ids), None)
 
     @property
     def is_legible(self) -> bool:
-        """True if Cleave itself sends such a payload on such a channel: numbers, a name, or nothing at all."""
+        """True if Cleave sends payloads of this form on this channel: numbers, a name, or an empty text."""
         return not self.payload or self.channel in NAMES or bool(self.ids)

@@ -1,8 +1,8 @@
-"""Tells poolers that keep a session for a client from those that share the session between clients.
+"""Detects poolers that share sessions between clients.
 
-Prepared statements, settings and LISTEN belong to a session of the server. A pooler such as PgBouncer gives a client one session
-for as long as the client is connected (session pooling), or another for each transaction (transaction pooling). Nothing but the
-process ids of the server tells the two apart: two clients that take turns must stay in one process each.
+Prepared statements, settings and LISTEN belong to a session of the server. A pooler such as PgBouncer assigns a client one session
+while the client is connected (session pooling), or one session per transaction (transaction pooling). Only the process ids of the
+server distinguish the two: with session pooling, each of two alternating clients stays in one process.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     import psycopg2.extensions
 
 SHARES_SESSIONS = (
-    "the pooler gives a client another session for each transaction (transaction pooling); set pool_mode = session for Cleave's "
-    "database there, or give the address of PostgreSQL itself"
+    "the pooler uses another session for each transaction (transaction pooling); set pool_mode = session for Cleave's "
+    "database in the pooler, or give the address of PostgreSQL itself"
 )
 _ROUNDS = 10
-"""While other clients are busy, two clients of a pooler that shares sessions may miss each other several times."""
+"""Number of comparisons. If other clients are busy, two clients of a pooler may use different sessions several times in a row."""
 _PROCESS = "SELECT pg_catalog.pg_backend_pid()"
 
 
@@ -33,14 +33,14 @@ class PoolerUnfit(psycopg2.OperationalError):
 
 
 class Poolers:
-    """The poolers that this process has found to keep a session for a client. Thread-safe."""
+    """Pools for which this process has verified session pooling. Thread-safe."""
 
     def __init__(self) -> None:
         self._kept: set[Hashable] = set()
         self.reset()
 
     def reset(self) -> None:
-        """Begin with a free lock. For a process that was forked: a thread of its parent may have held the lock."""
+        """Create a free lock, in a forked process: a thread of the parent process may have held the lock."""
         self._lock = threading.Lock()
 
     def demand_own_session(
@@ -50,11 +50,11 @@ class Poolers:
         again: Callable[[], psycopg2.extensions.connection],
         where: str,
     ) -> None:
-        """Raise PoolerUnfit if the pooler shares sessions. `key` names the pool: each is looked at until it is known once.
+        """Raise PoolerUnfit if the pooler shares sessions. `key` identifies the pool. A pool is tested until it was verified once.
 
-        `made` is in autocommit, and `again` makes another connection in the same way. Where that fails, as in a pool that is full,
-        nothing is known. Connections of one process are looked at one by one, since others that work at the same time hide what
-        is to be seen.
+        `made` is in autocommit mode, and `again` opens another connection in the same way. If that fails, for example because the pool
+        is full, the test is inconclusive. Connections of one process are tested one at a time, because concurrent connections would
+        falsify the result.
         """
         if key in self._kept:
             return
@@ -74,10 +74,10 @@ class Poolers:
 
 
 def _shares(made: psycopg2.extensions.connection, other: psycopg2.extensions.connection) -> bool:
-    """Return True if the two were seen in one session, or one of them in two.
+    """Return True if both connections used one session, or one connection used two sessions.
 
-    Of a pooler that gives away first the session that was free last, both get the same one. Of a pooler that gives its sessions
-    away in turn, two statements of one client get two.
+    If a pooler assigns the most recently freed session first, both connections get the same session. If a pooler assigns its sessions
+    in turn, two statements of one connection get two sessions.
     """
     other.autocommit = True
     ours, theirs = set[int](), set[int]()
@@ -90,7 +90,7 @@ def _shares(made: psycopg2.extensions.connection, other: psycopg2.extensions.con
 
 
 def _process(connection: psycopg2.extensions.connection) -> int:
-    """The server process that a statement runs in."""
+    """Return the id of the server process of a statement."""
     with connection.cursor() as cursor:
         cursor.execute(_PROCESS)
         [(process,)] = cursor.fetchall()
@@ -98,5 +98,5 @@ def _process(connection: psycopg2.extensions.connection) -> int:
 
 
 POOLERS = Poolers()
-"""The poolers of this process."""
+"""The verified pools of this process."""
 os.register_at_fork(after_in_child=POOLERS.reset)

@@ -1,8 +1,8 @@
-"""Settings of a session: what Cleave's statements depend on, whatever the database, the login or the server is set to.
+"""Sets the settings of a session that Cleave's statements need, independent of the settings of the database, the login and the server.
 
 `ALTER DATABASE ... SET` and `ALTER ROLE ... SET` change how a session reads literals, writes values and finds names. So each connection
-brings its own settings: in libpq's `options`, which are in force before the first statement, and by one statement after it, since a
-pooler may refuse or ignore `options`.
+sets its own settings: in libpq's `options`, which apply before the first statement, and by one statement afterwards, because a pooler
+may refuse or ignore `options`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import psycopg2.extensions
 
 LOCK_TIMEOUT_SECONDS = 30
-"""A lock that is held for longer than this is not waited for."""
+"""Maximum time in seconds for which a statement waits for a lock."""
 _LOCK_SHARE, _SERVER_SHARE = 0.6, 0.8
-"""Parts of the wait for a statement after which a live server ends a wait for a lock, and the statement."""
+"""Fractions of the time limit of a statement after which a reachable server ends the wait for a lock, and the statement."""
 
 _SETTINGS: Mapping[str, str] = {
     "array_nulls": "on",
@@ -40,13 +40,13 @@ _SETTINGS: Mapping[str, str] = {
     "timezone": "UTC",
     "transform_null_equals": "off",
 }
-"""PostgreSQL's own defaults, but for the time zone: statements are written for them."""
+"""The settings for which statements are written. Except for the time zone, these are PostgreSQL's defaults."""
 _AFTER_THE_START: Mapping[str, str] = {
     "default_transaction_read_only": "off",
     "plpgsql.extra_errors": "none",
     "transaction_timeout": "0",
 }
-"""Settings that not every server knows, or whose origin decides whether they are changed: not in `options`."""
+"""Settings that are not in `options`, because some servers do not know them, or because their origin decides whether they are changed."""
 
 _SETTLE = """
     SELECT pg_catalog.pg_backend_pid(), pg_catalog.count(pg_catalog.set_config(name, value, false))
@@ -58,7 +58,9 @@ _SETTLE = """
            ELSE pg_catalog.current_setting(name, true) IS NOT NULL
            END
 """
-"""A whole server that takes no writes is left as it is: that is how people fence a primary that was replaced."""
+"""The statement does not change default_transaction_read_only if the whole server has it, because operators fence a replaced primary
+that way.
+"""
 _WORD = re.compile(r"(?:\\.|[^\s\\])+", re.DOTALL)
 
 
@@ -76,15 +78,15 @@ def settings(statement_seconds: float, more: Mapping[str, str]) -> dict[str, str
     }
 
 
-def as_options(wanted: Mapping[str, str]) -> str:
+def as_options(values: Mapping[str, str]) -> str:
     """Return the settings as libpq's `options`."""
-    return " ".join(f"-c {name}=" + re.sub(r"([\s\\])", r"\\\1", value) for name, value in wanted.items())
+    return " ".join(f"-c {name}=" + re.sub(r"([\s\\])", r"\\\1", value) for name, value in values.items())
 
 
 def apply_options(connection: psycopg2.extensions.connection, options: str, but: Container[str]) -> None:
-    """Put in force what libpq's `options` of a database URL set, except for the names in `but`. Needs autocommit.
+    """Set the settings in libpq's `options` of a database URL, except for the names in `but`. Needs autocommit.
 
-    Raises PoolerUnfit for a switch that is no setting, psycopg2.Error for a setting that the server refuses.
+    Raises PoolerUnfit for a switch that is not a setting, psycopg2.Error for a setting that the server refuses.
     """
     for name, value in _of_options(options):
         if name.lower() not in but:
@@ -93,24 +95,24 @@ def apply_options(connection: psycopg2.extensions.connection, options: str, but:
 
 
 def _of_options(options: str) -> Iterator[tuple[str, str]]:
-    """Name and value of each switch, as the server reads `-c name=value`, `-cname=value` and `--name=value`."""
+    """Yield the name and value of each switch, as the server reads `-c name=value`, `-cname=value` and `--name=value`."""
     words = (re.sub(r"\\(.)", r"\1", word, flags=re.DOTALL) for word in _WORD.findall(options))
     for word in words:
         assignment = next(words, "") if word == "-c" else re.sub(r"^(-c|--)", "", word)
         name, is_setting, value = assignment.partition("=")
         if not is_setting or not (word.startswith(("-c", "--"))):
             raise PoolerUnfit(
-                "through a pooler, options of the database URL are settings only; write each as -c name=value"
+                "through a pooler, options of the database URL may only be settings; write each as -c name=value"
             )
         yield name.replace("-", "_"), value
 
 
-def settle(connection: psycopg2.extensions.connection, wanted: Mapping[str, str]) -> int:
-    """Put the settings in force for the session. Return the server process of the session. Needs autocommit.
+def settle(connection: psycopg2.extensions.connection, values: Mapping[str, str]) -> int:
+    """Set the settings of the session. Return the id of the server process of the session. Needs autocommit.
 
     Raises psycopg2.Error.
     """
-    every = {**_AFTER_THE_START, **wanted}
+    every = {**_AFTER_THE_START, **values}
     with connection.cursor() as cursor:
         cursor.execute(_SETTLE, (list(every), list(every.values())))
         [(process, _)] = cursor.fetchall()

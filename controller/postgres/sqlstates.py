@@ -1,7 +1,7 @@
-"""What a SQLSTATE means for the caller: the one table of it, for the store and for the embedded data plane.
+"""Classifies SQLSTATEs for the store and for the embedded data plane.
 
-The table says what has happened. Which error that is of, and in which words, is for each of the two to say. A state that is not in the
-table is a defect of the statement: to repeat it is of no use.
+The table maps a SQLSTATE to a condition. The store and the data plane choose the errors and messages. A SQLSTATE that is not in the
+table is a defect of the statement, which a retry does not correct.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from enum import Enum, auto
 
 
 class Condition(Enum):
-    """Why PostgreSQL refused a statement or ended a connection."""
+    """Reason for which PostgreSQL refused a statement or ended a connection."""
 
     AWAY = auto()
-    """The server or the connection is gone, or is about to be. Another connection may do."""
+    """The server or the connection is lost or is about to end. Another connection may work."""
     READ_ONLY = auto()
-    """The server is a standby, or takes no writes. After a fail-over another connection leads to another server."""
+    """The server is a standby or accepts no writes. After a fail-over another connection reaches another server."""
     REFUSED = auto()
-    """The server does not let the login in, or has no such database."""
+    """The server refuses the login, or does not have the database."""
     SESSION_LOST = auto()
-    """The session has lost what it prepared, or has what another one prepared: a pooler shares it between clients."""
+    """The session has lost its prepared statements, or has those of another session: a pooler shares it between clients."""
     DISK_FULL = auto()
     """A disk of the server is full."""
     RESOURCES = auto()
     """The server lacks connections, memory or another resource."""
     TOO_LATE = auto()
-    """The time of the statement is over."""
+    """The time limit of the statement has passed."""
     LOCKED = auto()
     """A lock was held for longer than the session waits."""
     RACED = auto()
@@ -36,13 +36,13 @@ class Condition(Enum):
     FORBIDDEN = auto()
     """The login lacks a right."""
     CONSTRAINT = auto()
-    """A rule of the schema does not hold."""
+    """A constraint of the schema is broken."""
     VALUE = auto()
-    """A value is out of range, none of its type, or too large for the server."""
+    """A value is out of range, not valid for its type, or too large for the server."""
 
     @property
     def spoils_connection(self) -> bool:
-        """True if the work has to be done on another connection. False if this one is as good as any other."""
+        """True if the work needs another connection. False if this connection can be used."""
         return self in (Condition.AWAY, Condition.READ_ONLY, Condition.SESSION_LOST)
 
 
@@ -73,16 +73,16 @@ _CONDITIONS: Mapping[str, Condition] = {
     "57P": Condition.AWAY,  # admin_shutdown, crash_shutdown, cannot_connect_now, database_dropped, idle_session_timeout
     "58030": Condition.AWAY,  # io_error
 }
-"""By SQLSTATE, or by what a class of states begins with."""
+"""Conditions by SQLSTATE, or by the prefix of a class of SQLSTATEs."""
 
 _OF_RECOVERY = frozenset({"40001", "40P01", "55000"})
-"""On a standby, a conflict with what it replays has these states, as has a statement that a server in recovery cannot execute."""
+"""SQLSTATEs with which a standby reports a conflict with the replay, or a statement that a server in recovery cannot execute."""
 
 
 def condition(state: str | None, *, on_standby: bool = False) -> Condition | None:
-    """Return what the state means. None if there is no state, or if the statement itself is at fault.
+    """Return the condition of the SQLSTATE. None if there is no SQLSTATE, or if the statement itself is wrong.
 
-    `on_standby`: the server of the connection is known to be a standby.
+    `on_standby` is True if the server of the connection is known to be a standby.
     """
     if state is None:
         return None

@@ -1,9 +1,8 @@
-"""Cuts a connection whose statement has run out of time.
+"""Shuts down connections whose statements have exceeded their time limits.
 
-Server-side timeouts end a slow statement, not the wait for a server that is frozen or cut off by the network:
-libpq then waits for ever, since the kernel of a frozen server process still answers keepalives. One thread per process
-shuts such a socket down, so that the caller gets its error on time. The thread decides nothing about what the error
-means.
+Time-outs of the server end a slow statement, but not the wait for a frozen or disconnected server: libpq then waits without a limit,
+because the kernel of a frozen server still answers keepalives. One thread per process shuts such a socket down, so that the caller
+gets its error in time.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class HasDescriptor(Protocol):
 
 
 class Guard:
-    """One wait for a server's answer. `cut` is True once the watchdog has shut the connection down."""
+    """A wait for the answer of a server. `cut` is True after the watchdog has shut the connection down."""
 
     __slots__ = ("connection", "cut", "deadline")
 
@@ -35,16 +34,16 @@ class Guard:
 
 
 class Watchdog:
-    """Watches any number of waits at once. Thread-safe; its thread starts with the first wait and is never ended."""
+    """Watches any number of concurrent waits. Thread-safe. Its thread starts with the first wait and never ends."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Forget every wait. For a process that was forked: the thread and the waits are its parent's."""
+        """Remove all waits, in a forked process: the thread and the waits belong to the parent process."""
         self._lock = (
             threading.Lock()
-        )  # entered as it is: the condition's own methods cost a statement a microsecond
+        )  # the lock is used directly, because the methods of the condition cost a microsecond per statement
         self._changed = threading.Condition(self._lock)
         self._guards: set[Guard] = set()
         self._wakes_at = 0.0
@@ -61,7 +60,7 @@ class Watchdog:
                 self._changed.notify()
 
     def discard(self, guard: Guard) -> None:
-        """End the watch. From here on the connection may serve another statement."""
+        """End the watch. Afterwards the connection may be used for another statement."""
         with self._lock:
             self._guards.discard(guard)
 
@@ -73,19 +72,19 @@ class Watchdog:
                     self._guards.discard(guard)
                     guard.cut = True
                     _shut_down(guard.connection)
-                # Deadlines come in nearly rising order, so a new wait hardly ever has to wake this thread.
+                # Deadlines rise with the time of the wait in most cases, so an added wait rarely wakes this thread.
                 self._wakes_at = min((now + 3600.0, *(g.deadline for g in self._guards)))
                 self._changed.wait(max(0.0, self._wakes_at - time.monotonic()))
 
 
 def _shut_down(connection: HasDescriptor) -> None:
-    """Both directions at once: the thread that waits in libpq reads the end of the stream."""
-    with contextlib.suppress(Exception):  # closed already: nothing waits on it
-        twin = socket.socket(fileno=os.dup(connection.fileno()))
+    """Shut the socket down in both directions, so that the thread that waits in libpq reads the end of the stream."""
+    with contextlib.suppress(Exception):  # a closed connection has no waiting thread
+        duplicate = socket.socket(fileno=os.dup(connection.fileno()))
         try:
-            twin.shutdown(socket.SHUT_RDWR)
+            duplicate.shutdown(socket.SHUT_RDWR)
         finally:
-            twin.close()
+            duplicate.close()
 
 
 WATCHDOG = Watchdog()

@@ -1,5 +1,5 @@
-"""Questions: the lists and rows that people look at, each a view of schema `inspect`.
+"""Questions: lists and rows for people, each from a view of schema `inspect`.
 
-A subject is a file that lists its questions. REST lists, commands and their `--json`, and the tables of the pages are made from the
+Each subject has a file that declares its questions. REST lists, commands with `--json`, and tables of the pages follow from these
 declarations (docs/adr/0017-one-declaration-per-action.md).
 """

@@ -1,4 +1,4 @@
-"""What waits for a person, or waited, whatever it is about."""
+"""Actions that wait for a person, or waited, of all subjects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WAITING = """
 
 
 class ListApprovals(TopicFilter):
-    """List what waits for a person, newest first. Without an answer, `default_answer` holds at `expires_at`."""
+    """List actions that wait for a person, newest first. Without an answer, `default_answer` holds at `expires_at`."""
 
     subject: Subject | None = Field(None, description="Only approvals about such a subject.")
     state: Literal["pending", "approved", "rejected", "expired", "done", "any"] = Field(
@@ -31,7 +31,7 @@ class ListApprovals(TopicFilter):
 
 
 class ShowApproval(QuestionRequest):
-    """Show what waits for a person, or waited."""
+    """Show an action that waits for a person, or waited."""
 
     approval_id: Annotated[int, Field(ge=0, le=MOST, description="Id of the approval.", examples=[17])]
 
@@ -73,8 +73,8 @@ SHOW_APPROVAL = Question(
 
 
 def read_waiting(tx: Connection, topic_id: int | None = None, *, limit: int) -> list[Row]:
-    """Return the approvals that somebody may answer now, of one topic or of all, the first to expire first. `question` is the map index of
-    the approval in the run of Airflow that asks.
+    """Return the answerable approvals of one topic or of all topics, the first to expire first. `question` is the map index of the approval
+    in the Airflow run that requests the answer.
     """
     return inspection.rows(tx, _WAITING, topic_id=topic_id, limit=limit)
 

@@ -1,4 +1,4 @@
-"""A backtest as people ask for it, on the command line and in Airflow's form: policies, prices and seeds as texts."""
+"""Reads requests for backtests from the texts of the command line and of Airflow's form: policies, prices and seeds."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from spark_jobs.policy_backtest import Candidate, Question
 
 MOST_DAYS_OVER_HTTP = 200.0
-"""Of simulation: some ten seconds of a server's time, beside the reading of what was recorded."""
+"""Maximum number of simulated days of a request over HTTP: about ten seconds of computation, without the reading of the load."""
 USUAL = ("in-force", "adaptive", "pip483")
-"""The policies that are compared where none is named."""
+"""Policies that are compared by default."""
 MOST_SEEDS = 1_000
 _DEFAULT_SPAN = timedelta(days=7)
 _PARAMETER = r"[^\s,;:=]+\s*=\s*[^\s,;]+"
@@ -42,8 +42,8 @@ _RECORDED = """
 
 @dataclass(frozen=True, slots=True)
 class AskedBacktest:
-    """A backtest as somebody types it: policies as `question` reads them, or `parameters` beside those in force. `engine`: chosen where
-    None; `pictures`: with what a report draws.
+    """A request for a backtest: policies as `question` reads them, or other `parameters` for the policy in force. The engine is chosen if
+    `engine` is None. `pictures` adds the data that a report draws.
     """
 
     loads: Loads
@@ -56,7 +56,7 @@ class AskedBacktest:
     pictures: bool = False
 
     def question(self) -> Question:
-        """What is asked about every load. Raises as `question`."""
+        """Return the comparison to compute for each load. Raises the errors of the function `question`."""
         if self.parameters is not None:
             return of_what_if(self.parameters)
         return question(
@@ -69,7 +69,7 @@ class AskedBacktest:
 
 
 def past(since: str | None, until: str | None, now: datetime) -> tuple[datetime, datetime]:
-    """The span asked about; the last seven days where nothing is said. Raises InvalidInput."""
+    """Return the requested span; the last seven days by default. Raises InvalidInput."""
     return span(since, until, now=now, unless_given=(now - _DEFAULT_SPAN, now))
 
 
@@ -81,27 +81,28 @@ def question(
     actuation_seconds: float = 0.0,
     pictures: bool = False,
 ) -> Question:
-    """What is asked about every load; policies in one text are those that `policies_in` finds.
+    """Return the comparison to compute for each load. `policies_in` splits policies that are one text.
 
-    Raises InvalidInput for what cannot be read, Unsupported without NumPy.
+    Raises InvalidInput for values that cannot be read, Unsupported without NumPy.
     """
     _demand_libraries()
     from spark_jobs.policy_backtest import Question
 
     if not 1 <= seeds <= MOST_SEEDS:
-        raise InvalidInput(f"seeds = {seeds}; give 1 to {MOST_SEEDS}")
+        raise InvalidInput(f"seeds must be between 1 and {MOST_SEEDS}, not {seeds}")
     if not 0 <= actuation_seconds <= 86_400:
-        raise InvalidInput(f"actuation of {actuation_seconds:g} s; give 0 to 86400 s")
+        raise InvalidInput(f"actuation must be between 0 and 86400 s, not {actuation_seconds:g} s")
     named = policies_in(policies) if isinstance(policies, str) else policies
     chosen = tuple(map(candidate, named)) or tuple(map(candidate, USUAL))
-    twice = {one.name for one in chosen if [other.name for other in chosen].count(one.name) > 1}
+    names = [policy.name for policy in chosen]
+    twice = {name for name in names if names.count(name) > 1}
     if twice:
-        raise InvalidInput(f"the policy {', '.join(sorted(twice))} is named twice; once is enough")
+        raise InvalidInput(f"policy {', '.join(sorted(twice))} is named twice; name each policy once")
     return Question(chosen, prices(weights), tuple(range(seeds)), 60, actuation_seconds, pictures)
 
 
 def of_what_if(parameters: Mapping[str, Any]) -> Question:
-    """The policy in force beside the same with other parameters. Raises Unsupported without NumPy."""
+    """Return the comparison of the policy in force with the same policy and other parameters. Raises Unsupported without NumPy."""
     _demand_libraries()
     from spark_jobs.policy_backtest import IN_FORCE, Candidate, Question
 
@@ -119,9 +120,9 @@ def _demand_libraries() -> None:
 
 
 def policies_in(text: str) -> list[str]:
-    """The policies that one text names, with commas, semicolons, spaces or lines between them.
+    """Return the policies of a text, which commas, semicolons, spaces or line breaks separate.
 
-    Some rules have spaces or a comma in their names, and parameters have commas between them: the longest name that fits counts.
+    Names of some rules contain spaces or a comma, and commas separate parameters, so the longest matching name is used.
     """
     from controller.backtest.rivals.registry import RULES
 
@@ -130,37 +131,41 @@ def policies_in(text: str) -> list[str]:
 
 
 def candidate(text: str) -> Candidate:
-    """`adaptive`, or with parameters of its own `adaptive:target_use=0.8,max_segments=128`. Raises InvalidInput."""
+    """Return the policy of a text such as `adaptive`, or with parameters `adaptive:target_use=0.8,max_segments=128`. Raises
+    InvalidInput.
+    """
     from spark_jobs.policy_backtest import Candidate
 
-    if not text.isprintable():  # it becomes a name, in tables and in pages
+    if not text.isprintable():  # the text becomes a name in tables and in pages
         raise InvalidInput(f"policy {shown(text)}: use printable characters")
     rule, _, parameters = text.strip().partition(":")
     pairs = [pair.strip() for pair in parameters.split(",") if pair.strip()]
-    found = parse_parameters(pairs)
-    for parameter, value in found.items():
+    values = parse_parameters(pairs)
+    for parameter, value in values.items():
         if value is None:
             raise InvalidInput(f"policy {shown(text)}: {parameter}=null; give the value to try")
-    return Candidate(text.strip(), rule.strip(), found)
+    return Candidate(text.strip(), rule.strip(), values)
 
 
 def prices(text: str) -> Prices:
-    """The weights of the cost: `excess=20,change_seconds=60,reseal_seconds=0`, each of which may be left out."""
+    """Return the weights of the cost in a text such as `excess=20,change_seconds=60,reseal_seconds=0`. Missing weights have their
+    defaults. Raises InvalidInput.
+    """
     from controller.backtest.score import Prices
 
     usual = Prices()
-    known = [one.name for one in fields(Prices)]
-    given: dict[str, float] = {}
+    names = [field.name for field in fields(Prices)]
+    weights: dict[str, float] = {}
     for pair in (part.strip() for part in text.split(",") if part.strip()):
         name, equals, value = pair.partition("=")
         number = _number(value)
-        if name not in known or not equals or number is None:
+        if name not in names or not equals or number is None:
             raise InvalidInput(
                 f"weight {shown(pair)}: write name=number with a number of 0 or more; the weights are "
-                + ", ".join(f"{one}={getattr(usual, one):g}" for one in known)
+                + ", ".join(f"{name}={getattr(usual, name):g}" for name in names)
             )
-        given[name] = number
-    return replace(usual, **given)
+        weights[name] = number
+    return replace(usual, **weights)
 
 
 def _number(text: str) -> float | None:

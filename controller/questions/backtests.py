@@ -1,4 +1,4 @@
-"""Backtests: what policies would have cost on recorded load, and the backtests that were run."""
+"""Backtests: runs backtests of policies on recorded load, and lists past runs."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from controller.store.backtests import BacktestResult
 from controller.store.postgres.snapshots import snapshot
 
 ANSWER_SECONDS = 240.0
-"""How long a server may take to answer; the server keeps a request for longer."""
+"""Maximum time in seconds of the server's answer. The server keeps a request for longer."""
 RunId = Annotated[int, Field(ge=0, le=MOST, description="Id of the backtest.", examples=[5])]
 
 
 class RunBacktest(ActionRequest):
-    """Compute what policies, or parameters beside those in force, would have cost on recorded load, and how far that is from the least
-    possible cost. Nothing changes but the list of backtests.
+    """Compute the cost of policies, or of the policy in force with other parameters, on recorded load, and compare it with the least
+    possible cost. Changes nothing except the list of backtests.
     """
 
     model_config = ConfigDict(
@@ -67,31 +67,31 @@ class RunBacktest(ActionRequest):
     level: PolicyLevel
     topics: Annotated[list[TopicName], Field(min_length=1, max_length=1000)] | None = Field(
         None,
-        description="At the level of the cluster, only these topics. None: every topic of the level.",
+        description="At the level of the cluster, only these topics. None: all topics of the level.",
         examples=[["topic://acme/shop/orders"]],
     )
     since: str | None = Field(
         None,
         max_length=100,
-        description="An instant, or so long ago. With neither `since` nor `until`, the last seven days.",
+        description="Start, as a time or an age. With neither `since` nor `until`: the last seven days.",
         examples=["7d", "2026-11-14T00:00:00Z"],
     )
     until: str | None = Field(None, max_length=100, description="None: now.")
     policies: Annotated[list[Annotated[str, Field(max_length=1000)]], Field(max_length=50)] = Field(
         [],
-        description=f"{', '.join(backtest_requests.USUAL)} where empty.",
+        description=f"Policies to compare. Default: {', '.join(backtest_requests.USUAL)}.",
         examples=[["in-force", "adaptive:target_use=0.8"]],
     )
     parameters: Annotated[dict[str, Any], Field(max_length=100)] | None = Field(
         None,
-        description="Instead of policies: the policy in force, beside the same policy with these parameters.",
+        description="Instead of policies: compare the policy in force with the same policy and these parameters.",
         examples=[{"max_segments": 16}],
     )
     weights: str = Field(
         "", max_length=1000, description="Weights of the cost.", examples=["excess=20,change_seconds=60"]
     )
-    seeds: int = Field(1, description="Draws of each load; the first is the load as it was recorded.")
-    actuation_seconds: float = Field(0.0, description="How long a reshape takes.")
+    seeds: int = Field(1, description="Number of draws of each load; the first draw is the recorded load.")
+    actuation_seconds: float = Field(0.0, description="Duration of a reshape in seconds.")
 
     def asked(self, now: datetime) -> AskedBacktest:
         """Return the backtest that the request describes. Raises InvalidInput."""
@@ -134,22 +134,22 @@ class BacktestResponse(Response):
     engine: str = Field(examples=["here"])
     results: list[ResultDocument]
     left_out: dict[str, str] = Field(
-        description="Why a topic has no results.",
+        description="Reason for which a topic has no results, by topic.",
         examples=[{"topic://acme/shop/returns": "no load was recorded"}],
     )
 
     @property
     def answer(self) -> BacktestAnswer:
-        """The run with its results, as the service returns them."""
+        """The run and its results, as returned by the service."""
         results = tuple(BacktestResult(**result.model_dump()) for result in self.results)
         return BacktestAnswer(self.run_id, self.engine, results, self.left_out)
 
     def sentence(self) -> str:
-        """See `Response`."""
+        """Return one sentence about the answer."""
         return f"backtest {self.run_id} of {len({result.load for result in self.results})} topics"
 
     def rows(self) -> Sequence[Row]:
-        """See `Response`."""
+        """Return the rows of the answer's table."""
         return backtest_rows.cells(backtest_rows.summary(backtest_rows.result_rows(self.answer.results)))
 
 
@@ -170,7 +170,7 @@ class ListBacktestResults(ShowBacktest):
 
 
 class BacktestDocument(Document):
-    """A backtest as in `inspect.backtest_runs`, with a row for each policy: the policy with the least regret first."""
+    """A row of `inspect.backtest_runs`, with one summary row per policy, least regret first."""
 
     run_id: int = Field(examples=[5])
     state: str = Field(examples=["done"])
@@ -189,17 +189,17 @@ class BacktestDocument(Document):
     summary: list[dict[str, Any]] = Field(examples=[[{"policy": "adaptive:target_use=0.8", "regret": 1.12}]])
 
     def sentence(self) -> str:
-        """Return one sentence about the backtest, and its error where there is one."""
-        asked = f"backtest {self.run_id}, asked by {self.asked_by} at {self.asked_at.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}: {self.state}"
-        return f"{asked}\n{self.error}" if self.error else asked
+        """Return a sentence about the backtest, and its error, if any."""
+        state = f"backtest {self.run_id}, requested by {self.asked_by} at {self.asked_at.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}: {self.state}"
+        return f"{state}\n{self.error}" if self.error else state
 
 
 def run_backtest(context: Context, request: RunBacktest) -> BacktestResponse:
-    """Raises InvalidInput, Unsupported without NumPy, and as `services.policy_backtest`."""
-    asked = request.asked(datetime.now(UTC))
+    """Run the backtest. Raises InvalidInput, Unsupported without NumPy, and the errors of `services.policy_backtest`."""
+    backtest = request.asked(datetime.now(UTC))
     answer = build_backtest(replace(context.app, store=context.store), context.computation).run(
-        asked.question(),
-        asked.loads,
+        backtest.question(),
+        backtest.loads,
         asked_by=context.caller.actor,
         request_key=context.caller.request_key,
         engine=HERE,
@@ -215,21 +215,21 @@ def run_backtest(context: Context, request: RunBacktest) -> BacktestResponse:
 
 
 def show_backtest(context: Context, request: ShowBacktest) -> BacktestDocument:
-    """Raises NotFound."""
+    """Return the backtest and its summary. Raises NotFound."""
     with snapshot(context.store) as tx:
-        found, results = read_backtest(tx, request.run_id)
+        row, results = read_backtest(tx, request.run_id)
     summary = backtest_rows.summary(backtest_rows.result_rows(results))
-    return BacktestDocument(**found, summary=summary)
+    return BacktestDocument(**row, summary=summary)
 
 
 def read_backtest(tx: Connection, run_id: int) -> tuple[Row, list[BacktestResult]]:
     """Return the row of a backtest, and its results by load, policy and seed. Raises NotFound."""
-    found = read_view(tx, LIST_BACKTESTS.view, "run_id = :run_id", run_id=run_id)
-    if not found:
-        raise NotFound(f"there is no backtest {run_id}; `cleave backtests list` has them")
+    rows = read_view(tx, LIST_BACKTESTS.view, "run_id = :run_id", run_id=run_id)
+    if not rows:
+        raise NotFound(f"backtest {run_id} does not exist; `cleave backtests list` lists them")
     columns = ", ".join(field.name for field in fields(BacktestResult))
     results = read_answers(tx, LIST_BACKTEST_RESULTS, columns=columns, run_id=run_id)
-    return found[0], [BacktestResult(**row) for row in results]
+    return rows[0], [BacktestResult(**row) for row in results]
 
 
 RUN_BACKTEST = Action(
@@ -269,7 +269,7 @@ LIST_BACKTEST_RESULTS = Question(
     ListBacktestResults,
     {"load": str, "policy": str, "seed": int},
     {"run_id": "run_id = :run_id"},
-    missing="there is no backtest {run_id} with results; `cleave backtests list` has them",
+    missing="backtest {run_id} does not exist or has no results; `cleave backtests list` lists them",
     table=("load", "policy", "seed", "regret", "cost", "least_cost", "is_ideal"),
 )
 ACTIONS = (RUN_BACKTEST, SHOW_BACKTEST)

@@ -1,4 +1,4 @@
-"""Columns of the views behind questions, as JSON schemas: names, types and comments from the catalogue of the database."""
+"""Returns the columns of views as JSON schemas: names, types and comments from the catalog of the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumers of a topic: what each may read, why nobody reads a bucket, and how far behind a subscription is."""
+"""Consumers of a topic: the segments that each may read, the reasons for unread buckets, and the lag of a subscription."""
 
 from __future__ import annotations
 
@@ -42,22 +42,24 @@ class ListConsumers(TopicQuestion):
 
 
 class ListBuckets(TopicQuestion):
-    """Say for each entry bucket who reads it, or why nobody does, since when, and who holds what it waits for."""
+    """List the entry buckets with their owners, or the reasons why they are not read, since when, and the owners of the segments that they
+    wait for.
+    """
 
     subscription: SubscriptionName | None = Field(
         None, description="Name of the subscription. None: all.", examples=["billing"]
     )
-    unread: bool = Field(False, description="Only entry buckets from which nothing comes.")
+    unread: bool = Field(False, description="Only entry buckets that are not being read.")
 
 
 class ShowLag(TopicQuestion):
-    """Count what is not acknowledged, for each entry bucket where the data plane can, whether anybody reads it or not."""
+    """Count the unacknowledged messages, per entry bucket if the data plane can count them, including buckets without a reader."""
 
     subscription: SubscriptionName
 
 
 class BucketLagDocument(BaseModel):
-    """Messages of an entry bucket that are not acknowledged; of a whole segment where `bucket` is null."""
+    """Number of unacknowledged messages of an entry bucket, or of a whole segment if `bucket` is null."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -65,9 +67,9 @@ class BucketLagDocument(BaseModel):
     hash_range: str = Field(examples=["0000-ffff"])
     state: str = Field(examples=["ACTIVE"])
     bucket: str | None = Field(examples=["0000-3fff"])
-    owners: list[str] = Field(description="Consumers; none where nobody reads the bucket.", examples=[["a"]])
-    messages: int | None = Field(description="Null where the data plane could not count.", examples=[120])
-    error: str | None = Field(description="Why the data plane could not count.")
+    owners: list[str] = Field(description="Consumers; empty if the bucket has no owner.", examples=[["a"]])
+    messages: int | None = Field(description="Null if the data plane could not count.", examples=[120])
+    error: str | None = Field(description="Reason for which the data plane could not count.")
 
 
 class LagAnswer(Answer):
@@ -76,12 +78,12 @@ class LagAnswer(Answer):
     topic: str = Field(examples=["topic://acme/shop/orders"])
     subscription: str = Field(examples=["billing"])
     kind: SubscriptionKind = Field(
-        description="Consumers of a `checkpoint` subscription acknowledge nothing: its messages stay."
+        description="Consumers of a `checkpoint` subscription acknowledge nothing, so all its messages count."
     )
     buckets: list[BucketLagDocument]
 
     def sentence(self) -> str:
-        """See `Answer`."""
+        """Return one sentence about the answer."""
         messages = sum(bucket.messages or 0 for bucket in self.buckets)
         uncounted = sum(bucket.messages is None for bucket in self.buckets)
         but = f", and {uncounted} that could not be counted" if uncounted else ""
@@ -94,12 +96,12 @@ class LagAnswer(Answer):
         return f"{self.topic}: {self.subscription} has {messages} messages to read {places}"
 
     def rows(self) -> Sequence[Row]:
-        """See `Answer`."""
+        """Return the rows of the answer's table."""
         return [bucket.model_dump() for bucket in self.buckets]
 
 
 def show_lag(context: Context, request: ShowLag) -> LagAnswer:
-    """Raises TopicNotFound, SubscriptionNotFound, Unsupported."""
+    """Return the lag of the subscription. Raises TopicNotFound, SubscriptionNotFound, Unsupported."""
     lag = subscription_lag.lag(context.store, context.app.planes, request.topic, request.subscription)
     with context.store.transaction() as tx:
         topic = topics.find_topic(tx, request.topic)
@@ -109,25 +111,25 @@ def show_lag(context: Context, request: ShowLag) -> LagAnswer:
 
 
 def readers_of(tx: Connection, topic: InspectedTopic, limit: int) -> Sequence[Row]:
-    """Return the consumers of a topic, with the entry buckets that each holds; a consumer may hold buckets and be registered no longer."""
+    """Return the consumers of a topic with their entry buckets. A consumer that is no longer registered may still own buckets."""
     return read_statement(tx, _READERS, topic_id=topic.topic_id, limit=limit)
 
 
 def _explain_no_buckets(tx: Connection, filters: Mapping[str, Any]) -> None:
-    """Raise SubscriptionNotFound; Conflict for a subscription whose buckets no leader hands out."""
+    """Raise SubscriptionNotFound, or Conflict for a subscription whose buckets have no owners."""
     name = filters.get("subscription")
     if name is None:
         return
     kind = subscriptions.get_subscription(tx, filters["topic_id"], name).kind
     if kind is SubscriptionKind.QUEUE:
         raise Conflict(
-            f"subscription {name} is a queue: each of its consumers takes messages of every segment, and none owns a bucket; "
-            "`consumers lag` counts what is left, and `QueueConsumer.why` of a consumer says why nothing comes to it"
+            f"subscription {name} is a queue: its consumers take messages of all segments and own no buckets; "
+            "`consumers lag` counts the remaining messages, and `QueueConsumer.why` returns why a consumer gets no messages"
         )
     if kind is SubscriptionKind.CHECKPOINT:
         raise Conflict(
-            f"subscription {name} keeps messages for consumers that keep their own place: no consumer of a group is registered, "
-            "so none owns a bucket; `CheckpointConsumer.why` of a consumer says why nothing comes to it"
+            f"subscription {name} is read by consumers that store their own positions: no consumer of a group is registered, "
+            "so no bucket has an owner; `CheckpointConsumer.why` returns why a consumer gets no messages"
         )
 
 

@@ -23,24 +23,24 @@ from controller.questions.question import PageAnswer, PageRequest, TopicQuestion
 from controller.services.dead_letters import DeadLetterLogs
 
 CHUNK = 500
-"""Messages read at a time."""
+"""Number of messages per read."""
 _SHOWN = ("parked_at", "key", "segment_id", "position", "deliveries", "bytes", "error")
 
 
 class ListDeadLetters(PageRequest, TopicQuestion):
-    """List a subscription's dead letters, oldest first. Settles none of them. Cuts off another reader of the log."""
+    """List the dead letters of a subscription, oldest first. Acknowledges none of them. Disconnects another reader of the log."""
 
     subscription: SubscriptionName
 
 
 class DeadLetterDocument(BaseModel):
-    """A message that could not be handled; a field is null where another program put the message there and did not write it."""
+    """A message that could not be handled. A field is null if another program stored the message without the field."""
 
     topic: str | None = Field(None, examples=["topic://acme/shop/orders"])
     subscription: str | None = Field(None, examples=["billing"])
     segment_id: int | None = None
     position: list[int] | None = Field(None, examples=[[17]])
-    deliveries: int | None = Field(None, description="How often the handling of the message began or failed.")
+    deliveries: int | None = Field(None, description="Number of deliveries whose handling began or failed.")
     error: str | None = Field(None, examples=["ValueError: no such account"])
     consumer: str | None = Field(None, examples=["a"])
     parked_at: datetime | None = Field(None, examples=["2026-11-21T03:00:00Z"])
@@ -65,22 +65,22 @@ class DeadLetterDocument(BaseModel):
 
 
 class DeadLettersAnswer(PageAnswer[DeadLetterDocument]):
-    """A page of dead letters, their log, and how many wait to be put back."""
+    """A page of dead letters, their log, and the number of dead letters that can be put back."""
 
     log: str = Field(examples=["persistent://acme/shop/orders-billing-DLQ"])
     count: int = Field(examples=[3])
 
     def sentence(self) -> str:
-        """See `Answer`."""
+        """Return one sentence about the answer."""
         return f"{self.log}: {self.count} to put back"
 
     def rows(self) -> Sequence[Row]:
-        """See `Answer`."""
+        """Return the rows of the answer's table."""
         return [{name: getattr(letter, name) for name in _SHOWN} for letter in self.items]
 
 
 def list_dead_letters(context: Context, request: ListDeadLetters) -> DeadLettersAnswer:
-    """Raises TopicNotFound, SubscriptionNotFound; NotFound where there never were any."""
+    """Return a page of dead letters. Raises TopicNotFound, SubscriptionNotFound, and NotFound if there never was a dead letter."""
     [after] = request.keys([tuple])
     logs = DeadLetterLogs(context.store, context.app.planes)
     log = logs.find(request.topic, request.subscription)
@@ -101,21 +101,19 @@ def list_dead_letters(context: Context, request: ListDeadLetters) -> DeadLetters
     )
 
 
-def _read_after(
-    reader: DeadLetterReader, after: Position | None, wanted: int, count: int
-) -> list[DeadLetter]:
-    """Return the first `wanted` of the `count` letters behind the position. The log is read from its beginning: nothing in it is
-    acknowledged.
+def _read_after(reader: DeadLetterReader, after: Position | None, limit: int, count: int) -> list[DeadLetter]:
+    """Return the first `limit` of the `count` letters after the position. The log is read from its beginning, because none of its
+    messages is acknowledged.
     """
-    found: list[DeadLetter] = []
+    result: list[DeadLetter] = []
     read = 0
-    while len(found) < wanted and read < count:
-        letters = reader.read(min(wanted if after is None else CHUNK, count - read))
+    while len(result) < limit and read < count:
+        letters = reader.read(min(limit if after is None else CHUNK, count - read))
         if not letters:
             break
         read += len(letters)
-        found += [letter for letter in letters if after is None or letter.message.position > after]
-    return found[:wanted]
+        result += [letter for letter in letters if after is None or letter.message.position > after]
+    return result[:limit]
 
 
 LIST_DEAD_LETTERS = report(

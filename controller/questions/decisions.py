@@ -1,4 +1,4 @@
-"""Decisions of the ledger with their inputs, and the refusals of the newest evaluations."""
+"""Decisions of the decision log with their inputs, and the refusals of the newest evaluations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from controller.questions.question import (
 )
 
 DecisionId = Annotated[int, Field(ge=0, le=MOST, description="Id of the decision.", examples=[42])]
-_MISSING = "decision {decision_id} is not in the ledger, or its day has been dropped; `cleave decisions list` lists them"
+_MISSING = (
+    "decision {decision_id} is not in the decision log, or has expired; `cleave decisions list` lists them"
+)
 _COLUMNS = (
     "decision_id, topic, topic_id, decided_at, epoch, lanes, decided_by, acts, operations, decisions, refusals, valid_until,"
     " code_version"
@@ -40,49 +42,49 @@ _REFUSAL_TABLE = ("topic", "lane", "segment_id", "other_id", "reason", "how_far"
 
 
 class ListDecisions(TopicFilter, SpanFilter):
-    """List decisions of the ledger with their refusals, newest first."""
+    """List decisions of the decision log with their refusals, newest first."""
 
     find: Find = None
     lane: Lane | None = Field(None, description="Only decisions in this lane.", examples=["load"])
     reason: RefusalReason | None = Field(
-        None, description="Only decisions that refuse something for this reason.", examples=["disabled"]
+        None, description="Only decisions with a refusal for this reason.", examples=["disabled"]
     )
     acted: Literal["yes", "no"] | None = Field(
-        None, description="Only decisions with acts, or only those without acts.", examples=["yes"]
+        None, description="Only decisions with actions, or only those without actions.", examples=["yes"]
     )
     decider: str | None = Field(
         None,
         max_length=1000,
-        description="Only decisions with this in `decided_by`.",
+        description="Only decisions with this text in `decided_by`.",
         examples=["worker"],
     )
     run: DagRun = None
 
 
 class ListLedger(TopicFilter):
-    """List decisions as they were written, with the situations that they were made on, newest first. A row has some 10 KB."""
+    """List decisions as they were written, with their evaluation inputs, newest first. A row has about 10 KB."""
 
 
 class ShowDecision(QuestionRequest):
-    """Show a decision with the situation that it was made on."""
+    """Show a decision with its evaluation input."""
 
     decision_id: DecisionId
 
 
 class ShowInputs(ShowDecision):
-    """Show the inputs of a decision and its answer, word for word, so that it can be made again elsewhere."""
+    """Show the exact inputs of a decision and its outcome, so that the decision can be repeated elsewhere."""
 
 
 class ListInputs(TopicQuestion, SpanFilter):
-    """List the inputs of a topic's decisions and their answers, in the order of the decisions."""
+    """List the inputs and outcomes of a topic's decisions, in the order of the decisions."""
 
 
 class ListRefusals(TopicFilter):
-    """List what the newest evaluation of each lane left alone, why, and how far it was from acting, newest first."""
+    """List the refusals of the newest evaluation of each lane, with their reasons and distances from an action, newest first."""
 
 
 class ListRefusalsOfTopic(TopicQuestion):
-    """List what the newest evaluation of each lane left alone on a topic, why, and how far it was from acting."""
+    """List the refusals of the newest evaluation of each lane of a topic, with their reasons and distances from an action."""
 
 
 def _decision(row: Row, _now: datetime) -> Row:

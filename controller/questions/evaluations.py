@@ -1,6 +1,6 @@
-"""A verdict for programs: the evaluation as a document, and what only one of two has.
+"""Evaluations as documents for programs, and the difference of two evaluations.
 
-Verdicts are read as documents, so that a new verdict and a verdict of the ledger have the same sentences.
+Evaluations are read as documents, so that a present evaluation and one of the decision log get the same texts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from controller.services.what_if import WhatIf
 
 Document = Mapping[str, Any]
-"""An evaluation as JSON values, see `Evaluation.to_document`."""
+"""An evaluation as JSON values, as returned by `Evaluation.to_document`."""
 IN_FORCE, WHAT_IF = "in_force", "what_if"
 
 
@@ -34,21 +34,21 @@ def stored_answer(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def document(evaluation: Document, now: int) -> dict[str, Any]:
-    """The evaluation with the keys of `inspect.why_not`: instants as such, not as milliseconds. Each refusal says how
-    far it was from acting at `now`, the moment of the question.
+    """Return the evaluation with the keys of `inspect.why_not`, and times instead of milliseconds. Each refusal has a text (`how_far`)
+    about its distance from an action at `now`, the time of the question.
     """
     refusals = [refusal_document(refusal, now) for refusal in evaluation["refusals"]]
     return {**evaluation, "refusals": refusals, "valid_until": at(evaluation["valid_until"])}
 
 
 def refusal_document(refusal: Document, now: int) -> dict[str, Any]:
-    """One refusal with its instants as such, and the sentence that says how far it was from acting."""
+    """Return the refusal with times instead of milliseconds, and a text about its distance from an action."""
     instants = {"not_before": at(refusal.get("not_before")), **_measured_at(refusal)}
     return {**refusal, **instants, "how_far": how_far(refusal, now)}
 
 
 def refusal_row(row: Mapping[str, Any], now: int) -> dict[str, Any]:
-    """A row of `inspect.why_not`, with the sentence that says how far it was from acting at `now`."""
+    """Return the row of `inspect.why_not` with a text about its distance from an action at `now`."""
     ends = row["not_before"]
     refused = {**row, "not_before": None if ends is None else to_ms(ends)}
     return {**row, "how_far": how_far(refused, now)}
@@ -61,38 +61,38 @@ def _measured_at(refusal: Document) -> dict[str, datetime | int | None]:
 
 
 def difference(first: Document, second: Document, names: tuple[str, str]) -> dict[str, Any]:
-    """The acts and refusals that only one of the two has, by its name."""
-    found: dict[str, dict[str, Any]] = {name: {} for name in names}
+    """Return, by name of the evaluation, the decisions and refusals that only this one of the two evaluations has."""
+    only: dict[str, dict[str, Any]] = {name: {} for name in names}
     for key in ("decisions", "refusals"):
         left, right, _ = matched(first[key], second[key])
-        found[names[0]][key], found[names[1]][key] = left, right
-    return found
+        only[names[0]][key], only[names[1]][key] = left, right
+    return only
 
 
 def matched(
     first: Sequence[Document], second: Sequence[Document]
 ) -> tuple[list[Document], list[Document], list[Document]]:
-    """Those of the first alone, of the second alone, and of both, each as often as it is there."""
+    """Return the documents that are only in the first sequence, only in the second, and in both, with repetitions."""
     left = list(first)
     right, both = list[Document](), list[Document]()
-    keys = [_key(one) for one in left]
-    for one in second:
-        key = _key(one)
+    keys = [_key(document) for document in left]
+    for document in second:
+        key = _key(document)
         if key in keys:
-            place = keys.index(key)
-            keys.pop(place)
-            both.append(left.pop(place))
+            index = keys.index(key)
+            keys.pop(index)
+            both.append(left.pop(index))
         else:
-            right.append(one)
+            right.append(document)
     return left, right, both
 
 
-def _key(one: Document) -> str:
-    return json.dumps(exact(one), sort_keys=True, default=str)
+def _key(document: Document) -> str:
+    return json.dumps(exact(document), sort_keys=True, default=str)
 
 
 def at(milliseconds: float | None) -> datetime | int | None:
-    """The instant; what lies beyond the calendar, as a what-if may, stays a number."""
+    """Return the time. A time beyond the calendar, which a what-if may have, stays a number."""
     if milliseconds is None:
         return None
     try:
@@ -102,7 +102,7 @@ def at(milliseconds: float | None) -> datetime | int | None:
 
 
 def comparison(found: WhatIf) -> dict[str, Any]:
-    """What a policy would decide beside the one in force: the question, both answers, and what only one of them has."""
+    """Return the evaluations under the policy in force and under another policy, with their differences."""
     answers, now = (found.in_force.to_document(), found.what_if.to_document()), found.now.now
     apart = difference(*answers, (IN_FORCE, WHAT_IF))
     return {
@@ -111,7 +111,7 @@ def comparison(found: WhatIf) -> dict[str, Any]:
         "at": at(now),
         "lanes": [lane for lane in Lane if lane in found.lanes],
         "changes": found.changes,
-        "is_same": not any(one for side in apart.values() for one in side.values()),
+        "is_same": not any(documents for side in apart.values() for documents in side.values()),
         IN_FORCE: document(answers[0], now),
         WHAT_IF: document(answers[1], now),
         "difference": apart,

@@ -1,4 +1,4 @@
-"""A topic's past: its layouts epoch by epoch, the lineage of segments, and load."""
+"""History of a topic: layouts by epoch, lineage of segments, and load."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from controller.questions.question import Question, Row, SpanFilter, TopicQuesti
 SegmentId = Annotated[int, Field(ge=0, le=MOST, description="Id of the segment.", examples=[0])]
 
 
-# The rates' thresholds are those in force now: what was hot under an older policy shows as it would be today.
+# The thresholds are those in force now, so past rates are compared with the present policy.
 _OVER_TIME = """
     SELECT s.segment_id, s.hash_range, s.range_start, s.range_end, greatest(s.created_at, :since) AS created_at, s.sealed_at, peak.ratio AS peak_ratio
       FROM inspect.segments s
@@ -28,7 +28,7 @@ _OVER_TIME = """
      WHERE s.topic_id = :topic_id AND coalesce(s.sealed_at, 'infinity') >= :since
      ORDER BY s.created_epoch DESC, s.range_start LIMIT :limit
 """
-# A page draws some pixels and not each record: of each part of the time a line keeps its peak, and what it has until the next part.
+# A page has fewer pixels than records. So a line keeps two records of each part of the time: the peak and the last one.
 _RECORDS = """
     WITH record AS (
         SELECT segment_id, recorded_at, CASE CAST(:metric AS text) WHEN 'msg_rate_in' THEN msg_rate_in WHEN 'byte_rate_in' THEN byte_rate_in
@@ -54,7 +54,7 @@ _RECORDS = """
 
 
 class ListLayoutChanges(TopicQuestion):
-    """List a topic's layouts: what happened in each epoch, who wanted it and why, newest first."""
+    """List the layout changes of a topic: the change of each epoch, its actor and its reason, newest first."""
 
     epoch: list[Annotated[int, Field(ge=0, le=MOST)]] | None = Field(
         None, max_length=1000, description="Only these epochs.", examples=[[7]]
@@ -62,7 +62,7 @@ class ListLayoutChanges(TopicQuestion):
 
 
 class ListSegments(TopicQuestion):
-    """List every segment that a topic ever had, pruned segments included, with its parents and children."""
+    """List all segments that a topic ever had, including pruned segments, with their parents and children."""
 
     segment_id: list[SegmentId] | None = Field(
         None, max_length=10_000, description="Only these segments.", examples=[[0]]
@@ -70,13 +70,13 @@ class ListSegments(TopicQuestion):
 
 
 class ShowLineage(TopicQuestion):
-    """List everything that a segment came from and everything that came from it, ancestors first, pruned segments included."""
+    """List the ancestors and descendants of a segment, ancestors first, including pruned segments."""
 
     segment_id: SegmentId
 
 
 class ListLoad(TopicQuestion):
-    """List the latest load of each ACTIVE segment beside the thresholds in force."""
+    """List the latest load of each ACTIVE segment, with the thresholds in force."""
 
     segment_id: SegmentId | None = Field(None, description="Only this segment.", examples=[0])
 
@@ -88,7 +88,7 @@ class ListLoadHistory(TopicQuestion, SpanFilter):
 
 
 class ListHotKeys(TopicQuestion):
-    """Show which part of each segment has the most load, and the load that no split can take away."""
+    """Show the part of each segment with the most load, and the load that no split can divide."""
 
 
 def segments_over_time(
@@ -101,7 +101,7 @@ def segments_over_time(
 def load_records(
     tx: Connection, topic_id: int, metric: str, since: datetime, now: datetime, *, lines: int, parts: int
 ) -> list[Row]:
-    """Return records of the `lines` hottest segments, the hottest first: `segments` is how many segments have records."""
+    """Return records of the `lines` hottest segments, the hottest first. `segments` is the number of segments with records."""
     return read_statement(
         tx, _RECORDS, topic_id=topic_id, metric=metric, since=since, now=now, lines=lines, parts=parts
     )
@@ -133,7 +133,7 @@ SHOW_LINEAGE = Question(
     ShowLineage,
     {"depth": int, "segment_id": int},
     of_past=True,
-    missing="topic {topic} never had a segment {segment_id}; its layout names those it has",
+    missing="topic {topic} never had a segment {segment_id}; `cleave history segments` lists its segments",
     table=("segment_id", "depth", "relation", "hash_range", "state", "created_epoch", "sealed_epoch"),
 )
 LIST_LOAD = Question(

@@ -30,13 +30,13 @@ class ShowLayout(TopicQuestion):
     at: Annotated[str, AfterValidator(as_value_error(_moment))] | None = Field(
         None,
         max_length=100,
-        description="A past epoch or instant. None: now.",
+        description="A past epoch or time. None: now.",
         examples=["7", "2026-11-21T03:00:00Z"],
     )
 
     @property
     def moment(self) -> int | datetime | None:
-        """The epoch or instant; None for now."""
+        """The epoch or time; None for now."""
         return None if self.at is None else moment(self.at)
 
 
@@ -45,14 +45,14 @@ class _Recorded(BaseModel):
 
 
 class RecordedRange(BaseModel):
-    """A range of hashes, both ends included."""
+    """A range of hashes, including both ends."""
 
     start: int = Field(examples=[0])
     end: int = Field(examples=[32767])
 
 
 class SegmentRecord(_Recorded):
-    """A segment; an epoch or instant that does not exist is -1."""
+    """A segment. An epoch or time that does not exist is -1."""
 
     segment_id: int
     hash_range: RecordedRange
@@ -69,7 +69,7 @@ class SegmentRecord(_Recorded):
 
 
 class LayoutRecord(_Recorded, Document):
-    """A layout, sealed segments included; without the properties of the topic."""
+    """A layout, including sealed segments, without the properties of the topic."""
 
     properties: dict[str, str]
     epoch: int = Field(examples=[7])
@@ -78,12 +78,12 @@ class LayoutRecord(_Recorded, Document):
 
     @property
     def layout(self) -> SegmentLayout:
-        """The layout of the domain."""
+        """The layout as an object of the domain."""
         return SegmentLayout.from_metadata(self.model_dump(mode="json", by_alias=True))
 
 
 def show_layout(context: Context, request: ShowLayout) -> LayoutRecord:
-    """Raises TopicNotFound; NotFound where the topic had no layout at the moment."""
+    """Return the layout. Raises TopicNotFound, and NotFound if the topic had no layout at that time."""
     with snapshot(context.store) as tx:
         topic = inspected.find_topic(tx, request.topic)
         at = request.moment

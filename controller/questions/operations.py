@@ -26,8 +26,10 @@ OperationId = Annotated[int, Field(ge=0, le=MOST, description="Id of the operati
 class ListOperations(TopicFilter):
     """List operations, newest first."""
 
-    live: bool = Field(False, description="Only operations that are under way.")
-    stuck: bool = Field(False, description="Only operations that make no progress; `stuck_because` says why.")
+    live: bool = Field(False, description="Only operations in progress.")
+    stuck: bool = Field(
+        False, description="Only operations that make no progress; `stuck_because` is the reason."
+    )
     find: Find = None
     state: Annotated[list[OperationState], Field(max_length=20)] | None = Field(
         None, description="Only operations in these states.", examples=[["done"]]
@@ -37,7 +39,7 @@ class ListOperations(TopicFilter):
     actor: str | None = Field(
         None,
         max_length=1000,
-        description="Only operations of actors with this in their names.",
+        description="Only operations of actors with this text in their names.",
         examples=["ann"],
     )
     segment_id: SegmentId | None = Field(
@@ -53,7 +55,7 @@ class ShowOperation(QuestionRequest):
 
 
 class ListSteps(ShowOperation):
-    """List the steps that runners made for an operation, in their order."""
+    """List the steps that runners performed for an operation, in their order."""
 
 
 LIST_OPERATIONS = Question(
@@ -96,7 +98,7 @@ SHOW_OPERATION = Question(
     ShowOperation,
     {"operation_id": int},
     {"operation_id": "operation_id = :operation_id"},
-    missing="operation {operation_id} is not in the journal; list the topic's operations",
+    missing="operation {operation_id} is not in the journal; list the operations of the topic",
     one_row=True,
 )
 LIST_STEPS = Question(

@@ -27,7 +27,7 @@ from controller.store.postgres.snapshots import snapshot
 from controller.store.topics import inspected
 
 Shown = Literal["in need", "hot", "stuck", "suppressed", "waiting for budget"]
-"""What the list of topics is narrowed to. Suppressed: hot, and something holds the topic back."""
+"""Filter of the list of topics. `suppressed` means hot, and held back by a refusal."""
 _NEWEST_OPERATIONS, _REFUSALS, _SUBSCRIPTIONS = 6, 8, 10
 # One look at the view, without its dearest columns: on a large fleet it is the whole cost. Sums are over the fleet; without them, only
 # what is looked for is read.
@@ -66,24 +66,26 @@ _SEGMENTS = """
 
 
 class ShowFleet(QuestionRequest):
-    """Show the fleet: its health, and the topics that need somebody first, then the hottest."""
+    """Show the fleet: its health, and its topics, those that need attention first, then the hottest."""
 
     find: str = Field(
-        "", max_length=2000, description="Only topics with this in their names.", examples=["orders"]
+        "", max_length=2000, description="Only topics with this text in their names.", examples=["orders"]
     )
     show: Shown | None = Field(
         None,
-        description="Only topics that are so. Suppressed: hot, and something holds the topic back.",
+        description="Only topics in this condition. suppressed: hot, and held back by a refusal.",
         examples=["hot"],
     )
     after: Annotated[int, Field(ge=0, lt=2**31)] = Field(
         0, description="Number of topics to skip.", examples=[50]
     )
-    limit: Annotated[int, Field(ge=1, le=1000)] = Field(50, description="Topics at most.", examples=[20])
+    limit: Annotated[int, Field(ge=1, le=1000)] = Field(
+        50, description="Maximum number of topics.", examples=[20]
+    )
 
 
 class FleetAnswer(Document):
-    """`health` has the columns of `inspect.health`, and each topic those of `inspect.fleet`."""
+    """The fleet. `health` has the columns of `inspect.health`, and each topic those of `inspect.fleet`."""
 
     at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
     health: InstantRow = Field(examples=[{"topics": 12, "active_segments": 40, "workers": 2}])
@@ -91,11 +93,11 @@ class FleetAnswer(Document):
 
 
 class ShowOverview(TopicQuestion):
-    """Show a topic: its segments with their load, the newest operations, why nothing more is done, and its subscriptions."""
+    """Show a topic: its segments with their load, its newest operations, its refusals, and its subscriptions."""
 
 
 class OverviewAnswer(Document):
-    """`topic` has the columns of `inspect.fleet`; segments stand in the order of their ranges."""
+    """The overview of a topic. `topic` has the columns of `inspect.fleet`; segments are in the order of their ranges."""
 
     at: datetime = Field(examples=["2026-11-21T03:00:00Z"])
     topic: InstantRow = Field(examples=[{"topic": "topic://acme/shop/orders", "epoch": 7}])
@@ -121,46 +123,46 @@ def read_fleet(tx: Connection, request: ShowFleet) -> FleetAnswer:
 def fleet_topics(
     tx: Connection, request: ShowFleet, *, sums: bool = False
 ) -> tuple[dict[str, Any], list[InstantRow]]:
-    """Return sums over the fleet (over the topics that are found, without `sums`), and at most `limit` topics."""
+    """Return sums over the fleet (or over the matching topics, without `sums`), and at most `limit` topics."""
     rows = read_statement(tx, _FLEET, **request.model_dump(), sums=sums)
     of_all = [row.pop("sums") for row in rows]
     return of_all[0], [row for row in rows if row["topic"] is not None]
 
 
 def show_overview(context: Context, request: ShowOverview) -> OverviewAnswer:
-    """Raises TopicNotFound."""
+    """Return the overview. Raises TopicNotFound."""
     with snapshot(context.store) as tx:
         return read_overview(tx, request)
 
 
 def read_overview(tx: Connection, request: ShowOverview) -> OverviewAnswer:
     """Return the overview as of the snapshot. Raises TopicNotFound."""
-    found = inspected.find_topic(tx, request.topic)
+    topic = inspected.find_topic(tx, request.topic)
     operations = read_answers(
         tx,
         LIST_OPERATIONS,
         _NEWEST_OPERATIONS,
         order="live DESC, operation_id DESC",
         columns="operation_id, kind, state, parents, creates, age_seconds, actor, reason, last_error",
-        **found.key,
+        **topic.key,
     )
     return OverviewAnswer(
         at=database_now(tx),
-        topic=fleet_topic(tx, found),
-        segments=active_segments(tx, found),
+        topic=fleet_topic(tx, topic),
+        segments=active_segments(tx, topic),
         operations=operations,
-        refusals=read_answers(tx, LIST_REFUSALS_OF_TOPIC, _REFUSALS, **found.key),
-        subscriptions=read_answers(tx, LIST_SUBSCRIPTIONS, _SUBSCRIPTIONS, **found.key),
+        refusals=read_answers(tx, LIST_REFUSALS_OF_TOPIC, _REFUSALS, **topic.key),
+        subscriptions=read_answers(tx, LIST_SUBSCRIPTIONS, _SUBSCRIPTIONS, **topic.key),
     )
 
 
 def live_workers(tx: Connection) -> list[Row]:
-    """Return the leases of the workers that are up, by name."""
+    """Return the leases of the running workers, by name."""
     return read_view(tx, "inspect.leases", "starts_with(name, 'worker/')", "live", order="name")
 
 
 def last_load_run(tx: Connection) -> Row | None:
-    """Return the newest run of the aggregation of load; None before the first."""
+    """Return the newest run of load aggregation. None before the first."""
     return next(iter(read_view(tx, "inspect.load_runs", order="window_end DESC", limit=1)), None)
 
 

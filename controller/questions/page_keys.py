@@ -1,4 +1,4 @@
-"""Pages of lists: the keys of the last row of a page, as the text that asks for the page after it."""
+"""Pages of lists: encodes the keys of the last row of a page as the text that requests the next page."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from controller.domain.whole_numbers import MOST
 
 
 def write_keys(keys: Sequence[Any]) -> str:
-    """Return the text that asks for the page after the row with these keys."""
+    """Return the text that requests the page after the row with these keys."""
     text = json.dumps([key.isoformat() if isinstance(key, datetime) else key for key in keys])
     return base64.urlsafe_b64encode(text.encode()).decode("ascii").rstrip("=")
 
 
 def read_keys(page: str, kinds: Sequence[type]) -> list[Any]:
-    """Return the keys of the last row of the page before, each of its kind: str, int, datetime, or a tuple of int.
+    """Return the keys of the last row of the previous page, with their kinds: str, int, datetime, or a tuple of int.
 
-    Raises InvalidInput for a text that is no page of such a list.
+    Raises InvalidInput for a text that is not a page of such a list.
     """
     try:
         padded = page + "=" * (-len(page) % 4)
@@ -33,7 +33,7 @@ def read_keys(page: str, kinds: Sequence[type]) -> list[Any]:
         return [_read_key(kind, key) for kind, key in zip(kinds, keys, strict=True)]
     except (ValueError, binascii.Error, RecursionError) as error:
         raise InvalidInput(
-            f"page = {shown(page)} is no page of this list; give the `next` of the page before"
+            f"page = {shown(page)} is not a page of this list; give the `next` of the previous page"
         ) from error
 
 

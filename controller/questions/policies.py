@@ -1,4 +1,4 @@
-"""Candidates of policy, and who set which parameter when."""
+"""Candidates, the history of policy parameters, and the parameters in force."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from controller.store.topics import inspected
 
 
 class ListCandidates(TopicFilter):
-    """List policies that were proposed, newest first: their parameters, what became of them, and both regrets."""
+    """List proposed policies, newest first: their parameters, outcomes, and the regret of both policies."""
 
     state: CandidateState | None = Field(
         None, description="Only candidates in this state.", examples=["shadow"]
@@ -37,7 +37,9 @@ class ListCandidates(TopicFilter):
 
 
 class ListParameterChanges(QuestionRequest):
-    """List who set which parameter when, newest first. `was` or `value` is null where the level did not or does not set the parameter."""
+    """List changes of policy parameters, newest first. `was` (or `value`) is null if the level did not set the parameter before (or after)
+    the change.
+    """
 
     level: PolicyLevel | None = Field(None, description="Only changes at this kind of level.")
     name: str | None = Field(
@@ -53,33 +55,33 @@ def _with_parameters(row: dict[str, Any], _now: datetime) -> dict[str, Any]:
 
 
 class ShowPolicy(QuestionRequest):
-    """Show the parameters that a level sets; for the cluster every parameter."""
+    """Show the parameters that a level sets; for the cluster, all parameters."""
 
     level: LevelName
 
 
 class StoredPolicy(Answer):
-    """The parameters that a level sets; for the cluster every parameter."""
+    """Parameters that a level sets; for the cluster, all parameters."""
 
     level: str = Field(examples=["namespace"])
     name: str | None = Field(description="Namespace or topic; null for the cluster.", examples=["acme/shop"])
     parameters: dict[str, Any] = Field(examples=[{"max_segments": 16}])
 
     def sentence(self) -> str:
-        """See `Answer`."""
+        """Return one sentence about the answer."""
         return f"{self.level} {self.name or ''}".rstrip()
 
     def rows(self) -> Sequence[Row]:
-        """See `Answer`."""
+        """Return the rows of the answer's table."""
         return [{"parameter": parameter, "value": value} for parameter, value in self.parameters.items()]
 
 
 class ShowEffectivePolicy(TopicQuestion):
-    """Show every parameter in force for a topic, and the level it comes from."""
+    """Show all parameters in force for a topic, with their levels."""
 
 
 class ParameterInForce(BaseModel):
-    """A parameter and the level that it comes from: topic, namespace, cluster or default."""
+    """A parameter and its level: topic, namespace, cluster or default."""
 
     parameter: str = Field(examples=["max_segments"])
     value: Any = Field(examples=[16])
@@ -87,22 +89,22 @@ class ParameterInForce(BaseModel):
 
 
 class EffectivePolicy(Answer):
-    """Every parameter in force for a topic."""
+    """All parameters in force for a topic."""
 
     topic: str = Field(examples=["topic://acme/shop/orders"])
     parameters: list[ParameterInForce]
 
     def sentence(self) -> str:
-        """See `Answer`."""
+        """Return one sentence about the answer."""
         return self.topic
 
     def rows(self) -> Sequence[Row]:
-        """See `Answer`."""
+        """Return the rows of the answer's table."""
         return [parameter.model_dump() for parameter in self.parameters]
 
 
 def show_policy(context: Context, request: ShowPolicy) -> StoredPolicy:
-    """Raises TopicNotFound."""
+    """Return the stored policy of the level. Raises TopicNotFound."""
     kind = policy_admin.kind_of(request.level)
     name = None if kind is PolicyLevel.CLUSTER else request.level
     with snapshot(context.store) as tx:
@@ -112,7 +114,7 @@ def show_policy(context: Context, request: ShowPolicy) -> StoredPolicy:
 
 
 def show_effective_policy(context: Context, request: ShowEffectivePolicy) -> EffectivePolicy:
-    """Raises TopicNotFound."""
+    """Return the parameters in force. Raises TopicNotFound."""
     with snapshot(context.store) as tx:
         parameters = inspected.effective_policy(tx, inspected.find_topic(tx, request.topic))
     return EffectivePolicy(

@@ -1,4 +1,4 @@
-"""The declaration of a question, and the one way to read its rows: view, filters, order, page."""
+"""Declares questions, and reads their rows: view, filters, order and page."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "bundles": "controller.bundles.questions",
     }
 )
-"""Module with the questions of a subject. A module is loaded by the first lookup in its subject."""
+"""Modules with the questions, by subject. The first lookup of a subject loads its module."""
 
 
 def _instant(value: object) -> object:
@@ -51,12 +51,12 @@ def _instant(value: object) -> object:
 
 
 Instant = Annotated[datetime, BeforeValidator(as_value_error(_instant)), WithJsonSchema({"type": "string"})]
-"""An instant, or how long ago: `2026-11-21T03:00:00Z`, `12h`, `7d`."""
+"""A time, or an age: `2026-11-21T03:00:00Z`, `12h`, `7d`."""
 Since = Annotated[
     Instant | None,
     Field(
         alias="from",
-        description="From this instant on, or from this age on, such as 12h.",
+        description="Start, as a time or an age such as 12h (inclusive).",
         examples=["12h", "2026-11-21T03:00:00Z"],
     ),
 ]
@@ -64,20 +64,20 @@ Until = Annotated[
     Instant | None,
     Field(
         alias="to",
-        description="Until before this instant, or before this age, such as 1h.",
+        description="End, as a time or an age such as 1h (exclusive).",
         examples=["1h", "2026-11-21T04:00:00Z"],
     ),
 ]
 
 
 MOST_ROWS = 100_000
-"""Rows that one request may ask for."""
+"""Maximum number of rows of a request."""
 MOST_OF_A_PAGE = 1000
-"""Rows of a page."""
+"""Maximum number of rows of a page."""
 LONGEST_PAGE = 1500
-"""Characters of `page`."""
+"""Maximum number of characters of `page`."""
 PAGES = [write_keys([42]), write_keys(["topic://acme/shop/orders"])]
-"""Examples of `page`: of a list of operations, and of a list of topics."""
+"""Examples of `page`: for a list of operations, and for a list of topics."""
 
 
 class QuestionRequest(BaseModel):
@@ -90,26 +90,30 @@ class PageRequest(QuestionRequest):
     """A request for a list, which comes in pages."""
 
     limit: Annotated[int, Field(ge=1, le=MOST_ROWS)] = Field(
-        50, description=f"Rows at most; a page has {MOST_OF_A_PAGE} at most. Default: 50.", examples=[100]
+        50,
+        description=f"Maximum number of rows; a page has at most {MOST_OF_A_PAGE}. Default: 50.",
+        examples=[100],
     )
     page: str | None = Field(
         None,
         max_length=LONGEST_PAGE,
-        description="The `next` of the page before; the first page without.",
+        description="The `next` of the previous page. None: the first page.",
         examples=PAGES,
     )
 
     @property
     def size(self) -> int:
-        """Rows of the page at most."""
+        """Maximum number of rows of the page."""
         return min(self.limit, MOST_OF_A_PAGE)
 
     def keys(self, kinds: Sequence[type]) -> Sequence[Any]:
-        """Return the keys of the last row of the page before, None each for the first page. Raises InvalidInput for a page that is none."""
+        """Return the keys of the last row of the previous page; None for each key for the first page. Raises InvalidInput for an invalid
+        `page`.
+        """
         return [None] * len(kinds) if self.page is None else read_keys(self.page, kinds)
 
     def after(self, page: str | None, rows: int) -> Self | None:
-        """Return the request for the rest of the rows, where a page had so many; None where nothing is left."""
+        """Return the request for the rest of the rows, after a page with `rows` rows. None if nothing is left."""
         left = self.limit - rows
         return None if page is None or left <= 0 else self.model_copy(update={"limit": left, "page": page})
 
@@ -118,33 +122,33 @@ class PageAnswer(Answer, Generic[ItemT]):
     """A page of a list."""
 
     items: list[ItemT]
-    next: str | None = Field(description="The `page` to ask for next; null at the end.", examples=PAGES)
+    next: str | None = Field(description="The `page` of the next request; null at the end.", examples=PAGES)
 
     def title(self) -> str | None:
-        """See `Answer`."""
+        """Return the title of the table, with a note if rows are left."""
         more = f"; the first {len(self.items)} only; see --limit" if self.next else ""
         return f"{self.sentence()}{more}"
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
-        """See `Answer`."""
+        """Return the rows of the answer's table."""
         return [item.model_dump() for item in self.items]
 
     def rest_of(self, request: PageRequest) -> PageRequest | None:
-        """See `Answer`."""
+        """Return the request for the remaining rows; None if none are left."""
         return request.after(self.next, len(self.items))
 
     def joined(self, earlier: Self) -> Self:
-        """See `Answer`."""
+        """Return this page with the items of the earlier pages before its own."""
         return self.model_copy(update={"items": [*earlier.items, *self.items]})
 
 
 FIND = "topic = :find OR (NOT starts_with(:find, 'topic://') AND strpos(topic, :find) > 0)"
-"""The condition of the filter `find`. A full name is looked up by its index, and a part of a name is looked for in all names."""
+"""Condition of the filter `find`. A full name is looked up by its index; a part of a name is searched in all names."""
 Find = Annotated[
     str | None,
     Field(
         max_length=LONGEST_TOPIC,
-        description="Only topics with this in their names, or the topic of this name where it begins with topic://.",
+        description="Only topics with this text in their names, or the topic of this name if it begins with topic://.",
         examples=["orders"],
     ),
 ]
@@ -152,17 +156,17 @@ DagRun = Annotated[
     str | None,
     Field(
         max_length=1000,
-        description="Only what this run of a DAG requested or decided: dag_id/run_id.",
+        description="Only rows that this DAG run requested or decided: dag_id/run_id.",
         examples=["cleave_split_pass/scheduled__2026-11-21T03:00:00+00:00"],
     ),
 ]
 ASKED_BY_RUN = "starts_with(request_key, 'airflow/' || :run || '/')"
 DECIDED_BY_RUN = "decided_by = 'airflow ' || regexp_replace(:run, '/', ' ')"
-"""The conditions of the filter `run`: a run asks with a request key, and a pass decides under a name (`cleave_dags.run_name`)."""
+"""Conditions of the filter `run`: a DAG run uses a request key, and a pass decides under a name (`cleave_dags.run_name`)."""
 
 
 class TopicFilter(QuestionRequest):
-    """A question about one topic or all."""
+    """Filters of a question about one topic or all topics."""
 
     topic: TopicName | None = Field(
         None, description="Only this topic.", examples=["topic://acme/shop/orders"]
@@ -170,74 +174,74 @@ class TopicFilter(QuestionRequest):
 
 
 class SpanFilter(QuestionRequest):
-    """A question about a span of time."""
+    """Filters of a question about a time span."""
 
     since: Since = None
     until: Until = None
 
 
 class TopicQuestion(QuestionRequest):
-    """A question about one topic."""
+    """Filters of a question about one topic."""
 
     topic: TopicName
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A list of rows, or one row. The view has a row for each answer; its columns are the answer."""
+    """Declaration of a question, whose answer is a list of rows or one row. The view has one row per answer."""
 
     name: str
-    """The words of the command, such as `topics list`."""
+    """Name of the command, such as `topics list`."""
     path: str
-    """Below `/api/v1`. Fields of the request stand in braces; `{topic}` and `{namespace}` have several parts."""
+    """Path below `/api/v1`. Fields of the request are in braces; `{topic}` and `{namespace}` have several path segments."""
     view: str
     """A view of schema `inspect`, or a function of it with its parameters, such as `inspect.lineage(:topic, :segment_id)`."""
     request: type[QuestionRequest]
-    """The filters; the docstring describes the question."""
+    """Class of the filters. Its docstring describes the question."""
     keys: Mapping[str, type]
     """Columns (or expressions) that order the rows and are unique together, with their types: str, int or datetime."""
     conditions: Mapping[str, str] = field(default_factory=dict)
-    """SQL that holds for an answer, for each filter that is given. `topic` and `topic_id` are bound where a topic is named."""
+    """SQL conditions by filter, which apply if the filter is given. `topic` and `topic_id` are bound if a topic is named."""
     always: str = "true"
-    """SQL that holds for every answer."""
+    """SQL condition that always applies."""
     descending: bool = False
     columns: str = "*"
     table: tuple[str, ...] = ()
-    """Columns that a table has room for; all columns where empty."""
+    """Columns that fit into a table; empty: all columns."""
     right: Right = Right.READ
     of_past: bool = False
-    """The topic may be one that was deleted."""
+    """True if the topic may be deleted."""
     one_row: bool = False
-    """Whether the answer is one row, as for a question that names an id."""
+    """True if the answer is one row, as for a question with an id."""
     missing: str | None = None
-    """The error where there is no row at all and the fields in its braces are given; None: no row is no error."""
+    """Error message if there is no row and the fields in its braces are given. None: no row is not an error."""
     on_nothing: Callable[[Connection, Row], None] | None = None
-    """Called where there is no row at all, with the filters and `topic_id`: raises the error that says why, where that is one."""
+    """Called with the filters and `topic_id` if there is no row. May raise an error with the reason."""
     is_command: bool = True
-    """Whether the question is a command as well."""
+    """True if the question is also a command."""
     present: Callable[[Row, datetime], Row] | None = None
-    """Turns the codes of a row into sentences, as of an instant."""
+    """Converts codes of a row into texts, as of a time."""
     default_limit: int = 30
 
     @property
     def path_fields(self) -> tuple[str, ...]:
-        """Fields of the request that the path names."""
+        """Names of the request fields in the path."""
         return tuple(re.findall(r"{(\w+)}", self.path))
 
     @property
     def order(self) -> str:
-        """The order of the answers as SQL."""
+        """Order of the answers in SQL."""
         return ", ".join(f"{key} DESC" if self.descending else key for key in self.keys)
 
     @property
     def relation(self) -> str:
-        """The view or function without its parameters."""
+        """Name of the view or function, without parameters."""
         return self.view.partition("(")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Rows, and the text that asks for the page after them; None at the end."""
+    """Rows of a page, and the text that requests the next page; None at the end."""
 
     rows: Sequence[Row]
     next: str | None
@@ -245,7 +249,7 @@ class Page:
 
 @functools.cache
 def questions_of(subject: str) -> tuple[Question, ...]:
-    """Return the questions of a subject, in the order of its files; none for another word."""
+    """Return the questions of a subject, in the order of their declarations. Empty for an unknown subject."""
     if subject not in MODULES:
         return ()
     questions: tuple[Question, ...] = importlib.import_module(MODULES[subject]).QUESTIONS
@@ -253,24 +257,24 @@ def questions_of(subject: str) -> tuple[Question, ...]:
 
 
 def all_questions() -> tuple[Question, ...]:
-    """Return every question; loads all subjects."""
+    """Return all questions. Loads the modules of all subjects."""
     return tuple(question for subject in MODULES for question in questions_of(subject))
 
 
 def read_page(
     tx: Connection, question: Question, request: QuestionRequest, *, limit: int, page: str | None = None
 ) -> Page:
-    """Return one page of answers. Raises TopicNotFound, InvalidInput for a page that is none, NotFound for a row that is none."""
+    """Return one page of answers. Raises TopicNotFound, InvalidInput for an invalid page, and NotFound for a missing row."""
     values = request.model_dump(exclude_none=True)
     bound = values | _topic_values(tx, question, values.get("topic"))
     conditions, keys = _conditions(question, values), [*question.keys]
     last = [] if page is None else read_keys(page, [*question.keys.values()])
-    after = {f"after_{place}": key for place, key in enumerate(last)}
+    after = {f"after_{index}": key for index, key in enumerate(last)}
     if after:
         places = ", ".join(f":{name}" for name in after)
         conditions.append(f"({', '.join(keys)}) {'<' if question.descending else '>'} ({places})")
-    columns = [question.columns, *(f"{key} AS key_{place}" for place, key in enumerate(keys))]
-    # One row more than the page holds tells that there is another page.
+    columns = [question.columns, *(f"{key} AS key_{index}" for index, key in enumerate(keys))]
+    # One more row than the page holds shows whether there is another page.
     rows = read_view(
         tx,
         question.view,
@@ -286,7 +290,7 @@ def read_page(
         if question.on_nothing is not None:
             question.on_nothing(tx, bound)
     answers, is_last = rows[:limit], len(rows) <= limit
-    following = None if is_last else write_keys([answers[-1][f"key_{place}"] for place in range(len(keys))])
+    following = None if is_last else write_keys([answers[-1][f"key_{index}"] for index in range(len(keys))])
     return Page(_presented(tx, question, answers), following)
 
 
@@ -299,10 +303,10 @@ def read_answers(
     columns: str | None = None,
     **filters: object,
 ) -> list[Row]:
-    """Return the first answers, or all, for a caller that has looked up the topic: `topic` and `topic_id` are filters like the others.
+    """Return the first answers, or all, for a caller that has looked up the topic: `topic` and `topic_id` are ordinary filters.
 
-    `order` and `columns` replace those of the question; a filter that is None or empty does not filter. Raises InvalidInput where
-    nothing lies between `since` and `until`.
+    `order` and `columns` replace those of the question. A filter that is None or empty does not filter. Raises InvalidInput if the span
+    from `since` to `until` is empty.
     """
     values = {name: value for name, value in filters.items() if value not in (None, "")}
     rows = read_view(
@@ -334,7 +338,7 @@ def read_view(
 
 
 def read_statement(tx: Connection, statement: str, **values: object) -> list[Row]:
-    """Return the rows of a statement that joins or aggregates views, with numbers as JSON has them."""
+    """Return the rows of a statement that joins or aggregates views, with numbers in their JSON form."""
     rows = inspection.rows(tx, statement, **values)
     return [{name: plain_number(value) for name, value in row.items()} for row in rows]
 
@@ -342,7 +346,7 @@ def read_statement(tx: Connection, statement: str, **values: object) -> list[Row
 def read_rows(
     tx: Connection, question: Question, request: QuestionRequest, *, limit: int | None
 ) -> Iterator[Row]:
-    """Yield the answers, `limit` at most, page by page, so that a long list is not held whole."""
+    """Yield at most `limit` answers, page by page, so that a long list is not held in memory."""
     page, left = None, limit
     while left is None or left > 0:
         size = MOST_OF_A_PAGE if left is None else min(MOST_OF_A_PAGE, left)
@@ -355,7 +359,7 @@ def read_rows(
 
 
 def _demand_rows(question: Question, values: Mapping[str, Any]) -> None:
-    """Raise NotFound where no row is an error: the fields that the error names are given."""
+    """Raise NotFound if the question has an error message for no rows and all fields in the message are given."""
     named = re.findall(r"{(\w+)}", question.missing or "")
     if question.missing and all(values.get(name) is not None for name in named):
         raise NotFound(question.missing.format_map(values))
@@ -370,13 +374,13 @@ def _topic_values(tx: Connection, question: Question, topic: str | None) -> dict
 
 
 def _conditions(question: Question, values: Mapping[str, Any]) -> list[str]:
-    """Return the SQL that holds for an answer. Raises InvalidInput where nothing lies between `since` and `until`."""
+    """Return the SQL conditions of the answers. Raises InvalidInput if the span from `since` to `until` is empty."""
     since, until = values.get("since"), values.get("until")
     if since is not None and until is not None:
         demand_span(since, until)
-    # Identity: 0 is an id, and equals False.
-    given = {name for name, value in values.items() if value is not None and value is not False}
-    return [question.always, *(sql for name, sql in question.conditions.items() if name in given)]
+    # The comparison with False is by identity, because 0 is an id and equals False.
+    filters = {name for name, value in values.items() if value is not None and value is not False}
+    return [question.always, *(sql for name, sql in question.conditions.items() if name in filters)]
 
 
 def _presented(tx: Connection, question: Question, rows: Sequence[Row]) -> list[Row]:

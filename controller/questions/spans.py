@@ -1,4 +1,4 @@
-"""A span of time as a person asks for it: instants, or how long ago."""
+"""Reads time spans from text: times, or ages."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ EVER = (datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
 
 
 def instant(text: str, now: datetime) -> datetime:
-    """An instant in ISO 8601 (without a time zone it is UTC), or how long before `now`: 90min, 12h, 7d, 2w."""
+    """Return the time of a text in ISO 8601 (UTC without a time zone), or of an age before `now`: 90min, 12h, 7d, 2w.
+
+    Raises InvalidInput.
+    """
     try:
         if is_duration(text):
             return now - parse_duration(text)
-        found = datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text)
     except (ValueError, OverflowError) as error:
         raise InvalidInput(
             f"{shown(text)} is neither an instant (2026-11-21T03:00:00Z) nor a time ago (90min, 12h, 7d, 2w)"
         ) from error
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
 
 
 def span(
@@ -32,7 +35,7 @@ def span(
     now: datetime | None = None,
     unless_given: tuple[datetime, datetime] = EVER,
 ) -> tuple[datetime, datetime]:
-    """From when (inclusive) until when (exclusive). Raises InvalidInput where nothing lies between."""
+    """Return the start (inclusive) and the end (exclusive). Raises InvalidInput if the span is empty."""
     now = now or datetime.now(UTC)
     begins = unless_given[0] if since is None else instant(since, now)
     ends = unless_given[1] if until is None else instant(until, now)
@@ -44,12 +47,12 @@ def demand_span(begins: datetime, ends: datetime) -> None:
     """Raise InvalidInput unless `begins` is earlier than `ends`."""
     if begins >= ends:
         raise InvalidInput(
-            f"nothing lies between {begins.isoformat()} and {ends.isoformat()}: give the earlier instant as from"
+            f"the span from {begins.isoformat()} to {ends.isoformat()} is empty; give the earlier time as from"
         )
 
 
 def moment(text: str) -> int | datetime:
-    """An epoch, or an instant in ISO 8601; without a time zone it is UTC."""
+    """Return the epoch of a number, or the time of a text in ISO 8601 (UTC without a time zone). Raises InvalidInput."""
     if (epoch := from_digits(text)) is not None:
         return epoch
     try:

@@ -14,13 +14,13 @@ from controller.services import topic_admin
 
 
 class ListSubscriptions(TopicQuestion):
-    """List a topic's subscriptions and their consumers, by name."""
+    """List the subscriptions of a topic and their consumers, by name."""
 
     live: bool = Field(False, description="Only subscriptions that are live.")
 
 
 class ListCursors(PageRequest, TopicQuestion):
-    """List the positions that a seek of the subscription would move, by range, and who reads there."""
+    """List the positions that a seek of the subscription would move, with their readers, by range."""
 
     subscription: SubscriptionName
 
@@ -29,12 +29,12 @@ class CursorsAnswer(PageAnswer[CursorDocument]):
     """A page of the positions of a subscription."""
 
     def sentence(self) -> str:
-        """See `Answer`."""
+        """Return one sentence about the answer."""
         return f"{len(self.items)} positions"
 
 
 def list_cursors(context: Context, request: ListCursors) -> CursorsAnswer:
-    """Raises as `topic_admin.what_a_seek_moves`."""
+    """Return a page of positions. Raises the errors of `topic_admin.what_a_seek_moves`."""
     range_start, segment_id = request.keys([int, int])
     cursors = topic_admin.what_a_seek_moves(
         context.store,

@@ -23,7 +23,7 @@ class ListTopics(QuestionRequest):
         None, max_length=1000, description="tenant/namespace.", examples=["acme/shop"]
     )
     prefix: Annotated[Prefix, BeforeValidator(_with_scheme)] | None = Field(
-        None, description="Names that begin with this.", examples=["topic://acme/"]
+        None, description="Only topics whose names begin with this.", examples=["topic://acme/"]
     )
 
 
@@ -40,7 +40,9 @@ class ListNamespaces(QuestionRequest):
         description="Only namespaces with a topic on this data plane.",
         examples=["pulsar"],
     )
-    prefix: Prefix | None = Field(None, description="Names that begin with this.", examples=["acme/"])
+    prefix: Prefix | None = Field(
+        None, description="Only namespaces whose names begin with this.", examples=["acme/"]
+    )
 
 
 LIST_TOPICS = Question(

@@ -1,4 +1,4 @@
-"""The decisions on a topic as it is now: under the policy in force, and under another policy."""
+"""Evaluates a topic as it is now, under the policy in force and under another policy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from controller.services import what_if
 
 
 class ShowSituations(TopicQuestion):
-    """Show everything that a decision on the topic depends on now, under the policy in force and under another policy."""
+    """Show the complete evaluation inputs of the topic, under the policy in force and under another policy."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"changes": {"max_segments": 16}}]})
 
@@ -28,7 +28,7 @@ class ShowSituations(TopicQuestion):
 
 
 class CompareDecisions(ShowSituations):
-    """Decide on the topic as it is now, under the policy in force and under another policy; nothing is written."""
+    """Evaluate the topic as it is now, under the policy in force and under another policy. Writes nothing."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"changes": {"max_segments": 16}, "lanes": ["load"]}]}
@@ -38,7 +38,7 @@ class CompareDecisions(ShowSituations):
 
 
 class SituationsAnswer(Document):
-    """Two situations, each as `cleave decide --print-snapshot` prints it: a canonical text."""
+    """Two evaluation inputs, each as canonical text, as printed by `cleave decide --print-snapshot`."""
 
     topic: str = Field(examples=["topic://acme/shop/orders"])
     in_force: str
@@ -46,12 +46,12 @@ class SituationsAnswer(Document):
 
     @property
     def situations(self) -> tuple[Situation, Situation]:
-        """The situation under the policy in force, and under the other policy."""
+        """Evaluation inputs under the policy in force, and under the other policy."""
         return Situation.from_json(self.in_force), Situation.from_json(self.what_if)
 
 
 class Verdict(BaseModel):
-    """Acts, refusals with their reasons and how far each was from acting, and until when both hold."""
+    """Result of an evaluation: decisions, refusals with their reasons and distances from an action, and the end of its validity."""
 
     decisions: list[dict[str, Any]] = Field(
         examples=[[{"kind": "split", "segment_id": 0, "reason": "msgRateIn"}]]
@@ -60,7 +60,7 @@ class Verdict(BaseModel):
         examples=[[{"segment_id": 1, "lane": "merge", "reason": "merge-cooldown"}]]
     )
     valid_until: datetime | int | None = Field(
-        description="Null until something changes; a number of milliseconds where the instant lies beyond the calendar."
+        description="Null: valid until an input changes. A number of milliseconds if the time is beyond the calendar."
     )
 
 
@@ -73,7 +73,7 @@ class ChangedParameter(BaseModel):
 
 
 class Comparison(Document):
-    """The verdicts under both policies."""
+    """The evaluations under both policies."""
 
     topic: str = Field(examples=["topic://acme/shop/orders"])
     epoch: int = Field(examples=[7])
@@ -83,17 +83,19 @@ class Comparison(Document):
     is_same: bool
     in_force: Verdict
     what_if: Verdict
-    difference: dict[str, Any] = Field(description="Acts and refusals of one verdict alone, by its name.")
+    difference: dict[str, Any] = Field(
+        description="Decisions and refusals of only one evaluation, by its name."
+    )
 
 
 def show_situations(context: Context, request: ShowSituations) -> SituationsAnswer:
-    """Raises as `what_if.situations_of`."""
+    """Return both evaluation inputs. Raises the errors of `what_if.situations_of`."""
     now, then = what_if.situations_of(context.store, context.app.planes, request.topic, request.changes)
     return SituationsAnswer(topic=request.topic, in_force=now.to_json(), what_if=then.to_json())
 
 
 def compare_decisions(context: Context, request: CompareDecisions) -> Comparison:
-    """Raises as `what_if.situations_of`."""
+    """Return both evaluations. Raises the errors of `what_if.situations_of`."""
     compared = what_if.ask(
         context.store, context.app.planes, request.topic, request.changes, frozenset(request.lanes)
     )

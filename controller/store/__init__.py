@@ -1,6 +1,7 @@
-"""The store: PostgreSQL through SQLAlchemy Core, and the only writer of control tables.
+"""Reads and writes the control tables, in PostgreSQL through SQLAlchemy Core. No other package writes them.
 
-Plain functions that take `tx`, a connection with a transaction in progress (`Store.transaction`), so that a caller
-decides what happens together. Rows become frozen dataclasses; driver errors become Cleave's in `postgres/constraints`.
-Locks are always taken topic row first, then operations, then everything else. This file re-exports nothing.
+The functions take `tx`, a connection with a transaction in progress (`Store.transaction`), so that the caller decides
+which statements commit together. Rows become frozen dataclasses. `postgres/constraints` translates errors of the driver
+into errors of Cleave. Locks are always taken in the order topic row, operation rows, other rows. This file re-exports
+nothing.
 """

@@ -1,8 +1,8 @@
-"""Approvals in the database: what waits for a person, and the answers.
+"""Approvals in the database: actions that wait for a person, and the answers.
 
-Proposers add approvals, and end those whose subject is gone or carried out. The autoscaler never touches a row that is pending, so a person
-who answers never waits for a decision while a decision waits for the answer. An answer about an operation raises the topic's `evaluation`
-by a trigger, after its own row is locked. What an answer means is `domain.approvals`'.
+Proposers add approvals, and end approvals whose subject is gone or performed. The autoscaler never changes a pending row, so that an
+answer and a decision cannot wait for each other. An answer about an operation raises the topic's `evaluation` by a trigger, after the
+row of the approval is locked. `domain.approvals` defines the effect of an answer.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from controller.store.postgres.prepared import Prepared
 
 @dataclass(frozen=True, slots=True)
 class NewApproval:
-    """An approval to ask a person for. After `wait_seconds`, `default_answer` holds. `action` says in a few words what waits;
-    `topic_id` is None for a subject of the cluster, `act` and `epoch` for a subject that is no operation.
+    """An approval to request. After `wait_seconds`, `default_answer` holds. `action` is a short text of the action. `topic_id` is None
+    for a subject of the cluster; `act` and `epoch` are None for a subject that is not an operation.
     """
 
     subject: Subject
@@ -53,7 +53,7 @@ class NewApproval:
 
 @dataclass(frozen=True, slots=True)
 class BegunAct:
-    """An act that an operation carries out now."""
+    """An approved action, and the operation that performs it."""
 
     topic_id: int
     act: Decision
@@ -62,9 +62,10 @@ class BegunAct:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRow:
-    """An approval as in `inspect.approvals`: `subject_id` is the decision that wants the operation, the bundle proposal or the candidate;
-    `level` the topic, or cluster; `asked_in` the run of Airflow, as dag/run, in which a person is asked. `has_subject`: the topic is live and
-    the segments are there. `is_answerable`: the action waits, is in time, and has its subject. The last fields are those of an operation.
+    """A row of `inspect.approvals`. `subject_id` is the id of the decision that chose the operation, of the bundle proposal or of the
+    candidate; `level` is the topic or `cluster`; `asked_in` is the Airflow run (dag/run) that requests the answer. `has_subject` is True
+    if the topic is live and its segments are ACTIVE; `is_answerable`, if the approval is pending, has not expired and has its subject.
+    The fields from `kind` on belong to an operation.
     """
 
     approval_id: int
@@ -96,7 +97,7 @@ class ApprovalRow:
     operation_id: int | None
 
 
-# The newest of those that still say something about an act on segments that are there.
+# The newest approval of each action that has not ended and whose segments are all ACTIVE.
 _LAST_WORDS = Prepared(
     "approvals_last_words",
     """
@@ -146,7 +147,7 @@ _END = text("""
        SET state = :state, outcome = concat_ws('; ', outcome, :outcome), ended_at = clock_timestamp()
      WHERE subject = :subject AND subject_id = ANY (:subject_ids) AND state = ANY (:before)
 """)
-# What somebody is just answering needs no question.
+# A locked row is being answered, so it is skipped.
 _ASK = text("""
     UPDATE cleave.approval SET asked_in = :run
      WHERE approval_id = ANY (ARRAY(
@@ -174,23 +175,23 @@ _FORGET = text("""
 
 
 def last_words(tx: Connection, topic_ids: Collection[int]) -> dict[int, tuple[Approval, ...]]:
-    """Return, by topic, the newest approval of each act whose segments are there, unless it has ended."""
-    found: dict[int, list[Approval]] = defaultdict(list)
+    """Return, by topic, the newest approval of each action whose segments are ACTIVE, unless the approval has ended."""
+    of_topics: dict[int, list[Approval]] = defaultdict(list)
     for row in _LAST_WORDS.execute(tx, {"topic_ids": list(topic_ids)}):
-        found[row.topic_id].append(
+        of_topics[row.topic_id].append(
             Approval(row.kind, tuple(row.segment_ids), row.parts, ApprovalState(row.state), row.answered_at)
         )
-    return {topic_id: tuple(words) for topic_id, words in found.items()}
+    return {topic_id: tuple(approvals) for topic_id, approvals in of_topics.items()}
 
 
 def propose(tx: Connection, approvals: Sequence[NewApproval]) -> None:
-    """Add the approvals. An action that waits already is left as it is."""
+    """Add the approvals. An action with a pending approval keeps that approval."""
     if approvals:
         tx.execute(_PROPOSE, {"rows": json.dumps([_document(approval) for approval in approvals])})
 
 
 def mark_done(tx: Connection, acts: Sequence[BegunAct]) -> None:
-    """Mark the approvals of these acts as done, so that each is used once."""
+    """Mark the approvals of these actions as done, so that each is used once."""
     if acts:
         rows = [
             {"topic_id": begun.topic_id, "operation_id": begun.operation_id, **_key(begun.act)}
@@ -208,9 +209,9 @@ def move(
     answered_by: str | None = None,
     in_time: bool = False,
 ) -> bool:
-    """Move the approval to the state. Return False if it is no longer in the state of the row, or, with `in_time`, if its time is over.
+    """Move the approval to the state. Return False if the approval is no longer in the state of `row`, or, with `in_time`, has expired.
 
-    Raises InvariantViolated for a transition that is none.
+    Raises InvariantViolated for a transition that does not exist.
     """
     demand_move(row.state, state)
     values = {
@@ -232,7 +233,7 @@ def end(
     state: ApprovalState,
     outcome: str | None,
 ) -> None:
-    """End the approvals of these subjects, which are carried out (done) or gone (expired). An approval that has ended stays as it is."""
+    """End the approvals of these subjects, which are performed (done) or gone (expired). Approvals that have ended are not changed."""
     values = {
         "subject": subject.value,
         "subject_ids": [*subject_ids],
@@ -243,15 +244,15 @@ def end(
 
 
 def ask(tx: Connection, run: str, limit: int) -> list[ApprovalRow]:
-    """Store that the approvals which no run asks about are asked about in that run of Airflow, `dag/run`. Return all approvals that the run
-    asks about and that are pending, also those of an earlier call.
+    """Assign up to `limit` answerable approvals without a run to the Airflow run `run` (dag/run), which requests their answers. Return all
+    pending approvals of the run, including those of an earlier call.
     """
     tx.execute(_ASK, {"run": run, "limit": limit})
     return [_row(row) for row in tx.execute(_ASKED, {"run": run})]
 
 
 def some_unasked(tx: Connection) -> bool:
-    """Return True if an approval waits for an answer and no run of Airflow asks for it."""
+    """Return True if an answerable approval has no Airflow run that requests its answer."""
     return bool(tx.execute(_UNASKED).scalar_one())
 
 
@@ -266,12 +267,12 @@ def get_approval(tx: Connection, approval_id: int) -> ApprovalRow:
 
 
 def overdue(tx: Connection, limit: int) -> list[ApprovalRow]:
-    """Return the approvals whose time is over, and those whose subject is gone, by topic."""
+    """Return up to `limit` approvals that have expired or whose subject is gone, by topic."""
     return [_row(row) for row in tx.execute(_OVERDUE, {"limit": limit, "valid_seconds": VALID_MS / 1000})]
 
 
 def forget_before(tx: Connection, older_than: datetime) -> int:
-    """Delete the approvals that ended before. Return their number. A rejection is deleted too, so it holds no longer than this."""
+    """Delete approvals that ended before `older_than`, and return their number. A deleted rejection has no further effect."""
     return tx.execute(_FORGET, {"older_than": older_than}).rowcount
 
 

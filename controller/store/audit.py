@@ -1,4 +1,4 @@
-"""The audit: who asked for what over HTTP, from where, and what came of it. Rows are written once and never changed; old ones go."""
+"""The audit: requests over HTTP with subject, call, address and result. Rows are written once and never changed; old rows are deleted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WRITE = text("""
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """One request and its result. `subject` and `role` are None where there was no valid token; `status` is HTTP's."""
+    """One request and its result. `subject` and `role` are None without a valid token; `status` is the HTTP status."""
 
     subject: str | None
     role: str | None
@@ -30,11 +30,11 @@ class AuditRow:
 
 
 def write(tx: Connection, row: AuditRow) -> None:
-    """Adds the row."""
+    """Add the row."""
     tx.execute(_WRITE, asdict(row))
 
 
 def forget_before(tx: Connection, instant: datetime) -> int:
-    """Deletes the rows of before the instant, but for those of the last 30 days; returns how many went."""
+    """Delete rows that are older than `instant` and than 30 days. Return the number of deleted rows."""
     expire = text("SELECT cleave.expire_audit(:older_than)")
     return int(tx.execute(expire, {"older_than": instant}).scalar_one())

@@ -1,7 +1,8 @@
-"""Backtests: what was asked, and what each policy would have cost.
+"""Backtests: their requests, and the cost of each policy.
 
-A request is a row before it is computed, so a run that died is seen. Its results come in the transaction that ends it, all
-or none. They follow from the inputs, so a repeat that was faster has written the very same.
+The row of a request is written before the computation, so that a run that died can be seen. The transaction that ends the
+run writes all results or none. The results follow from the inputs, so a repeated request that was faster has written the
+same results.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ _SUBJECTS = text("""
 
 @dataclass(frozen=True, slots=True)
 class BacktestRequest:
-    """Who asks for what. `inputs` holds `policies`, `loads` and `prices`; a request key that is there is the same run."""
+    """A request for a backtest. `inputs` holds `policies`, `loads` and `prices`. A request key that exists names the same run."""
 
     request_key: str
     asked_by: str
@@ -87,7 +88,7 @@ class BacktestRequest:
 
 @dataclass(frozen=True, slots=True)
 class BacktestResult:
-    """One policy on one load. Costs are in segment-hours; `topic_id` None where the load is a trace."""
+    """Result of one policy on one load. Costs are in segment-hours. `topic_id` is None if the load is a trace."""
 
     load: str
     policy: str
@@ -100,47 +101,47 @@ class BacktestResult:
 
 @dataclass(frozen=True, slots=True)
 class BegunRun:
-    """A run; `is_done`: an earlier request with the same key has its results already."""
+    """A run of a request. `is_done` is True if an earlier request with the same key has the results already."""
 
     run_id: int
     is_done: bool
 
 
 def begin(tx: Connection, request: BacktestRequest) -> BegunRun:
-    """Writes down what is asked. A key that is there is that run: what ended without results is begun again."""
-    begun = tx.execute(_BEGIN, _asked(request)).scalar_one_or_none()
-    if begun is not None:
-        return BegunRun(begun, is_done=False)
+    """Store the request and return its run. A run of the same key that ended without results begins again."""
+    run_id = tx.execute(_BEGIN, _parameters(request)).scalar_one_or_none()
+    if run_id is not None:
+        return BegunRun(run_id, is_done=False)
     return BegunRun(tx.execute(_DONE, {"request_key": request.request_key}).scalar_one(), is_done=True)
 
 
 def finish(
     tx: Connection, run_id: int, request: BacktestRequest, engine: str, results: Sequence[BacktestResult]
 ) -> None:
-    """Ends the run with its results and what they were computed from; does nothing where somebody else has ended it."""
-    done = tx.execute(_FINISH, {**_asked(request), "run_id": run_id, "engine": engine})
-    if done.rowcount == 1 and results:
+    """End the run with its results and their inputs. Does nothing if the run has ended already."""
+    ended = tx.execute(_FINISH, {**_parameters(request), "run_id": run_id, "engine": engine})
+    if ended.rowcount == 1 and results:
         columns = ("load", "policy", "seed", "topic_id", "cost", "least_cost")
-        rows: dict[str, Any] = {name: [getattr(one, name) for one in results] for name in columns}
-        rows["figures"] = [json.dumps(one.figures, sort_keys=True, allow_nan=False) for one in results]
+        rows: dict[str, Any] = {name: [getattr(result, name) for result in results] for name in columns}
+        rows["figures"] = [json.dumps(result.figures, sort_keys=True, allow_nan=False) for result in results]
         tx.execute(_RESULTS, {"run_id": run_id, **rows})
 
 
 def fail(tx: Connection, run_id: int, error: str) -> None:
-    """Ends the run with what went wrong; does nothing where it has ended."""
+    """End the run with an error. Does nothing if the run has ended already."""
     tx.execute(_FAIL, {"run_id": run_id, "error": error})
 
 
 def forget_before(tx: Connection, older_than: datetime) -> int:
-    """Deletes runs that were asked for before that instant, with their results; returns how many runs.
+    """Delete runs that were requested before `older_than`, with their results. Return the number of deleted runs.
 
-    What a candidate rests on stays: its run, and the results of its topic.
+    The evidence of a candidate is kept: its run, and the results of its topic.
     """
     tx.execute(_FORGET_RESULTS, {"older_than": older_than})
     return tx.execute(_FORGET_RUNS, {"older_than": older_than}).rowcount
 
 
-def _asked(request: BacktestRequest) -> dict[str, str]:
+def _parameters(request: BacktestRequest) -> dict[str, str]:
     return {
         "request_key": request.request_key,
         "asked_by": request.asked_by,
@@ -151,9 +152,10 @@ def _asked(request: BacktestRequest) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A live topic to ask about: its policy in force, and its segments of the span.
+    """A live topic of a backtest: its policy in force, and its segments in the time span.
 
-    `segments`: how many were active at the start; of a younger topic, how many it was created with.
+    `segments` is the number of active segments at the start; for a topic that is younger, the number at its creation.
+    `ranges` holds the hash range of each segment id.
     """
 
     topic_id: int
@@ -171,8 +173,8 @@ def subjects(
     names: Collection[str] | None = None,
     namespace: str | None = None,
 ) -> list[Subject]:
-    """The live topics of these names, of the namespace, or all of them, by name."""
-    asked = {
+    """Return the live topics with these names, or of the namespace, or all live topics, by name."""
+    parameters = {
         "since": since,
         "until": until,
         "names": None if names is None else list(names),
@@ -186,7 +188,7 @@ def subjects(
             row.at_start or row.at_creation or 1,
             dict(zip(row.segment_ids or (), row.ranges or (), strict=True)),
         )
-        for row in tx.execute(_SUBJECTS, asked)
+        for row in tx.execute(_SUBJECTS, parameters)
     ]
 
 
@@ -198,18 +200,18 @@ _ENGINE = text("SELECT engine FROM cleave.backtest_run WHERE run_id = :run_id")
 
 
 def results_of(tx: Connection, run_id: int) -> tuple[list[BacktestResult], str]:
-    """The results of a run that is done, and what computed them."""
+    """Return the results of a run that is done, and the name of the engine that computed them."""
     rows = tx.execute(_RESULTS_OF, {"run_id": run_id})
-    found = [BacktestResult(**row._mapping) for row in rows]
-    return found, str(tx.execute(_ENGINE, {"run_id": run_id}).scalar_one())
+    results = [BacktestResult(**row._mapping) for row in rows]
+    return results, str(tx.execute(_ENGINE, {"run_id": run_id}).scalar_one())
 
 
 _INPUTS = text("SELECT inputs FROM cleave.backtest_run WHERE run_id = :run_id AND state = 'done'")
 
 
 def inputs_of(tx: Connection, run_id: int) -> Document:
-    """What the results of a run that is done were computed from. Raises NotFound."""
-    found: Document | None = tx.execute(_INPUTS, {"run_id": run_id}).scalar_one_or_none()
-    if found is None:
-        raise NotFound(f"there is no backtest {run_id} that is done; `cleave backtests list` has them")
-    return found
+    """Return the inputs of a run that is done. Raises NotFound."""
+    inputs: Document | None = tx.execute(_INPUTS, {"run_id": run_id}).scalar_one_or_none()
+    if inputs is None:
+        raise NotFound(f"backtest {run_id} does not exist or is not done; `cleave backtests list` lists them")
+    return inputs

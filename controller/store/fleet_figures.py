@@ -1,6 +1,6 @@
-"""What is measured of the fleet, out of the inspect views: for `cleave metrics`, which serves it to Prometheus.
+"""Reads the figures of the fleet from the inspect views, for `cleave metrics`, which serves them to Prometheus.
 
-A login in role `cleave_inspector` may read all of it.
+A login in role `cleave_inspector` suffices.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from controller.store.postgres import inspection
 from controller.store.recent_figures import RecentFigure, recent_figures
 
 _PATIENCE = text("SET LOCAL statement_timeout = '8s'")
-"""So that a database in trouble is told as one that is away before Prometheus gives up."""
+"""The limit makes a slow database count as unavailable before the scrape of Prometheus times out."""
 _HEALTH = "SELECT * FROM inspect.health"
 _CHANGES = """
     SELECT tally, kind, because, sum(total) AS total FROM inspect.tallies GROUP BY tally, kind, because ORDER BY 1, 2, 3
@@ -24,7 +24,9 @@ _SOURCES = """
     SELECT regexp_replace(source, '(@[0-9]+T[0-9]+Z)?(~[0-9]+)?$', '') AS broker, min(silent_seconds) AS silent_seconds
       FROM inspect.load_sources WHERE observed_at > clock_timestamp() - interval '24 hours' GROUP BY 1 ORDER BY 1
 """
-"""A source is a start of a broker, and a log's counters in it may begin anew: each has a name of its own."""
+"""A source names one start of a broker and, if the counters of a log began again, also that beginning. The query removes both
+suffixes from the broker's name.
+"""
 _TOPICS = """
     SELECT topic, topic_id, active_segments FROM inspect.topics
      WHERE state = 'live' AND starts_with(topic, :prefix) ORDER BY topic LIMIT :most
@@ -65,7 +67,7 @@ _SUPPRESSED = {
 
 @dataclass(frozen=True, slots=True)
 class TopicFigures:
-    """Of one topic. `hottest_ratio`: the largest rate over its split threshold, None where no fresh load is known."""
+    """Figures of one topic. `hottest_ratio` is the largest rate divided by its split threshold; None without fresh load."""
 
     topic: str
     active_segments: int
@@ -80,32 +82,34 @@ class TopicFigures:
     draining_segments: int
     still_drain_seconds: float | None
     totals: Mapping[str, int]
-    """By the name of what PIP-483 counts: `auto_splits`, `auto_merges`, `split_suppressed_max_segments`,
-    `merge_suppressed_max_depth`, and `rebucket_rollovers`, `bucket_reassignments` (PIP-486).
+    """Counters by their names in PIP-483: `auto_splits`, `auto_merges`, `split_suppressed_max_segments`,
+    `merge_suppressed_max_depth`; and in PIP-486: `rebucket_rollovers`, `bucket_reassignments`.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class FleetFigures:
-    """Of everything, at one instant."""
+    """Figures of the fleet at one time."""
 
     health: Mapping[str, float | None]
-    """Column of `inspect.health` to its value."""
+    """Values of `inspect.health` by column."""
     totals: Sequence[tuple[str, str, str, int]]
-    """What (`change`, `refusal`), its kind or lane, its origin or reason, how often so far; over all topics."""
+    """Totals over all topics: the tally (`change`, `refusal`), the kind or lane, the origin or reason, and the count."""
     silent_seconds: Mapping[str, float]
-    """Of each broker, or other source of samples, that was heard of within a day."""
+    """Seconds since the last sample of each broker, or other source, that reported within a day."""
     lease_changes: Mapping[str, int]
-    """Of each shard that had a worker within the hour: how often a worker began to have it."""
+    """Number of times that a worker acquired the shard, for each shard that had a worker within the last hour."""
     approvals: Mapping[str, float | None]
-    """Approvals that wait for a person: `pending`, `oldest_seconds`, and `ending`, how many have less than a quarter of their time left."""
+    """Figures of pending approvals: `pending` is their number, `oldest_seconds` the longest wait, and `ending` the number of approvals
+    with less than a quarter of their time left.
+    """
     recent: Sequence[RecentFigure]
     topics: Sequence[TopicFigures]
     topics_left_out: int
 
 
 def fleet_figures(tx: Connection, *, prefix: str, most_topics: int) -> FleetFigures:
-    """Everything, and each of the first `most_topics` live topics whose names begin with `prefix`, in the order of names."""
+    """Return the figures of the fleet, and of the first `most_topics` live topics whose names begin with `prefix`, by name."""
     tx.execute(_PATIENCE)
     [health] = inspection.rows(tx, _HEALTH)
     listed = inspection.rows(tx, _TOPICS, prefix=prefix, most=most_topics)
@@ -114,11 +118,11 @@ def fleet_figures(tx: Connection, *, prefix: str, most_topics: int) -> FleetFigu
     return FleetFigures(
         {name: _number(value) for name, value in health.items()},
         [
-            (one["tally"], one["kind"], one["because"], int(one["total"]))
-            for one in inspection.rows(tx, _CHANGES)
+            (row["tally"], row["kind"], row["because"], int(row["total"]))
+            for row in inspection.rows(tx, _CHANGES)
         ],
-        {one["broker"]: float(one["silent_seconds"]) for one in inspection.rows(tx, _SOURCES)},
-        {one["shard"]: int(one["term"]) for one in inspection.rows(tx, _SHARDS)},
+        {row["broker"]: float(row["silent_seconds"]) for row in inspection.rows(tx, _SOURCES)},
+        {row["shard"]: int(row["term"]) for row in inspection.rows(tx, _SHARDS)},
         {name: _number(value) for name, value in approvals.items()},
         recent_figures(tx),
         list(_topics(tx, listed)),
@@ -127,15 +131,15 @@ def fleet_figures(tx: Connection, *, prefix: str, most_topics: int) -> FleetFigu
 
 
 def _topics(tx: Connection, listed: Sequence[Mapping[str, Any]]) -> Iterator[TopicFigures]:
-    topic_ids = [one["topic_id"] for one in listed]
+    topic_ids = [row["topic_id"] for row in listed]
     buckets, loads, readers, drains = (
-        {one["topic_id"]: one for one in inspection.rows(tx, statement, topic_ids=topic_ids)}
+        {row["topic_id"]: row for row in inspection.rows(tx, statement, topic_ids=topic_ids)}
         for statement in (_BUCKETS, _LOAD, _READERS, _DRAINS)
     )
     totals: dict[int, dict[str, int]] = {topic_id: dict.fromkeys(TOTALS, 0) for topic_id in topic_ids}
-    for one in inspection.rows(tx, _TALLIES, topic_ids=topic_ids):
-        if (name := _total_of(one["tally"], one["kind"], one["because"])) is not None:
-            totals[one["topic_id"]][name] += int(one["total"])
+    for row in inspection.rows(tx, _TALLIES, topic_ids=topic_ids):
+        if (name := _total_of(row["tally"], row["kind"], row["because"])) is not None:
+            totals[row["topic_id"]][name] += int(row["total"])
     for topic in listed:
         topic_id = topic["topic_id"]
         load, read = loads.get(topic_id, {}), readers.get(topic_id, {})
@@ -162,7 +166,7 @@ def _number(value: Any) -> float | None:
 
 
 TOTALS = ("auto_splits", "auto_merges", *_SUPPRESSED.values(), "rebucket_rollovers", "bucket_reassignments")
-"""What is counted of each topic."""
+"""Names of the totals of each topic."""
 
 
 def _total_of(tally: str, kind: str, because: str) -> str | None:

@@ -1,6 +1,6 @@
-"""Idempotency keys of changes over HTTP: of what request a key was, and what that was answered with.
+"""Idempotency keys of changes over HTTP: the request that used each key, and the answer to that request.
 
-A key belongs to who used it. It is freed when its request is refused or fails, and forgotten after a week.
+A key belongs to the subject that used it. The key is freed if its request is refused or fails, and deleted after a week.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from controller.domain.errors import Conflict, Retryable
 
 KEPT_DAYS = 7
 TAKEN_OVER_AFTER_SECONDS = 300
-"""Whoever has not answered by then is dead: the next one with the key begins anew. Longer than anybody waits for an operation."""
+"""Seconds after which a request without an answer counts as lost, and the next request with the key is handled. Longer than the
+longest wait for an operation.
+"""
 
 _FORGET = text("""
     DELETE FROM cleave.api_request WHERE (subject, idempotency_key) IN (
@@ -29,7 +31,7 @@ _BEGIN = text("""
        AND r.asked_at < clock_timestamp() - make_interval(secs => :dead_seconds)
     RETURNING true
 """)
-_FOUND = text(
+_FIRST = text(
     "SELECT digest, answer FROM cleave.api_request WHERE subject = :subject AND idempotency_key = :key"
 )
 _FINISH = text("""
@@ -41,31 +43,29 @@ _FREE = text("""
 
 
 def begin(tx: Connection, subject: str, key: str, digest: str) -> Mapping[str, Any] | None:
-    """The answer of the first request with the key; None for the first itself, which answers with `finish` or `free`.
+    """Return the answer to the first request with the key. None if this is the first request, which then calls `finish` or `free`.
 
-    Raises Conflict where the key was used for another request, Retryable while the first one is being answered.
+    Raises Conflict if the key was used for another request, Retryable while the first request is being handled.
     """
-    named = {"subject": subject, "key": key}
+    names = {"subject": subject, "key": key}
     tx.execute(_FORGET, {"days": KEPT_DAYS})
-    begun = tx.execute(_BEGIN, {**named, "digest": digest, "dead_seconds": TAKEN_OVER_AFTER_SECONDS})
+    begun = tx.execute(_BEGIN, {**names, "digest": digest, "dead_seconds": TAKEN_OVER_AFTER_SECONDS})
     if begun.scalar_one_or_none():
         return None
-    found = tx.execute(_FOUND, named).one_or_none()
-    if found is not None and found.digest != digest:
-        raise Conflict(f"idempotency key {key} was used for another request; take a fresh one")
-    if found is None or found.answer is None:
-        raise Retryable(
-            f"the first request with idempotency key {key} is being answered; ask again in a moment"
-        )
-    answer: Mapping[str, Any] = found.answer
+    row = tx.execute(_FIRST, names).one_or_none()
+    if row is not None and row.digest != digest:
+        raise Conflict(f"idempotency key {key} was used for another request; take a fresh key")
+    if row is None or row.answer is None:
+        raise Retryable(f"the first request with idempotency key {key} is being handled; retry in a moment")
+    answer: Mapping[str, Any] = row.answer
     return answer
 
 
 def finish(tx: Connection, subject: str, key: str, answer: Mapping[str, Any]) -> None:
-    """What the request was answered with."""
+    """Store the answer to the request."""
     tx.execute(_FINISH, {"subject": subject, "key": key, "answer": json.dumps(answer)})
 
 
 def free(tx: Connection, subject: str, key: str) -> None:
-    """The request was refused, or failed: the key may be used again."""
+    """Free the key after its request was refused or failed, so that the key may be used again."""
     tx.execute(_FREE, {"subject": subject, "key": key})

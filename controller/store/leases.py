@@ -1,10 +1,10 @@
-"""Leases: the right to act for something, for a while, as a term and an expiry by the database's clock.
+"""Leases: expiring rights, each with a term and an expiry time by the clock of the database.
 
-Workers announce themselves (`worker/<id>`) and share topics (`shard/<i>`) by leases. A lease that expired or was
-resigned may be taken by anybody, and its term rises by one each time, so a late act of the former holder is recognised:
-every act checks `still_held` in its own transaction. Rows are never deleted, or terms would start again.
+Workers announce themselves (`worker/<id>`) and divide the topics (`shard/<i>`) by leases. Any worker may take a lease that
+has expired or was resigned; each time the term rises by one. So a late write of the former holder is recognised: every
+writer checks `still_held` in its own transaction. Rows are never deleted, because terms must not start again.
 
-An incarnation names the process behind a holder's name, so that a second process of that name differs from the first.
+An incarnation identifies the process behind a holder's name, so that two processes of one name can be distinguished.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from controller.domain.errors import TopicNotFound
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A right held by `holder` for one term, up to an instant of the database's clock."""
+    """A right that `holder` has for one term, until `expires_at` by the clock of the database."""
 
     name: str
     holder: str
     term: int
     expires_at: datetime
     incarnation: str | None = None
-    """None where the holder's program is too old to say which process it is."""
+    """Identifier of the holder's process; None if the holder's program is too old to report one."""
 
 
 _RETURNING = "RETURNING l.name, l.holder, l.term, l.expires_at, l.incarnation"
@@ -57,28 +57,28 @@ _RENEW = text("""
 def acquire(
     tx: Connection, name: str, holder: str, ttl_seconds: float, incarnation: str | None = None
 ) -> Lease | None:
-    """Take a lease that is free, expired or resigned, at a new term; None while anybody holds it, us included."""
-    return _one(tx, _ACQUIRE, name=name, holder=holder, ttl_seconds=ttl_seconds, incarnation=incarnation)
+    """Take a lease that is free, expired or resigned, at the next term. None while any process holds it, including this one."""
+    return _lease(tx, _ACQUIRE, name=name, holder=holder, ttl_seconds=ttl_seconds, incarnation=incarnation)
 
 
 def renew_or_acquire(
     tx: Connection, name: str, holder: str, ttl_seconds: float, incarnation: str | None = None
 ) -> Lease | None:
-    """Go on with a lease that this process has, at its term, else take the lease if it is free. None while another
-    process has it, whether or not that process goes by the same name.
+    """Renew the lease at its term if this process holds it; otherwise take the lease if it is free. None while another
+    process holds the lease, even a process of the same name.
     """
-    return _one(
+    return _lease(
         tx, _RENEW_OR_ACQUIRE, name=name, holder=holder, ttl_seconds=ttl_seconds, incarnation=incarnation
     )
 
 
 def renew(tx: Connection, lease: Lease, ttl_seconds: float) -> Lease | None:
     """Extend the lease to `ttl_seconds` from now; None if this term has ended, by expiry or by another holder."""
-    return _one(tx, _RENEW, name=lease.name, holder=lease.holder, term=lease.term, ttl_seconds=ttl_seconds)
+    return _lease(tx, _RENEW, name=lease.name, holder=lease.holder, term=lease.term, ttl_seconds=ttl_seconds)
 
 
 def resign(tx: Connection, lease: Lease) -> None:
-    """End this term now, so that the next holder need not wait. Another term is left as it is."""
+    """End this term at once, so that the next holder need not wait. Does nothing if the lease has another term."""
     tx.execute(
         text("""
             UPDATE cleave.lease SET expires_at = least(expires_at, clock_timestamp())
@@ -89,7 +89,7 @@ def resign(tx: Connection, lease: Lease) -> None:
 
 
 def resign_all(tx: Connection, holder: str, incarnation: str | None = None) -> None:
-    """End every lease of this process now. Another process of the holder's name keeps its own."""
+    """End all leases of this process at once. Another process of the same name keeps its leases."""
     tx.execute(
         text("""
             UPDATE cleave.lease SET expires_at = least(expires_at, clock_timestamp())
@@ -102,9 +102,9 @@ def resign_all(tx: Connection, holder: str, incarnation: str | None = None) -> N
 def resign_forgotten(
     tx: Connection, prefix: str, holder: str, incarnation: str | None, held: Sequence[Lease]
 ) -> None:
-    """End the leases whose names begin so and that are this process's by their rows, but not among `held`.
+    """End the leases with the prefix whose rows name this process but which are not among `held`.
 
-    The answer to an earlier request was lost, or a fail-over lost the record of a later holder.
+    Such a row exists if the answer to an earlier request was lost, or if a fail-over lost the row of a later holder.
     """
     tx.execute(
         text("""
@@ -124,7 +124,7 @@ def resign_forgotten(
 def announce(
     tx: Connection, name: str, holder: str, address: str | None, schema_version: str | None = None
 ) -> None:
-    """Record where the holder of this lease answers, and the newest migration that it knows. Changes nothing where
+    """Record the web address of the holder of this lease, and the newest migration that it knows. Does nothing if
     another holder has the lease.
     """
     tx.execute(
@@ -147,8 +147,8 @@ def read(tx: Connection, name: str) -> Lease | None:
 
 
 def address_of_holder(tx: Connection, name: str) -> str | None:
-    """Where the worker that holds this lease answers; None while nobody does, or where it serves nothing."""
-    found = tx.execute(
+    """Return the web address of the worker that holds the lease. None if the lease is free or the worker serves no HTTP."""
+    result = tx.execute(
         text("""
             SELECT w.address FROM cleave.lease l
               JOIN cleave.lease w ON w.name = 'worker/' || l.holder AND w.expires_at > clock_timestamp()
@@ -156,13 +156,13 @@ def address_of_holder(tx: Connection, name: str) -> str | None:
         """),
         {"name": name},
     )
-    address: str | None = found.scalar_one_or_none()
+    address: str | None = result.scalar_one_or_none()
     return address
 
 
 def find_leader(tx: Connection, topic: str, shard_count: int) -> tuple[int, str | None]:
-    """Return the id of the topic and where its leader answers, None if it has no leader, in one statement. Raises TopicNotFound."""
-    found = tx.execute(
+    """Return the id of the topic and the web address of its leader, None if it has no leader. Raises TopicNotFound."""
+    row = tx.execute(
         text("""
             SELECT t.topic_id, w.address FROM cleave.topic t
               LEFT JOIN cleave.lease l ON l.name = 'shard/' || t.topic_id % :shards AND l.expires_at > clock_timestamp()
@@ -171,15 +171,15 @@ def find_leader(tx: Connection, topic: str, shard_count: int) -> tuple[int, str 
         """),
         {"topic": topic, "shards": shard_count},
     ).one_or_none()
-    if found is None:
+    if row is None:
         raise TopicNotFound(f"topic {topic} does not exist; create it or check the name")
-    return found.topic_id, found.address
+    return row.topic_id, row.address
 
 
 def limit_pause(tx: Connection, seconds: float) -> None:
-    """Have the server end this transaction when its process does nothing in it for that long.
+    """Have the server end this transaction if the transaction is idle for `seconds`.
 
-    A process that is stopped while it locks lease rows would otherwise keep others from taking them over.
+    Otherwise a process that is paused while it locks lease rows would keep other processes from taking the leases over.
     """
     tx.execute(
         text("SELECT set_config('idle_in_transaction_session_timeout', :milliseconds, true)"),
@@ -188,7 +188,7 @@ def limit_pause(tx: Connection, seconds: float) -> None:
 
 
 def live_leases(tx: Connection, prefix: str) -> list[Lease]:
-    """Leases in force whose name begins so, by name: `worker/` tells whether a worker is up."""
+    """Return the leases in force whose names begin with the prefix, by name. `worker/` lists the running workers."""
     rows = tx.execute(
         text("""
             SELECT name, holder, term, expires_at, incarnation FROM cleave.lease
@@ -200,9 +200,9 @@ def live_leases(tx: Connection, prefix: str) -> list[Lease]:
 
 
 def still_held(tx: Connection, leases: Sequence[Lease]) -> bool:
-    """Whether every one is in force at its term; they stay so until the transaction ends.
+    """Return True if all leases are in force at their terms; share locks keep them so until the transaction ends.
 
-    Takes share locks (nobody can take a lease over meanwhile) in the order in which shards are renewed.
+    The locks are taken in the order in which shards are renewed.
     """
     rows = tx.execute(
         text("""
@@ -222,6 +222,6 @@ def still_held(tx: Connection, leases: Sequence[Lease]) -> bool:
     return len(rows.all()) == len(leases)
 
 
-def _one(tx: Connection, statement: TextClause, **parameters: object) -> Lease | None:
+def _lease(tx: Connection, statement: TextClause, **parameters: object) -> Lease | None:
     row = tx.execute(statement, parameters).one_or_none()
     return None if row is None else Lease(*row)

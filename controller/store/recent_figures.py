@@ -1,6 +1,6 @@
-"""How long operations of the last quarter of an hour waited and took, and what the aggregation lost to others, out of the journal.
+"""Reads from the journal the waiting times and durations of operations of the last 15 minutes, and the load rows that were outrun.
 
-Whoever ran them has counted that too, but a pass of Airflow ends before anybody could ask it.
+Runners count these figures too, but a pass of Airflow ends before Prometheus can scrape it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OUTRUN = """
 
 @dataclass(frozen=True, slots=True)
 class RecentFigure:
-    """One value. `of`: `operation`, `wait`, `step` or `outrun`; `labels`: the kind or step if there is one, then the quantile."""
+    """One value of a figure. `of` is `operation`, `wait`, `step` or `outrun`. `labels` holds the kind or step, if any, then the quantile."""
 
     of: str
     labels: tuple[str, ...]
@@ -47,14 +47,14 @@ class RecentFigure:
 
 
 def recent_figures(tx: Connection) -> list[RecentFigure]:
-    """Seconds of operations that are done, by kind; until the first step of any that ended; of their steps, by step; and how many
-    rows of load somebody else had written meanwhile.
+    """Return quantiles of seconds: of done operations by kind, of the wait before the first step of finished operations, and of
+    their steps by step; and the number of load rows that were outrun by another writer.
     """
     [load] = inspection.rows(tx, _OUTRUN)
     return [
-        *(one for row in inspection.rows(tx, _TOOK) for one in _spread("operation", (row["kind"],), row["seconds"])),
-        *(one for row in inspection.rows(tx, _WAITED) for one in _spread("wait", (), row["seconds"])),
-        *(one for row in inspection.rows(tx, _STEPS) for one in _spread("step", (row["step"],), row["seconds"])),
+        *(figure for row in inspection.rows(tx, _TOOK) for figure in _spread("operation", (row["kind"],), row["seconds"])),
+        *(figure for row in inspection.rows(tx, _WAITED) for figure in _spread("wait", (), row["seconds"])),
+        *(figure for row in inspection.rows(tx, _STEPS) for figure in _spread("step", (row["step"],), row["seconds"])),
         RecentFigure("outrun", (), float(load["outrun"])),
     ]  # fmt: skip
 

@@ -1,7 +1,7 @@
-"""Subjects that a batch left out, and why: a batch that serves many topics never fails for one of them.
+"""Records the subjects that a batch skipped, with the reasons. A batch over many topics never fails because of one of them.
 
-A row of `cleave.set_aside` says it to people (`inspect.set_aside`), to `cleave doctor` and to the metrics. A loader and the
-controller write here through one function of the owner's.
+The rows of `cleave.set_aside` are shown by `inspect.set_aside`, `cleave doctor` and the metrics. The loaders and the controller
+write them through one function of the owner.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from controller import telemetry
 log = telemetry.get_logger(__name__)
 
 NOTED_AT_MOST = 100
-"""Subjects written down of one batch. The log has the number of all."""
+"""Maximum number of subjects that are recorded for one batch. The log event has the total number."""
 
 _NOTE = text("SELECT cleave.note_set_aside(:batch, :subjects, CAST(:topic_ids AS bigint[]), :reasons)")
 
 
 class Batch(StrEnum):
-    """A batch that serves many topics."""
+    """A batch over many topics."""
 
     LOAD = "load"
     KEY_COUNTS = "key counts"
@@ -34,7 +34,7 @@ class Batch(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """A subject that a batch left out. `topic_id`: the topic concerned; None where it is no single topic."""
+    """A subject that a batch skipped. `topic_id` is the topic of the subject; None if the subject concerns no topic, or several."""
 
     subject: str
     reason: str
@@ -42,24 +42,28 @@ class SetAside:
 
 
 def note(tx: Connection, batch: Batch, subjects: Sequence[SetAside]) -> None:
-    """Record what the batch left out, in the log and the database. Does nothing where that is nothing."""
+    """Record the skipped subjects in the log and in the database. Does nothing if there are none."""
     if not subjects:
         return
     log.warning(
-        "set aside", batch=batch, subjects=len(subjects), first=subjects[0].subject, reason=subjects[0].reason
+        "subjects skipped",
+        batch=batch,
+        subjects=len(subjects),
+        first=subjects[0].subject,
+        reason=subjects[0].reason,
     )
     noted = subjects[:NOTED_AT_MOST]
     tx.execute(
         _NOTE,
         {
             "batch": batch,
-            "subjects": [_storable(one.subject) for one in noted],
-            "topic_ids": [one.topic_id for one in noted],
-            "reasons": [_storable(one.reason) for one in noted],
+            "subjects": [_storable(subject.subject) for subject in noted],
+            "topic_ids": [subject.topic_id for subject in noted],
+            "reasons": [_storable(subject.reason) for subject in noted],
         },
     )
 
 
 def _storable(words: str) -> str:
-    """Return the words on one line, without characters that PostgreSQL cannot store."""
+    """Return the text on one line, without characters that PostgreSQL cannot store."""
     return " ".join(words.replace("\0", "\N{REPLACEMENT CHARACTER}").split())

@@ -1,6 +1,6 @@
-"""Operations that have ended, with all that led to them: for `cleave traces`, which sends them where traces are collected.
+"""Reads finished operations with their steps and decisions, for `cleave traces`, which sends them to a trace collector.
 
-Out of schema `inspect`: a login in role `cleave_inspector` may read all of it.
+Reads only schema `inspect`, so a login in role `cleave_inspector` suffices.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _INSTALLED = "SELECT min(applied_at) AS installed_at FROM inspect.migrations"
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """One operation. `decision` has the load run before it, where it looked at load and there was one within ten minutes; None where
-    somebody asked by hand, or the ledger's day is gone.
+    """A finished operation with its steps. `decision` is the decision that chose it, with the load run that preceded the decision by at
+    most ten minutes, if the decision used load. None if the operation was requested manually, or the decision has expired.
     """
 
     operation: Row
@@ -52,23 +52,23 @@ class Traced:
 
 
 def installed_at(tx: Connection) -> datetime:
-    """When this database was made: it tells installations apart, whose ids are the same."""
-    found: datetime = inspection.rows(tx, _INSTALLED)[0]["installed_at"]
-    return found
+    """Return the time at which this database was created, which tells installations with the same ids apart."""
+    instant: datetime = inspection.rows(tx, _INSTALLED)[0]["installed_at"]
+    return instant
 
 
 def ended_operations(tx: Connection, since: datetime, after: int, *, limit: int) -> list[Traced]:
-    """Those that ended after the instant, or at it with a larger id than `after`; in that order."""
+    """Return operations that finished after `since`, or at `since` with an id above `after`, by finishing time and id."""
     operations = inspection.rows(tx, _ENDED, since=since, after=after, limit=limit)
     if not operations:
         return []
-    steps: dict[int, list[Row]] = {one["operation_id"]: [] for one in operations}
+    steps: dict[int, list[Row]] = {row["operation_id"]: [] for row in operations}
     for step in inspection.rows(tx, _STEPS, operation_ids=list(steps)):
         steps[step["operation_id"]].append(step)
-    decided = [one["decision_id"] for one in operations if one["decision_id"] is not None]
-    oldest = min(one["intended_at"] for one in operations)
+    decision_ids = [row["decision_id"] for row in operations if row["decision_id"] is not None]
+    oldest = min(row["intended_at"] for row in operations)
     decisions = {
-        one["decision_id"]: one
-        for one in inspection.rows(tx, _DECISIONS, decision_ids=decided, oldest=oldest)
+        row["decision_id"]: row
+        for row in inspection.rows(tx, _DECISIONS, decision_ids=decision_ids, oldest=oldest)
     }
-    return [Traced(one, steps[one["operation_id"]], decisions.get(one["decision_id"])) for one in operations]
+    return [Traced(row, steps[row["operation_id"]], decisions.get(row["decision_id"])) for row in operations]

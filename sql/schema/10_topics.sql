@@ -1,8 +1,8 @@
 -- Topics, their segments, and the history of their layouts. Roles and schemas are created by bootstrap.sql.
 --
--- The database is the last guard of a layout. Each rule is a named constraint or trigger, and the COMMENT of a constraint is the
--- sentence that a person reads when the rule is broken (controller/store/postgres/constraints.py finds the sentence by the name).
--- Schema "cleave" holds the control tables, "inspect" the views for people, and "staging" the rows that the loaders hand in.
+-- The database enforces the rules of a layout. Each rule is a named constraint or trigger, and the COMMENT of a constraint is the
+-- error message that a user reads if the rule is broken (controller/store/postgres/constraints.py looks up the comment by name).
+-- Schema "cleave" holds the control tables, "inspect" the views for people, and "staging" the input rows of the loaders.
 
 CREATE FUNCTION cleave.refuse_rewriting_history() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -10,8 +10,8 @@ BEGIN
         USING ERRCODE = 'restrict_violation', CONSTRAINT = TG_TABLE_NAME || '_is_history';
 END $$;
 
--- A name of a topic or consumer is printable: it is in terminals, URLs, logs and pages. controller/domain/names.py has the same
--- rule.
+-- A name of a topic or consumer is printable, because names appear in terminals, URLs, logs and pages.
+-- controller/domain/names.py has the same rule.
 CREATE FUNCTION cleave.is_name(name text) RETURNS boolean
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
     SELECT name !~ '[\u0001-\u0020\u007F-\u00A0\u00AD\u034F\u0600-\u0605\u061C\u06DD\u070F\u0890-\u0891\u08E2\u115F-\u1160\u1680\u17B4-\u17B5\u180B-\u180F\u2000-\u200F\u2028-\u202F\u205F-\u206F\u2800\u3000\u3164\uD800-\uF8FF\uFDD0-\uFDEF\uFE00-\uFE0F\uFEFF\uFFA0\uFFF0-\uFFFF\U000110BD\U000110CD\U00013430-\U0001345F\U0001BCA0-\U0001BCA3\U0001D173-\U0001D17A\U000E0000-\U0010FFFF]'
@@ -25,7 +25,7 @@ BEGIN
     RAISE EXCEPTION 'The name of a % holds printable characters only: no space, no control or bidirectional character, no part . or ..', TG_TABLE_NAME
         USING ERRCODE = 'check_violation', CONSTRAINT = TG_TABLE_NAME || '_name_printable';
 END $$;
-COMMENT ON FUNCTION cleave.demand_name() IS 'Refuses the row.';
+COMMENT ON FUNCTION cleave.demand_name() IS 'Refuses the row, because its name has a character that names may not have.';
 
 CREATE TABLE cleave.topic (
     topic_id             bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -45,7 +45,7 @@ CREATE TABLE cleave.topic (
     last_consumer_act_at timestamptz,
     created_at           timestamptz NOT NULL DEFAULT clock_timestamp(),
     deleted_at           timestamptz,
-    verified_under       text,  -- by default the present database: see below
+    verified_under       text,  -- the default is cleave.database_identity(), set below
     held_reason          text,
     held_at              timestamptz,
     CONSTRAINT topic_id_fits_ring CHECK (topic_id BETWEEN 1 AND 140737488355327),
@@ -56,7 +56,7 @@ CREATE TABLE cleave.topic (
     CONSTRAINT topic_policy_is_object CHECK (policy IS NULL OR jsonb_typeof(policy) = 'object'),
     CONSTRAINT topic_hold_is_dated CHECK ((held_reason IS NULL) = (held_at IS NULL))
 );
--- A deleted topic keeps its row: its name may be used again, its segment ids never.
+-- A deleted topic keeps its row, because another topic may take its name but never its segment ids.
 CREATE UNIQUE INDEX topic_name_in_use ON cleave.topic (name) WHERE state <> 'deleted';
 CREATE INDEX topic_by_name ON cleave.topic (name, topic_id);
 CREATE INDEX topic_by_namespace ON cleave.topic (namespace, name) WHERE state <> 'deleted';
@@ -70,14 +70,14 @@ COMMENT ON CONSTRAINT topic_id_fits_ring ON cleave.topic IS 'A topic id times 65
 COMMENT ON CONSTRAINT topic_name_form ON cleave.topic IS 'A topic name is topic://tenant/namespace/name, without spaces or other slashes.';
 COMMENT ON CONSTRAINT topic_namespace_form ON cleave.topic IS 'The namespace column is the tenant/namespace of the topic name.';
 COMMENT ON CONSTRAINT topic_state_known ON cleave.topic IS 'A topic is creating, live, deleting or deleted.';
-COMMENT ON CONSTRAINT topic_counters_not_negative ON cleave.topic IS 'Epoch, next segment id and subscription version never go below 0.';
+COMMENT ON CONSTRAINT topic_counters_not_negative ON cleave.topic IS 'Epoch, next segment id and subscription version are at least 0.';
 COMMENT ON CONSTRAINT topic_policy_is_object ON cleave.topic IS 'A stored policy is a JSON object of parameters.';
-COMMENT ON CONSTRAINT topic_hold_is_dated ON cleave.topic IS 'A held topic has a reason and a time, any other topic neither.';
+COMMENT ON CONSTRAINT topic_hold_is_dated ON cleave.topic IS 'A held topic has a reason and a time; any other topic has neither.';
 COMMENT ON INDEX cleave.topic_name_in_use IS 'A topic of this name exists already; delete it first or choose another name.';
 CREATE TRIGGER topic_name_is_printable BEFORE INSERT ON cleave.topic
     FOR EACH ROW WHEN (NOT cleave.is_name(NEW.name)) EXECUTE FUNCTION cleave.demand_name();
 
--- Inspectors may not look into schema cleave, and read the identity in views.
+-- SECURITY DEFINER lets inspectors, who may not read schema cleave, read the identity in views.
 CREATE FUNCTION cleave.database_identity() RETURNS text
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT concat_ws('/', c.system_identifier,
@@ -87,9 +87,9 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
       FROM pg_control_system() c
 $$;
 COMMENT ON FUNCTION cleave.database_identity() IS
-    'System identifier, timeline, database, file of the topics, start of the server; changes by a restart, promotion or restore.';
+    'System identifier, timeline, database, file of the topics, start of the server; a restart, promotion or restore changes it.';
 
--- The function names the table, and so cannot come before it.
+-- The default is set here because the function refers to the table.
 ALTER TABLE cleave.topic ALTER COLUMN verified_under SET DEFAULT cleave.database_identity();
 
 CREATE TABLE cleave.segment (
@@ -125,27 +125,27 @@ CREATE TABLE cleave.segment (
     CONSTRAINT segment_drained_only_sealed CHECK (drained_at IS NULL OR state = 'SEALED')
 );
 CREATE INDEX segment_active ON cleave.segment (topic_id, range_start) WHERE state = 'ACTIVE';
--- A topic's past grows, its present does not: reading the layout must cost the present only.
+-- Pruned segments accumulate. This index keeps the cost of reading a layout independent of their number.
 CREATE INDEX segment_present ON cleave.segment (topic_id, segment_id) WHERE pruned_epoch IS NULL;
 CREATE INDEX segment_collectable ON cleave.segment (sealed_at) WHERE state = 'SEALED' AND pruned_epoch IS NULL;
 CREATE INDEX segment_unread ON cleave.segment (topic_id, sealed_epoch)
  WHERE state = 'SEALED' AND pruned_epoch IS NULL AND drained_at IS NULL;
 COMMENT ON COLUMN cleave.segment.drained_at IS
-    'Since when every live subscription has read the segment to its end. NULL: one has not, or nobody has looked.';
-COMMENT ON CONSTRAINT segment_range_on_ring ON cleave.segment IS 'A segment owns an inclusive range within 0..65535, start not above end.';
+    'Time at which every live subscription was first known to have drained the segment; NULL: not drained, or not checked.';
+COMMENT ON CONSTRAINT segment_range_on_ring ON cleave.segment IS 'A segment owns an inclusive range within 0..65535; the start is not above the end.';
 COMMENT ON CONSTRAINT segment_state_known ON cleave.segment IS 'A segment is ACTIVE or SEALED.';
 COMMENT ON CONSTRAINT segment_backing_topic_once ON cleave.segment IS 'Every segment has a log of its own.';
-COMMENT ON CONSTRAINT segment_sealed_is_dated ON cleave.segment IS 'A segment carries a sealed epoch and time exactly when it is SEALED.';
+COMMENT ON CONSTRAINT segment_sealed_is_dated ON cleave.segment IS 'A SEALED segment has a sealed epoch and time; an ACTIVE segment has neither.';
 COMMENT ON CONSTRAINT segment_epochs_in_order ON cleave.segment IS 'A segment is created, then sealed, then pruned.';
 COMMENT ON CONSTRAINT segment_pruned_only_sealed ON cleave.segment IS
-    'Only a SEALED segment can be pruned, and the time goes with the epoch.';
+    'Only a SEALED segment can be pruned, and a pruned segment has both an epoch and a time of pruning.';
 COMMENT ON CONSTRAINT segment_active_ranges_disjoint ON cleave.segment IS 'Two ACTIVE segments of one topic never own the same hash.';
 COMMENT ON CONSTRAINT segment_drained_only_sealed ON cleave.segment IS
-    'Only what is sealed can be read to its end; seal the segment first.';
+    'Only a sealed segment can be drained; seal the segment first.';
 CREATE TRIGGER segment_is_history BEFORE DELETE ON cleave.segment
     FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
 
--- ordinal keeps the order in which a merge named its parents.
+-- ordinal is the place of a parent in the order in which the merge named its parents.
 CREATE TABLE cleave.segment_parent (
     topic_id  bigint   NOT NULL,
     child_id  bigint   NOT NULL,
@@ -180,17 +180,17 @@ CREATE TABLE cleave.layout_change (
     CONSTRAINT layout_change_mirrored_gap CHECK ((kind = 'mirrored') = (mirrored_from IS NOT NULL))
 );
 CREATE INDEX layout_change_by_time ON cleave.layout_change (topic_id, committed_at);
--- Readers that follow the changes of all layouts ask, after an absence, for those since an instant. History is written in the order
--- of time and never changed, so an index by ranges of pages serves, and costs next to nothing.
+-- Readers that follow the changes of all layouts request, after a disconnection, the changes since a time. Rows are written in the
+-- order of time and never changed, so a BRIN index suffices and costs almost nothing.
 CREATE INDEX layout_change_since ON cleave.layout_change USING brin (committed_at) WITH (pages_per_range = 32, autosummarize = on);
 COMMENT ON CONSTRAINT layout_change_mirrored_gap ON cleave.layout_change IS
-    'A change read from a broker says from which epoch on, and only such a change.';
+    'A change that was read from a broker has the epoch from which it was read; no other change has one.';
 COMMENT ON CONSTRAINT layout_change_kind_known ON cleave.layout_change IS
     'Unknown kind of layout change: a newer version wrote it; upgrade this program.';
 CREATE TRIGGER layout_change_is_history BEFORE UPDATE OR DELETE ON cleave.layout_change
     FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
 
--- History is never rewritten, epochs rise by one, and the times of one topic rise with them.
+-- Epochs of a topic rise by one, and the commit times rise with the epochs.
 CREATE FUNCTION cleave.layout_change_before_insert() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE previous cleave.layout_change;
 BEGIN
@@ -220,7 +220,7 @@ BEGIN
         ELSIF (OLD.topic_id, OLD.segment_id, OLD.range_start, OLD.range_end, OLD.created_epoch, OLD.backing_topic, OLD.bucket_splits)
             IS DISTINCT FROM
               (NEW.topic_id, NEW.segment_id, NEW.range_start, NEW.range_end, NEW.created_epoch, NEW.backing_topic, NEW.bucket_splits) THEN
-            RAISE EXCEPTION 'Segment % of topic % is fixed for life: range, buckets, epoch and backing topic do not change.',
+            RAISE EXCEPTION 'Segment % of topic % may not change its range, buckets, epoch or backing topic.',
                 OLD.segment_id, OLD.topic_id USING ERRCODE = 'check_violation', CONSTRAINT = 'segment_fixed_for_life';
         END IF;
     ELSIF NEW.segment_id >= (SELECT next_segment_id FROM cleave.topic WHERE topic_id = NEW.topic_id) THEN
@@ -232,13 +232,13 @@ END $$;
 CREATE TRIGGER segment_before_write BEFORE INSERT OR UPDATE ON cleave.segment
     FOR EACH ROW EXECUTE FUNCTION cleave.segment_before_write();
 
--- A name that is used again goes on counting where its last topic stopped, so that no log name ever returns.
+-- A topic that takes the name of a deleted topic continues its segment ids, so that no log name is used twice.
 CREATE FUNCTION cleave.topic_before_insert() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE used bigint;
 BEGIN
     SELECT next_segment_id INTO used FROM cleave.topic WHERE name = NEW.name ORDER BY topic_id DESC LIMIT 1;
     IF NEW.next_segment_id < used THEN
-        RAISE EXCEPTION 'Segment ids of % below % were used before: a topic of the same name goes on from there.', NEW.name, used
+        RAISE EXCEPTION 'Segment ids of % below % were used by an earlier topic of that name; start at %.', NEW.name, used, used
             USING ERRCODE = 'check_violation', CONSTRAINT = 'topic_ids_continue';
     END IF;
     RETURN NEW;
@@ -261,8 +261,8 @@ BEGIN
 END $$;
 CREATE TRIGGER topic_before_update BEFORE UPDATE ON cleave.topic FOR EACH ROW EXECUTE FUNCTION cleave.topic_before_update();
 
--- ACTIVE ranges tile the ring. Checked once per layout change, at commit, when the new segments are in. The exclusion constraint
--- keeps them disjoint; here the widths must add up.
+-- ACTIVE ranges tile the ring. The trigger checks this once per layout change, at commit, after the new segments are written. The
+-- exclusion constraint keeps the ranges disjoint, so the trigger only adds their widths.
 CREATE FUNCTION cleave.layout_must_tile() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     topic_state text;
@@ -276,7 +276,7 @@ BEGIN
         RAISE EXCEPTION 'ACTIVE segments of % topic % cover % of 65536 hashes at epoch %.', topic_state, NEW.topic_id, covered, NEW.epoch
             USING ERRCODE = 'check_violation', CONSTRAINT = 'layout_tiles_ring';
     ELSIF topic_epoch < NEW.epoch THEN
-        RAISE EXCEPTION 'Topic % is at epoch % but its history at %.', NEW.topic_id, topic_epoch, NEW.epoch
+        RAISE EXCEPTION 'Topic % is at epoch %, but its history is at epoch %.', NEW.topic_id, topic_epoch, NEW.epoch
             USING ERRCODE = 'check_violation', CONSTRAINT = 'layout_epoch_of_topic';
     END IF;
     RETURN NULL;
@@ -284,7 +284,7 @@ END $$;
 CREATE CONSTRAINT TRIGGER layout_tiles_ring AFTER INSERT ON cleave.layout_change
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION cleave.layout_must_tile();
 
--- Clients watch the topics of a namespace: they are notified which become live and which go.
+-- Clients watch the topics of a namespace, and are notified when a topic becomes live or is deleted.
 CREATE FUNCTION cleave.on_topics_of_namespace() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_notify('cleave_topics', NEW.namespace);

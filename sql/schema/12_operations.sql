@@ -1,6 +1,6 @@
--- The operation journal. A row is written before any effect; then come the steps, the sealed parents and the reserved children.
+-- The operation journal: operations with their steps, sealed parents and reserved children. An operation is written before any effect.
 --
--- The state of an operation is the last step that is known to be done. controller/domain/operation.py holds the table of
+-- The state of an operation is the last step that is known to be complete. controller/domain/operation.py holds the table of
 -- transitions.
 --
 -- A restore or an asynchronous fail-over leaves a database that is older than the logs of its topics. Each operation has a token
@@ -8,11 +8,11 @@
 -- under which its logs were last compared with the journal. Another database, or a restarted server, compares them again before it
 -- acts.
 
--- An operation changes its state four times. While no index reads the state, new versions of its row stay on its page and out of
--- the indexes; finished_at says as well that it is over (operation_finished_dated).
+-- An operation changes its state four times. No index contains the state, so that these updates are heap-only (HOT). Indexes use
+-- finished_at instead, which is set when the operation is finished (operation_finished_dated).
 --
--- A seek that waits for its consumers, or for its data plane, can be given up while no cursor has moved. abort_reason requests
--- that. The runner reads it in the same statement in which it goes beyond the intent, so that one of the two happens.
+-- A seek that waits for its consumers, or for its data plane, can be aborted while no cursor has moved. abort_reason requests the
+-- abort. The runner reads abort_reason in the statement that moves the operation beyond the intent, so that only one of them wins.
 CREATE TABLE cleave.operation (
     operation_id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     topic_id             bigint      NOT NULL REFERENCES cleave.topic,
@@ -57,23 +57,23 @@ CREATE INDEX operation_of_topic ON cleave.operation (topic_id, operation_id);
 CREATE INDEX operation_live ON cleave.operation (not_before, operation_id) WHERE finished_at IS NULL;
 CREATE INDEX operation_live_of_topic ON cleave.operation (topic_id) WHERE finished_at IS NULL;
 CREATE INDEX operation_kept ON cleave.operation (topic_id, kept_until) WHERE kept_until IS NOT NULL;
--- The exporter of traces asks every few seconds for the operations that have ended since, and for the load run before a decision.
+-- Every few seconds, the exporter of traces reads the operations that have ended since its last read.
 CREATE INDEX operation_by_end ON cleave.operation (finished_at, operation_id) WHERE finished_at IS NOT NULL;
-COMMENT ON COLUMN cleave.operation.abort_reason IS 'Who wants it given up, and why; null where nobody does.';
+COMMENT ON COLUMN cleave.operation.abort_reason IS 'Requester of an abort and the reason; NULL: no abort was requested.';
 COMMENT ON COLUMN cleave.operation.token IS 'Stored with each log that the operation creates.';
 COMMENT ON COLUMN cleave.operation.kept_until IS
     'Time until which no policy joins the segments of the split with others; NULL: a policy may join them at once.';
-COMMENT ON CONSTRAINT operation_request_once ON cleave.operation IS 'A request key is used once: a repeat gets the first one''s operation.';
+COMMENT ON CONSTRAINT operation_request_once ON cleave.operation IS 'A request key is used once; a repeated request gets the first operation.';
 COMMENT ON CONSTRAINT operation_state_known ON cleave.operation IS
     'Unknown state of an operation: a newer version wrote it; upgrade this program.';
 COMMENT ON CONSTRAINT operation_origin_known ON cleave.operation IS 'The origin of a request is auto, manual, api or reconciler.';
 COMMENT ON CONSTRAINT operation_claim_whole ON cleave.operation IS 'A claim has a holder and an expiry, or neither.';
 COMMENT ON CONSTRAINT operation_finished_dated ON cleave.operation IS
-    'An operation carries the time it finished exactly when it is done or aborted.';
+    'A done or aborted operation has the time at which it finished; any other operation has none.';
 COMMENT ON CONSTRAINT operation_kind_known ON cleave.operation IS
     'Unknown kind of operation: a newer version wrote it; upgrade this program.';
-COMMENT ON CONSTRAINT operation_kept_split ON cleave.operation IS 'Only the segments of a split are kept apart.';
-COMMENT ON CONSTRAINT operation_given_up_by_hand ON cleave.operation IS 'Only a seek is given up by hand.';
+COMMENT ON CONSTRAINT operation_kept_split ON cleave.operation IS 'Only a split keeps its segments from being joined.';
+COMMENT ON CONSTRAINT operation_given_up_by_hand ON cleave.operation IS 'Only a seek can be aborted by a request.';
 
 CREATE TABLE cleave.operation_parent (
     operation_id bigint  NOT NULL REFERENCES cleave.operation,
@@ -89,10 +89,10 @@ CREATE INDEX operation_parent_history ON cleave.operation_parent (topic_id, segm
 COMMENT ON CONSTRAINT operation_parent_segment ON cleave.operation_parent IS
     'An operation acts on segments that exist; read the layout again.';
 COMMENT ON INDEX cleave.operation_parent_one_live IS
-    'A segment takes part in one live operation at a time; wait for it or look at inspect.operations.';
+    'A segment takes part in one live operation at a time; wait for that operation, or read inspect.operations.';
 
--- merge_depth is known when the child is reserved: its parents and their ancestors never change. It is kept with the child, so that
--- a commit needs no layout.
+-- merge_depth is known when the child is reserved, because its parents and their ancestors never change. The column spares the
+-- commit from reading the layout.
 CREATE TABLE cleave.operation_child (
     operation_id  bigint    NOT NULL REFERENCES cleave.operation,
     topic_id      bigint    NOT NULL REFERENCES cleave.topic,
@@ -111,9 +111,9 @@ CREATE TABLE cleave.operation_child (
 COMMENT ON CONSTRAINT operation_child_id_once ON cleave.operation_child IS
     'A segment id is reserved once and never used again, not even after an abort.';
 COMMENT ON CONSTRAINT operation_child_log_once ON cleave.operation_child IS
-    'A log is named once and never again, so that no late deletion can meet a new log.';
+    'The name of a log is used once, so that no late deletion removes another log.';
 COMMENT ON CONSTRAINT operation_child_range_on_ring ON cleave.operation_child IS
-    'A reserved segment owns an inclusive range within 0..65535, start not above end.';
+    'A reserved segment owns an inclusive range within 0..65535; the start is not above the end.';
 
 CREATE TABLE cleave.operation_step (
     operation_id bigint      NOT NULL REFERENCES cleave.operation,

@@ -1,6 +1,6 @@
 -- Deletion of logs, and logs that this journal must not delete.
 
--- Durable deletion: a backing topic is deleted through this queue and nowhere else.
+-- The queue of deletions. Every deletion of a backing topic passes through this table.
 CREATE TABLE cleave.tombstone (
     tombstone_id    bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     data_plane      text        NOT NULL,
@@ -26,10 +26,10 @@ CREATE INDEX tombstone_of_topic ON cleave.tombstone (topic_id) WHERE closed_at I
 CREATE INDEX tombstone_due ON cleave.tombstone (not_before) WHERE closed_at IS NULL;
 COMMENT ON COLUMN cleave.tombstone.discards_unread IS 'A person requested the deletion of the topic with everything in it.';
 COMMENT ON COLUMN cleave.tombstone.drained_for IS
-    'Subscriptions that had read the segment to its end when it was pruned, whatever acknowledgements a broker has lost since.';
+    'Subscriptions that had drained the segment when it was pruned; still valid if a broker has lost acknowledgements since.';
 COMMENT ON COLUMN cleave.tombstone.kept_because IS 'Reason for which the log was kept; NULL: the log is deleted, or will be.';
 COMMENT ON CONSTRAINT tombstone_kept_is_closed ON cleave.tombstone IS 'A deletion entry whose log is kept is closed.';
-COMMENT ON INDEX cleave.tombstone_open_once IS 'A log waits for its deletion once.';
+COMMENT ON INDEX cleave.tombstone_open_once IS 'A log has at most one open deletion entry.';
 
 CREATE TABLE cleave.foreign_log (
     data_plane    text NOT NULL,
@@ -50,6 +50,6 @@ COMMENT ON COLUMN cleave.foreign_log.segment_id IS 'Segment id in the name of th
 COMMENT ON COLUMN cleave.foreign_log.reason IS 'Reason for which the log is kept.';
 COMMENT ON COLUMN cleave.foreign_log.token IS 'Token stored with the log by the operation that created it; NULL: none.';
 COMMENT ON COLUMN cleave.foreign_log.epoch IS 'Layout epoch stored with the log; NULL: none.';
-COMMENT ON COLUMN cleave.foreign_log.unread IS 'Unread messages of the subscription that has most of them; NULL: not known.';
+COMMENT ON COLUMN cleave.foreign_log.unread IS 'Largest number of unread messages of any subscription; NULL: not known.';
 COMMENT ON COLUMN cleave.foreign_log.found_at IS 'Time at which the log was first found.';
 COMMENT ON COLUMN cleave.foreign_log.seen_at IS 'Time at which the log was last found.';

@@ -1,6 +1,6 @@
 -- Leases of shards and workers.
 
--- A lease is a term and an expiry, both judged by the database's clock.
+-- A lease has a term and an expiry time. The clock of the database decides whether the lease has expired.
 CREATE TABLE cleave.lease (
     name           text        PRIMARY KEY,
     holder         text        NOT NULL,
@@ -12,14 +12,14 @@ CREATE TABLE cleave.lease (
     schema_version text,
     CONSTRAINT lease_term_positive CHECK (term >= 1)
 );
-COMMENT ON COLUMN cleave.lease.address IS 'Web address of the lease''s worker, to which consumers are sent; NULL: it serves none.';
+COMMENT ON COLUMN cleave.lease.address IS 'Web address at which the worker serves consumers; NULL: the worker serves no HTTP.';
 COMMENT ON COLUMN cleave.lease.incarnation IS
-    'Process that holds this lease, unlike any other of the same name; NULL where an earlier program took the lease.';
+    'Identifier of the process that holds the lease, unique among processes of that name; NULL: an older version took the lease.';
 COMMENT ON COLUMN cleave.lease.schema_version IS
-    'Newest migration that the holder of a worker lease knows; NULL on shard leases, and where an earlier program took the lease.';
+    'Newest migration known to the holder of a worker lease; NULL on shard leases, and if an older version took the lease.';
 COMMENT ON CONSTRAINT lease_term_positive ON cleave.lease IS 'Lease terms start at 1.';
 
--- A watcher of a layout is told where its topic's leader answers, at once when another worker has taken the lease of its shard.
+-- Notifies watchers of a layout as soon as another worker has taken the lease of the topic's shard, and so has become the leader.
 CREATE FUNCTION cleave.on_leader_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_notify('cleave_leaders', split_part(NEW.name, '/', 2));

@@ -1,6 +1,6 @@
 -- Policies at three levels: cluster, namespace and topic; and the history of their changes.
 
--- The defaults, written by `cleave migrate` from the domain's own dataclass, so that they are declared once.
+-- The defaults. `cleave migrate` writes them from the dataclass in controller/domain, so that they are declared once.
 CREATE TABLE cleave.policy_default (
     parameter  text  PRIMARY KEY,
     value jsonb NOT NULL
@@ -36,10 +36,10 @@ COMMENT ON CONSTRAINT namespace_policy_is_object ON cleave.namespace_policy IS '
 CREATE FUNCTION cleave.parameter_stored(parameter text, topic jsonb, namespace jsonb, cluster jsonb) RETURNS jsonb
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(nullif(topic -> parameter, 'null'), nullif(namespace -> parameter, 'null'), nullif(cluster -> parameter, 'null'));
-COMMENT ON FUNCTION cleave.parameter_stored IS 'Value of the nearest level that sets the parameter; NULL: the default counts.';
+COMMENT ON FUNCTION cleave.parameter_stored IS 'Value of the nearest level that sets the parameter; NULL: the default applies.';
 
--- A stored parameter need not be a number that float8 can hold: a newer program or a hand wrote it. The evaluator leaves such a
--- topic alone; for its load records the default of the parameter counts, so that the run goes on for all others.
+-- A stored parameter may not fit float8 if a newer version or a manual update wrote it. Evaluations skip such a topic. Its load
+-- records use the default of the parameter, so that the aggregation continues for all other topics.
 CREATE FUNCTION cleave.parameter_number(value jsonb) RETURNS float8
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE
@@ -49,9 +49,9 @@ RETURN CASE
              ELSE CAST(value AS float8) END
     WHEN value IN ('"Infinity"', '"-Infinity"', '"NaN"') THEN CAST(value #>> '{}' AS float8)
 END;
-COMMENT ON FUNCTION cleave.parameter_number IS 'Number that a parameter holds, also Infinity and NaN as text; NULL where none fits a float8.';
+COMMENT ON FUNCTION cleave.parameter_number IS 'Number that a parameter holds, also Infinity and NaN as text; NULL: no number that fits float8.';
 
--- One row for each change of a stored policy, at any level, by whatever path it came.
+-- One row for each change of a stored policy, at any level, including changes by SQL.
 CREATE TABLE cleave.policy_change (
     change_id  bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -65,13 +65,14 @@ CREATE TABLE cleave.policy_change (
     CONSTRAINT policy_change_named CHECK ((level = 'cluster') = (name IS NULL) AND (level = 'topic') = (topic_id IS NOT NULL))
 );
 CREATE INDEX policy_change_of ON cleave.policy_change (level, name, change_id);
-COMMENT ON CONSTRAINT policy_change_level_known ON cleave.policy_change IS 'A policy is of the cluster, a namespace or a topic.';
-COMMENT ON CONSTRAINT policy_change_named ON cleave.policy_change IS 'A namespace and a topic are named, and a topic has its id.';
+COMMENT ON CONSTRAINT policy_change_level_known ON cleave.policy_change IS 'The level of a policy is cluster, namespace or topic.';
+COMMENT ON CONSTRAINT policy_change_named ON cleave.policy_change IS
+    'A change of a namespace or topic has its name, a change of a topic also the topic id, and a change of the cluster neither.';
 CREATE TRIGGER policy_change_is_history BEFORE UPDATE OR DELETE ON cleave.policy_change
     FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
 
--- The program says who changes a policy in the transaction's setting cleave.actor; else it is the login. The actor of the row
--- does not count: a hand that writes the policy alone leaves the name of whoever wrote it before.
+-- The program sets the actor in the transaction's setting cleave.actor; without the setting, the actor is the login. The column
+-- `actor` of the changed row is not used: a manual update that sets only the policy leaves the previous actor in that column.
 CREATE FUNCTION cleave.note_policy_change() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     was jsonb := CASE WHEN TG_OP = 'INSERT' THEN '{}' ELSE coalesce(OLD.policy, '{}') END;

@@ -1,9 +1,9 @@
--- Subscriptions, and how far each has read the sealed segments.
+-- Subscriptions, their progress in sealed segments, and the consumers that brokers report.
 --
 -- Segments that a subscription has still to read are found by an index, however many segments the topic has had. For that,
--- segment.drained_at is set with the last drain mark that was missing, and cleared when a mark is taken back. The deletion of a
--- subscription sets nothing: segments that this subscription alone had not read are skipped by readers until another mark is
--- written.
+-- segment.drained_at is set when the last missing row of segment_drain is written, and cleared when such a row is deleted. The
+-- deletion of a subscription does not set drained_at: readers skip a segment that only this subscription had not drained, until
+-- another row of segment_drain is written.
 
 CREATE TABLE cleave.subscription (
     topic_id        bigint      NOT NULL REFERENCES cleave.topic,
@@ -23,21 +23,22 @@ CREATE TABLE cleave.subscription (
     CONSTRAINT subscription_generation_not_negative CHECK (generation >= 0),
     CONSTRAINT subscription_drain_consumers_positive CHECK (drain_consumers BETWEEN 1 AND 65536)
 );
-COMMENT ON COLUMN cleave.subscription.generation IS 'Rises by 1 with each change of owners; a bucket carries that of its last one.';
+COMMENT ON COLUMN cleave.subscription.generation IS 'Version of the bucket owners; each change of owners adds 1.';
 COMMENT ON COLUMN cleave.subscription.parents_block IS
-    'Whether a segment is handed out only when all that it descends from is read. False: lag matters more than the order of a key.';
+    'True if a segment is assigned only after all its ancestors are drained. False: low lag matters more than the order of a key.';
 COMMENT ON COLUMN cleave.subscription.drain_consumers IS
-    'So many consumers at most share the entry buckets of a sealed segment until it is read, beside what else they read.';
+    'Maximum number of consumers that share the entry buckets of a sealed segment until the segment is drained.';
 COMMENT ON COLUMN cleave.subscription.origin IS
-    'Positions that applications keep of this subscription mean something under this number only: it rises with each seek.';
+    'Number under which applications store positions of this subscription; rises with each seek, which invalidates older positions.';
 COMMENT ON CONSTRAINT subscription_kind_known ON cleave.subscription IS 'A subscription is of kind STREAM, QUEUE or CHECKPOINT.';
 COMMENT ON CONSTRAINT subscription_state_known ON cleave.subscription IS 'A subscription is live or deleting.';
 COMMENT ON CONSTRAINT subscription_name_form ON cleave.subscription IS 'A subscription name is not empty and has no spaces.';
-COMMENT ON CONSTRAINT subscription_generation_not_negative ON cleave.subscription IS 'Generations only rise.';
-COMMENT ON CONSTRAINT subscription_drain_consumers_positive ON cleave.subscription IS 'A sealed segment is read by 1 to 65536 consumers.';
+COMMENT ON CONSTRAINT subscription_generation_not_negative ON cleave.subscription IS 'Generations start at 0.';
+COMMENT ON CONSTRAINT subscription_drain_consumers_positive ON cleave.subscription IS
+    'The number of consumers that share a sealed segment (drain_consumers) is 1 to 65536.';
 
--- Consumers that brokers list, of applications that never register. One row per subscription in use, written when something about
--- it changed. The reader of an evaluation's inputs settles how many of the consumers count for a decision.
+-- Consumers that brokers list, of applications that never register. One row per subscription in use, updated when it changes. The
+-- code that reads the inputs of an evaluation decides how many of these consumers count.
 CREATE TABLE cleave.observed_subscription (
     topic_id          bigint      NOT NULL REFERENCES cleave.topic,
     name              text        NOT NULL,
@@ -49,9 +50,9 @@ CREATE TABLE cleave.observed_subscription (
     CONSTRAINT observed_subscription_in_use CHECK (consumers > 0)
 );
 COMMENT ON COLUMN cleave.observed_subscription.subscription_type IS
-    'The broker''s word: Exclusive, Failover and Key_Shared are read in order, Shared is a queue.';
-COMMENT ON COLUMN cleave.observed_subscription.consumer_names IS 'The first hundred names; a consumer without one is only counted.';
-COMMENT ON CONSTRAINT observed_subscription_in_use ON cleave.observed_subscription IS 'A subscription is listed while it has consumers.';
+    'Type that the broker reports: Exclusive, Failover and Key_Shared are read in order, Shared as a queue.';
+COMMENT ON COLUMN cleave.observed_subscription.consumer_names IS 'The first 100 names; consumers without a name are only counted.';
+COMMENT ON CONSTRAINT observed_subscription_in_use ON cleave.observed_subscription IS 'A subscription is listed only while it has consumers.';
 
 CREATE TABLE cleave.segment_drain (
     topic_id     bigint      NOT NULL,
@@ -62,8 +63,8 @@ CREATE TABLE cleave.segment_drain (
     CONSTRAINT segment_drain_subscription FOREIGN KEY (topic_id, subscription) REFERENCES cleave.subscription ON DELETE CASCADE,
     CONSTRAINT segment_drain_segment FOREIGN KEY (topic_id, segment_id) REFERENCES cleave.segment
 );
-COMMENT ON CONSTRAINT segment_drain_subscription ON cleave.segment_drain IS 'What is drained is drained for a subscription that exists.';
-COMMENT ON CONSTRAINT segment_drain_segment ON cleave.segment_drain IS 'What is drained is a segment that exists; read the layout again.';
+COMMENT ON CONSTRAINT segment_drain_subscription ON cleave.segment_drain IS 'A segment is drained for a subscription that exists.';
+COMMENT ON CONSTRAINT segment_drain_segment ON cleave.segment_drain IS 'A drained segment exists in the layout; read the layout again.';
 
 CREATE TABLE cleave.drain_backlog (
     topic_id     bigint      NOT NULL,
@@ -78,11 +79,11 @@ CREATE TABLE cleave.drain_backlog (
     CONSTRAINT drain_backlog_counts CHECK (messages >= 0)
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE cleave.drain_backlog IS
-    'Unacknowledged messages of a sealed segment, counted once a minute where a drain takes longer than a moment.';
-COMMENT ON COLUMN cleave.drain_backlog.moved_at IS 'When the number was first counted as it is.';
-COMMENT ON CONSTRAINT drain_backlog_subscription ON cleave.drain_backlog IS 'A backlog is of a subscription that exists.';
-COMMENT ON CONSTRAINT drain_backlog_segment ON cleave.drain_backlog IS 'A backlog is of a segment that exists; read the layout again.';
-COMMENT ON CONSTRAINT drain_backlog_counts ON cleave.drain_backlog IS 'Nobody has less than nothing left to read.';
+    'Unacknowledged messages of a sealed segment, counted once a minute while the subscription drains it.';
+COMMENT ON COLUMN cleave.drain_backlog.moved_at IS 'Time at which the present number of messages was first counted.';
+COMMENT ON CONSTRAINT drain_backlog_subscription ON cleave.drain_backlog IS 'A backlog belongs to a subscription that exists.';
+COMMENT ON CONSTRAINT drain_backlog_segment ON cleave.drain_backlog IS 'A backlog belongs to a segment that exists; read the layout again.';
+COMMENT ON CONSTRAINT drain_backlog_counts ON cleave.drain_backlog IS 'A backlog is never negative.';
 
 CREATE TABLE cleave.bucket_checkpoint (
     topic_id     bigint      NOT NULL,
@@ -98,7 +99,7 @@ CREATE TABLE cleave.bucket_checkpoint (
 );
 COMMENT ON CONSTRAINT bucket_checkpoint_subscription ON cleave.bucket_checkpoint IS 'A checkpoint belongs to a subscription that exists.';
 COMMENT ON CONSTRAINT bucket_checkpoint_segment ON cleave.bucket_checkpoint IS
-    'A checkpoint is of a segment that exists; read the layout again.';
+    'A checkpoint belongs to a segment that exists; read the layout again.';
 
 CREATE FUNCTION cleave.awaits_reader(of_topic bigint, of_segment bigint, sealed bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $$

@@ -1,34 +1,33 @@
 -- Consumer sessions, and the owner of each entry bucket (PIP-468, PIP-486).
 --
--- The leader of a topic writes these rows, under the lease of the topic's shard: a worker whose lease has passed on writes nothing
--- more.
+-- The leader of a topic writes these rows under the lease of the topic's shard. A worker that has lost the lease cannot write them.
 
 CREATE TABLE cleave.consumer (
     topic_id        bigint      NOT NULL,
     subscription    text        NOT NULL,
     name            text        NOT NULL,
     registered_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- An incarnation is one life of a consumer: a process that starts again under its name brings another one.
+    -- An incarnation is one process of a consumer: a process that restarts under the same name has another incarnation.
     incarnation     text        NOT NULL DEFAULT '',
     disconnected_at timestamptz,
-    -- The tokens of other subjects neither continue nor end the session.
+    -- A token of another subject can neither continue nor end the session.
     subject         text,
     PRIMARY KEY (topic_id, subscription, name),
     CONSTRAINT consumer_of_subscription FOREIGN KEY (topic_id, subscription) REFERENCES cleave.subscription ON DELETE CASCADE,
     CONSTRAINT consumer_name_form CHECK (name ~ '^[^[:space:]]+$')
 );
-COMMENT ON COLUMN cleave.consumer.incarnation IS 'Which process of that name registered; empty where nobody said.';
+COMMENT ON COLUMN cleave.consumer.incarnation IS 'Process of that name that registered; empty: registered without an incarnation.';
 COMMENT ON COLUMN cleave.consumer.disconnected_at IS
     'Time at which the topic''s leader lost the consumer''s stream, set after 2 seconds; NULL while connected.';
 COMMENT ON COLUMN cleave.consumer.subject IS
-    'Subject of the token that began the session; NULL where the consumer was registered without a token.';
+    'Subject of the token that began the session; NULL: the consumer was registered without a token.';
 COMMENT ON CONSTRAINT consumer_of_subscription ON cleave.consumer IS
     'A consumer registers with a subscription that exists; create it first.';
 COMMENT ON CONSTRAINT consumer_name_form ON cleave.consumer IS 'A consumer name is not empty and has no spaces.';
 CREATE TRIGGER consumer_name_is_printable BEFORE INSERT ON cleave.consumer
     FOR EACH ROW WHEN (NOT cleave.is_name(NEW.name)) EXECUTE FUNCTION cleave.demand_name();
 
--- What a departed incarnation still sends arrives late and is refused.
+-- Incarnations that have departed. Their late messages are refused.
 CREATE TABLE cleave.departed_consumer (
     topic_id     bigint      NOT NULL,
     subscription text        NOT NULL,
@@ -41,15 +40,15 @@ CREATE TABLE cleave.departed_consumer (
     CONSTRAINT departed_consumer_subscription FOREIGN KEY (topic_id, subscription) REFERENCES cleave.subscription ON DELETE CASCADE
 );
 CREATE INDEX departed_consumer_by_age ON cleave.departed_consumer (departed_at);
--- Only so many departed lives of a subscription are remembered: anybody with a token can say goodbye for lives that never were.
+-- The index serves the limit on departed incarnations per subscription: a token holder can deregister incarnations that never existed.
 CREATE INDEX departed_consumer_of_subscription ON cleave.departed_consumer (topic_id, subscription, departed_at);
 COMMENT ON CONSTRAINT departed_consumer_subscription ON cleave.departed_consumer IS 'A consumer departs from a subscription that exists.';
 COMMENT ON CONSTRAINT departed_consumer_reason_known ON cleave.departed_consumer IS 'A consumer left, expired or was replaced.';
 
--- One way to register a consumer, for the client that runs in applications and for the command line.
+-- Register a consumer, for the client in applications and for the command line.
 --
--- The answer holds the state of the topic and of the subscription, NULL where there is no such row, and the caller words the
--- refusal. A consumer is registered only if both are live. is_new says that it was not registered before; it is NULL where nothing
+-- Returns the states of the topic and of the subscription, NULL for a missing row, so that the caller can word the refusal. The
+-- consumer is registered only if both states are live. is_new is true if the consumer was not registered before, and NULL if nothing
 -- was written.
 CREATE FUNCTION cleave.register_consumer(
     of_topic bigint, of_subscription text, consumer_name text,
@@ -86,13 +85,13 @@ CREATE TABLE cleave.bucket_owner (
     CONSTRAINT bucket_owner_said CHECK ((said IS NULL) = (said_since IS NULL))
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE cleave.bucket_owner IS 'Owner of an entry bucket, since when, and the successor to which it is handed over.';
-COMMENT ON COLUMN cleave.bucket_owner.said IS 'Why nothing comes of it, as its owner has told; NULL while it reads.';
-COMMENT ON COLUMN cleave.bucket_owner.said_since IS 'When that began.';
+COMMENT ON COLUMN cleave.bucket_owner.said IS 'Reason that the owner reported for not reading the bucket; NULL while it reads.';
+COMMENT ON COLUMN cleave.bucket_owner.said_since IS 'Time from which the reason in `said` holds; NULL without a reason.';
 COMMENT ON CONSTRAINT bucket_owner_subscription ON cleave.bucket_owner IS 'A bucket is owned for a subscription that exists.';
 COMMENT ON CONSTRAINT bucket_owner_segment ON cleave.bucket_owner IS 'A bucket belongs to a segment that exists; read the layout again.';
 COMMENT ON CONSTRAINT bucket_owner_range ON cleave.bucket_owner IS 'A bucket is a range of bucket hashes within 0..65535.';
-COMMENT ON CONSTRAINT bucket_owner_asked_for ON cleave.bucket_owner IS 'A bucket has a successor once its owner was asked to release it.';
-COMMENT ON CONSTRAINT bucket_owner_said ON cleave.bucket_owner IS 'What an owner says of a bucket began at an instant.';
+COMMENT ON CONSTRAINT bucket_owner_asked_for ON cleave.bucket_owner IS 'A bucket with a successor has the time at which its release was requested.';
+COMMENT ON CONSTRAINT bucket_owner_said ON cleave.bucket_owner IS 'A reported reason has the time from which it holds.';
 
 CREATE FUNCTION cleave.on_generation() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -105,11 +104,11 @@ END $$;
 CREATE TRIGGER subscription_generation BEFORE UPDATE OF generation ON cleave.subscription
     FOR EACH ROW EXECUTE FUNCTION cleave.on_generation();
 
--- One way to register a session. The answer holds the state of the topic and of the subscription, whether the consumer is new, and
--- why this incarnation of it has departed already, if it has. A new incarnation takes the place of the one before, which departs.
+-- Register a session. Returns the states of the topic and of the subscription, whether the consumer is new, and the reason for which
+-- this incarnation has already departed, if it has. A new incarnation replaces the previous incarnation, which departs.
 --
--- `of_subject` is NULL for programs that do not know of subjects. The answer `departed` is `foreign` where a session of this name
--- belongs to another subject; nothing is written then.
+-- `of_subject` is NULL for versions that do not know subjects. `departed` is `foreign` if the session of this name belongs to
+-- another subject; in that case nothing is written.
 CREATE FUNCTION cleave.register_session(
     of_topic bigint, of_subscription text, consumer_name text, of_incarnation text, of_subject text DEFAULT NULL,
     OUT topic_name text, OUT topic_state text, OUT subscription_state text, OUT is_new boolean, OUT departed text)

@@ -1,8 +1,8 @@
--- Deliveries that are counted across crashes: rows only for messages in trouble, and one for each bucket that was ever opened.
+-- Counts of deliveries that survive crashes: one row for each bucket that was ever opened, and one for each failing message.
 --
--- A consumer that begins to read a bucket reports its first message. If several incarnations of consumers have opened the bucket at
--- the same message without getting beyond it, the bucket is in trouble: its readers then have each message noted before they begin
--- it, so that a death is charged to the message itself. Failures are noted too. Only the present owner of the bucket may report.
+-- A consumer that begins to read a bucket reports the first message. If several incarnations in turn opened the bucket at the same
+-- message, a message of the bucket probably ends its process. From then on, the readers of the bucket record each message before they
+-- handle it, so that a crash is counted for that message. Failures are recorded too. Only the present owner of the bucket may report.
 
 CREATE TABLE cleave.bucket_opening (
     topic_id     bigint      NOT NULL,
@@ -18,9 +18,9 @@ CREATE TABLE cleave.bucket_opening (
     CONSTRAINT bucket_opening_counts CHECK (openings >= 1)
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE cleave.bucket_opening IS
-    'First unacknowledged message at which each bucket was last opened, and how many lives of consumers in turn began there.';
+    'Position at which each bucket was last opened, and how many incarnations of consumers in turn opened the bucket there.';
 COMMENT ON CONSTRAINT bucket_opening_subscription ON cleave.bucket_opening IS 'A bucket is opened for a subscription that exists.';
-COMMENT ON CONSTRAINT bucket_opening_counts ON cleave.bucket_opening IS 'A bucket that is noted was opened at least once.';
+COMMENT ON CONSTRAINT bucket_opening_counts ON cleave.bucket_opening IS 'A recorded bucket was opened at least once.';
 
 CREATE TABLE cleave.message_delivery (
     topic_id     bigint      NOT NULL,
@@ -42,9 +42,10 @@ COMMENT ON TABLE cleave.message_delivery IS
     'Messages whose handling failed, or began and has not ended. begun_by is the incarnation of the consumer that handles it.';
 COMMENT ON CONSTRAINT message_delivery_subscription ON cleave.message_delivery IS 'A message is delivered to a subscription that exists.';
 COMMENT ON CONSTRAINT message_delivery_counts ON cleave.message_delivery IS
-    'Of a message''s deliveries no more than all can have ended in a death.';
+    'A message was delivered at least once, and its deaths are between 0 and the number of its deliveries.';
 
--- Whether this life of the consumer owns the bucket since that generation. It stays so until the transaction ends.
+-- Return true if this incarnation of the consumer owns the bucket since that generation. The lock keeps this true until the end of
+-- the transaction.
 CREATE FUNCTION cleave.owns_bucket(
     of_topic bigint, of_subscription text, of_segment bigint, of_bucket integer,
     consumer_name text, of_incarnation text, of_generation bigint
@@ -58,8 +59,9 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- The bucket's reading begins at this message: how many lives in turn have begun there; NULL for who does not own the bucket.
--- What another life had in hand and never gave an end to is a death. What lies before is settled and forgotten.
+-- Record that the owner begins to read the bucket at this message. Returns the number of incarnations that in turn began there; NULL
+-- if the caller does not own the bucket. A message that another incarnation began and never ended counts as a death. Rows of earlier
+-- messages are deleted, because these messages are acknowledged.
 CREATE FUNCTION cleave.open_bucket(
     of_topic bigint, of_subscription text, of_segment bigint, of_bucket integer,
     consumer_name text, of_incarnation text, of_generation bigint, at_position bigint[]
@@ -87,7 +89,7 @@ BEGIN
     RETURN counted;
 END $$;
 
--- The life of a consumer that opened the bucket has ended its work there in good order: it counts as no more than one.
+-- Record that the incarnation that opened the bucket has ended its work there without a crash, which resets the number of openings to 1.
 CREATE FUNCTION cleave.close_bucket(
     of_topic bigint, of_subscription text, of_segment bigint, of_bucket integer, of_incarnation text
 ) RETURNS void LANGUAGE sql AS $$
@@ -96,11 +98,11 @@ CREATE FUNCTION cleave.close_bucket(
        AND opened_by = of_incarnation
 $$;
 
--- Record an event of a message: `begun` for the n-th time, `failed` then, or `ended` for good. False for a caller that does not own
--- the bucket. Idempotent.
+-- Record an event of the message's n-th delivery: `begun`, `failed`, or `ended`, which deletes the row. Returns false if the caller
+-- does not own the bucket. Idempotent.
 --
--- The deliveries of a bucket are bounded: of more than a thousand messages that are in trouble at once, those that were noted
--- longest ago go first, messages that are being handled or that ended a process last.
+-- A bucket keeps at most 1,000 messages. Beyond that, the rows that were updated longest ago are deleted first; rows of messages that
+-- are being handled or that ended a process are deleted last.
 CREATE FUNCTION cleave.note_delivery(
     of_topic bigint, of_subscription text, of_segment bigint, of_bucket integer,
     consumer_name text, of_incarnation text, of_generation bigint,
@@ -135,7 +137,7 @@ BEGIN
     RETURN true;
 END $$;
 
--- A segment that is read to its end leaves nothing behind.
+-- Deletes the openings and deliveries of a segment when a subscription has drained it.
 CREATE FUNCTION cleave.forget_deliveries() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM cleave.bucket_opening b USING added a

@@ -1,7 +1,7 @@
--- Backtests: the cost of policies on a recorded load. A run is the request, a result the outcome of one policy on one load series.
+-- Backtests: the cost of policies on recorded load. A run is the request; a result is the outcome of one policy on one load series.
 --
 -- The same inputs under the same code give the same figures, so a result is never changed. Maintenance deletes old backtests,
--- except those that are evidence for or against a candidate policy.
+-- except those that are evidence for or against a candidate.
 
 CREATE TABLE cleave.backtest_run (
     run_id       bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -21,11 +21,11 @@ CREATE TABLE cleave.backtest_run (
     CONSTRAINT backtest_run_inputs_named CHECK (inputs ?& ARRAY['policies', 'loads', 'prices'])
 );
 COMMENT ON TABLE cleave.backtest_run IS
-    'What was asked of a backtest: in inputs the policies, the loads (topics and span, or a trace), the prices of the cost.';
-COMMENT ON CONSTRAINT backtest_run_request ON cleave.backtest_run IS 'A request that is repeated is the same run.';
+    'One row per requested backtest. inputs holds the policies, the loads (topics and time span, or a trace) and the prices of the cost.';
+COMMENT ON CONSTRAINT backtest_run_request ON cleave.backtest_run IS 'A repeated request gets the run of the first request.';
 COMMENT ON CONSTRAINT backtest_run_state_known ON cleave.backtest_run IS 'A backtest is running, done or failed.';
-COMMENT ON CONSTRAINT backtest_run_ended ON cleave.backtest_run IS 'What is not running any more has ended at an instant.';
-COMMENT ON CONSTRAINT backtest_run_says_why ON cleave.backtest_run IS 'A backtest that failed says why, and no other does.';
+COMMENT ON CONSTRAINT backtest_run_ended ON cleave.backtest_run IS 'A running backtest has no end time; any other backtest has one.';
+COMMENT ON CONSTRAINT backtest_run_says_why ON cleave.backtest_run IS 'A failed backtest has an error; any other backtest has none.';
 COMMENT ON CONSTRAINT backtest_run_inputs_named ON cleave.backtest_run IS 'The inputs of a backtest name policies, loads and prices.';
 
 CREATE TABLE cleave.backtest_result (
@@ -42,8 +42,8 @@ CREATE TABLE cleave.backtest_result (
     CONSTRAINT backtest_result_costs CHECK (cost >= 0 AND least_cost >= 0 AND cost < 'infinity' AND least_cost < 'infinity')
 );
 COMMENT ON TABLE cleave.backtest_result IS
-    'What one policy would have cost on one load, in segment-hours, the least any policy can pay, and all figures counted.';
-COMMENT ON CONSTRAINT backtest_result_of_run ON cleave.backtest_result IS 'A result is of a run that was asked for.';
-COMMENT ON CONSTRAINT backtest_result_costs ON cleave.backtest_result IS 'A cost is a number of segment-hours.';
+    'Cost of one policy on one load in segment-hours, the least cost that any policy can reach, and all counted figures.';
+COMMENT ON CONSTRAINT backtest_result_of_run ON cleave.backtest_result IS 'A result belongs to a run that exists.';
+COMMENT ON CONSTRAINT backtest_result_costs ON cleave.backtest_result IS 'A cost is a finite number of segment-hours that is not negative.';
 CREATE TRIGGER backtest_result_is_history BEFORE UPDATE ON cleave.backtest_result
     FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();

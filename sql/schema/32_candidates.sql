@@ -1,5 +1,5 @@
--- Candidate policies. A candidate is evaluated beside the live policy and never acts. It is promoted only if a backtest on the
--- topic's own history shows that it would have cost less.
+-- Candidates, which are proposed policies. A candidate is evaluated along with the live policy, and its decisions are never performed.
+-- A candidate is promoted only if a backtest on the topic's own history shows a lower cost.
 
 CREATE TABLE cleave.policy_candidate (
     candidate_id bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -25,25 +25,25 @@ CREATE UNIQUE INDEX policy_candidate_one_in_shadow ON cleave.policy_candidate (t
 CREATE INDEX policy_candidate_by_topic ON cleave.policy_candidate (topic_id, candidate_id);
 CREATE INDEX policy_candidate_by_evidence ON cleave.policy_candidate (run_id) WHERE run_id IS NOT NULL;
 COMMENT ON TABLE cleave.policy_candidate IS
-    'Policies proposed for a topic: the parameters they set on top of the policy in force, by whom, and what became of them.';
-COMMENT ON COLUMN cleave.policy_candidate.run_id IS 'The backtest that speaks for or against it.';
-COMMENT ON CONSTRAINT policy_candidate_of_topic ON cleave.policy_candidate IS 'A candidate is of a topic that there is.';
-COMMENT ON CONSTRAINT policy_candidate_evidence ON cleave.policy_candidate IS 'The evidence for a candidate is a backtest that was run.';
+    'One row per proposed policy: the parameters that it sets on top of the policy in force, who proposed it, and the outcome.';
+COMMENT ON COLUMN cleave.policy_candidate.run_id IS 'Backtest that is evidence for or against the candidate; NULL: no backtest yet.';
+COMMENT ON CONSTRAINT policy_candidate_of_topic ON cleave.policy_candidate IS 'A candidate belongs to a topic that exists.';
+COMMENT ON CONSTRAINT policy_candidate_evidence ON cleave.policy_candidate IS 'The evidence for a candidate is a backtest that exists.';
 COMMENT ON CONSTRAINT policy_candidate_state_known ON cleave.policy_candidate IS
     'A candidate is in shadow, promoted, refused or withdrawn.';
 COMMENT ON CONSTRAINT policy_candidate_sets_something ON cleave.policy_candidate IS
     'A candidate is a JSON object of parameters and sets at least one.';
 COMMENT ON CONSTRAINT policy_candidate_ended ON cleave.policy_candidate IS
-    'What is not in shadow any more has ended at an instant, by somebody, for a reason.';
+    'A candidate that is not in shadow has the time of its end, the person who ended it, and an outcome.';
 COMMENT ON INDEX cleave.policy_candidate_one_in_shadow IS
-    'A topic has at most one candidate in shadow: promote or withdraw that one first.';
+    'A topic has at most one candidate in shadow; promote or withdraw that candidate first.';
 
 CREATE FUNCTION cleave.policy_candidate_before_update() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF OLD.state <> 'shadow'
        OR (NEW.candidate_id, NEW.topic_id, NEW.override, NEW.proposed_at, NEW.proposed_by, NEW.reason)
           IS DISTINCT FROM (OLD.candidate_id, OLD.topic_id, OLD.override, OLD.proposed_at, OLD.proposed_by, OLD.reason) THEN
-        RAISE EXCEPTION 'Rows of policy_candidate are history: only what is in shadow changes, and only its state, evidence and outcome.'
+        RAISE EXCEPTION 'Rows of policy_candidate are history: only the state, evidence and outcome of a candidate in shadow may change.'
             USING ERRCODE = 'restrict_violation', CONSTRAINT = 'policy_candidate_is_history';
     END IF;
     IF NEW.state = 'promoted' AND NOT EXISTS (
@@ -81,9 +81,9 @@ CREATE TABLE cleave.shadow_decision (
 CREATE INDEX shadow_decision_newest ON cleave.shadow_decision (candidate_id, shadow_id);
 CREATE INDEX shadow_decision_by_age ON cleave.shadow_decision USING brin (decided_at);
 COMMENT ON TABLE cleave.shadow_decision IS
-    'What a candidate would have done and refused, beside the live policy at the same evaluation; nothing was carried out.';
+    'Decisions and refusals of a candidate, with those of the live policy at the same evaluation; the former are never performed.';
 COMMENT ON COLUMN cleave.shadow_decision.decision_id IS 'Decision of the live policy at the same evaluation; NULL if it wrote none.';
-COMMENT ON COLUMN cleave.shadow_decision.outcome_digest IS 'What it said, in short: the next row is written when this changes.';
-COMMENT ON CONSTRAINT shadow_decision_of_candidate ON cleave.shadow_decision IS 'A decision in shadow is a candidate''s.';
+COMMENT ON COLUMN cleave.shadow_decision.outcome_digest IS 'Digest of the outcome; another row is written when the digest changes.';
+COMMENT ON CONSTRAINT shadow_decision_of_candidate ON cleave.shadow_decision IS 'A shadow evaluation belongs to a candidate that exists.';
 CREATE TRIGGER shadow_decision_is_history BEFORE UPDATE ON cleave.shadow_decision
     FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();

@@ -1,15 +1,16 @@
 -- Load of segments: the rates, their history, the memory of the profile `adaptive`, and key histograms of producers.
 --
--- Without a history neither a decision nor an action by hand can be judged later.
+-- The history lets people judge decisions and manual actions later.
 
--- One row a source of samples: its freshness is that of every record it reports, so a tick over idle
--- segments writes one row, and silence is neither cold nor stale-hot.
+-- One row per source of samples, with the time of its last samples. That time is the age of every load record of the source, so an
+-- aggregation over idle segments writes one row, and a source that reports nothing makes its segments stale instead of cold or hot.
 CREATE TABLE cleave.load_source (
     source      text        PRIMARY KEY,
     observed_at timestamptz NOT NULL
 );
 
--- Two readers of one counter are not added up, and a clock that is set makes another reader. So it is known who reads, and by which clock.
+-- Counts of two readers of one counter are not added, and a reader whose clock was set counts as another reader. So each reader and its
+-- clock are recorded.
 CREATE TABLE cleave.load_reader (
     name             text             PRIMARY KEY,
     reader           text             NOT NULL,
@@ -20,13 +21,13 @@ CREATE TABLE cleave.load_reader (
     reader_ahead_ms  bigint           NOT NULL,
     seen_at          timestamptz      NOT NULL DEFAULT clock_timestamp()
 );
-COMMENT ON TABLE cleave.load_reader IS 'A collector, or a broker that hands in its counters itself; a row is kept for a day.';
-COMMENT ON COLUMN cleave.load_reader.reader IS 'The name in its samples; another one since its clock was set.';
-COMMENT ON COLUMN cleave.load_reader.data_planes IS 'The planes whose brokers it reads; empty for a broker.';
-COMMENT ON COLUMN cleave.load_reader.clock_ahead_ms IS 'Its clock less the database''s clock, at seen_at.';
-COMMENT ON COLUMN cleave.load_reader.reader_ahead_ms IS 'What is taken off its instants, from the beginning of the reader on.';
+COMMENT ON TABLE cleave.load_reader IS 'One row per load collector, or broker that reports its own counters; a row is kept for a day.';
+COMMENT ON COLUMN cleave.load_reader.reader IS 'Name of the reader in its samples; changes when the clock of the reader is set.';
+COMMENT ON COLUMN cleave.load_reader.data_planes IS 'Data planes whose logs the collector reads; empty for a broker.';
+COMMENT ON COLUMN cleave.load_reader.clock_ahead_ms IS 'Milliseconds by which the reader''s clock was ahead of the database''s clock at seen_at.';
+COMMENT ON COLUMN cleave.load_reader.reader_ahead_ms IS 'Milliseconds that the reader subtracts from the times of its samples, since it began.';
 
--- One row an aggregation run; window_end is the watermark.
+-- One row per aggregation run; window_end is the watermark.
 CREATE TABLE cleave.load_run (
     run_id      text        PRIMARY KEY,
     window_end  timestamptz NOT NULL,
@@ -60,11 +61,11 @@ CREATE TABLE cleave.segment_load (
         AND greatest(msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out) < 'infinity'::double precision)
 );
 CREATE INDEX segment_load_by_source ON cleave.segment_load (source);
-COMMENT ON CONSTRAINT segment_load_segment ON cleave.segment_load IS 'A load record is of a segment that exists.';
+COMMENT ON CONSTRAINT segment_load_segment ON cleave.segment_load IS 'A load record belongs to a segment that exists.';
 COMMENT ON CONSTRAINT segment_load_rates_valid ON cleave.segment_load IS 'Rates are finite and not negative.';
 
--- Only material changes are written, so this grows with what happens, not with the number of segments. Maintenance deletes rows
--- older than the decision log's days.
+-- Only material changes are written, so the table grows with the changes of load and not with the number of segments. Maintenance
+-- deletes rows that are older than the decision log keeps its rows.
 CREATE TABLE cleave.load_history (
     topic_id      bigint           NOT NULL,
     segment_id    bigint           NOT NULL,
@@ -80,7 +81,7 @@ CREATE TABLE cleave.load_history (
 );
 CREATE INDEX load_history_of_segment ON cleave.load_history (topic_id, segment_id, recorded_at);
 CREATE INDEX load_history_by_age ON cleave.load_history USING brin (recorded_at);
-COMMENT ON TABLE cleave.load_history IS 'Every load record as it was written; recorded_at is when, by the database''s clock.';
+COMMENT ON TABLE cleave.load_history IS 'Every load record as it was written at recorded_at, by the clock of the database.';
 
 CREATE TABLE cleave.load_memory (
     topic_id     bigint             NOT NULL,
@@ -93,12 +94,12 @@ CREATE TABLE cleave.load_memory (
     CONSTRAINT load_memory_ticks_whole CHECK (cardinality(rates) BETWEEN 4 AND 180 AND cardinality(rates) % 4 = 0),
     CONSTRAINT load_memory_tick_positive CHECK (tick_seconds > 0)
 ) WITH (fillfactor = 70);
-COMMENT ON TABLE cleave.load_memory IS 'The last loads of each segment whose topic is decided on by a profile that looks back.';
+COMMENT ON TABLE cleave.load_memory IS 'Recent rates of each segment whose topic has a policy profile that uses past load.';
 COMMENT ON COLUMN cleave.load_memory.last_tick IS 'Number of the last tick since the Unix epoch: its time in seconds / tick_seconds.';
-COMMENT ON COLUMN cleave.load_memory.rates IS 'Four a tick in the order of the metrics, oldest tick first; at most 45 ticks.';
+COMMENT ON COLUMN cleave.load_memory.rates IS 'Four rates per tick in the order of the metrics, oldest tick first; at most 45 ticks.';
 COMMENT ON COLUMN cleave.load_memory.strikes IS 'Splits in a row that left over 80 % of the load in this segment and its ancestors.';
 COMMENT ON CONSTRAINT load_memory_ticks_whole ON cleave.load_memory IS 'A memory has 1 to 45 ticks of four rates each.';
-COMMENT ON CONSTRAINT load_memory_tick_positive ON cleave.load_memory IS 'A tick lasts longer than no time.';
+COMMENT ON CONSTRAINT load_memory_tick_positive ON cleave.load_memory IS 'A tick lasts more than 0 seconds.';
 
 CREATE TABLE cleave.segment_producers (
     topic_id   bigint  NOT NULL,
@@ -109,11 +110,11 @@ CREATE TABLE cleave.segment_producers (
     PRIMARY KEY (topic_id, segment_id),
     CONSTRAINT segment_producers_some CHECK (coalesce(least(connected, counting), -1) >= 0)
 ) WITH (fillfactor = 70);
-COMMENT ON TABLE cleave.segment_producers IS 'How many producers each segment has, as far as anybody can count them.';
-COMMENT ON COLUMN cleave.segment_producers.connected IS 'As its broker said when that last changed; null where no broker tells.';
-COMMENT ON COLUMN cleave.segment_producers.counting IS 'Producers that sent to it and hand in counts of their keys, at counted_at.';
+COMMENT ON TABLE cleave.segment_producers IS 'Number of producers of each segment, as far as brokers and producers report them.';
+COMMENT ON COLUMN cleave.segment_producers.connected IS 'Producers that the broker reported when the number last changed; NULL: no broker reports producers.';
+COMMENT ON COLUMN cleave.segment_producers.counting IS 'Producers that sent to the segment and reported counts of their keys at counted_at; NULL: none.';
 COMMENT ON CONSTRAINT segment_producers_some ON cleave.segment_producers IS
-    'There are no fewer producers than none, and a row says how many.';
+    'A row has at least one number of producers, and no number is negative.';
 
 CREATE TABLE cleave.segment_sketch (
     topic_id    bigint           NOT NULL,
@@ -126,24 +127,24 @@ CREATE TABLE cleave.segment_sketch (
     CONSTRAINT segment_sketch_bins CHECK (cardinality(bins) BETWEEN 1 AND 1024),
     CONSTRAINT segment_sketch_counts CHECK (messages > 0)
 ) WITH (fillfactor = 70);
-COMMENT ON TABLE cleave.segment_sketch IS 'How many messages lie in each part of a segment''s range, newer ones counting more.';
+COMMENT ON TABLE cleave.segment_sketch IS 'Key histogram of a segment: messages by part of its hash range, in which recent messages count more.';
 COMMENT ON COLUMN cleave.segment_sketch.bins IS
-    'Messages in bins of equal width, the first bin at the first hash; a hash a bin where the segment has no more than 1024.';
+    'Messages in bins of equal width, in the order of the hashes; one hash per bin if the segment has at most 1024 hashes.';
 COMMENT ON COLUMN cleave.segment_sketch.messages IS 'The sum of the bins.';
-COMMENT ON COLUMN cleave.segment_sketch.fresh_until IS 'From then on it plays no part in decisions.';
-COMMENT ON CONSTRAINT segment_sketch_bins ON cleave.segment_sketch IS 'A sketch has 1 to 1024 bins.';
-COMMENT ON CONSTRAINT segment_sketch_counts ON cleave.segment_sketch IS 'A sketch counts something.';
+COMMENT ON COLUMN cleave.segment_sketch.fresh_until IS 'Time from which decisions ignore the histogram.';
+COMMENT ON CONSTRAINT segment_sketch_bins ON cleave.segment_sketch IS 'A key histogram has 1 to 1024 bins.';
+COMMENT ON CONSTRAINT segment_sketch_counts ON cleave.segment_sketch IS 'The messages of a key histogram are more than 0.';
 
--- Rounded to thousandths: what fades for ever would leave the range of its type.
+-- Bins are rounded to thousandths, because a count that is reduced again and again would leave the range of its type.
 CREATE FUNCTION cleave.add_sketch(older real[], weight double precision, newer real[]) RETURNS real[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT array_agg((round((coalesce(o, 0) * weight + coalesce(n, 0)) * 1000) / 1000)::real ORDER BY i)
       FROM unnest(older, newer) WITH ORDINALITY AS bin (o, n, i)
 $$;
 COMMENT ON FUNCTION cleave.add_sketch(real[], double precision, real[]) IS
-    'The sketch of both, in which a message of the older one counts so much.';
+    'Sum of two key histograms; a message of the older histogram counts `weight`.';
 
--- The sketch of a segment with these messages added; older ones count half as much after half_life seconds.
+-- Adds counted messages to the key histogram of a segment. The weight of a message halves every half_life seconds.
 CREATE FUNCTION cleave.keep_sketch(of_topic bigint, of_segment bigint, counted real[], fresh_for double precision,
                                    half_life double precision)
 RETURNS void LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
@@ -158,4 +159,4 @@ RETURNS void LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
                                                                      / half_life, 60)), excluded.bins) AS bins) added)
 $$;
 COMMENT ON FUNCTION cleave.keep_sketch(bigint, bigint, real[], double precision, double precision) IS
-    'Adds what was counted to the sketch of an ACTIVE segment.';
+    'Adds counted messages to the key histogram of an ACTIVE segment.';

@@ -1,7 +1,7 @@
--- The loader's inbox, and the functions that merge one run of it into the load records.
+-- Staging tables of the loader, and the functions that merge the rows of one run into the load records.
 
--- Thresholds in force, resolved field by field: topic, else namespace, else cluster, else default. Under strict_pulsar the load
--- records of a topic follow the rule of Pulsar's reporter, so the aggregation has to know it.
+-- Thresholds in force, resolved parameter by parameter: topic, else namespace, else cluster, else default. Under strict_pulsar the load
+-- records of a topic follow the rule of Pulsar's reporter, so the aggregation reads that parameter too.
 CREATE VIEW cleave.threshold_in_force AS
 SELECT t.topic_id,
        max(number) FILTER (WHERE parameter = 'split_msg_rate_in')   AS split_msg_rate_in,
@@ -25,8 +25,8 @@ SELECT t.topic_id,
  WHERE t.state <> 'deleted'
  GROUP BY t.topic_id;
 
--- How long a tick is for each topic whose profile looks back; the memory has 45 ticks. A candidate that looks back needs the same
--- memory as if it were live. Where both look back, the live policy's ticks count.
+-- Length of a tick for each topic whose profile uses past load; the load memory has 45 ticks. A candidate with such a profile needs the
+-- same memory as a live policy. If both profiles use past load, the ticks follow the live policy.
 CREATE VIEW cleave.memory_in_force AS
 SELECT topic_id, greatest(CASE WHEN profile = 'adaptive' THEN memory_seconds ELSE candidate_seconds END, 45) / 45 AS tick_seconds
   FROM (SELECT t.topic_id,
@@ -46,12 +46,12 @@ SELECT topic_id, greatest(CASE WHEN profile = 'adaptive' THEN memory_seconds ELS
          GROUP BY t.topic_id) topics
  WHERE 'adaptive' IN (profile, candidate_profile);
 
--- The loader's inbox: appended by COPY, keyed by run, emptied by the merge function.
+-- Staging tables of the loader: COPY appends rows with the id of a run, and the merge function deletes them.
 CREATE TABLE staging.load_row (
     run_id text NOT NULL, LIKE cleave.segment_load INCLUDING DEFAULTS, seen_row_version bigint NOT NULL
 );
 CREATE INDEX load_row_run ON staging.load_row (run_id);
-COMMENT ON COLUMN staging.load_row.seen_row_version IS 'Row version of the load record it was computed from; 0 where there was none.';
+COMMENT ON COLUMN staging.load_row.seen_row_version IS 'Row version of the load record from which the row was computed; 0: there was none.';
 
 CREATE TABLE staging.source_row (
     run_id      text        NOT NULL,
@@ -83,14 +83,14 @@ CREATE INDEX sketch_row_run ON staging.sketch_row (run_id);
 
 CREATE FUNCTION cleave.ticks_held(rates double precision[], times bigint) RETURNS double precision[]
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT coalesce(array_agg(rate ORDER BY again, metric), '{}')
-      FROM generate_series(1, times) AS again, unnest(rates) WITH ORDINALITY AS one (rate, metric)
+    SELECT coalesce(array_agg(rate ORDER BY tick, metric), '{}')
+      FROM generate_series(1, times) AS tick, unnest(rates) WITH ORDINALITY AS held (rate, metric)
 $$;
-COMMENT ON FUNCTION cleave.ticks_held(double precision[], bigint) IS 'One tick''s rates, held for so many ticks.';
+COMMENT ON FUNCTION cleave.ticks_held(double precision[], bigint) IS 'The rates of one tick, repeated `times` times.';
 
--- Appends a run's rates to the memories. A gap of up to five minutes is bridged by the last known rates; after a longer one a
--- memory begins anew, since nobody knows what was between. A new segment takes over what its parents remember by the widths
--- it has of them; the parts of a split that all report are corrected by the shares they really have.
+-- Appends the rates of a run to the load memories. The last known rates fill a gap of up to five minutes, or five ticks if these are
+-- longer. After a longer gap the memory begins again, because the load in between is unknown. A child takes over the memory of its
+-- parents in proportion to the widths that it has of them. If all children of a split report, their measured shares replace the widths.
 CREATE FUNCTION cleave.remember_loads(run text, run_window_end timestamptz) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -124,7 +124,7 @@ BEGIN
              LEFT JOIN tick_given y ON y.topic_id = x.topic_id AND y.segment_id = x.child_id
             WHERE a.parents = 1 AND x.topic_id = g.topic_id AND x.parent_id = a.parent_id) f
      CROSS JOIN LATERAL (
-           SELECT array_agg(one.rate ORDER BY one.at, one.metric) AS rates
+           SELECT array_agg(inherited.rate ORDER BY inherited.at, inherited.metric) AS rates
              FROM (SELECT at, metric,
                           CASE WHEN f.whole AND f.children > 1 AND (ARRAY[f.a, f.b, f.c, f.d])[metric] > 0
                                THEN sum(m.rates[4 * (least(at, m.last_tick) - m.last_tick + cardinality(m.rates) / 4 - 1) + metric])
@@ -139,7 +139,7 @@ BEGIN
                     CROSS JOIN generate_series(greatest(a.first_tick, g.tick - 45), g.tick - 1) AS at
                     CROSS JOIN generate_series(1, 4) AS metric
                     WHERE p.topic_id = g.topic_id AND p.child_id = g.segment_id
-                    GROUP BY at, metric) one) h
+                    GROUP BY at, metric) inherited) h
      CROSS JOIN LATERAL (
            SELECT CASE WHEN f.whole AND f.children > 1 AND f.a + f.b + f.c + f.d > 0
                         AND g.rates[1] >= 0.8 * f.a AND g.rates[2] >= 0.8 * f.b
@@ -166,10 +166,10 @@ BEGIN
     ON CONFLICT (topic_id, segment_id) DO NOTHING;
     DROP TABLE tick_given;
 END $$;
-COMMENT ON FUNCTION cleave.remember_loads(text, timestamptz) IS 'Appends a run''s rates to the memories of their segments.';
+COMMENT ON FUNCTION cleave.remember_loads(text, timestamptz) IS 'Appends the rates of a run to the load memories of their segments.';
 
--- A set-wise compare-and-set of one aggregation run. A run at or behind the watermark changes nothing. A row whose record moved
--- since it was read is left alone and counted as outrun: the next run has it.
+-- Merges the rows of one aggregation run. A run at or behind the watermark changes nothing. If a load record has changed since the run
+-- read it, the row is skipped and counted as outrun, because the next run computes it again.
 CREATE FUNCTION cleave.merge_load(
     run text, run_window_end timestamptz, run_engine text, run_samples bigint, run_segments bigint, run_quarantined text[])
 RETURNS TABLE (written bigint, outrun bigint, applied boolean)
@@ -179,7 +179,7 @@ DECLARE
     updated bigint;
     added   bigint;
 BEGIN
-    LOCK TABLE cleave.load_run IN SHARE ROW EXCLUSIVE MODE;  -- runs merge one after the other
+    LOCK TABLE cleave.load_run IN SHARE ROW EXCLUSIVE MODE;  -- the lock makes concurrent runs merge one after the other
     IF EXISTS (SELECT FROM cleave.load_run r WHERE r.run_id = run OR r.window_end >= run_window_end) THEN
         DELETE FROM staging.load_row s WHERE s.run_id = run;
         DELETE FROM staging.source_row s WHERE s.run_id = run;
@@ -187,7 +187,7 @@ BEGIN
         RETURN QUERY SELECT 0::bigint, 0::bigint, false;
         RETURN;
     END IF;
-    PERFORM cleave.remember_loads(run, run_window_end);  -- before the records, whose change wakes who reads both
+    PERFORM cleave.remember_loads(run, run_window_end);  -- first, because a change of the records wakes evaluations that read both
     SELECT count(*) INTO staged FROM staging.load_row s WHERE s.run_id = run;
     UPDATE cleave.segment_load l
        SET msg_rate_in = s.msg_rate_in, byte_rate_in = s.byte_rate_in, msg_rate_out = s.msg_rate_out,
@@ -214,7 +214,7 @@ BEGIN
     RETURN QUERY SELECT updated + added, staged - updated - added, true;
 END $$;
 
--- Called after the run's rates are merged. What was counted by another range than the segment has is left out.
+-- Called after the rates of the run are merged. Skips counts whose number of bins does not fit the range of the segment.
 CREATE FUNCTION cleave.merge_sketches(run text, fresh_for double precision, half_life double precision) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -238,4 +238,4 @@ BEGIN
     RETURN kept;
 END $$;
 COMMENT ON FUNCTION cleave.merge_sketches(text, double precision, double precision) IS
-    'Adds a run''s counts of keys to the sketches of their segments.';
+    'Adds the key counts of a run to the key histograms of their segments.';

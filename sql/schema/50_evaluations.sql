@@ -1,5 +1,5 @@
--- Work of the autoscaler. It has one source: the table evaluation. Each change of an input of a decision raises input_version of
--- its topic here, by trigger, so that no path (psql included) can forget to.
+-- Work of the autoscaler. The table evaluation is the only source of that work. Triggers raise input_version of a topic with each change
+-- of an input of a decision, so that every path of a change, including psql, has that effect.
 
 CREATE TABLE cleave.evaluation (
     topic_id             bigint      PRIMARY KEY REFERENCES cleave.topic,
@@ -12,7 +12,7 @@ CREATE TABLE cleave.evaluation (
     merge_due            timestamptz NOT NULL DEFAULT 'infinity',
     not_before           timestamptz NOT NULL DEFAULT '-infinity',
     outcome_digest       text,
-    -- Buckets are lowered only when nobody has come or gone for a while.
+    -- The number of buckets is lowered only if no consumer has joined or left for some time.
     consumers_changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     reconnections_left   double precision,
     reconnections_at     timestamptz,
@@ -24,12 +24,12 @@ CREATE INDEX evaluation_merge_dirty ON cleave.evaluation (topic_id) WHERE merge_
 CREATE INDEX evaluation_consumer_due ON cleave.evaluation (consumer_due) WHERE consumer_due < 'infinity';
 CREATE INDEX evaluation_load_due ON cleave.evaluation (load_due) WHERE load_due < 'infinity';
 CREATE INDEX evaluation_merge_due ON cleave.evaluation (merge_due) WHERE merge_due < 'infinity';
--- A worker that waits for the next instant of work asks for the end of the nearest pause; few topics were ever paused.
+-- A worker that waits for its next work reads the end of the next pause. The index is small, because few topics were ever paused.
 CREATE INDEX evaluation_paused ON cleave.evaluation (not_before) WHERE not_before > '-infinity';
-COMMENT ON COLUMN cleave.evaluation.consumers_changed_at IS 'Time at which a registered or observed consumer last came or went.';
+COMMENT ON COLUMN cleave.evaluation.consumers_changed_at IS 'Time at which a registered or observed consumer last joined or left.';
 COMMENT ON COLUMN cleave.evaluation.reconnections_left IS
-    'Clients that could be made to reconnect at reconnections_at, more since by the policy''s rate; NULL: what the policy says.';
-COMMENT ON CONSTRAINT evaluation_versions_known ON cleave.evaluation IS 'A lane has never looked at inputs that are not there yet.';
+    'Budget of reconnecting clients at reconnections_at; it grows from then at the policy''s rate. NULL: the full budget of the policy.';
+COMMENT ON CONSTRAINT evaluation_versions_known ON cleave.evaluation IS 'The version of a lane is at most the version of the inputs.';
 
 -- The budget of reconnections that the profile `adaptive` may spend in the cluster.
 CREATE TABLE cleave.cluster_reconnections (
@@ -39,11 +39,11 @@ CREATE TABLE cleave.cluster_reconnections (
     CONSTRAINT cluster_reconnections_one_row CHECK (singleton)
 );
 INSERT INTO cleave.cluster_reconnections DEFAULT VALUES;
-COMMENT ON CONSTRAINT cluster_reconnections_one_row ON cleave.cluster_reconnections IS 'There is one budget of the cluster.';
+COMMENT ON CONSTRAINT cluster_reconnections_one_row ON cleave.cluster_reconnections IS 'The cluster has one budget of reconnections.';
 
--- Found by its key, whatever the planner knows of the table when it first sees this: a join may read all of it.
+-- The condition on the key makes the planner use the index even without statistics; a join might read the whole table.
 CREATE FUNCTION cleave.raise_input(topics bigint[]) RETURNS void LANGUAGE sql AS $$
-    -- ordered, so that two raisers never wait for each other crosswise
+    -- Rows are locked in the order of their ids, so that two callers cannot deadlock.
     UPDATE cleave.evaluation SET input_version = input_version + 1
      WHERE topic_id = ANY (ARRAY(
            SELECT topic_id FROM cleave.evaluation WHERE topic_id = ANY (topics) ORDER BY topic_id FOR UPDATE));
@@ -107,7 +107,7 @@ CREATE TRIGGER subscription_sharing AFTER UPDATE OF parents_block, drain_consume
     FOR EACH ROW WHEN ((OLD.parents_block, OLD.drain_consumers) IS DISTINCT FROM (NEW.parents_block, NEW.drain_consumers))
     EXECUTE FUNCTION cleave.on_sharing_changed();
 
--- Names alone are for people: only a change of what a decision reads wakes an evaluation.
+-- Decisions do not read the names of consumers, so a change of names alone wakes no evaluation.
 CREATE FUNCTION cleave.on_observed_change(topics bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM cleave.raise_input(topics);
@@ -152,7 +152,7 @@ CREATE TRIGGER segment_load_insert AFTER INSERT ON cleave.segment_load
 CREATE TRIGGER segment_load_update AFTER UPDATE ON cleave.segment_load
     REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_load_change();
 
--- Many layouts may change in one statement: the inputs of their topics are raised together, which costs as much as for one.
+-- One statement may change many layouts. Raising the input versions of their topics together costs as much as for one topic.
 CREATE FUNCTION cleave.on_layout_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM cleave.raise_input(ARRAY(SELECT DISTINCT topic_id FROM added));

@@ -1,9 +1,9 @@
 -- The decision log, partitioned by day, and the tallies of each topic.
 --
--- Partitions are made ahead and dropped whole, by functions of the owner, since the role of the controller may create and drop no
--- table.
+-- Functions of the owner create partitions in advance and drop whole partitions, because the role of the controller may not create or
+-- drop tables.
 
--- The ledger: one row for each evaluation that decided or refused something, by day.
+-- The decision log: one row for each evaluation that decided or refused something, partitioned by day.
 CREATE SEQUENCE cleave.decision_id_seq;
 
 CREATE TABLE cleave.decision (
@@ -22,19 +22,19 @@ CREATE TABLE cleave.decision (
     PRIMARY KEY (decided_at, decision_id)
 ) PARTITION BY RANGE (decided_at);
 CREATE INDEX decision_of_topic ON cleave.decision (topic_id, decision_id);
--- `cleave decisions replay ID` asks for one row of the log, which is kept by day and by topic. New partitions copy this index.
+-- `cleave decisions replay ID` reads one row of the log by its id alone. New partitions copy this index.
 CREATE INDEX decision_by_id ON cleave.decision (decision_id);
 
 CREATE TABLE cleave.decision_default PARTITION OF cleave.decision DEFAULT;
 
--- Rows that came before their day had a partition are in decision_default; they move with the day.
+-- Rows that were written before their day had a partition are in decision_default; this function moves them into the partition.
 CREATE FUNCTION cleave.ensure_decision_partitions(days_ahead integer) RETURNS SETOF text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     day_start timestamptz;
     partition_name text;
 BEGIN
-    LOCK TABLE cleave.decision IN SHARE UPDATE EXCLUSIVE MODE;  -- two janitors follow one another
+    LOCK TABLE cleave.decision IN SHARE UPDATE EXCLUSIVE MODE;  -- the lock makes concurrent maintenance runs wait for each other
     FOR offset_days IN 0 .. greatest(days_ahead, 0) LOOP
         day_start := (date_trunc('day', statement_timestamp() AT TIME ZONE 'UTC') + make_interval(days => offset_days)) AT TIME ZONE 'UTC';
         partition_name := 'decision_' || to_char(day_start AT TIME ZONE 'UTC', 'YYYYMMDD');
@@ -42,7 +42,7 @@ BEGIN
         EXECUTE format('CREATE TABLE cleave.%I (LIKE cleave.decision INCLUDING ALL)', partition_name);
         IF EXISTS (SELECT FROM cleave.decision_default
                     WHERE decided_at >= day_start AND decided_at < day_start + interval '24 hours') THEN
-            LOCK TABLE cleave.decision IN ACCESS EXCLUSIVE MODE;  -- no row of the day may be written while they move
+            LOCK TABLE cleave.decision IN ACCESS EXCLUSIVE MODE;  -- no row of the day may be written while its rows are moved
             EXECUTE format('WITH moved AS (DELETE FROM cleave.decision_default WHERE decided_at >= %L AND decided_at < %L RETURNING *)
                             INSERT INTO cleave.%I SELECT * FROM moved', day_start, day_start + interval '24 hours', partition_name);
         END IF;
@@ -70,9 +70,9 @@ BEGIN
     DELETE FROM cleave.decision_default WHERE decided_at < before;
 END $$;
 COMMENT ON FUNCTION cleave.drop_decision_partitions(timestamptz) IS
-    'Drops the days of decisions that ended before the instant, and never those of the last 30 days; their tables.';
+    'Drops partitions of days that ended before the given time and are older than 30 days. Returns the names of the dropped tables.';
 
--- Rows of the decision log expire, and a counter must not. Rows of bucket owners show only the present owner.
+-- Counters must outlive the rows of the decision log, which expire, and of bucket owners, which show only the present owner.
 CREATE TABLE cleave.topic_tally (
     topic_id bigint NOT NULL,
     tally    text   NOT NULL,
@@ -85,8 +85,8 @@ CREATE TABLE cleave.topic_tally (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE cleave.topic_tally IS
     'Totals of a topic: layout changes by kind and origin, refusals by lane and reason, and entry buckets that got an owner.';
-COMMENT ON CONSTRAINT topic_tally_counts ON cleave.topic_tally IS 'A row is made when something is counted, and nothing is taken off.';
-COMMENT ON CONSTRAINT topic_tally_known ON cleave.topic_tally IS 'A tally is of changes, of refusals or of entry buckets.';
+COMMENT ON CONSTRAINT topic_tally_counts ON cleave.topic_tally IS 'A total is more than 0.';
+COMMENT ON CONSTRAINT topic_tally_known ON cleave.topic_tally IS 'A tally counts changes, refusals or entry buckets.';
 
 CREATE FUNCTION cleave.on_change_counted() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -98,7 +98,7 @@ END $$;
 CREATE TRIGGER layout_change_counted AFTER INSERT ON cleave.layout_change
     REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_change_counted();
 
--- Each outcome counts once for a reason, however many segments it is told of.
+-- Each evaluation counts once per lane and reason, regardless of the number of refused segments.
 CREATE FUNCTION cleave.on_decision_counted() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO cleave.topic_tally AS t (topic_id, tally, kind, because, total)

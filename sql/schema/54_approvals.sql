@@ -1,6 +1,6 @@
--- Approvals. What waits for a person, whatever it is about: an operation that a policy holds back, a proposal of the bundle balancer, or
--- the promotion of a candidate policy. The subject keeps what it is about in its own table; an operation, which has no row before it is
--- approved, keeps its plan here.
+-- Approvals: permissions of a person. The subject of an approval is an operation that a policy holds back, a proposal of the bundle
+-- balancer, or the promotion of a candidate. Proposals and candidates have rows in their own tables. An operation has no row before it
+-- is approved, so its plan is stored here.
 
 CREATE TABLE cleave.approval (
     approval_id    bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -51,28 +51,30 @@ CREATE INDEX approval_open_of_subject ON cleave.approval (subject, subject_id) W
 CREATE INDEX approval_by_topic ON cleave.approval (topic_id, approval_id);
 CREATE INDEX approval_by_operation ON cleave.approval (operation_id) WHERE operation_id IS NOT NULL;
 COMMENT ON TABLE cleave.approval IS
-    'Actions that wait for a person, or waited: what was proposed, until when an answer counts, who answered, and what came of it.';
+    'One row per action that needs, or needed, an approval: the proposal, its expiry, the answer, and the outcome.';
 COMMENT ON COLUMN cleave.approval.subject_id IS
-    'Id of the subject: the decision that wants the operation, the bundle proposal, or the candidate to promote.';
+    'Id of the subject: the decision that chose the operation, the bundle proposal, or the candidate to promote.';
 COMMENT ON COLUMN cleave.approval.topic_id IS 'Topic of the subject; NULL for a subject of the cluster.';
-COMMENT ON COLUMN cleave.approval.action IS 'The action that waits, in a few words.';
-COMMENT ON CONSTRAINT approval_of_topic ON cleave.approval IS 'What is proposed is proposed for a topic that there is.';
-COMMENT ON CONSTRAINT approval_of_operation ON cleave.approval IS 'What was approved is carried out by an operation of the journal.';
+COMMENT ON COLUMN cleave.approval.action IS 'Short text of the action that needs the approval.';
+COMMENT ON CONSTRAINT approval_of_topic ON cleave.approval IS 'An approval belongs to a topic that exists.';
+COMMENT ON CONSTRAINT approval_of_operation ON cleave.approval IS 'An operation of the journal performs the approved action.';
 COMMENT ON CONSTRAINT approval_subject_known ON cleave.approval IS 'An approval is about an operation, a bundle proposal or a promotion.';
 COMMENT ON CONSTRAINT approval_operation_whole ON cleave.approval IS
-    'An approval has the plan of its operation and the topic, or is about another subject.';
-COMMENT ON CONSTRAINT approval_kind_known ON cleave.approval IS 'What is proposed is a split, merge, rebucket or recut.';
-COMMENT ON CONSTRAINT approval_seals_something ON cleave.approval IS 'An act seals at least one segment and makes at least one.';
-COMMENT ON CONSTRAINT approval_default_known ON cleave.approval IS 'Without an answer an action is approved or rejected.';
+    'The approval of an operation has the plan of the operation and a topic; the approval of another subject has no plan.';
+COMMENT ON CONSTRAINT approval_kind_known ON cleave.approval IS 'The kind of an approved operation is split, merge, rebucket or recut.';
+COMMENT ON CONSTRAINT approval_seals_something ON cleave.approval IS 'An operation seals at least one segment and creates at least one.';
+COMMENT ON CONSTRAINT approval_default_known ON cleave.approval IS 'The default answer of an approval is approve or reject.';
 COMMENT ON CONSTRAINT approval_state_known ON cleave.approval IS 'An approval is pending, approved, rejected, expired or done.';
-COMMENT ON CONSTRAINT approval_answered ON cleave.approval IS 'An answer is given at an instant by somebody, and what is pending has none.';
-COMMENT ON CONSTRAINT approval_ended ON cleave.approval IS 'What is expired or done ended at an instant, and what is not pending says why.';
+COMMENT ON CONSTRAINT approval_answered ON cleave.approval IS
+    'An approved, rejected or done approval has the time of the answer and the person who answered; a pending approval has neither.';
+COMMENT ON CONSTRAINT approval_ended ON cleave.approval IS
+    'An expired or done approval has the time of its end, and an approval that is not pending has an outcome.';
 COMMENT ON CONSTRAINT approval_done_by_operation ON cleave.approval IS
-    'An approved operation is done when an operation of the journal carries it out.';
-COMMENT ON INDEX cleave.approval_one_pending IS 'An act of a topic is proposed once at a time: answer that proposal.';
-COMMENT ON INDEX cleave.approval_one_of_subject IS 'A subject waits for one answer at a time: answer that approval.';
+    'The approval of an operation is done exactly when it has the id of the operation that performs the action.';
+COMMENT ON INDEX cleave.approval_one_pending IS 'An action of a topic has one pending approval at a time; answer that approval.';
+COMMENT ON INDEX cleave.approval_one_of_subject IS 'A subject has one pending approval at a time; answer that approval.';
 
--- `controller/domain/approvals.py` has the transitions; a test compares them with these.
+-- `controller/domain/approvals.py` declares these transitions too; a test compares the two lists.
 CREATE FUNCTION cleave.approval_before_update() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE changing CONSTANT text[] := '{state, answered_at, answered_by, outcome, ended_at, asked_in, operation_id}';
 BEGIN
@@ -82,7 +84,7 @@ BEGIN
        OR (OLD.asked_in IS NOT NULL AND NEW.asked_in IS DISTINCT FROM OLD.asked_in)
        OR (OLD.answered_at IS NOT NULL AND (NEW.answered_at, NEW.answered_by) IS DISTINCT FROM (OLD.answered_at, OLD.answered_by))
        OR to_jsonb(NEW) - changing IS DISTINCT FROM to_jsonb(OLD) - changing THEN
-        RAISE EXCEPTION 'Rows of approval are history: an approval is answered once, and only what was approved is done.'
+        RAISE EXCEPTION 'Rows of approval are history: an approval is answered once, and only an approved action is done.'
             USING ERRCODE = 'restrict_violation', CONSTRAINT = 'approval_is_history';
     END IF;
     RETURN NEW;
@@ -90,8 +92,8 @@ END $$;
 CREATE TRIGGER approval_before_update BEFORE UPDATE ON cleave.approval
     FOR EACH ROW EXECUTE FUNCTION cleave.approval_before_update();
 
--- An answer about an operation is an input of the next decision. What is done was written by a decision itself. Once a statement, so
--- that two statements that settle many approvals raise their topics in the same order.
+-- The answer about an operation is an input of the next decision; the state `done` is not, because a decision itself sets it. The trigger
+-- runs once per statement, so that two statements that answer many approvals lock the topics in the same order.
 CREATE FUNCTION cleave.approval_after_update() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM cleave.raise_input(ARRAY(

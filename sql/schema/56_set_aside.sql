@@ -1,4 +1,4 @@
--- Batches that serve many topics, and the subjects that a batch left out because it cannot use them. The rest of the batch goes on.
+-- Subjects that a batch over many topics skipped because it cannot use them. The batch continues with the other subjects.
 
 CREATE TABLE cleave.set_aside (
     batch    text        NOT NULL,
@@ -12,14 +12,14 @@ CREATE TABLE cleave.set_aside (
     CONSTRAINT set_aside_short CHECK (length(subject) <= 300 AND length(reason) <= 1000)
 );
 CREATE INDEX set_aside_last ON cleave.set_aside (last_at);
-COMMENT ON TABLE cleave.set_aside IS 'A subject that a batch of many topics left out; kept for a day after the last such batch.';
+COMMENT ON TABLE cleave.set_aside IS 'A subject that a batch over many topics skipped; kept for a day after the last such batch.';
 COMMENT ON COLUMN cleave.set_aside.batch IS 'The batch: load, key counts, bundle load, evaluation, maintenance.';
-COMMENT ON COLUMN cleave.set_aside.subject IS 'The segment, source of samples, broker or topic that was left out.';
-COMMENT ON COLUMN cleave.set_aside.topic_id IS 'The topic that is concerned; NULL where it is none, or more than one.';
-COMMENT ON COLUMN cleave.set_aside.times IS 'How many batches left it out.';
+COMMENT ON COLUMN cleave.set_aside.subject IS 'The segment, source of samples, broker or topic that was skipped.';
+COMMENT ON COLUMN cleave.set_aside.topic_id IS 'Topic of the subject; NULL: the subject concerns no topic, or more than one.';
+COMMENT ON COLUMN cleave.set_aside.times IS 'Number of batches that skipped the subject.';
 COMMENT ON CONSTRAINT set_aside_short ON cleave.set_aside IS 'A subject has at most 300 characters, a reason 1000.';
 
--- The loaders may write no table of this schema, so they say it by this function.
+-- The loaders may not write tables of schema cleave, so they record skipped subjects through this function.
 CREATE FUNCTION cleave.note_set_aside(of_batch text, subjects text[], topic_ids bigint[], reasons text[]) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     DELETE FROM cleave.set_aside WHERE last_at < clock_timestamp() - interval '1 day';
@@ -30,4 +30,4 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
        SET topic_id = excluded.topic_id, reason = excluded.reason, times = s.times + 1, last_at = excluded.last_at;
 $$;
 COMMENT ON FUNCTION cleave.note_set_aside(text, text[], bigint[], text[]) IS
-    'Records the subjects that a batch left out, and deletes rows that are a day old.';
+    'Records the subjects that a batch skipped, and deletes rows that are a day old.';

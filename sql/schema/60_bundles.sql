@@ -3,7 +3,7 @@
 -- The loader writes load through one merge function. A cycle is one row with everything that it decided on. Each action that a
 -- cycle proposes is a row of its own, which is applied only after its namespace has been enabled.
 
--- A bundle list: rising from the first hash to the last, at least one bundle.
+-- Return true if the boundaries rise from the first hash to the last and form at least one bundle.
 CREATE FUNCTION cleave.tiles_hash_space(boundaries bigint[]) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
     SELECT array_ndims(boundaries) = 1 AND array_lower(boundaries, 1) = 1 AND cardinality(boundaries) >= 2
@@ -13,7 +13,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
                             WHERE b IS NULL OR b <= before);
 $$;
 
--- Rates per second of what one broker reports; every relation with load has the same columns and the same rule.
+-- Return true if the rates, per second, are finite and not negative. All tables with load have these columns and use this rule.
 CREATE FUNCTION cleave.rates_are_valid(msg_rate_in double precision, byte_rate_in double precision,
                                        msg_rate_out double precision, byte_rate_out double precision) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
@@ -38,13 +38,13 @@ CREATE TABLE cleave.namespace_bundles (
     CONSTRAINT namespace_bundles_settings_is_object CHECK (jsonb_typeof(split_settings) = 'object')
 );
 COMMENT ON COLUMN cleave.namespace_bundles.mode IS
-    'dry-run: proposals are only shown; approval: applied once a person approved them; automatic: applied.';
+    'dry-run: proposals are only shown; approval: proposals are applied after a person approves them; automatic: proposals are applied.';
 COMMENT ON CONSTRAINT namespace_bundles_form ON cleave.namespace_bundles IS
     'A namespace is tenant/namespace, in a cluster named without slashes and spaces.';
 COMMENT ON CONSTRAINT namespace_bundles_tile ON cleave.namespace_bundles IS
     'Boundaries of bundles rise from 0 to 4294967295 and never repeat.';
 COMMENT ON CONSTRAINT namespace_bundles_mode_known ON cleave.namespace_bundles IS
-    'A namespace is balanced as dry-run, approval or automatic.';
+    'The mode of a namespace is dry-run, approval or automatic.';
 COMMENT ON CONSTRAINT namespace_bundles_settings_is_object ON cleave.namespace_bundles IS
     'Split settings of a namespace are a JSON object of parameters.';
 
@@ -83,7 +83,7 @@ CREATE TABLE cleave.bundle_load (
     CONSTRAINT bundle_load_counts_valid CHECK (least(topic_count, producer_count, consumer_count, cache_size_bytes) >= 0)
 ) WITH (fillfactor = 80);
 CREATE INDEX bundle_load_by_broker ON cleave.bundle_load (cluster, broker);
-COMMENT ON COLUMN cleave.bundle_load.broker IS 'Who owns it; null: nobody until the next look-up.';
+COMMENT ON COLUMN cleave.bundle_load.broker IS 'Broker that owns the bundle; NULL: no broker owns the bundle until the next lookup.';
 COMMENT ON CONSTRAINT bundle_load_namespace ON cleave.bundle_load IS 'A bundle belongs to a namespace that is known.';
 COMMENT ON CONSTRAINT bundle_load_range_valid ON cleave.bundle_load IS 'A bundle is a range of 32-bit hashes that is not empty.';
 COMMENT ON CONSTRAINT bundle_load_rates_valid ON cleave.bundle_load IS 'Rates of a bundle are finite and not negative.';
@@ -108,8 +108,8 @@ CREATE TABLE cleave.namespace_load (
     CONSTRAINT namespace_load_rates_valid CHECK (cleave.rates_are_valid(msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out))
 );
 COMMENT ON TABLE cleave.namespace_load IS
-    'Sums over the bundles of a namespace; peak_…: of its largest bundle by that measure, in and out together.';
-COMMENT ON CONSTRAINT namespace_load_namespace ON cleave.namespace_load IS 'Load of a namespace is of one that is known.';
+    'Sums over the bundles of a namespace; peak_…: largest value of any bundle by that measure, in and out together.';
+COMMENT ON CONSTRAINT namespace_load_namespace ON cleave.namespace_load IS 'The load of a namespace belongs to a namespace that is known.';
 COMMENT ON CONSTRAINT namespace_load_rates_valid ON cleave.namespace_load IS 'Rates of a namespace are finite and not negative.';
 
 CREATE TABLE cleave.broker_load (
@@ -145,9 +145,9 @@ COMMENT ON TABLE cleave.broker_load IS
     'Usage and limit as a broker reports them: CPU in percent of a core, memory in MiB, bandwidth in kbit/s; limit <= 0: unknown.';
 COMMENT ON CONSTRAINT broker_load_rates_valid ON cleave.broker_load IS 'Rates of a broker are finite and not negative.';
 COMMENT ON CONSTRAINT broker_load_report_known ON cleave.broker_load IS
-    'Figures of a broker come from its load-report or from its metrics.';
+    'The source of a broker''s figures is load-report or metrics.';
 
--- One row an aggregation run; window_end is the watermark.
+-- One row per aggregation run; window_end is the watermark.
 CREATE TABLE cleave.bundle_load_run (
     run_id      text        PRIMARY KEY,
     window_end  timestamptz NOT NULL,
@@ -160,7 +160,7 @@ CREATE TABLE cleave.bundle_load_run (
 );
 CREATE INDEX bundle_load_run_watermark ON cleave.bundle_load_run (window_end DESC);
 
--- How evenly a cluster carries its load, run by run: population standard deviations over its brokers.
+-- Distribution of a cluster's load over its brokers for each run, as means and population standard deviations.
 CREATE TABLE cleave.cluster_load (
     cluster          text             NOT NULL,
     window_end       timestamptz      NOT NULL,
@@ -177,9 +177,9 @@ CREATE TABLE cleave.cluster_load (
     PRIMARY KEY (cluster, window_end)
 );
 COMMENT ON TABLE cleave.cluster_load IS 'Usage: the maximum of CPU, direct memory and bandwidth, each as a fraction of its limit.';
-COMMENT ON CONSTRAINT cluster_load_run_id_fkey ON cleave.cluster_load IS 'Figures of a cluster are of a run.';
+COMMENT ON CONSTRAINT cluster_load_run_id_fkey ON cleave.cluster_load IS 'The figures of a cluster belong to a run that exists.';
 
--- The state that goes from cycle to cycle (hit counts, averages, recently unloaded): one canonical document a cluster.
+-- State that one cycle passes to the next (hit counts, averages, recently unloaded bundles): one canonical document per cluster.
 CREATE TABLE cleave.bundle_state (
     cluster     text        PRIMARY KEY,
     state       text        NOT NULL,
@@ -207,9 +207,9 @@ CREATE TABLE cleave.bundle_decision (
     CONSTRAINT bundle_decision_refusals_are_list CHECK (jsonb_typeof(refusals) = 'array')
 );
 CREATE INDEX bundle_decision_of_cluster ON cleave.bundle_decision (cluster, cycle_id DESC);
-COMMENT ON COLUMN cleave.bundle_decision.inputs IS 'What the cycle was decided on, for replay; null once it is forgotten.';
-COMMENT ON COLUMN cleave.bundle_decision.outcome IS 'The whole answer, for replay; null once it is forgotten.';
-COMMENT ON CONSTRAINT bundle_decision_request_once ON cleave.bundle_decision IS 'A request is one cycle, however often it is made.';
+COMMENT ON COLUMN cleave.bundle_decision.inputs IS 'All inputs of the cycle, for replay; NULL: deleted after some days.';
+COMMENT ON COLUMN cleave.bundle_decision.outcome IS 'The whole outcome of the cycle, for replay; NULL: deleted after some days.';
+COMMENT ON CONSTRAINT bundle_decision_request_once ON cleave.bundle_decision IS 'A repeated request gets the cycle of the first request.';
 COMMENT ON CONSTRAINT bundle_decision_inputs_are_json ON cleave.bundle_decision IS 'Inputs of a cycle are a JSON object in canonical text.';
 COMMENT ON CONSTRAINT bundle_decision_outcome_is_json ON cleave.bundle_decision IS
     'The outcome of a cycle is a JSON object in canonical text.';
@@ -223,7 +223,7 @@ BEGIN
            (OLD.cycle_id, OLD.cluster, OLD.request_key, OLD.decided_at, OLD.decided_by, OLD.code_version, OLD.recorded_at) THEN
         RETURN NEW;
     END IF;
-    RAISE EXCEPTION 'Rows of bundle_decision are history: inputs, outcome and refusals may be forgotten, all three at once; the rest is never changed.'
+    RAISE EXCEPTION 'Rows of bundle_decision are history: inputs, outcome and refusals may be deleted, all three at once; the other columns never change.'
         USING ERRCODE = 'restrict_violation', CONSTRAINT = 'bundle_decision_is_history';
 END $$;
 CREATE TRIGGER bundle_decision_is_history BEFORE UPDATE ON cleave.bundle_decision
@@ -253,8 +253,8 @@ CREATE TABLE cleave.bundle_proposal (
     applied_at    timestamptz,
     row_version   bigint      NOT NULL DEFAULT 1,
     changed_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- An approved proposal is carried out within an hour of its approval or not at all. A try changes changed_at, so the approval
-    -- has an instant of its own.
+    -- An approved proposal is applied within an hour of its approval or not at all. Each attempt updates changed_at, so the time of
+    -- the approval has its own column.
     approved_at   timestamptz,
     CONSTRAINT bundle_proposal_of_cycle FOREIGN KEY (cycle_id) REFERENCES cleave.bundle_decision ON DELETE CASCADE,
     CONSTRAINT bundle_proposal_place_once UNIQUE (cycle_id, ordinal),
@@ -269,35 +269,35 @@ CREATE UNIQUE INDEX bundle_proposal_one_live ON cleave.bundle_proposal (cluster,
     WHERE state IN ('approved', 'applied');
 CREATE INDEX bundle_proposal_open ON cleave.bundle_proposal (cluster, state, proposal_id)
     WHERE state IN ('proposed', 'approved', 'applied');
-COMMENT ON COLUMN cleave.bundle_proposal.cut_points IS 'New boundaries of a split; boundaries a merge takes away.';
-COMMENT ON COLUMN cleave.bundle_proposal.approved_at IS 'When a person or an automatic namespace approved it; null: never.';
-COMMENT ON CONSTRAINT bundle_proposal_of_cycle ON cleave.bundle_proposal IS 'A proposal was made in a cycle that is on record.';
-COMMENT ON CONSTRAINT bundle_proposal_place_once ON cleave.bundle_proposal IS 'A cycle has one proposal at each place.';
-COMMENT ON CONSTRAINT bundle_proposal_kind_known ON cleave.bundle_proposal IS 'A proposal is to split, unload or merge.';
+COMMENT ON COLUMN cleave.bundle_proposal.cut_points IS 'Boundaries that a split adds, or that a merge removes.';
+COMMENT ON COLUMN cleave.bundle_proposal.approved_at IS 'Time at which a person, or the mode automatic, approved the proposal; NULL: not approved.';
+COMMENT ON CONSTRAINT bundle_proposal_of_cycle ON cleave.bundle_proposal IS 'A proposal belongs to a cycle that exists.';
+COMMENT ON CONSTRAINT bundle_proposal_place_once ON cleave.bundle_proposal IS 'The ordinals of the proposals of a cycle differ.';
+COMMENT ON CONSTRAINT bundle_proposal_kind_known ON cleave.bundle_proposal IS 'The kind of a proposal is split, unload or merge.';
 COMMENT ON CONSTRAINT bundle_proposal_state_known ON cleave.bundle_proposal IS
     'A proposal is proposed, approved, applied, verified, failed or refused.';
 COMMENT ON CONSTRAINT bundle_proposal_range_valid ON cleave.bundle_proposal IS
     'A proposal is about a range of 32-bit hashes that is not empty.';
 COMMENT ON CONSTRAINT bundle_proposal_cuts_inside ON cleave.bundle_proposal IS
-    'A split or merge names points strictly inside its range, an unload names none.';
-COMMENT ON CONSTRAINT bundle_proposal_end_has_outcome ON cleave.bundle_proposal IS 'A proposal that failed or was refused says why.';
-COMMENT ON INDEX cleave.bundle_proposal_one_live IS 'A bundle is the subject of one approved act at a time; let that one end first.';
+    'A split or merge has cut points strictly inside its range; an unload has none.';
+COMMENT ON CONSTRAINT bundle_proposal_end_has_outcome ON cleave.bundle_proposal IS 'A failed or refused proposal has an outcome, which is the reason.';
+COMMENT ON INDEX cleave.bundle_proposal_one_live IS 'A bundle has one approved proposal at a time; wait until that proposal has ended.';
 
--- A proposal only goes forward, and past the showing only where its namespace has been enabled.
+-- The state of a proposal only moves forward, and a proposal is approved only if its namespace has been enabled.
 CREATE FUNCTION cleave.bundle_proposal_before_update() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE enabled text;
 BEGIN
     IF NEW.state <> OLD.state AND (OLD.state, NEW.state) NOT IN (
         ('proposed', 'approved'), ('proposed', 'refused'), ('approved', 'applied'), ('approved', 'failed'),
         ('approved', 'refused'), ('applied', 'verified'), ('applied', 'failed')) THEN
-        RAISE EXCEPTION 'Proposal % is % and does not become %.', OLD.proposal_id, OLD.state, NEW.state
+        RAISE EXCEPTION 'Proposal % is % and cannot become %.', OLD.proposal_id, OLD.state, NEW.state
             USING ERRCODE = 'check_violation', CONSTRAINT = 'bundle_proposal_goes_forward';
     END IF;
     IF NEW.state <> OLD.state AND NEW.state = 'approved' THEN
         SELECT mode INTO enabled FROM cleave.namespace_bundles n
          WHERE n.cluster = NEW.cluster AND n.namespace = NEW.namespace;
         IF enabled IS NULL OR enabled = 'dry-run' THEN
-            RAISE EXCEPTION 'Namespace % of cluster % is in dry run: enable it before proposal % is %.',
+            RAISE EXCEPTION 'Namespace % of cluster % is in dry run; enable the namespace before proposal % is %.',
                 NEW.namespace, NEW.cluster, NEW.proposal_id, NEW.state
                 USING ERRCODE = 'check_violation', CONSTRAINT = 'bundle_proposal_needs_consent';
         END IF;
@@ -306,7 +306,7 @@ BEGIN
         OLD.destination, OLD.cut_points, OLD.reason, OLD.detail) IS DISTINCT FROM
        (NEW.cycle_id, NEW.ordinal, NEW.cluster, NEW.namespace, NEW.lower_bound, NEW.upper_bound, NEW.kind, NEW.broker,
         NEW.destination, NEW.cut_points, NEW.reason, NEW.detail) THEN
-        RAISE EXCEPTION 'Proposal % stays what it was when it was made: another act is another proposal.', OLD.proposal_id
+        RAISE EXCEPTION 'The action of proposal % never changes; make another proposal for another action.', OLD.proposal_id
             USING ERRCODE = 'check_violation', CONSTRAINT = 'bundle_proposal_fixed_for_life';
     END IF;
     NEW.row_version := OLD.row_version + 1;

@@ -1,10 +1,10 @@
--- The bundle loader's inbox, the function that merges one run of it, and the functions that delete old cycles.
+-- Staging tables of the bundle loader, the function that merges the rows of one run, and the functions that delete old cycles.
 --
 -- The inputs and the outcome of a cycle are texts that only replay reads. They grow with the number of bundles: 2,000 bundles and a
 -- cycle every five minutes make about 0.3 GB a day. So these texts and the refusals are deleted after a few days. The rest of the
--- row and the proposals stay as long as other history, and nothing else of a cycle is ever changed.
+-- row and the proposals are kept as long as other history, and no other column of a cycle ever changes.
 
--- The loader's inbox: appended by COPY, keyed by run, emptied by the merge function.
+-- Staging tables of the loader: COPY appends rows with the id of a run, and the merge function deletes them.
 CREATE TABLE staging.namespace_bundles_row (
     run_id           text        NOT NULL,
     cluster          text        NOT NULL,
@@ -20,9 +20,9 @@ CREATE TABLE staging.bundle_row (
     gone boolean NOT NULL
 );
 CREATE INDEX bundle_row_run ON staging.bundle_row (run_id);
-COMMENT ON COLUMN staging.bundle_row.seen_row_version IS 'Row version of the record it was computed from; 0 where there was none.';
-COMMENT ON COLUMN staging.bundle_row.seen_namespace_version IS 'Row version of the boundaries it is based on; 0: the run brings them.';
-COMMENT ON COLUMN staging.bundle_row.gone IS 'The bundle is in its namespace''s list no more.';
+COMMENT ON COLUMN staging.bundle_row.seen_row_version IS 'Row version of the record from which the row was computed; 0: there was none.';
+COMMENT ON COLUMN staging.bundle_row.seen_namespace_version IS 'Row version of the boundaries that the row is based on; 0: boundaries of this run.';
+COMMENT ON COLUMN staging.bundle_row.gone IS 'True if the namespace no longer has the bundle.';
 
 CREATE TABLE staging.namespace_row (
     run_id text NOT NULL, LIKE cleave.namespace_load INCLUDING DEFAULTS, seen_row_version bigint NOT NULL
@@ -46,8 +46,8 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     DELETE FROM staging.cluster_row s WHERE s.run_id = run;
 $$;
 
--- Boundaries first, then what belongs to them. A row whose record moved since it was read is left for the next run,
--- and so is every row of a namespace whose boundaries are not (or no more) those the run saw.
+-- Merges the rows of one run: first the boundaries, then the load. A row whose record has changed since the run read it is left to the
+-- next run. The same holds for all rows of a namespace whose boundaries differ from those that the run read.
 CREATE FUNCTION cleave.merge_bundle_load(
     run text, run_window_end timestamptz, run_engine text, run_topics bigint, run_quarantined text[]
 ) RETURNS TABLE (written bigint, outrun bigint, applied boolean)
@@ -57,7 +57,7 @@ DECLARE
     changed bigint;
     total   bigint := 0;
 BEGIN
-    LOCK TABLE cleave.bundle_load_run IN SHARE ROW EXCLUSIVE MODE;  -- runs merge one after the other
+    LOCK TABLE cleave.bundle_load_run IN SHARE ROW EXCLUSIVE MODE;  -- the lock makes concurrent runs merge one after the other
     IF EXISTS (SELECT FROM cleave.bundle_load_run r WHERE r.run_id = run OR r.window_end >= run_window_end) THEN
         PERFORM cleave.empty_bundle_inbox(run);
         RETURN QUERY SELECT 0::bigint, 0::bigint, false;
@@ -79,7 +79,7 @@ BEGIN
      WHERE s.run_id = run AND s.seen_row_version = 0
     ON CONFLICT (cluster, namespace) DO NOTHING;
     GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
-    -- load computed against other boundaries than those that hold now waits for the next run
+    -- Load that was computed with boundaries other than the present ones is left to the next run.
     DELETE FROM staging.bundle_row b
      WHERE b.run_id = run AND NOT EXISTS (
            SELECT FROM cleave.namespace_bundles n
@@ -160,7 +160,7 @@ BEGIN
     RETURN QUERY SELECT total, staged - total, true;
 END $$;
 
--- Old cycles go with their proposals, unless one of these is still open; old runs go with their figures.
+-- Deletes old cycles with their proposals, except cycles with an open proposal, and old runs with their figures.
 CREATE FUNCTION cleave.expire_bundle_history(older_than timestamptz) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -177,9 +177,9 @@ BEGIN
     RETURN cycles;
 END $$;
 COMMENT ON FUNCTION cleave.expire_bundle_history(timestamptz) IS
-    'Deletes the cycles of bundles of before the instant, and never those of the last 30 days; how many.';
+    'Deletes bundle cycles that are older than the given time and than 30 days. Returns the number of deleted cycles.';
 
--- The newest cycle of each cluster keeps everything: people read there why nothing happens.
+-- The newest cycle of each cluster keeps its texts, because people read the reasons for the lack of actions there.
 CREATE FUNCTION cleave.forget_bundle_inputs(older_than timestamptz) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE cycles bigint;

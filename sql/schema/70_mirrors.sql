@@ -1,4 +1,4 @@
--- Topics whose layout a broker keeps (Pulsar 5): their state under its own controller, and whether that controller is back.
+-- Mirrored topics, whose layout a broker keeps (Pulsar 5): the earlier policy of the broker's auto-scaler, and the reason for a pause.
 
 CREATE TABLE cleave.mirror (
     topic_id      bigint      PRIMARY KEY REFERENCES cleave.topic,
@@ -15,7 +15,7 @@ COMMENT ON COLUMN cleave.mirror.policy_before IS 'Policy of the topic''s auto-sc
 COMMENT ON COLUMN cleave.mirror.checked_epoch IS 'Newest layout epoch at which every ACTIVE segment had its log; -1: none yet.';
 COMMENT ON CONSTRAINT mirror_policy_is_object ON cleave.mirror IS 'The policy of the auto-scaler is a JSON object, or NULL.';
 
--- Whether we may act is an input of every decision about the topic.
+-- The pause is an input of every decision about the topic.
 CREATE FUNCTION cleave.on_mirror_paused() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM cleave.raise_input(ARRAY[NEW.topic_id]);

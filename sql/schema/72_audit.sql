@@ -1,4 +1,4 @@
--- Requests over HTTP: changes that a person requests, done or refused, accesses that were denied, and repeated requests.
+-- Requests over HTTP: requested changes, done or refused, accesses that were denied, and the answers of repeated requests.
 
 CREATE TABLE cleave.audit (
     audit_id    bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -12,21 +12,21 @@ CREATE TABLE cleave.audit (
     status      integer     NOT NULL,
     reason      text,
     request_key text,
-    -- Dry runs are audited: a dry run costs as much as the change, and shows as much.
+    -- Dry runs are audited, because a dry run costs as much as the change and reveals as much.
     dry_run     boolean     NOT NULL DEFAULT false,
     CONSTRAINT audit_status_of_http CHECK (status BETWEEN 100 AND 599)
 );
 CREATE INDEX audit_by_age ON cleave.audit (asked_at);
 COMMENT ON TABLE cleave.audit IS
-    'Every change that was asked for over HTTP, done or refused, and every access that was denied: who, what, from where, result.';
-COMMENT ON COLUMN cleave.audit.subject IS 'Who holds the token; null where it was none, or not valid.';
-COMMENT ON COLUMN cleave.audit.act IS 'The name of the call.';
-COMMENT ON COLUMN cleave.audit.reason IS 'Why it was refused; null where it was done.';
+    'One row per change that was requested over HTTP, done or refused, and per denied access: subject, call, address and result.';
+COMMENT ON COLUMN cleave.audit.subject IS 'Subject of the token; NULL: the request had no token, or an invalid token.';
+COMMENT ON COLUMN cleave.audit.act IS 'Name of the call.';
+COMMENT ON COLUMN cleave.audit.reason IS 'Reason of the refusal; NULL: the request was done.';
 COMMENT ON COLUMN cleave.audit.dry_run IS 'True if the request was a dry run.';
-COMMENT ON CONSTRAINT audit_status_of_http ON cleave.audit IS 'The result of a request is a status of HTTP.';
+COMMENT ON CONSTRAINT audit_status_of_http ON cleave.audit IS 'The status of a request is an HTTP status from 100 to 599.';
 CREATE TRIGGER audit_is_history BEFORE UPDATE ON cleave.audit FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
 
--- An intruder who holds the controller's login cannot wipe out the traces.
+-- The limit of 30 days keeps an intruder with the controller's login from deleting recent entries.
 CREATE FUNCTION cleave.expire_audit(older_than timestamptz) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE expired bigint;
@@ -36,7 +36,7 @@ BEGIN
     RETURN expired;
 END $$;
 COMMENT ON FUNCTION cleave.expire_audit(timestamptz) IS
-    'Deletes the audit of before the instant, and never that of the last 30 days; how many rows.';
+    'Deletes audit rows that are older than the given time and than 30 days. Returns the number of deleted rows.';
 
 CREATE TABLE cleave.api_request (
     subject         text        NOT NULL,
@@ -48,6 +48,6 @@ CREATE TABLE cleave.api_request (
 );
 CREATE INDEX api_request_by_age ON cleave.api_request (asked_at);
 COMMENT ON TABLE cleave.api_request IS
-    'Changes that were asked for with an idempotency key: of what request it was, and what was answered. Kept for a week at least.';
-COMMENT ON COLUMN cleave.api_request.answer IS 'Null while the first request is being answered.';
-COMMENT ON COLUMN cleave.api_request.digest IS 'Of the verb, the path with its query, and the body: a key is for one request.';
+    'One row per change that was requested with an idempotency key: digest of the request, and the answer. Kept for at least a week.';
+COMMENT ON COLUMN cleave.api_request.answer IS 'Answer to the first request; NULL while the first request is being handled.';
+COMMENT ON COLUMN cleave.api_request.digest IS 'Digest of the HTTP method, the path with its query, and the body; a key belongs to one request.';

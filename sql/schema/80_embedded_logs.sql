@@ -1,26 +1,26 @@
 -- The embedded data plane: logs, cursors and counters in PostgreSQL, in a schema of their own.
 --
--- A segment is a log: a row that assigns offsets under its lock. Appending and terminating both take that lock, so offsets are
--- dense, become visible in order, and no message is stored after the fence. This schema knows no layouts; it may live in the
--- control database or in any other. Applications produce and consume through its functions and have no right on any of its tables.
+-- Each segment has a log: a row whose lock protects the assignment of offsets. Appending and terminating both take that lock, so offsets
+-- are dense, become visible in order, and no message is stored after the fence. This schema knows no layouts; it may be in the control
+-- database or in any other. Applications produce and consume through its functions and have no right on its tables.
 --
--- A position in a log names the timeline in which its message was written, and then the message's offset. After a fail-over to a
--- standby that lacks the last messages, or after a restore, the log assigns the same offsets again, to other messages. The timeline
--- tells the two apart, and later timelines are greater, so that positions stay in order. A reader names the last message below its
--- place with each statement, and the statement is refused when the log does not have that message.
+-- A position in a log is the timeline in which its message was written, and the offset of the message. After a fail-over to a standby
+-- that lacks the last messages, or after a restore, the log assigns the same offsets again, to other messages. The timeline tells the
+-- two messages apart, and later timelines are greater, so that positions stay in order. A reader sends with each statement the
+-- position of the last message before its offset, and the statement is refused if the log does not have that message.
 --
 -- A log records the operation that created the log. A deletion compares the record with the journal, so that a journal that is
 -- older than the logs deletes no log of another operation.
 --
--- The functions that an application's login may call believe none of their arguments. Each one is bounded, or compared with what
--- the function computes itself, so that one application cannot overflow a counter, poison a log or make a row grow for the others.
--- A row that only one program may write carries the login that wrote it first (`session_user`). An argument that is out of bounds
--- is invalid_parameter_value, a row of another login insufficient_privilege, and a limit that is reached
--- configuration_limit_exceeded.
+-- The functions that an application's login may call do not trust their arguments. Each argument is bounded, or compared with a value
+-- that the function computes, so that an application cannot overflow a counter, corrupt a log or make a row grow without limit. A row
+-- that only one program may write stores the login that wrote it first (`session_user`). The error of an argument out of bounds is
+-- invalid_parameter_value, of a row of another login insufficient_privilege, and of a limit configuration_limit_exceeded.
+--
 
 CREATE SCHEMA embedded;
 
--- Who reports the counters. A copy of the database keeps the name, as its logs keep their counters.
+-- Name under which the counters are reported. A copy of the database keeps the name, because its logs keep their counters.
 CREATE TABLE embedded.instance (
     singleton   boolean PRIMARY KEY DEFAULT true,
     instance_id uuid    NOT NULL DEFAULT gen_random_uuid(),
@@ -28,8 +28,8 @@ CREATE TABLE embedded.instance (
 );
 INSERT INTO embedded.instance DEFAULT VALUES;
 
--- msg_out and byte_out here are those of cursors that are gone, so that the sum over a log never falls.
--- room for the next version of the row on its own page
+-- msg_out and byte_out of a log count the deliveries of deleted cursors, so that the sum over a log and its cursors never falls.
+-- The fill factor leaves space for the next version of a row on the same page.
 CREATE TABLE embedded.log (
     log_id            bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name              text        COLLATE "C" NOT NULL,
@@ -41,7 +41,7 @@ CREATE TABLE embedded.log (
     last_published_at timestamptz NOT NULL DEFAULT '-infinity',
     created_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     terminated_at     timestamptz,
-    -- first_offset is the first that is still there: 0 until a part of the log is trimmed.
+    -- first_offset is the lowest offset that is still stored: 0 until messages are trimmed.
     first_offset      bigint      NOT NULL DEFAULT 0,
     origin            jsonb,
     CONSTRAINT log_name_once UNIQUE (name),
@@ -51,7 +51,7 @@ CREATE TABLE embedded.log (
 ) WITH (fillfactor = 50);
 CREATE INDEX log_of_topic ON embedded.log (topic_path);
 COMMENT ON COLUMN embedded.log.origin IS
-    'Token, epoch, parents and bucket boundaries of the operation that created the log, written once; NULL: created otherwise.';
+    'Token, epoch, parents and bucket boundaries of the operation that created the log, written once; NULL: no operation created it.';
 COMMENT ON CONSTRAINT log_name_once ON embedded.log IS 'A backing topic of this name exists already.';
 COMMENT ON CONSTRAINT log_first_offset_within ON embedded.log IS 'Only messages that were stored can be trimmed.';
 COMMENT ON CONSTRAINT log_origin_is_object ON embedded.log IS 'The origin of a log is a JSON object.';
@@ -60,7 +60,7 @@ CREATE FUNCTION embedded.log_before_update() RETURNS trigger LANGUAGE plpgsql AS
 BEGIN
     IF OLD.terminated_at IS NOT NULL
        AND (OLD.terminated_at, OLD.next_offset) IS DISTINCT FROM (NEW.terminated_at, NEW.next_offset) THEN
-        RAISE EXCEPTION 'Log % is terminated: it takes no message and never opens again.', OLD.name
+        RAISE EXCEPTION 'Log % is terminated: it accepts no more messages.', OLD.name
             USING ERRCODE = 'check_violation', CONSTRAINT = 'log_terminated_for_good';
     ELSIF NEW.next_offset < OLD.next_offset OR NEW.byte_in < OLD.byte_in
           OR NEW.msg_out < OLD.msg_out OR NEW.byte_out < OLD.byte_out THEN
@@ -73,13 +73,13 @@ CREATE TRIGGER log_before_update BEFORE UPDATE ON embedded.log FOR EACH ROW EXEC
 
 CREATE FUNCTION embedded.log_begins_no_earlier() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    RAISE EXCEPTION 'What is trimmed of log % does not come back.', OLD.name
+    RAISE EXCEPTION 'Trimmed messages of log % cannot be restored: the first offset only rises.', OLD.name
         USING ERRCODE = 'check_violation', CONSTRAINT = 'log_begins_no_earlier';
 END $$;
 CREATE TRIGGER log_begins_no_earlier BEFORE UPDATE OF first_offset ON embedded.log
     FOR EACH ROW WHEN (NEW.first_offset < OLD.first_offset) EXECUTE FUNCTION embedded.log_begins_no_earlier();
 
--- No foreign key: it would be checked for every message, and append holds the log's row already.
+-- The table has no foreign key to the log, because its check would cost time for every message, and append locks the row of the log.
 CREATE TABLE embedded.message (
     log_id       bigint      NOT NULL,
     log_offset   bigint      NOT NULL,
@@ -95,16 +95,16 @@ CREATE TABLE embedded.message (
 COMMENT ON COLUMN embedded.message.metadata IS
     'Properties, event_time_ms and is_binary_key that the application sent; NULL: none of these.';
 COMMENT ON CONSTRAINT message_metadata_is_object ON embedded.message IS 'The metadata of a message is a JSON object.';
-COMMENT ON TABLE embedded.message IS 'Offsets of a log run from first_offset without a gap; published_at never falls along them.';
-COMMENT ON CONSTRAINT message_bucket_hash_on_ring ON embedded.message IS 'A bucket hash is 0 to 65535; no reader would find another.';
+COMMENT ON TABLE embedded.message IS 'Offsets of a log start at first_offset and have no gaps; published_at never falls as the offset rises.';
+COMMENT ON CONSTRAINT message_bucket_hash_on_ring ON embedded.message IS 'A bucket hash is 0 to 65535, which are the hashes that readers request.';
 
--- A server that was started once writes one history: a promoted standby, a server recovered from a backup and a copy of its files
--- were all started after the server that wrote before. Other contents of the table within one start come with other files.
+-- One start of a server writes one history: a promoted standby, a server recovered from a backup and a copy of the files of a server
+-- all start after the server that wrote before. If the contents of the table are replaced without a restart, its file changes.
 CREATE FUNCTION embedded.incarnation() RETURNS text LANGUAGE sql STABLE AS $$
     SELECT extract(epoch FROM pg_catalog.pg_postmaster_start_time())::text || ' ' || pg_catalog.pg_relation_filepath('embedded.message')
 $$;
 COMMENT ON FUNCTION embedded.incarnation() IS
-    'Start of the server, and file of the messages. What differs in either may have written another history of the same logs.';
+    'Start time of the server, and file of the messages. Databases that differ in either may have different histories of the same logs.';
 
 CREATE TABLE embedded.timeline (
     log_id       bigint NOT NULL REFERENCES embedded.log ON DELETE CASCADE,
@@ -115,12 +115,12 @@ CREATE TABLE embedded.timeline (
     CONSTRAINT timeline_not_negative CHECK (first_offset >= 0 AND timeline >= 0)
 );
 COMMENT ON TABLE embedded.timeline IS
-    'Timelines of logs: from first_offset on, up to the next row, one incarnation of the database wrote the messages.';
-COMMENT ON COLUMN embedded.timeline.timeline IS 'Microseconds since the Unix epoch when the timeline began. Along a log it rises.';
+    'Timelines of logs: one incarnation of the database wrote the messages from first_offset up to that of the next row.';
+COMMENT ON COLUMN embedded.timeline.timeline IS 'Start of the timeline in microseconds since the Unix epoch; rises with the offsets of a log.';
 COMMENT ON COLUMN embedded.timeline.incarnation IS 'Incarnation of the database that wrote the messages (embedded.incarnation).';
-COMMENT ON CONSTRAINT timeline_not_negative ON embedded.timeline IS 'Offsets and timelines count from 0.';
+COMMENT ON CONSTRAINT timeline_not_negative ON embedded.timeline IS 'Offsets and timelines are at least 0.';
 
--- The last batch each producer stored in a log: a batch sent again after a lost answer is recognised.
+-- The last batch that each producer stored in a log, so that a batch that is sent again after a lost answer is not stored twice.
 CREATE TABLE embedded.producer (
     log_id        bigint      NOT NULL REFERENCES embedded.log ON DELETE CASCADE,
     name          text        COLLATE "C" NOT NULL,
@@ -129,24 +129,24 @@ CREATE TABLE embedded.producer (
     used_at       timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (log_id, name)
 ) WITH (fillfactor = 50);
-COMMENT ON COLUMN embedded.producer.login IS 'Login that sends under this name, and the only one that may.';
+COMMENT ON COLUMN embedded.producer.login IS 'The only login that may send under this name.';
 COMMENT ON COLUMN embedded.producer.used_at IS 'Time of the last batch.';
 
--- Logs deleted whose messages are still there: they go in bounded chunks.
+-- Deleted logs whose messages are still stored; the messages are deleted in bounded chunks.
 CREATE TABLE embedded.dropped_log (
     log_id     bigint      PRIMARY KEY,
     dropped_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
--- Append a batch, whole or not at all. In one statement on purpose: the log's lock is never held while the server waits for a
--- client, so a producer that is paused in the middle of a batch cannot keep the fence from falling.
+-- Append a batch, whole or not at all. The append is one statement, so that the log is never locked while the server waits for a client:
+-- a producer that pauses in the middle of a batch cannot delay the fence.
 --
--- Answers granted | stored (this batch, or a later one of the producer, is in already) | terminated | missing (no such log). The
--- order of the questions matters: a batch stored just before the fence is stored, whatever came after. The first batch of an
--- incarnation begins a timeline.
+-- The outcome is granted | stored (the batch, or a later batch of the producer, is already stored) | terminated | missing (no such log).
+-- The checks run in this order, so that a repeat of a batch that was stored just before the fence is reported as stored. The first
+-- batch of an incarnation begins a timeline.
 --
--- Nobody but the login that used the producer's name first may use it: a number sent under the name of another producer would have
--- that producer's next batches taken for repeats. A bucket hash is demanded, since readers would compute it.
+-- Only the login that first used a producer name may use the name. Otherwise another login could send a high sequence, after which the
+-- batches of the owner would count as repeats. Bucket hashes are required, because readers select messages by bucket hash.
 CREATE FUNCTION embedded.append(
     log_name text, producer_name text, batch_sequence bigint, batch_bytes bigint, keys bytea[], payloads bytea[],
     bucket_hashes integer[], metadata jsonb[] DEFAULT NULL,
@@ -155,7 +155,7 @@ CREATE FUNCTION embedded.append(
 #variable_conflict use_column
 DECLARE
     target embedded.log;
-    known  record;
+    stored record;
     moment timestamptz;
     newest embedded.timeline;
     size   bigint;
@@ -186,11 +186,11 @@ BEGIN
         outcome := 'missing';
         RETURN;
     END IF;
-    SELECT p.login, p.last_sequence INTO known FROM embedded.producer p WHERE p.log_id = target.log_id AND p.name = producer_name;
-    IF known.login <> session_user THEN
+    SELECT p.login, p.last_sequence INTO stored FROM embedded.producer p WHERE p.log_id = target.log_id AND p.name = producer_name;
+    IF stored.login <> session_user THEN
         RAISE EXCEPTION 'producer % of log % belongs to another login than %; give each producer a name of its own',
             quote_literal(producer_name), log_name, quote_literal(session_user) USING ERRCODE = 'insufficient_privilege';
-    ELSIF known.last_sequence >= batch_sequence THEN
+    ELSIF stored.last_sequence >= batch_sequence THEN
         outcome := 'stored';
         RETURN;
     ELSIF target.terminated_at IS NOT NULL THEN
@@ -218,8 +218,8 @@ BEGIN
     outcome := 'granted';
 END $$;
 
--- The first offset published at or after the instant, by halving: published_at never falls within a log. Where that offset is
--- trimmed it is the first that the log still has.
+-- Return the first stored offset that was published at or after the time. A binary search finds the offset, because published_at never
+-- falls within a log.
 CREATE FUNCTION embedded.offset_at(of_log_id bigint, instant timestamptz)
 RETURNS bigint LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -243,10 +243,10 @@ CREATE FUNCTION embedded.timeline_before(of_log_id bigint, of_offset bigint) RET
     SELECT coalesce((SELECT t.timeline FROM embedded.timeline t
                       WHERE t.log_id = of_log_id AND t.first_offset < of_offset ORDER BY t.first_offset DESC LIMIT 1), 0)
 $$;
-COMMENT ON FUNCTION embedded.timeline_before(bigint, bigint) IS 'Timeline of the message before an offset; 0 at the log''s front.';
+COMMENT ON FUNCTION embedded.timeline_before(bigint, bigint) IS 'Timeline of the message before an offset; 0: no message is before the offset.';
 
--- The log's id, its first offset and its end; the first message at or after the instant, where one is given; and the timeline of
--- the message before that offset, or before the end. No row where there is no such log.
+-- Return the log's id, first offset and end; the first offset at or after the time, if a time is given; and the timeline of the message
+-- before that offset, or before the end. Returns no row if the log does not exist.
 CREATE FUNCTION embedded.bounds(
     log_name text, instant timestamptz,
     OUT log_id bigint, OUT first_offset bigint, OUT next_offset bigint, OUT at_instant bigint, OUT timeline bigint

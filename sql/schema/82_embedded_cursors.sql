@@ -1,18 +1,18 @@
 -- Cursors of embedded logs, read in order by entry bucket.
 --
--- A cursor is in parts that tile the ring of bucket hashes, 0 to 65535. Each part has a position, an owner and a generation of its
--- own; a cursor that is not divided is one part. A reader holds the parts of one generation, and loses all of them or none. A
--- function that changes parts locks the log first (if it locks the log at all), then the part that begins at 0, which every cursor
--- has, then the others by their first hash. A function that moves the parts of one reader locks the parts in the same order.
+-- A cursor consists of parts that tile the ring of bucket hashes, 0 to 65535. Each part has its own position, owner and generation; an
+-- undivided cursor is one part. A reader holds the parts of one generation, and loses all of them or none. A function that changes
+-- parts locks the log first (if it locks the log at all), then the part that begins at 0, which every cursor has, then the others by
+-- their first hash. A function that moves the parts of one reader locks the parts in the same order.
 
--- Each generation is given out once, so that a stale reader is stale for ever, whatever becomes of the cursor.
+-- Each generation is used once, so that a stale reader stays stale even if the cursor is deleted and created again.
 CREATE SEQUENCE embedded.generation;
 
--- position is the first offset that is not acknowledged. A reader owns the cursor for one generation: taking it, releasing it and
--- moving it by hand all raise the generation, and a reader of an older one is refused.
+-- position is the first offset that is not acknowledged. A reader owns the cursor for one generation. Taking, releasing and moving the
+-- cursor all raise the generation, and a reader of an older generation is refused.
 --
--- A part remembers under which ownership of its bucket it was taken last: the origin and the generation of the assignment. A reader
--- that comes with an older ownership is a process that was stopped on its way, and takes nothing from the present owner.
+-- A part stores the ownership of its bucket under which it was last taken: the origin and the generation of the assignment. A reader
+-- with an older ownership is a process that was paused in between, and cannot take the part from the present owner.
 CREATE TABLE embedded.cursor (
     log_id           bigint  NOT NULL REFERENCES embedded.log ON DELETE CASCADE,
     subscription     text    COLLATE "C" NOT NULL,
@@ -36,20 +36,20 @@ CREATE TABLE embedded.cursor (
     CONSTRAINT cursor_ownership_whole CHECK ((owned_origin IS NULL) = (owned_generation IS NULL))
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE embedded.cursor IS
-    'Parts of cursors. position is the first offset not acknowledged; what lies above it in other parts is not the part''s.';
-COMMENT ON COLUMN embedded.cursor.owned_origin IS 'Of the newest ownership under which it was taken; NULL where none was named.';
+    'Parts of cursors. position is the first offset that is not acknowledged, among the messages of the part''s hashes.';
+COMMENT ON COLUMN embedded.cursor.owned_origin IS 'Origin of the newest ownership under which the part was taken; NULL: taken without an ownership.';
 COMMENT ON COLUMN embedded.cursor.msg_counted IS
     'Messages that acknowledgements have reported since the last seek; never more than the log has taken.';
 COMMENT ON COLUMN embedded.cursor.byte_counted IS
     'Bytes that acknowledgements have reported since the last seek; never more than the log has taken.';
 COMMENT ON CONSTRAINT cursor_part_on_ring ON embedded.cursor IS 'A part of a cursor is a range of bucket hashes, 0 to 65535.';
 COMMENT ON CONSTRAINT cursor_frontier_ahead ON embedded.cursor IS
-    'A queue is one part without an owner, and what it has given out lies at its position and above.';
+    'A cursor that is read as a queue is one part without an owner, and its frontier is not below its position.';
 COMMENT ON CONSTRAINT cursor_ownership_whole ON embedded.cursor IS 'An ownership is an origin and a generation.';
 
--- A log can have the name of a log that a restored or promoted database has lost. An owner of the lost time may still hold an
--- ownership of that name, and would read the new log before the log's parents are read. So a new cursor begins at the present
--- origin and generation of its subscription, which are above those of the lost time, and an older ownership is stale.
+-- A log can have the name of a log that a restored or promoted database has lost. A reader may still have an ownership from the lost
+-- history, and would read the log before its parents are drained. So a new cursor begins at the present origin and generation of its
+-- subscription, which are greater than those of the lost history, and an older ownership is stale.
 CREATE FUNCTION embedded.begin_ownership() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     SELECT u.origin, u.generation INTO NEW.owned_origin, NEW.owned_generation
@@ -62,8 +62,8 @@ END $$;
 CREATE TRIGGER cursor_begins_at_the_present_ownership BEFORE INSERT ON embedded.cursor
     FOR EACH ROW WHEN (NEW.first_hash = 0 AND NEW.owned_generation IS NULL) EXECUTE FUNCTION embedded.begin_ownership();
 
--- Lock all parts of a cursor. In two statements: whoever held the first part may have divided others meanwhile.
--- False where there is no cursor.
+-- Lock all parts of a cursor. Returns false if there is no cursor. The function needs two statements, because the previous holder of the
+-- lock on the first part may have divided other parts.
 CREATE FUNCTION embedded.lock_parts(of_log_id bigint, of_subscription text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM FROM embedded.cursor
@@ -76,8 +76,8 @@ BEGIN
     RETURN true;
 END $$;
 
--- Divide the part that has hashes on both sides of `at`, if there is one. It has no owner, and is locked. Both pieces have reported
--- what the whole has: dividing gives no right to report it again.
+-- Divide the part that has hashes on both sides of `at`, if there is one. The part has no owner, and the caller has locked it. Both
+-- pieces keep the reported counts of the part, so that no reader reports the same messages again.
 CREATE FUNCTION embedded.divide_part(of_log_id bigint, of_subscription text, at integer) RETURNS void LANGUAGE sql AS $$
     WITH whole AS (
         SELECT last_hash, position, owned_origin, owned_generation, msg_counted, byte_counted FROM embedded.cursor
@@ -92,8 +92,8 @@ CREATE FUNCTION embedded.divide_part(of_log_id bigint, of_subscription text, at 
       FROM whole;
 $$;
 
--- Make one part of all parts of a generation, if they are at one position. They are locked. The newest of their ownerships is its
--- own.
+-- Join all parts of a generation if they have the same position. The caller has locked the parts. The joined part gets the newest of
+-- their ownerships.
 CREATE FUNCTION embedded.join_parts(of_log_id bigint, of_subscription text, of_generation bigint)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -122,13 +122,13 @@ BEGIN
     END IF;
 END $$;
 
--- Take the part of a cursor that has the hashes `low` to `high`, all of it or nothing.
+-- Take the hashes `low` to `high` of a cursor, all of them or none.
 --
--- Answers taken | held (by `holder`, which lives) | stale (a piece was taken under a newer ownership, by `holder` if it still
--- reads) | missing (no such log) | unsubscribed (no such cursor). `timeline` is that of the last message before `start`, 0 at the
--- very front. The reader that held a piece of it loses all that it held. What is outside the range has no owner then. Without an
--- ownership none is compared. An ownership that was never given is stale, since it would make those of all others stale for good. A
--- cursor is divided where the log's entry buckets begin, if the log says where that is.
+-- The outcome is taken | held (by `holder`, which is live) | stale (a piece was taken under a newer ownership, by `holder` if that
+-- reader still reads) | missing (no such log) | unsubscribed (no such cursor). `timeline` is the timeline of the last message before
+-- `start`, or 0. A reader that held a piece of the range loses all its parts; its parts outside the range have no owner afterwards.
+-- Without an ownership nothing is compared. An ownership that no leader has assigned yet is stale, because it would make the ownerships
+-- of all other readers stale. A cursor is divided only at the boundaries of entry buckets, if the log stores them.
 CREATE FUNCTION embedded.take(
     log_name text, of_subscription text, new_owner text, live_owners text[], low integer, high integer,
     of_origin bigint DEFAULT NULL, of_generation bigint DEFAULT NULL,
@@ -162,7 +162,7 @@ BEGIN
         RAISE EXCEPTION 'bucket hashes % to % of log % are not whole entry buckets; take a range that its buckets make up', low, high,
             log_name USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    -- The journal is in this database as a rule. Elsewhere an origin, which is a time, is compared with the clock.
+    -- The journal is usually in this database. If not, the origin, which is a time, is compared with the clock.
     SELECT u.origin, u.generation INTO newest FROM cleave.segment s JOIN cleave.subscription u USING (topic_id)
      WHERE s.backing_topic = log_name AND u.name = of_subscription ORDER BY u.origin DESC LIMIT 1;
     IF (FOUND AND (of_origin, of_generation) > (newest.origin, newest.generation))
@@ -196,7 +196,7 @@ BEGIN
     END IF;
     PERFORM embedded.divide_part(of_log_id, of_subscription, low);
     PERFORM embedded.divide_part(of_log_id, of_subscription, high + 1);
-    -- A restore turns the sequence back. By chance alone is a reader's generation one that another history has given out.
+    -- A restore resets the sequence. The random part makes it improbable that a lost history used the same generation.
     generation := ((random() * 2147483646)::bigint << 32) | (nextval('embedded.generation') & 4294967295);
     UPDATE embedded.cursor c
        SET owner = new_owner, generation = take.generation,
@@ -213,11 +213,11 @@ BEGIN
     outcome := 'taken';
 END $$;
 
--- Acknowledge everything below `upto` in the parts of this generation, and count the messages that were delivered. False where the
--- generation holds nothing, or where the log does not have, in `of_timeline`, the message before `upto`. Without a timeline only
--- the log's end is compared. The last acknowledgement of a part notifies its peers, which wait for it at the log's end. `messages`
--- and `bytes` were delivered since the last report. Of what a log has taken, a part reports each message once between two seeks,
--- whatever is claimed.
+-- Acknowledge all messages below `upto` in the parts of this generation, and add to the counts of delivered messages. Returns false if
+-- the generation has no part, or if the log does not have the message before `upto` in `of_timeline`. Without a timeline only the end
+-- of the log is compared. An acknowledgement that reaches the end of a terminated log notifies the readers that wait for the drain.
+-- `messages` and `bytes` are those delivered since the last report. The total that a part reports between two seeks is at most what the
+-- log has stored.
 CREATE FUNCTION embedded.acknowledge(
     of_log_id bigint, of_subscription text, of_generation bigint, upto bigint, messages bigint, bytes bigint,
     of_timeline bigint DEFAULT NULL
@@ -259,14 +259,14 @@ BEGIN
     RETURN true;
 END $$;
 
--- The next messages of this generation's parts from `from_offset` on: up to `most`, some `most_bytes` at most. Then one row, whose
--- payload is NULL, with the offset to go on from, and the first offset and the timeline of each timeline that was read. No row
--- where the generation holds nothing, or where the log does not have, in `of_timeline`, the message before `from_offset`. Without a
--- timeline (an older client) only the log's end is compared.
+-- Return the next messages of this generation's parts from `from_offset` on: up to `most` messages and about `most_bytes` bytes. The last
+-- row has no payload; it holds the offset of the next read, and the first offset and the number of each timeline that was read. Returns
+-- no row if the generation has no part, or if the log does not have the message before `from_offset` in `of_timeline`. Without a
+-- timeline (an older client) only the end of the log is compared.
 --
--- At most `most_scanned` offsets are scanned, in steps that grow: offsets are dense, so a range of them works as a limit, and the
--- planner cannot misjudge it. A reader that finds nothing then moves its parts, if they are more than `lag` behind the scanned
--- offset. Keys and metadata count as bytes: a read gives at most 10,000 messages and some 16 MiB, whatever is stored and requested.
+-- At most `most_scanned` offsets are scanned, in growing steps. Offsets are dense, so a range of offsets limits the rows, and the planner
+-- cannot misjudge the limit. If no message is found and the parts are more than `lag` behind the scanned offset, the function moves the
+-- parts. Keys and metadata count as bytes. A read returns at most 10,000 messages and about 16 MiB.
 CREATE FUNCTION embedded.read(
     of_log_id bigint, of_subscription text, of_generation bigint, from_offset bigint, most integer, most_bytes bigint,
     most_scanned bigint, lag bigint, of_timeline bigint DEFAULT NULL
@@ -342,8 +342,8 @@ BEGIN
     RETURN NEXT;
 END $$;
 
--- Where this generation stands: whether the log is closed, and whether all parts of the cursor, whoever holds them, are
--- acknowledged to its end. No row where the generation holds nothing.
+-- Return true in is_terminated if the log is terminated, and in all_settled if all parts of the cursor, of any reader, have acknowledged
+-- the whole log. Returns no row if the generation has no part.
 CREATE FUNCTION embedded.look(
     of_log_id bigint, of_subscription text, of_generation bigint,
     OUT is_terminated boolean, OUT all_settled boolean
@@ -369,7 +369,7 @@ $$;
 COMMENT ON FUNCTION embedded.missed(bigint, text, integer, integer, bigint, bigint) IS
     'Position of a part of a cursor, and the end of the log, if the log lacks the message before an offset.';
 
--- Let go of all parts of this generation, if it holds any.
+-- Release all parts of this generation.
 CREATE FUNCTION embedded.release(of_log_id bigint, of_subscription text, of_generation bigint)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -383,7 +383,7 @@ BEGIN
     END IF;
 END $$;
 
--- The owner of each part that has hashes between `low` and `high`, NULL for nobody; no row where there is no cursor.
+-- Return the owner of each part with hashes between `low` and `high`, NULL for a part without an owner; no row if there is no cursor.
 CREATE FUNCTION embedded.owners(of_log_id bigint, of_subscription text, low integer, high integer)
 RETURNS SETOF text LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT owner FROM embedded.cursor
@@ -391,14 +391,14 @@ RETURNS SETOF text LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_cat
      ORDER BY first_hash
 $$;
 
--- Move a whole cursor to the first message at or after the instant, NULL for the end. It is one part then, without an owner. What
--- is delivered again is reported again. False where there is no such log or cursor.
+-- Move a whole cursor to the first message at or after the time, or to the end if the time is NULL. The cursor becomes one part without
+-- an owner. Messages that are delivered again are counted again. Returns false if the log or cursor does not exist.
 CREATE FUNCTION embedded.move(log_name text, of_subscription text, instant timestamptz) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
     target embedded.log;
 BEGIN
-    PERFORM FROM embedded.log WHERE name = log_name FOR KEY SHARE;  -- nothing is trimmed meanwhile
+    PERFORM FROM embedded.log WHERE name = log_name FOR KEY SHARE;  -- the lock keeps the log from being trimmed
     SELECT * INTO target FROM embedded.log WHERE name = log_name;
     IF NOT FOUND OR NOT embedded.lock_parts(target.log_id, of_subscription) THEN
         RETURN false;

@@ -1,7 +1,8 @@
--- Reading an embedded log at a position that the application keeps.
+-- Reading an embedded log at a position that the application stores.
 
--- Where to go on after a position that an application keeps: behind it, or where the log's history leaves that of the position.
--- That is at the first message of a later timeline, or at the end of the log. `timeline` is that of the message before `start`.
+-- Return the offset at which to continue after a stored position: the next offset, or the offset at which the history of the log departs
+-- from that of the position, which is the first message of a later timeline, or the end of the log. `timeline` is that of the message
+-- before `start`.
 CREATE FUNCTION embedded.open_at(
     log_name text, of_offset bigint, of_timeline bigint,
     OUT log_id bigint, OUT first_offset bigint, OUT next_offset bigint, OUT start bigint, OUT timeline bigint
@@ -14,14 +15,14 @@ CREATE FUNCTION embedded.open_at(
                   l.next_offset) END) AS start) f
      WHERE l.name = log_name
 $$;
-COMMENT ON FUNCTION embedded.open_at(text, bigint, bigint) IS 'Bounds of a log, and the offset to go on from after a stored position.';
+COMMENT ON FUNCTION embedded.open_at(text, bigint, bigint) IS 'Bounds of a log, and the offset at which to continue after a stored position.';
 
--- The next messages from an offset on: up to `most`, some `most_bytes` at most. Then one row, whose payload is NULL, with the
--- offset to go on from, the log's first offset and whether nothing can ever follow. No row where there is no such log, and for an
--- older client (without a timeline) where the log ends before the offset. The last row has no offset where the log does not have,
--- in `of_timeline`, the message before `from_offset`. A restored database may give a log's id to another log, so the name is
--- compared. One snapshot serves all of it (STABLE), so a trimmed message is not taken for one that never was. It has the bounds of
--- `read`.
+-- Return the next messages from an offset on: up to `most` messages and about `most_bytes` bytes. The last row has no payload; it holds
+-- the offset of the next read, the first offset of the log, and whether the log is terminated and read to its end. Returns no row if the
+-- log does not exist, or, for an older client (without a timeline), if the log ends before the offset. The last row has no offset if the
+-- log does not have the message before `from_offset` in `of_timeline`. A restored database may assign the log's id to another log, so
+-- the name is compared. The function is STABLE, so that one snapshot distinguishes trimmed messages from messages that never existed.
+-- The limits are those of `read`.
 CREATE FUNCTION embedded.read_at(
     of_log_id bigint, from_offset bigint, most integer, most_bytes bigint, of_timeline bigint DEFAULT NULL, log_name text DEFAULT NULL
 ) RETURNS TABLE (

@@ -1,13 +1,12 @@
 -- Reading an embedded log as a queue.
 --
--- A cursor that is read as a queue has a frontier. Each message that is stored below the frontier was given to a reader. Of these
--- messages, each one that is not acknowledged has a row in `unsettled`; a message without a row is acknowledged. So position is the
--- lowest unsettled offset, or the frontier where there is none: trimming, drains and the backlog need not know how a cursor is
--- read.
+-- A cursor that is read as a queue has a frontier. Each message below the frontier was delivered to a reader. Of these messages, each
+-- message that is not acknowledged has a row in `unsettled`; a message without a row is acknowledged. So position is the lowest
+-- unsettled offset, or the frontier if no message is unsettled. Trimming, drains and the backlog depend on position only.
 --
--- A queue is of one generation of its cursor. A statement that moves the cursor, or takes it to read in order, ends the queue:
--- messages that were given out and not acknowledged are given out again, and earlier acknowledgements are refused. A function that
--- works on a queue locks the log first (if it locks the log at all), then the part of the cursor that begins at 0.
+-- A queue exists for one generation of its cursor. A statement that moves the cursor, or takes the cursor to read in order, ends the
+-- queue: messages that were delivered and not acknowledged are delivered again, and late acknowledgements are refused. A function that
+-- changes a queue locks the log first (if it locks the log at all), then the part of the cursor that begins at 0.
 
 CREATE TABLE embedded.queue_reader (
     mark         text        PRIMARY KEY,
@@ -22,8 +21,8 @@ CREATE TABLE embedded.queue_reader (
         REFERENCES embedded.cursor ON DELETE CASCADE
 ) WITH (fillfactor = 50);
 CREATE INDEX queue_reader_of_cursor ON embedded.queue_reader (log_id, subscription, alive_until);
-COMMENT ON TABLE embedded.queue_reader IS 'Who reads which queue, and until when it counts as alive if it is not heard again.';
-COMMENT ON COLUMN embedded.queue_reader.login IS 'Login that opened the reader, and the only one that may use its mark.';
+COMMENT ON TABLE embedded.queue_reader IS 'One row per reader of a queue, and the time until which it counts as alive without another heartbeat.';
+COMMENT ON COLUMN embedded.queue_reader.login IS 'Login that opened the reader, and the only login that may use its mark.';
 COMMENT ON CONSTRAINT queue_reader_of_queue ON embedded.queue_reader IS 'A reader of a queue reads a cursor that exists.';
 
 CREATE TABLE embedded.unsettled (
@@ -45,10 +44,10 @@ CREATE TABLE embedded.unsettled (
 CREATE INDEX unsettled_waiting ON embedded.unsettled (log_id, subscription, visible_at) WHERE mark IS NULL;
 CREATE INDEX unsettled_held ON embedded.unsettled (mark, batch) WHERE mark IS NOT NULL;
 COMMENT ON TABLE embedded.unsettled IS
-    'Messages of a queue that were given out and are not acknowledged: held by a reader, or waiting to be given out again.';
-COMMENT ON CONSTRAINT unsettled_of_queue ON embedded.unsettled IS 'What is unsettled is so for a cursor that exists.';
+    'Messages of a queue that were delivered and are not acknowledged: held by a reader, or waiting for the next delivery.';
+COMMENT ON CONSTRAINT unsettled_of_queue ON embedded.unsettled IS 'An unsettled message belongs to a cursor that exists.';
 COMMENT ON CONSTRAINT unsettled_held_or_waiting ON embedded.unsettled IS
-    'An unsettled message is held by one reader, which got it in one batch, or waits until an instant.';
+    'An unsettled message has the reader and the batch of its delivery, or the time of its next delivery.';
 COMMENT ON CONSTRAINT unsettled_deliveries_not_negative ON embedded.unsettled IS 'A message was delivered 0 times or more.';
 
 CREATE FUNCTION embedded.end_queue() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -62,10 +61,10 @@ CREATE TRIGGER cursor_ends_queue BEFORE UPDATE OF generation, last_hash, owner O
     FOR EACH ROW WHEN (OLD.frontier IS NOT NULL AND (NEW.generation <> OLD.generation OR NEW.last_hash <> OLD.last_hash))
     EXECUTE FUNCTION embedded.end_queue();
 
--- Begin to read a queue as `new_mark`, which no reader used before. Answers opened | missing | unsubscribed.
+-- Begin to read a queue as `new_mark`, which no reader used before. The outcome is opened | missing | unsubscribed.
 --
--- A reader that read the cursor in order is cut off; messages that parts of it had acknowledged above the lowest position come
--- again. A reader lives for an hour at most without a word, and a login has 10,000 readers of a queue at most.
+-- A reader that reads the cursor in order loses the cursor, and messages that its parts had acknowledged above the lowest position are
+-- delivered again. A reader counts as alive for at most an hour without a heartbeat. A login has at most 10,000 readers of a queue.
 CREATE FUNCTION embedded.queue_open(
     log_name text, of_subscription text, new_mark text, new_owner text, life_seconds double precision,
     OUT outcome text, OUT log_id bigint
@@ -113,7 +112,7 @@ BEGIN
     outcome := 'opened';
 END $$;
 
--- Give to others what the readers hold that have not been heard in time. The cursor is locked.
+-- Delete readers whose time has expired, and make their messages available to other readers. The caller has locked the cursor.
 CREATE FUNCTION embedded.queue_reap(of_log_id bigint, of_subscription text) RETURNS void LANGUAGE sql AS $$
     WITH gone AS (
         DELETE FROM embedded.queue_reader
@@ -123,13 +122,12 @@ CREATE FUNCTION embedded.queue_reap(of_log_id bigint, of_subscription text) RETU
       FROM gone WHERE u.mark = gone.mark
 $$;
 
--- Take up to `most` messages, some `most_bytes` at most, first those that are given out again. Then one row whose payload is NULL.
+-- Take up to `most` messages and about `most_bytes` bytes, first those that are delivered again. The last row has no payload.
 --
--- No row where the server does not know the reader (it was silent for too long, or the queue has ended), or where the log does not
--- have the message at `last_offset`, which is the highest that the reader was ever given, in `last_timeline`. A batch that is
--- requested again under its number, because the answer was lost, is the same batch. No more than `most_unsettled` messages are
--- unsettled at a time, that the memory of a queue is bounded. It has the bounds of `read`, and no more than 10,000 messages are
--- unsettled at a time.
+-- Returns no row if the reader does not exist (it was silent for too long, or the queue has ended), or if the log does not have the
+-- message at `last_offset`, the highest offset that was delivered to the reader, in `last_timeline`. A batch that is requested again
+-- under its number, because the answer was lost, is the same batch. At most `most_unsettled` messages, and never more than 10,000, are
+-- unsettled at a time, so that the memory of a queue is bounded. The other limits are those of `read`.
 CREATE FUNCTION embedded.queue_take(
     of_log_id bigint, of_subscription text, of_mark text, of_batch bigint, most integer, most_bytes bigint, most_unsettled integer,
     life_seconds double precision, last_offset bigint DEFAULT NULL, last_timeline bigint DEFAULT NULL
@@ -229,8 +227,8 @@ BEGIN
     RETURN NEXT;
 END $$;
 
--- Acknowledge these offsets, each as it was given out in that batch. Gives back those that are not settled then: others have
--- them, or they wait to be given out again. NULL where there is no cursor. What is acknowledged already stays so.
+-- Acknowledge these offsets, each with the batch in which it was delivered. Returns the offsets that are still not acknowledged: other
+-- readers hold them, or they wait for their next delivery. Returns NULL if there is no cursor. Idempotent.
 CREATE FUNCTION embedded.queue_acknowledge(
     of_log_id bigint, of_subscription text, of_mark text, offsets bigint[], batches bigint[]
 ) RETURNS bigint[] LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -266,8 +264,8 @@ BEGIN
     RETURN refused;
 END $$;
 
--- Give these back, to be given out again after the delay, a week at most: a message that waits keeps its log from being trimmed and
--- drained. `unseen`: no application had them in hand, so that the delivery does not count.
+-- Return messages to the queue, to be delivered again after the delay. The delay is at most a week, because a waiting message keeps its
+-- log from being trimmed and drained. `unseen`: the application did not get the messages, so the delivery does not count.
 CREATE FUNCTION embedded.queue_give_back(
     of_log_id bigint, of_subscription text, of_mark text, offsets bigint[], batches bigint[],
     delay_seconds double precision, unseen boolean
@@ -292,7 +290,7 @@ BEGIN
     END IF;
 END $$;
 
--- These readers are alive. Returns those of them that are known and of this login.
+-- Extend the time of these readers. Returns the readers that exist and belong to this login.
 CREATE FUNCTION embedded.queue_keep(marks text[], life_seconds double precision)
 RETURNS SETOF text LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -303,11 +301,11 @@ BEGIN
     RETURN QUERY
     UPDATE embedded.queue_reader r SET alive_until = clock_timestamp() + life_seconds * interval '1 s'
       FROM (SELECT mark FROM embedded.queue_reader
-             WHERE mark = ANY (marks) AND coalesce(login, session_user) = session_user ORDER BY mark FOR NO KEY UPDATE) known
-     WHERE r.mark = known.mark RETURNING r.mark;
+             WHERE mark = ANY (marks) AND coalesce(login, session_user) = session_user ORDER BY mark FOR NO KEY UPDATE) locked
+     WHERE r.mark = locked.mark RETURNING r.mark;
 END $$;
 
--- Whether the log is closed and all of it acknowledged. NULL where there is no cursor.
+-- Return true if the log is terminated and completely acknowledged. NULL if there is no cursor.
 CREATE FUNCTION embedded.queue_is_drained(of_log_id bigint, of_subscription text)
 RETURNS boolean LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT l.terminated_at IS NOT NULL AND c.position >= l.next_offset
@@ -315,7 +313,7 @@ RETURNS boolean LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalo
      WHERE l.log_id = of_log_id AND c.subscription = of_subscription AND c.first_hash = 0 AND c.last_hash = 65535
 $$;
 
--- The reader leaves; what it holds is given to others.
+-- Delete the reader, and make its messages available to other readers.
 CREATE FUNCTION embedded.queue_close(of_log_id bigint, of_subscription text, of_mark text)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

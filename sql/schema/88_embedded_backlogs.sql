@@ -1,8 +1,8 @@
--- The messages of embedded logs that are not acknowledged, and the removal of those that every cursor has acknowledged.
+-- Counts of unacknowledged messages of embedded logs, and the deletion of messages that every cursor has acknowledged.
 
--- Messages that are not acknowledged; NULL where there is no such log or cursor. Counts one by one only between the lowest and the
--- highest position of the parts, and the unsettled of a queue. The bounds of the parts are in an array, which is seven times as
--- fast as a look-up per message where the parts are a hundred thousand messages apart.
+-- Return the number of unacknowledged messages; NULL if the log or cursor does not exist. Only messages between the lowest and the
+-- highest position of the parts, and the unsettled messages of a queue, are counted one by one. The bounds of the parts are in an array,
+-- which is seven times as fast as a lookup per message if the parts are 100,000 messages apart.
 CREATE FUNCTION embedded.backlog(log_name text, of_subscription text) RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN p.frontier IS NULL THEN
            l.next_offset - p.highest + (
@@ -20,8 +20,8 @@ CREATE FUNCTION embedded.backlog(log_name text, of_subscription text) RETURNS bi
      WHERE l.name = log_name AND p.lowest IS NOT NULL
 $$;
 
--- Messages of each bucket that are not acknowledged, by the buckets' first hashes in order (the first is 0); NULL where there is no
--- such log or cursor. Counts one by one from the lowest position on.
+-- Return the number of unacknowledged messages of each bucket, in the order of the buckets' first hashes (the first is 0); NULL if the
+-- log or cursor does not exist. Messages from the lowest position on are counted one by one.
 CREATE FUNCTION embedded.backlog_of_buckets(log_name text, of_subscription text, starts integer[]) RETURNS bigint[]
 LANGUAGE sql STABLE AS $$
     WITH parts AS (
@@ -39,8 +39,8 @@ LANGUAGE sql STABLE AS $$
       FROM parts
 $$;
 
--- Of the next `most` logs above `after`: the last one, NULL when there is none, and those that begin with a message
--- older than `before` which all parts of all cursors have acknowledged.
+-- Check the next `most` logs above `after`. Returns the last of these logs, NULL if there is none, and those logs whose first message is
+-- older than `before` and acknowledged by all parts of all cursors.
 CREATE FUNCTION embedded.trimmable(after bigint, before timestamptz, most bigint, OUT last bigint, OUT found bigint[])
 LANGUAGE sql STABLE AS $$
     SELECT max(l.log_id),
@@ -53,9 +53,9 @@ LANGUAGE sql STABLE AS $$
              WHERE log_id > after ORDER BY log_id LIMIT most) l
 $$;
 
--- Delete up to `most` messages from the front of a log: older than `before`, and acknowledged by all parts of all cursors. Returns
--- the number deleted. No cursor is made or moved meanwhile; a log that is locked is left for later. Producers that have sent
--- nothing since then, and for a day, are forgotten: none of them repeats a batch any more.
+-- Delete up to `most` messages from the front of a log that are older than `before` and acknowledged by all parts of all cursors. Returns
+-- the number of deleted messages. The lock keeps cursors from being created or moved; a log that is locked is skipped. Producers that
+-- have sent nothing since `before`, and for a day, are deleted, because they no longer repeat a batch.
 CREATE FUNCTION embedded.trim_log(of_log_id bigint, before timestamptz, most bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,12 +1,12 @@
--- The end of transactions of applications that hold the locks of a log, or of a cursor, for longer than a call may take.
+-- Ends transactions of applications that hold locks of logs or cursors for longer than a call may take.
 --
--- A login sets its own time-outs, so that those of a role bound accidents only: a transaction that stays open after an append keeps
--- the fence of its segment, and each other producer, waiting for ever. The worker and the fence call this function. An application
--- that only waits for a lock is given three times as long, since it is a victim as a rule.
+-- A login can change its own time-outs, so the time-outs of a role prevent accidents only. A transaction that stays open after an append
+-- makes the fence of its segment, and all other producers, wait without a limit. The worker and the fence call this function. An
+-- application that only waits for a lock gets three times as long, because another transaction usually causes its wait.
 --
--- A session that listens and stays in a transaction keeps the server from clearing its queue of notifications, and once the queue
--- is full no transaction that notifies can commit. So when a quarter of the queue is in use, transactions of applications and
--- readers that are older than a minute end as well, in whatever database they are.
+-- A session that listens and stays in a transaction keeps the server from clearing its queue of notifications, and if the queue is
+-- full, no transaction that notifies can commit. So if a quarter of the queue is in use, transactions of applications and
+-- inspectors that are older than a minute end as well, in any database of the server.
 
 CREATE FUNCTION embedded.end_long_transactions(
     longest_seconds double precision, OUT process_id integer, OUT login text, OUT seconds double precision
@@ -36,4 +36,4 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION embedded.end_long_transactions(double precision) IS
-    'End the sessions of applications that have held locks of logs or cursors for longer than that, and say which.';
+    'End the sessions of applications that have held locks of logs or cursors for longer than longest_seconds. Returns these sessions.';

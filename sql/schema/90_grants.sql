@@ -1,21 +1,19 @@
--- Least rights. The operator creates login users and grants each of them one of these roles; bootstrap.sql creates the roles.
---
--- `cleave migrate` grants the views of schema inspect when it rebuilds them.
+-- Grants each role the least rights that it needs. The operator creates logins and grants each of them one of these roles; bootstrap.sql
+-- creates the roles. `cleave migrate` grants the rights on the views of schema inspect when it rebuilds the views.
 
 GRANT USAGE ON SCHEMA cleave, staging, inspect, embedded TO cleave_controller;
 GRANT USAGE ON SCHEMA cleave, staging TO cleave_spark_loader;
 GRANT USAGE ON SCHEMA inspect TO cleave_inspector;
 GRANT USAGE ON SCHEMA embedded TO cleave_client;
 
--- The controller reads every control table. The tables that it may not change are written by functions of the owner, or by
--- `cleave migrate`.
+-- The controller reads every control table. Functions of the owner, or `cleave migrate`, write the tables that it may not change.
 GRANT SELECT ON ALL TABLES IN SCHEMA cleave TO cleave_controller;
 GRANT USAGE ON SEQUENCE
     cleave.topic_topic_id_seq, cleave.operation_operation_id_seq, cleave.tombstone_tombstone_id_seq, cleave.decision_id_seq,
     embedded.generation, embedded.log_log_id_seq
     TO cleave_controller;
 
--- History: rows are added and never changed. Some of it expires.
+-- History: rows are added and never changed. Some rows expire.
 GRANT INSERT ON
     cleave.layout_change, cleave.segment_parent, cleave.decision, cleave.policy_change, cleave.bundle_decision, cleave.audit,
     cleave.decision_default
@@ -31,7 +29,7 @@ GRANT INSERT, UPDATE ON
     TO cleave_controller;
 GRANT UPDATE ON cleave.cluster_reconnections TO cleave_controller;
 
--- Rows that come, change and go.
+-- Rows that are inserted, changed and deleted.
 GRANT INSERT, UPDATE, DELETE ON
     cleave.foreign_log, cleave.lease, cleave.mirror, cleave.namespace_policy, cleave.api_request,
     cleave.subscription, cleave.observed_subscription, cleave.segment_drain, cleave.drain_backlog, cleave.bucket_checkpoint,
@@ -53,7 +51,7 @@ GRANT EXECUTE ON FUNCTION
     TO cleave_controller;
 GRANT EXECUTE ON FUNCTION cleave.database_identity TO cleave_inspector;
 
--- Loaders hand in rows and have them merged.
+-- Loaders write rows into schema staging and call functions that merge the rows.
 GRANT SELECT ON
     cleave.segment_load, cleave.load_source, cleave.load_run, cleave.threshold_in_force, cleave.memory_in_force,
     cleave.namespace_bundles, cleave.bundle_load, cleave.broker_load, cleave.namespace_load, cleave.bundle_load_run

@@ -1,4 +1,4 @@
--- Approvals for people: what waits for somebody, since when and until when, and what became of what was answered.
+-- Views of approvals: actions that wait for a person, their expiry, the answers and the outcomes.
 
 CREATE VIEW inspect.approvals AS
 SELECT a.approval_id, a.subject, a.subject_id, coalesce(t.name, 'cluster') AS level, t.name AS topic, a.topic_id, a.state, a.action,
@@ -15,16 +15,16 @@ SELECT a.approval_id, a.subject, a.subject_id, coalesce(t.name, 'cluster') AS le
              LEFT JOIN cleave.segment s ON s.topic_id = a.topic_id AND s.segment_id = sealed.segment_id AND s.state = 'ACTIVE'
             WHERE s.segment_id IS NULL) AS subject) there;
 COMMENT ON VIEW inspect.approvals IS
-    'Actions that wait for a person, or waited, whatever they are about (subject: operation, bundle-proposal or promotion): what was proposed (action, in a few words) and why, until when an answer counts and what holds without one, and who answered.';
+    'One row per action that needs, or needed, an approval. subject is operation, bundle-proposal or promotion; the row has the proposed action, its reason, the expiry, the default answer, and who answered.';
 COMMENT ON COLUMN inspect.approvals.subject_id IS
-    'The decision that wants the operation, the bundle proposal, or the candidate to promote.';
-COMMENT ON COLUMN inspect.approvals.level IS 'Topic of the subject, or cluster; who may answer.';
+    'Id of the decision that chose the operation, of the bundle proposal, or of the candidate to promote.';
+COMMENT ON COLUMN inspect.approvals.level IS 'Topic of the subject, or cluster. Persons with rights at this level may answer.';
 COMMENT ON COLUMN inspect.approvals.expires_at IS 'Time from which default_answer holds, if no person has answered.';
-COMMENT ON COLUMN inspect.approvals.outcome IS 'Reason of the answer, or why the approval ended.';
-COMMENT ON COLUMN inspect.approvals.asked_in IS 'Run of Airflow, as dag/run, in which a person is asked.';
-COMMENT ON COLUMN inspect.approvals.has_subject IS 'The topic is live, and the segments that the operation seals are still there.';
-COMMENT ON COLUMN inspect.approvals.is_answerable IS 'The action waits, is in time, and has its subject.';
+COMMENT ON COLUMN inspect.approvals.outcome IS 'Reason of the answer, or of the end of the approval.';
+COMMENT ON COLUMN inspect.approvals.asked_in IS 'Airflow run, as dag/run, that requests the answer of a person; NULL: no run does.';
+COMMENT ON COLUMN inspect.approvals.has_subject IS 'True if the topic is live and the segments that the operation seals are still ACTIVE.';
+COMMENT ON COLUMN inspect.approvals.is_answerable IS 'True if the approval is pending, has not expired, and has its subject.';
 COMMENT ON COLUMN inspect.approvals.segment_ids IS 'Segments that the operation seals.';
-COMMENT ON COLUMN inspect.approvals.parts IS 'Segments that the operation makes; of a rebucket the entry buckets.';
-COMMENT ON COLUMN inspect.approvals.segments IS 'Segments that the operation seals or makes, whichever are more.';
-COMMENT ON COLUMN inspect.approvals.operation_id IS 'Operation that carries the action out.';
+COMMENT ON COLUMN inspect.approvals.parts IS 'Number of segments that the operation creates; for a rebucket, the number of entry buckets.';
+COMMENT ON COLUMN inspect.approvals.segments IS 'Number of segments that the operation seals or creates, whichever is greater.';
+COMMENT ON COLUMN inspect.approvals.operation_id IS 'Operation that performs the approved action; NULL: none yet.';

@@ -1,4 +1,4 @@
--- The audit for people: who asked for what over HTTP, from where, and what came of it.
+-- View of the audit: requests over HTTP with subject, call, address and result.
 
 CREATE VIEW inspect.audit AS
 SELECT a.audit_id, a.asked_at, a.subject, a.role, a.address, a.act, a.method, a.path, a.status,
@@ -7,4 +7,4 @@ SELECT a.audit_id, a.asked_at, a.subject, a.role, a.address, a.act, a.method, a.
        a.reason, a.request_key, a.dry_run
   FROM cleave.audit a;
 COMMENT ON VIEW inspect.audit IS
-    'Every change that was asked for over HTTP and every access that was denied: who, what, from where, result. A denial that repeats itself is there once a minute from each worker.';
+    'One row per change that was requested over HTTP, and per denied access: subject, call, address and result. Each worker records a repeated denial at most once a minute.';

@@ -1,4 +1,4 @@
--- Backtests for people: what was asked, and what each policy would have cost.
+-- Views of backtests: the requests, and the cost of each policy.
 
 CREATE VIEW inspect.backtest_runs AS
 SELECT r.run_id, r.state, r.asked_at, r.asked_by,
@@ -11,7 +11,7 @@ SELECT r.run_id, r.state, r.asked_at, r.asked_by,
        r.error, r.code_version, r.inputs, r.request_key
   FROM cleave.backtest_run r;
 COMMENT ON VIEW inspect.backtest_runs IS
-    'Backtests: what was asked by whom, whether it is done, and its inputs; since and until span the recorded load.';
+    'One row per backtest: requester, state and inputs. since and until are the bounds of the recorded load.';
 
 CREATE VIEW inspect.backtest_results AS
 SELECT b.run_id, b.load, b.topic_id, b.policy, b.seed, b.cost, b.least_cost, b.cost / nullif(b.least_cost, 0) AS regret,
@@ -28,4 +28,4 @@ SELECT b.run_id, b.load, b.topic_id, b.policy, b.seed, b.cost, b.least_cost, b.c
   FROM cleave.backtest_result b
   JOIN cleave.backtest_run r USING (run_id);
 COMMENT ON VIEW inspect.backtest_results IS
-    'What each policy would have cost on each load, in segment-hours; regret is that cost over the least any policy can pay. measured: the part of the time in which anything was recorded; silent_seconds: the longest time something was hot or cold with neither an act nor a reason; is_ideal: no real system can do it.';
+    'Cost of each policy on each load, in segment-hours; regret is the cost divided by the least cost that any policy can reach. measured: fraction of the time for which load was recorded; silent_seconds: longest time in which a segment was hot or cold without an action or a refusal; is_ideal: a plan that no real system can perform.';

@@ -1,9 +1,9 @@
--- Bundles for people: what each carries and who owns it, what the balancer proposes, and why it does not act.
+-- Views of bundles: their load and owner, the proposals of the balancer, and the reasons why it does not act.
 
 CREATE FUNCTION inspect.bundle_text(lower_bound bigint, upper_bound bigint) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN
     '0x' || lpad(to_hex(lower_bound), 8, '0') || '_0x' || lpad(to_hex(upper_bound), 8, '0');
-COMMENT ON FUNCTION inspect.bundle_text IS 'A bundle''s range as Pulsar writes it: 0x00000000_0x40000000.';
+COMMENT ON FUNCTION inspect.bundle_text IS 'The range of a bundle in the notation of Pulsar: 0x00000000_0x40000000.';
 
 CREATE VIEW inspect.bundles_now AS
 SELECT n.cluster, n.namespace, inspect.bundle_text(edge.lower_bound, edge.upper_bound) AS bundle, l.broker, n.mode,
@@ -24,7 +24,7 @@ SELECT n.cluster, n.namespace, inspect.bundle_text(edge.lower_bound, edge.upper_
   LEFT JOIN cleave.broker_load b ON b.cluster = l.cluster AND b.broker = l.broker
  WHERE edge.upper_bound IS NOT NULL;
 COMMENT ON VIEW inspect.bundles_now IS
-    'Every bundle with its owner and load; empty figures: not reported since its boundaries changed. A bundle without broker is owned by nobody until the next look-up.';
+    'One row per bundle with its owner and load. Empty figures: no report since the boundaries changed. A bundle without a broker has no owner until the next lookup.';
 
 CREATE VIEW inspect.bundles_namespaces AS
 SELECT n.cluster, n.namespace, n.mode, cardinality(n.boundaries) - 1 AS bundle_count, l.topic_count,
@@ -33,7 +33,7 @@ SELECT n.cluster, n.namespace, n.mode, cardinality(n.boundaries) - 1 AS bundle_c
   FROM cleave.namespace_bundles n
   LEFT JOIN cleave.namespace_load l USING (cluster, namespace);
 COMMENT ON VIEW inspect.bundles_namespaces IS
-    'Namespaces whose bundles are known, how each is balanced (dry-run until enabled), and its load; peak: of the largest bundle.';
+    'One row per namespace whose bundles are known: its mode (dry-run until enabled) and its load. peak: value of the largest bundle.';
 
 CREATE VIEW inspect.bundles_brokers AS
 SELECT b.cluster, b.broker, round(u.usage::numeric, 4) AS usage, u.signal AS busiest_signal, b.bundle_count, b.topic_count,
@@ -53,7 +53,7 @@ SELECT b.cluster, b.broker, round(u.usage::numeric, 4) AS usage, u.signal AS bus
         ORDER BY usage DESC, ordinal LIMIT 1) u ON true
 WINDOW of_cluster AS (PARTITION BY b.cluster);
 COMMENT ON VIEW inspect.bundles_brokers IS
-    'Brokers and what they carry; usage is the plain maximum of CPU, direct memory and bandwidth as a fraction (empty: unknown), above_mean against the cluster.';
+    'One row per broker with its load. usage: maximum of CPU, direct memory and bandwidth, each as a fraction of its limit (empty: unknown); above_mean: usage minus the mean of the cluster.';
 
 CREATE VIEW inspect.bundles_proposals AS
 SELECT p.proposal_id, p.cycle_id, d.decided_at, p.cluster, p.namespace, inspect.bundle_text(p.lower_bound, p.upper_bound) AS bundle,
@@ -67,8 +67,8 @@ SELECT p.proposal_id, p.cycle_id, d.decided_at, p.cluster, p.namespace, inspect.
   JOIN cleave.bundle_decision d USING (cycle_id)
   LEFT JOIN cleave.namespace_bundles n ON n.cluster = p.cluster AND n.namespace = p.namespace;
 COMMENT ON VIEW inspect.bundles_proposals IS
-    'What the balancer proposed, why, and how far each has come; a proposal of a namespace in dry run is only shown.';
-COMMENT ON COLUMN inspect.bundles_proposals.approval_id IS 'Approval that waits for a person; NULL if none waits.';
+    'One row per proposal of the balancer, with its reason and state. Proposals of a namespace in dry run are only shown.';
+COMMENT ON COLUMN inspect.bundles_proposals.approval_id IS 'Pending approval of the proposal; NULL: none is pending.';
 
 CREATE VIEW inspect.bundles_why_not AS
 WITH newest AS (
@@ -83,7 +83,7 @@ UNION ALL
 SELECT p.cluster, p.cycle_id, d.decided_at, p.namespace, inspect.bundle_text(p.lower_bound, p.upper_bound), p.broker, p.kind,
        CASE WHEN p.state = 'proposed' AND n.mode = 'approval' THEN 'waits for approval'
             WHEN p.state = 'proposed' AND n.mode = 'automatic' THEN 'waits for the next application of proposals'
-            WHEN p.state = 'proposed' THEN 'the namespace is in dry run: enable it'
+            WHEN p.state = 'proposed' THEN 'the namespace is in dry run; enable the namespace'
             ELSE p.outcome END,
        NULL, NULL, p.proposal_id, NULL
   FROM cleave.bundle_proposal p
@@ -91,7 +91,7 @@ SELECT p.cluster, p.cycle_id, d.decided_at, p.namespace, inspect.bundle_text(p.l
   LEFT JOIN cleave.namespace_bundles n ON n.cluster = p.cluster AND n.namespace = p.namespace
  WHERE p.cycle_id = d.cycle_id AND p.state IN ('proposed', 'failed', 'refused');
 COMMENT ON VIEW inspect.bundles_why_not IS
-    'Why nothing (more) happens to a cluster''s bundles, as of its newest cycle: what the rules refused, and proposals that were not applied.';
+    'Why no further action is taken on the bundles of a cluster: refusals of the newest cycle, and its proposals that were not applied.';
 
 CREATE VIEW inspect.bundles_imbalance AS
 SELECT d.cluster, d.cycle_id, d.decided_at, l.window_end, l.broker_count, l.bundle_count, l.topic_count,
@@ -107,10 +107,10 @@ SELECT d.cluster, d.cycle_id, d.decided_at, l.window_end, l.broker_count, l.bund
               count(*) FILTER (WHERE state = 'failed') AS failed
          FROM cleave.bundle_proposal p WHERE p.cycle_id = d.cycle_id) p;
 COMMENT ON VIEW inspect.bundles_imbalance IS
-    'Cycle by cycle: spread of the brokers'' load (population standard deviation) that the cycle saw, and what came of it.';
+    'One row per cycle: spread of the load over the brokers (population standard deviation) before the cycle, and the number of proposals by outcome.';
 
 CREATE VIEW inspect.bundles_load_runs AS
 SELECT r.run_id, r.window_end, r.applied_at, r.engine, r.topics, r.written, r.outrun, r.quarantined,
        round(extract(epoch FROM clock_timestamp() - r.window_end), 1) AS age_seconds
   FROM cleave.bundle_load_run r;
-COMMENT ON VIEW inspect.bundles_load_runs IS 'Aggregation runs of bundle load; outrun rows follow in the next run.';
+COMMENT ON VIEW inspect.bundles_load_runs IS 'Aggregation runs of bundle load; the next run writes the rows that are counted as outrun.';

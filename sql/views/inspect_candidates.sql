@@ -1,4 +1,4 @@
--- Candidates for people: which policy was proposed for a topic, what became of it, and what it would have done.
+-- Views of candidates: policies proposed for a topic, their outcomes, and their shadow evaluations.
 
 CREATE VIEW inspect.policy_candidates AS
 SELECT c.candidate_id, t.name AS topic, c.topic_id, c.state, c.override, c.proposed_at, c.proposed_by, c.reason,
@@ -14,8 +14,8 @@ SELECT c.candidate_id, t.name AS topic, c.topic_id, c.state, c.override, c.propo
   FROM cleave.policy_candidate c
   JOIN cleave.topic t USING (topic_id);
 COMMENT ON VIEW inspect.policy_candidates IS
-    'Policies proposed for a topic: the parameters they set on top of what is in force, who proposed them and why, what became of them, and both regrets in the backtest that is their evidence.';
-COMMENT ON COLUMN inspect.policy_candidates.approval_id IS 'Approval of the promotion that waits for a person; NULL if none waits.';
+    'One row per policy proposed for a topic: the parameters that it sets on top of the policy in force, who proposed it and why, its outcome, and the regret of both policies in the backtest that is the evidence.';
+COMMENT ON COLUMN inspect.policy_candidates.approval_id IS 'Pending approval of the promotion; NULL: none is pending.';
 
 CREATE VIEW inspect.shadow_decisions AS
 SELECT s.shadow_id, t.name AS topic, s.topic_id, s.candidate_id, s.decided_at, s.epoch, s.lanes,
@@ -30,4 +30,4 @@ SELECT s.shadow_id, t.name AS topic, s.topic_id, s.candidate_id, s.decided_at, s
   FROM cleave.shadow_decision s
   JOIN cleave.topic t USING (topic_id);
 COMMENT ON VIEW inspect.shadow_decisions IS
-    'What candidates would have done, beside what the live policy did at the same evaluation; nothing of it was carried out. A row where a candidate said something new; decision_id is the ledger''s row of that evaluation, if it has one.';
+    'Decisions of candidates, which are never performed, and the decisions of the live policy at the same evaluation. One row per evaluation at which the outcome of a candidate changed; decision_id is the row of the decision log for that evaluation, if there is one.';

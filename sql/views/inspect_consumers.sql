@@ -1,4 +1,4 @@
--- Consumers for people: who is registered, and which segments the drain barrier lets them read.
+-- Views of consumers: registered consumers, the segments that the drain barrier lets them read, and the owners of entry buckets.
 
 CREATE VIEW inspect.subscriptions AS
 SELECT t.name AS topic, u.topic_id, u.name AS subscription, u.kind, u.state, u.created_epoch, u.created_at,
@@ -8,9 +8,9 @@ SELECT t.name AS topic, u.topic_id, u.name AS subscription, u.kind, u.state, u.c
               WHERE c.topic_id = u.topic_id AND c.subscription = u.name ORDER BY c.name) AS consumer_names
   FROM cleave.subscription u
   JOIN cleave.topic t USING (topic_id);
-COMMENT ON VIEW inspect.subscriptions IS 'Subscriptions and their registered consumers.';
+COMMENT ON VIEW inspect.subscriptions IS 'One row per subscription, with its registered consumers.';
 
--- What may be handed out is the rule of controller/domain/drain_barrier.py, here in SQL; who has which bucket of it is in inspect.buckets.
+-- The column barrier is the rule of controller/domain/drain_barrier.py in SQL. The owners of the buckets are in inspect.buckets.
 CREATE VIEW inspect.assignments AS
 SELECT t.name AS topic, t.topic_id, u.name AS subscription, u.kind, s.segment_id,
        inspect.hash_range_text(s.range_start, s.range_end) AS hash_range, s.state, done.drained AS is_drained,
@@ -44,21 +44,21 @@ SELECT t.name AS topic, t.topic_id, u.name AS subscription, u.kind, s.segment_id
                WHERE d.topic_id = u.topic_id AND d.subscription = u.name AND d.segment_id = a.segment_id)) wait
  WHERE t.state <> 'deleted';
 COMMENT ON VIEW inspect.assignments IS
-    'Per subscription and segment: readable, withheld until the segments in waits_for are drained, or drained.';
+    'One row per subscription and segment: readable, withheld until the segments in waits_for are drained, or drained.';
 
--- One row for each entry bucket that a subscription still has to read: who has it, or why nobody reads it, and since when.
+-- One row for each entry bucket that a subscription still has to read: its owner, or the reason why no consumer reads it, and since when.
 CREATE VIEW inspect.buckets AS
 SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state,
        inspect.hash_range_text(b.bucket_start, b.bucket_end) AS bucket, o.consumer AS owner, o.successor, o.generation,
-       CASE WHEN seek.asked_at IS NOT NULL AND o.consumer IS NOT NULL THEN 'to be let go of for a seek'
+       CASE WHEN seek.asked_at IS NOT NULL AND o.consumer IS NOT NULL THEN 'to be released for a seek'
             WHEN seek.asked_at IS NOT NULL THEN 'stopped for a seek'
-            WHEN a.barrier = 'withheld' THEN 'withheld until its parents are read'
+            WHEN a.barrier = 'withheld' THEN 'withheld until its parents are drained'
             WHEN o.release_asked_at IS NOT NULL AND holder.disconnected_at IS NOT NULL THEN 'being handed over: owner is not connected'
             WHEN o.release_asked_at IS NOT NULL THEN 'being handed over'
             WHEN holder.disconnected_at IS NOT NULL THEN 'owner is not connected: it may come back until its grace period is over'
             WHEN o.consumer IS NOT NULL THEN coalesce(o.said, 'owned')
             WHEN cardinality(a.consumer_names) = 0 THEN 'no consumer is registered'
-            ELSE 'not handed out yet' END AS reason,
+            ELSE 'not assigned yet' END AS reason,
        CASE WHEN seek.asked_at IS NOT NULL THEN seek.asked_at
             WHEN a.barrier = 'withheld' THEN s.created_at
             WHEN o.release_asked_at IS NOT NULL THEN o.release_asked_at
@@ -80,7 +80,7 @@ SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state,
          FROM unnest(0 || s.bucket_splits) AS bucket_start) b
   LEFT JOIN cleave.bucket_owner o
     ON o.topic_id = a.topic_id AND o.subscription = a.subscription AND o.segment_id = a.segment_id
-   AND b.bucket_start BETWEEN o.bucket_start AND o.bucket_end  -- what is owned may be a run of buckets
+   AND b.bucket_start BETWEEN o.bucket_start AND o.bucket_end  -- a row of bucket_owner may cover several adjacent buckets
   LEFT JOIN cleave.consumer holder
     ON holder.topic_id = o.topic_id AND holder.subscription = o.subscription AND holder.name = o.consumer
  CROSS JOIN LATERAL (
@@ -100,7 +100,7 @@ SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state,
           AND left_over.segment_id = ANY (a.waits_for)) unread
  WHERE NOT a.is_drained AND (a.kind = 'STREAM' OR a.kind = 'CHECKPOINT' AND cardinality(a.consumer_names) > 0);
 COMMENT ON VIEW inspect.buckets IS
-    'Per entry bucket that a stream subscription, or a checkpoint subscription with registered consumers, has to read: its owner, why nothing comes of it, since when, who holds what it waits for, and how many messages are unread in that (backlog), as last counted: the first time within two minutes of a seal, then once a minute; empty where nothing was counted, or cannot be.';
+    'One row per entry bucket that a stream subscription, or a checkpoint subscription with registered consumers, has to read: its owner, the reason why it is not read and since when, the consumers (held_by) of the segments that it waits for, and the unread messages of those segments (backlog). The backlog is first counted within two minutes of a seal, then once a minute; empty: not counted.';
 
 CREATE VIEW inspect.failing_messages AS
 SELECT t.name AS topic, d.topic_id, d.subscription, d.segment_id,
@@ -112,17 +112,17 @@ SELECT t.name AS topic, d.topic_id, d.subscription, d.segment_id,
     ON o.topic_id = d.topic_id AND o.subscription = d.subscription AND o.segment_id = d.segment_id
    AND d.bucket_start BETWEEN o.bucket_start AND o.bucket_end;
 COMMENT ON VIEW inspect.failing_messages IS
-    'Messages whose handling failed or ended its process, how often, and who has them now; each holds its key.';
+    'One row per message whose handling failed or ended its process, with the counts and the present owner. Later messages of the same key wait for it.';
 
 CREATE VIEW inspect.bucket_gaps AS
 SELECT b.topic, b.topic_id, b.subscription, b.segment_id, b.hash_range, b.bucket, b.owner AS holder, b.successor, b.reason, b.since,
        round(extract(epoch FROM clock_timestamp() - b.since), 1) AS gap_seconds
   FROM inspect.buckets b
  WHERE split_part(b.reason, ':', 1) IN (
-       'being handed over', 'to be let go of for a seek', 'stopped for a seek', 'not handed out yet', 'being opened', 'out of reach',
+       'being handed over', 'to be released for a seek', 'stopped for a seek', 'not assigned yet', 'being opened', 'out of reach',
        'held by another reader', 'owner is not connected');
 COMMENT ON VIEW inspect.bucket_gaps IS
-    'Entry buckets that nobody reads: not handed out, not let go of by their holder, not to be had by it, or of a holder that is not connected, since when and for how long.';
+    'Entry buckets without an active reader: unassigned, not yet released, not attachable by their owner, or owned by a consumer that is not connected; with the start and the duration.';
 
 CREATE VIEW inspect.observed_consumers AS
 SELECT t.name AS topic, t.topic_id, o.name AS subscription, o.subscription_type, o.consumers, o.consumer_names, o.changed_at,
@@ -136,4 +136,4 @@ SELECT t.name AS topic, t.topic_id, o.name AS subscription, o.subscription_type,
   JOIN cleave.topic t USING (topic_id)
   LEFT JOIN cleave.subscription u ON u.topic_id = o.topic_id AND u.name = o.name;
 COMMENT ON VIEW inspect.observed_consumers IS
-    'Consumers that brokers list, of applications that need not register, and whether they count in decisions.';
+    'Consumers that brokers list, also of applications that do not register, and whether they count in decisions.';

@@ -1,4 +1,4 @@
--- Decisions for people: what was decided and on what, what was refused and why, and what is still to be looked at.
+-- Views of decisions: actions and refusals with their inputs, and the evaluations that are due.
 
 CREATE VIEW inspect.decisions AS
 SELECT d.decision_id, t.name AS topic, d.topic_id, d.decided_at, d.epoch, d.lanes, d.decided_by,
@@ -11,18 +11,18 @@ SELECT d.decision_id, t.name AS topic, d.topic_id, d.decided_at, d.epoch, d.lane
   FROM cleave.decision d
   JOIN cleave.topic t USING (topic_id);
 COMMENT ON VIEW inspect.decisions IS
-    'The ledger: a row for each evaluation that decided or refused something new, with all it looked at (situation).';
+    'The decision log: one row per evaluation with a changed outcome, with its complete input (situation).';
 
--- Beside inspect.decisions, since a jsonb is no longer the text that was decided on, and since a list need not show both.
+-- A separate view, because jsonb does not keep the exact text of the input, and because lists do not need the text.
 CREATE VIEW inspect.decision_inputs AS
 SELECT d.decision_id, t.name AS topic, d.topic_id, d.decided_at, d.lanes, d.code_version, d.decisions, d.refusals, d.valid_until,
        d.situation
   FROM cleave.decision d
   JOIN cleave.topic t USING (topic_id);
 COMMENT ON VIEW inspect.decision_inputs IS
-    'What each decision was made on, as the very text (situation), and what it was; `cleave decisions replay` makes it again.';
+    'Exact input of each evaluation as text (situation), and its outcome; `cleave decisions replay` repeats the evaluation.';
 
--- Each lane is asked by itself, so its newest row counts; a row without refusals of the lane takes the old ones back.
+-- Lanes are evaluated separately, so the newest row of each lane counts. A row without refusals of the lane replaces older refusals.
 CREATE VIEW inspect.why_not AS
 SELECT t.name AS topic, t.topic_id, lane.lane, d.decided_at, r.refusal ->> 'reason' AS reason,
        (r.refusal ->> 'segment_id')::bigint AS segment_id, (r.refusal ->> 'other_id')::bigint AS other_id,
@@ -41,7 +41,7 @@ SELECT t.name AS topic, t.topic_id, lane.lane, d.decided_at, r.refusal ->> 'reas
  CROSS JOIN LATERAL jsonb_array_elements(d.refusals) AS r (refusal)
  WHERE t.state <> 'deleted' AND coalesce(r.refusal ->> 'lane', lane.lane) = lane.lane;
 COMMENT ON VIEW inspect.why_not IS
-    'Why nothing (more) happens to a topic, by lane, as of its newest evaluation; is_current: no input has changed since. Where the metric is an instant, value_at and needed_at are it as times.';
+    'Why no further action is taken on a topic: refusals of its newest evaluation, by lane. is_current: no input has changed since. If the metric is a time, value_at and needed_at hold value and needed as times.';
 
 CREATE VIEW inspect.evaluation_backlog AS
 SELECT t.name AS topic, t.topic_id, lane.lane, e.input_version - lane.version AS changes_behind, lane.due_at,
@@ -52,4 +52,4 @@ SELECT t.name AS topic, t.topic_id, lane.lane, e.input_version - lane.version AS
                             ('merge', e.merge_version, e.merge_due)) AS lane (lane, version, due_at)
  WHERE t.state = 'live' AND (lane.version < e.input_version OR lane.due_at <= clock_timestamp());
 COMMENT ON VIEW inspect.evaluation_backlog IS
-    'Topics whose answer may have changed and that no pass has looked at yet, by lane; not_before pauses a topic after an abort.';
+    'Topics that are due for an evaluation, by lane, because an input has changed or a time has come; not_before pauses a topic after an abort.';

@@ -1,4 +1,4 @@
--- Layouts for people: what is, what was, and how one came from the other.
+-- Views of layouts: present and past segments, layout changes, and lineage.
 
 CREATE VIEW inspect.layout_now AS
 SELECT t.name AS topic, t.topic_id, t.epoch, s.segment_id,
@@ -28,7 +28,7 @@ SELECT t.name AS topic, t.topic_id, s.segment_id, inspect.hash_range_text(s.rang
   FROM cleave.topic t
   JOIN cleave.segment s USING (topic_id);
 COMMENT ON VIEW inspect.segments IS
-    'Every segment there ever was, of deleted topics too, with its edges: the segments it came from (parents) and those that came from it.';
+    'One row per segment that ever existed, also of deleted topics, with its parents and children.';
 
 CREATE VIEW inspect.layout_changes AS
 SELECT t.name AS topic, t.topic_id, c.epoch, c.committed_at, c.kind,
@@ -41,7 +41,7 @@ SELECT t.name AS topic, t.topic_id, c.epoch, c.committed_at, c.kind,
        c.origin, c.actor, c.reason, c.operation_id, c.mirrored_from
   FROM cleave.layout_change c
   JOIN cleave.topic t USING (topic_id);
-COMMENT ON VIEW inspect.layout_changes IS 'History, one row an epoch: what happened, who wanted it and why.';
+COMMENT ON VIEW inspect.layout_changes IS 'History of layouts, one row per epoch: kind of change, actor and reason.';
 
 CREATE VIEW inspect.uncovered_ranges AS
 SELECT t.name AS topic, t.topic_id, t.state, t.epoch,
@@ -52,9 +52,9 @@ SELECT t.name AS topic, t.topic_id, t.state, t.epoch,
          FROM cleave.segment s WHERE s.topic_id = t.topic_id AND s.state = 'ACTIVE') covered
  CROSS JOIN LATERAL unnest(int4multirange(int4range(0, 65536)) - coalesce(covered.ranges, '{}')) AS gap
  WHERE t.state IN ('live', 'deleting');
-COMMENT ON VIEW inspect.uncovered_ranges IS 'Hashes that no ACTIVE segment owns. Must be empty: a row here is an incident.';
+COMMENT ON VIEW inspect.uncovered_ranges IS 'Hashes that no ACTIVE segment owns. Must be empty: a row is an incident.';
 
--- A name may have been deleted and made again; ids go on within a name, so a segment id finds its topic.
+-- Several topics may have had the name in turn. Segment ids continue within a name, so name and id identify one segment.
 CREATE FUNCTION inspect.lineage(topic text, segment bigint)
 RETURNS TABLE (
     segment_id bigint, depth integer, relation text, hash_range text, state text, parents bigint[],
@@ -92,9 +92,9 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
      ORDER BY r.depth, s.range_start, s.segment_id
 $$;
 COMMENT ON FUNCTION inspect.lineage IS
-    'Everything a segment came from (depth < 0) and everything that came from it (depth > 0), pruned ones included; depth is the shortest distance.';
+    'Ancestors (depth < 0) and descendants (depth > 0) of a segment, including pruned segments; depth is the shortest distance.';
 
--- The layout as it was: what epoch it had is read from history, and each segment knows its three epochs.
+-- The segments of a past layout follow from the three epochs that each segment stores: created, sealed and pruned.
 CREATE FUNCTION inspect.layout_of(of_topic_id bigint, at_epoch bigint)
 RETURNS TABLE (
     epoch bigint, segment_id bigint, hash_range text, state text, range_start integer, range_end integer,
@@ -125,7 +125,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
      CROSS JOIN LATERAL inspect.layout_of(then_in_force.topic_id, then_in_force.epoch) AS layout
 $$;
 COMMENT ON FUNCTION inspect.layout_at(text, timestamptz) IS
-    'The layout in force at an instant; no rows before the topic''s first layout. Write the instant as timestamptz ''...''.';
+    'The layout in force at a time; no rows before the first layout of the topic. Write the time as timestamptz ''...''.';
 
 CREATE FUNCTION inspect.layout_at(topic text, at_epoch bigint)
 RETURNS TABLE (
@@ -138,4 +138,4 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
      CROSS JOIN LATERAL inspect.layout_of(newest.topic_id, layout_at.at_epoch) AS layout
 $$;
 COMMENT ON FUNCTION inspect.layout_at(text, bigint) IS
-    'The layout at an epoch of the newest topic of that name that had it; no rows for an epoch that never was.';
+    'The layout at an epoch of the newest topic of that name that had the epoch; no rows for an epoch that never existed.';

@@ -1,4 +1,4 @@
--- Load for people: the records decisions read, beside the thresholds they are read against.
+-- Views of load: the load records that decisions read, with the thresholds in force.
 
 CREATE VIEW inspect.load_now AS
 SELECT t.name AS topic, t.topic_id, s.segment_id, inspect.hash_range_text(s.range_start, s.range_end) AS hash_range,
@@ -34,7 +34,7 @@ SELECT t.name AS topic, t.topic_id, s.segment_id, inspect.hash_range_text(s.rang
                  FROM cleave.policy_default d
                 WHERE d.parameter ~ '^(split|merge)_(msg|byte)_rate_(in|out)$' OR d.parameter = 'load_stale_after_seconds') parameters) k
   LEFT JOIN LATERAL (
-       SELECT metric, least(rate, 1e200) / greatest(threshold, 1e-100) AS ratio  -- no ratio of a topic may overflow in the view of all
+       SELECT metric, least(rate, 1e200) / greatest(threshold, 1e-100) AS ratio  -- an overflow would make the view fail for all topics
          FROM (VALUES (1, 'msg_rate_in', l.msg_rate_in, k.split_msg_rate_in), (2, 'byte_rate_in', l.byte_rate_in, k.split_byte_rate_in),
                       (3, 'msg_rate_out', l.msg_rate_out, k.split_msg_rate_out), (4, 'byte_rate_out', l.byte_rate_out, k.split_byte_rate_out))
               AS m (ordinal, metric, rate, threshold)
@@ -58,9 +58,9 @@ SELECT l.topic, k.topic_id, k.segment_id, l.hash_range,
  CROSS JOIN LATERAL (
        SELECT s.range_start + ((i::integer - 1) * r.width + r.bins - 1) / r.bins AS first_hash,
               s.range_start + (i::integer * r.width + r.bins - 1) / r.bins - 1 AS last_hash, bin AS messages
-         FROM unnest(k.bins) WITH ORDINALITY AS one (bin, i) ORDER BY bin DESC, i LIMIT 1) hot;
+         FROM unnest(k.bins) WITH ORDINALITY AS bins (bin, i) ORDER BY bin DESC, i LIMIT 1) hot;
 COMMENT ON VIEW inspect.key_sketches IS
-    'Where the load of a segment lies, as far as it was sampled: the part of its range that has the most messages (hottest), its share of them, and that share of the load (1 is the capacity). A hottest of one hash no split divides.';
+    'Key histogram of each sampled segment: the part of its range that has the most messages (hottest), its share of the messages, and that share of the load (1 is the capacity). A hottest part of one hash cannot be split.';
 
 CREATE VIEW inspect.load_history AS
 SELECT t.name AS topic, h.topic_id, h.segment_id, inspect.hash_range_text(s.range_start, s.range_end) AS hash_range, h.recorded_at,
@@ -69,18 +69,18 @@ SELECT t.name AS topic, h.topic_id, h.segment_id, inspect.hash_range_text(s.rang
   JOIN cleave.segment s USING (topic_id, segment_id)
   JOIN cleave.topic t USING (topic_id);
 COMMENT ON VIEW inspect.load_history IS
-    'Every load record as it was written, one row for each material change of a rate; kept as long as the ledger.';
+    'One row per material change of a load record, as it was written; kept as long as the decision log.';
 
 CREATE VIEW inspect.load_runs AS
 SELECT r.run_id, r.window_end, r.applied_at, r.engine, r.samples, r.segments, r.written, r.outrun, r.quarantined,
        round(extract(epoch FROM clock_timestamp() - r.window_end), 1) AS age_seconds
   FROM cleave.load_run r;
-COMMENT ON VIEW inspect.load_runs IS 'Aggregation runs; the youngest window_end is the watermark, outrun rows follow in the next run.';
+COMMENT ON VIEW inspect.load_runs IS 'Aggregation runs. The latest window_end is the watermark; the next run writes the rows that are counted as outrun.';
 
 CREATE VIEW inspect.load_sources AS
 SELECT o.source, o.observed_at, round(extract(epoch FROM clock_timestamp() - o.observed_at), 1) AS silent_seconds
   FROM cleave.load_source o;
-COMMENT ON VIEW inspect.load_sources IS 'When each reporter (a broker) was last heard of.';
+COMMENT ON VIEW inspect.load_sources IS 'One row per source of samples (a broker), with the time of its last samples.';
 
 CREATE VIEW inspect.hot_keys AS
 SELECT l.topic, l.topic_id, l.segment_id, l.hash_range, l.hottest_ratio AS load, coalesce(k.hottest, alone.hash_range) AS hottest,
@@ -93,7 +93,7 @@ SELECT l.topic, l.topic_id, l.segment_id, l.hash_range, l.hottest_ratio AS load,
          ON w.topic_id = l.topic_id AND w.segment_id = l.segment_id
  WHERE k.segment_id IS NOT NULL OR w.segment_id IS NOT NULL;
 COMMENT ON VIEW inspect.hot_keys IS
-    'The part of each ACTIVE segment with the most load, in units of capacity; unsplittable_load is on one hash, so no split takes it away.';
+    'The part of each ACTIVE segment with the most load, in units of capacity. unsplittable_load: load on one hash, which no split can divide.';
 
 CREATE VIEW inspect.load_readers AS
 WITH live AS (
@@ -106,4 +106,4 @@ SELECT r.name, r.topic_prefix, r.data_planes, r.interval_seconds, r.reader, roun
                 AND (starts_with(o.topic_prefix, r.topic_prefix) OR starts_with(r.topic_prefix, o.topic_prefix)) ORDER BY 1) AS beside
   FROM live r;
 COMMENT ON VIEW inspect.load_readers IS
-    'Collectors, and brokers that hand in their counters themselves. clock_ahead_seconds: its clock less the database''s clock; beside: other live collectors of the same topics, of which one counts.';
+    'Load collectors, and brokers that report their own counters. clock_ahead_seconds: clock of the reader minus clock of the database; beside: other live collectors of the same topics, of which only one is used.';

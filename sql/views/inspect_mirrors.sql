@@ -1,4 +1,4 @@
--- Topics whose layout a broker keeps: how fresh the mirror is, and whether Cleave may act.
+-- View of mirrored topics: the age of the mirror, and whether Cleave may act.
 
 CREATE VIEW inspect.mirrors AS
 SELECT t.name AS topic, m.topic_id, t.state, t.data_plane, t.epoch, m.paused_reason IS NULL AS acts, m.paused_reason,
@@ -7,4 +7,4 @@ SELECT t.name AS topic, m.topic_id, t.state, t.data_plane, t.epoch, m.paused_rea
   FROM cleave.mirror m
   JOIN cleave.topic t USING (topic_id);
 COMMENT ON VIEW inspect.mirrors IS
-    'One row a topic whose layout its broker keeps: what is mirrored, since when it was not looked at, and why Cleave does not act, if so.';
+    'One row per topic whose layout its broker keeps: the mirrored epoch, the time of the last read, and the reason why Cleave does not act, if any.';

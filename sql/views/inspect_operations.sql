@@ -1,4 +1,4 @@
--- Operations for people: what is under way, what is stuck, what was done step by step, what waits for deletion.
+-- Views of operations: live and stuck operations, their steps, open deletion entries, unmanaged logs, held topics and leases.
 
 CREATE VIEW inspect.operations AS
 SELECT o.operation_id, t.name AS topic, o.topic_id, o.kind, o.state,
@@ -29,13 +29,13 @@ SELECT o.operation_id, t.name AS topic, o.topic_id, o.kind, o.state,
            THEN 'behind its fence for ' || round(extract(epoch FROM fence.lasts)) || ' s: '
                 || CASE WHEN sealed.segments > 0 THEN sealed.segments || ' segment(s) take no writes until it is committed'
                         ELSE 'it can only be committed' END
-       WHEN o.attempts >= 3 THEN 'fails again and again'
-       WHEN o.claim_expires_at < clock_timestamp() - interval '60 seconds' THEN 'its runner died and nobody took it over'
+       WHEN o.attempts >= 3 THEN 'fails repeatedly'
+       WHEN o.claim_expires_at < clock_timestamp() - interval '60 seconds' THEN 'its runner has died and no other runner has taken over'
        WHEN o.claimed_by IS NULL AND greatest(o.not_before, o.intended_at) < clock_timestamp() - interval '60 seconds'
-           THEN 'nobody runs it: is a worker up? (inspect.leases)'
+           THEN 'no runner has claimed it; check that a worker is running (inspect.leases)'
        END AS reason) stuck;
 COMMENT ON VIEW inspect.operations IS
-    'The journal: one row an act. fenced_seconds: from the close of its parents to its commit; age_seconds runs until it is finished. kept_until: no policy joins the segments of the split with others before that time.';
+    'The operation journal: one row per operation. fenced_seconds: time from the fence to the commit; age_seconds: time from the intent to the end, or until now. kept_until: no policy joins the segments of the split with others before that time.';
 
 CREATE VIEW inspect.operation_loads AS
 SELECT o.operation_id, t.name AS topic, o.topic_id, o.kind, o.origin, o.actor, o.reason, o.intended_at, p.segment_id,
@@ -50,7 +50,7 @@ SELECT o.operation_id, t.name AS topic, o.topic_id, o.kind, o.origin, o.actor, o
         WHERE h.topic_id = p.topic_id AND h.segment_id = p.segment_id AND h.recorded_at <= o.intended_at
         ORDER BY h.recorded_at DESC LIMIT 1) l ON true;
 COMMENT ON VIEW inspect.operation_loads IS
-    'The load of each segment that an operation seals, as it was known when the operation was asked for, by hand or not; empty: none was known.';
+    'Load of each segment that an operation seals, as recorded when the operation was requested; empty: no load was recorded.';
 
 CREATE VIEW inspect.operation_steps AS
 SELECT s.operation_id, t.name AS topic, o.kind, s.sequence, s.step, s.runner, s.claim_term, s.started_at, s.finished_at,
@@ -58,13 +58,13 @@ SELECT s.operation_id, t.name AS topic, o.kind, s.sequence, s.step, s.runner, s.
   FROM cleave.operation_step s
   JOIN cleave.operation o USING (operation_id)
   JOIN cleave.topic t USING (topic_id);
-COMMENT ON VIEW inspect.operation_steps IS 'What a runner did for an operation, step by step.';
+COMMENT ON VIEW inspect.operation_steps IS 'One row per step that a runner performed for an operation.';
 
 CREATE VIEW inspect.stuck_operations AS
 SELECT operation_id, topic, kind, state, stuck_because, age_seconds, attempts, last_error, claimed_by, claim_expires_at, not_before,
        deadline, parents, children
   FROM inspect.operations WHERE live AND stuck_because IS NOT NULL;
-COMMENT ON VIEW inspect.stuck_operations IS 'Live operations that should have moved on, and why they are listed.';
+COMMENT ON VIEW inspect.stuck_operations IS 'Live operations that make no progress, with the reason (stuck_because).';
 
 CREATE VIEW inspect.tombstones_open AS
 SELECT d.tombstone_id, t.name AS topic, d.segment_id, d.data_plane, d.backing_topic, d.reason, d.operation_id,
@@ -73,7 +73,7 @@ SELECT d.tombstone_id, t.name AS topic, d.segment_id, d.data_plane, d.backing_to
   FROM cleave.tombstone d
   JOIN cleave.topic t USING (topic_id)
  WHERE d.closed_at IS NULL;
-COMMENT ON VIEW inspect.tombstones_open IS 'Logs still to be deleted from a data plane; closed after two absences.';
+COMMENT ON VIEW inspect.tombstones_open IS 'Open deletion entries: logs still to be deleted from a data plane. An entry closes after the log was absent twice.';
 
 CREATE VIEW inspect.foreign_logs AS
 SELECT t.name AS topic, f.topic_id, f.data_plane, f.backing_topic, f.segment_id, f.reason, f.unread, f.token, f.epoch, f.found_at, f.seen_at
@@ -82,7 +82,7 @@ SELECT t.name AS topic, f.topic_id, f.data_plane, f.backing_topic, f.segment_id,
  WHERE NOT EXISTS (SELECT FROM cleave.topic n JOIN cleave.segment s ON s.topic_id = n.topic_id
                     WHERE n.name = t.name AND n.state <> 'deleted' AND s.backing_topic = f.backing_topic AND s.pruned_epoch IS NULL);
 COMMENT ON VIEW inspect.foreign_logs IS
-    'Logs that have the name of a segment and that Cleave must not delete: another journal created them, or they hold unread messages.';
+    'Unmanaged logs, which have the name of a segment and which Cleave must not delete: another journal created them, or they hold unread messages.';
 
 CREATE VIEW inspect.held_topics AS
 SELECT t.name AS topic, t.topic_id, t.data_plane, t.epoch, t.held_reason, t.held_at,
@@ -92,11 +92,11 @@ SELECT t.name AS topic, t.topic_id, t.data_plane, t.epoch, t.held_reason, t.held
    AND (t.held_reason IS NOT NULL
         OR NOT (SELECT pg_is_in_recovery()) AND t.verified_under IS DISTINCT FROM (SELECT cleave.database_identity()));
 COMMENT ON VIEW inspect.held_topics IS
-    'One row per topic that nothing acts on. held_reason: the logs of the topic are ahead of the journal and do not tell enough. unverified: the logs are still to be compared with the journal; a standby lists no such topic.';
+    'One row per topic on which nothing acts. held_reason: evidence that the logs of the topic are ahead of the journal. unverified: the logs are not yet compared with the journal; a standby lists no unverified topic.';
 
 CREATE VIEW inspect.leases AS
 SELECT l.name, l.holder, l.term, l.acquired_at, l.expires_at, l.expires_at > clock_timestamp() AS live, l.address,
        l.incarnation, l.schema_version
   FROM cleave.lease l;
 COMMENT ON VIEW inspect.leases IS
-    'Who holds what, by the database''s clock; worker/... rows are the workers that are up, where they serve consumers, and the newest migration they know (empty: a program older than the column).';
+    'Leases and their holders, by the clock of the database. Rows worker/... are the running workers, with the address at which they serve consumers, and the newest migration they know (empty: the program is older than the column).';

@@ -1,4 +1,4 @@
--- The fleet on one page: what each topic carries, and which of them somebody has to look at.
+-- Overview of the fleet: the load of each topic, and the topics that need attention.
 
 CREATE VIEW inspect.fleet AS
 WITH stuck AS (
@@ -30,7 +30,7 @@ SELECT t.topic, t.topic_id, t.namespace, t.state, t.data_plane, t.epoch, t.activ
        SELECT count(*) AS ranges FROM inspect.uncovered_ranges u WHERE u.topic_id = t.topic_id AND t.state = 'live') hole
  CROSS JOIN LATERAL (
        SELECT count(*) AS buckets FROM inspect.bucket_gaps g
-        WHERE g.topic_id = t.topic_id AND g.gap_seconds > 60 AND g.reason = 'not handed out yet'
+        WHERE g.topic_id = t.topic_id AND g.gap_seconds > 60 AND g.reason = 'not assigned yet'
           AND EXISTS (SELECT FROM cleave.consumer c WHERE c.topic_id = t.topic_id)) gap
  CROSS JOIN LATERAL (
        SELECT count(*) AS acts, min(a.expires_at) AS until FROM cleave.approval a
@@ -40,20 +40,20 @@ SELECT t.topic, t.topic_id, t.namespace, t.state, t.data_plane, t.epoch, t.activ
            (6, hole.ranges > 0, hole.ranges || ' range(s) of its ring belong to no segment'),
            (6, h.held_reason IS NOT NULL, 'held, see `cleave topics recover`: ' || h.held_reason),
            (6, s.stuck_because IS NOT NULL, 'operation ' || s.operation_id || ' is stuck: ' || s.stuck_because),
-           (5, 'invalid-policy' = ANY (r.reasons), 'its policy cannot be followed'),
+           (5, 'invalid-policy' = ANY (r.reasons), 'its policy is not valid'),
            (4, l.hot_segments > 0 AND r.reasons && ARRAY['disabled', 'foreign-controller', 'at-max-segments', 'unsplittable', 'width-one'],
                'hot, and waiting does not help: ' || array_to_string(r.reasons, ', ')),
-           (4, w.buckets > 0, w.buckets || ' entry bucket(s) are not let go of'),
-           (4, gap.buckets > 0, gap.buckets || ' entry bucket(s) are handed to nobody'),
-           (4, h.unverified, 'nothing new begins until its logs have been compared with the journal'),
+           (4, w.buckets > 0, w.buckets || ' entry bucket(s) are not released by their owners'),
+           (4, gap.buckets > 0, gap.buckets || ' entry bucket(s) are not assigned'),
+           (4, h.unverified, 'no operation begins until its logs have been compared with the journal'),
            (3, t.state = 'live' AND l.stale_segments > 0, 'no fresh load of ' || l.stale_segments || ' segment(s)'),
-           (3, p.acts > 0, p.acts || ' act(s) wait for somebody''s approval, the first until '
+           (3, p.acts > 0, p.acts || ' action(s) wait for an approval, the first until '
                || to_char(p.until AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI') || ' UTC'),
-           (2, l.hot_segments > 0 AND 'reconnection-budget' = ANY (r.reasons), 'hot, and waits for its budget of reconnections'),
+           (2, l.hot_segments > 0 AND 'reconnection-budget' = ANY (r.reasons), 'hot, and waits for the reconnection budget'),
            (2, l.hot_segments > 0, 'hot' || coalesce(', and waits: ' || array_to_string(r.load_reasons, ', '), '')),
-           (1, t.live_operations > 0, 'an operation is under way'),
+           (1, t.live_operations > 0, 'an operation is in progress'),
            (0, true, NULL)) AS rule (urgency, applies, what)
         WHERE applies ORDER BY urgency DESC LIMIT 1) need
  WHERE t.state <> 'deleted';
 COMMENT ON VIEW inspect.fleet IS
-    'One row a topic: its load against the split thresholds, what holds it back, and what it needs. urgency: 6 held, stuck or a gap in its ring, 5 policy cannot be followed, 4 waiting does not help, 3 no fresh load, or somebody has to approve, 2 hot and waiting, 1 under way, 0 nothing.';
+    'One row per topic: its load relative to the split thresholds, the current refusals (held_back_by), and what the topic needs. urgency: 6 held, stuck or a gap in its ring, 5 invalid policy, 4 waiting does not help, 3 no fresh load, or an approval is pending, 2 hot and waiting, 1 operation in progress, 0 nothing.';

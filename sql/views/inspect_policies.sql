@@ -1,4 +1,4 @@
--- Policies for people: what holds for a topic, and who said so.
+-- Views of policies: the parameters in force for each topic with their levels, and the history of changes.
 
 CREATE VIEW inspect.policy_effective AS
 SELECT t.name AS topic, t.topic_id, d.parameter,
@@ -23,7 +23,7 @@ SELECT c.changed_at, c.level, c.name, c.actor, parameter.name AS parameter, c.be
        SELECT DISTINCT k AS name FROM jsonb_object_keys(c.before || c.after) AS k
         WHERE c.before -> k IS DISTINCT FROM c.after -> k) parameter;
 COMMENT ON VIEW inspect.policy_history IS
-    'Who set which parameter when, one row a parameter; was or value is empty where the level did not or does not set it.';
+    'One row per changed parameter: time, level and actor. was (or value) is empty if the level did not set the parameter before (or after) the change.';
 
 CREATE VIEW inspect.policies AS
 SELECT 'cluster' AS level, NULL::text AS name, c.policy, c.row_version, c.actor, c.updated_at FROM cleave.cluster_policy c
@@ -32,4 +32,4 @@ SELECT 'namespace', n.namespace, n.policy, n.row_version, n.actor, n.updated_at 
  WHERE n.policy <> '{}'
 UNION ALL
 SELECT 'topic', t.name, t.policy, t.row_version, NULL, NULL FROM cleave.topic t WHERE t.policy IS NOT NULL AND t.state <> 'deleted';
-COMMENT ON VIEW inspect.policies IS 'Stored policy documents at their level.';
+COMMENT ON VIEW inspect.policies IS 'One row per stored policy, with its level.';

@@ -1,11 +1,11 @@
--- The fleet in figures: what happened how often, what is not read to its end, and how everything is. `cleave metrics` serves them.
+-- Figures of the fleet, which `cleave metrics` serves: totals, segments that are not drained, readers, skipped subjects, and health.
 
 CREATE VIEW inspect.tallies AS
 SELECT t.name AS topic, y.topic_id, y.tally, y.kind, y.because, y.total
   FROM cleave.topic_tally y
   JOIN cleave.topic t USING (topic_id);
 COMMENT ON VIEW inspect.tallies IS
-    'How often since the beginning: changes of a topic''s layout by kind and origin, ledger rows that refused something, by lane (kind) and reason, and entry buckets that got an owner or another one (bucket, granted). Deleted topics count on.';
+    'Totals since the creation of a topic: layout changes by kind and origin, rows of the decision log with a refusal by lane (kind) and reason, and assignments of entry buckets (bucket, granted). Deleted topics keep their totals.';
 
 CREATE VIEW inspect.undrained AS
 SELECT t.name AS topic, t.topic_id, u.name AS subscription, s.segment_id, inspect.hash_range_text(s.range_start, s.range_end) AS hash_range,
@@ -29,7 +29,7 @@ SELECT t.name AS topic, t.topic_id, u.name AS subscription, s.segment_id, inspec
    AND NOT EXISTS (SELECT FROM cleave.segment_drain d
                     WHERE d.topic_id = s.topic_id AND d.subscription = u.name AND d.segment_id = s.segment_id);
 COMMENT ON VIEW inspect.undrained IS
-    'Sealed segments that a subscription has not read to their end although it has consumers with a session; what replaced them waits for that. still_seconds: since unread_messages was last another number, or since the seal where nobody has counted yet; what waits for its parents is not to move.';
+    'Sealed segments that a subscription has not drained although it has consumers with a session; the children wait for the drain. still_seconds: time since unread_messages last changed, or since the seal if the messages are not counted yet. A segment that waits for its own parents is not expected to change.';
 
 CREATE VIEW inspect.readers AS
 SELECT t.name AS topic, t.topic_id, count(*) FILTER (WHERE s.readers > 1) AS shared_segments, sum(s.owned)::bigint AS buckets_owned,
@@ -46,7 +46,7 @@ SELECT t.name AS topic, t.topic_id, count(*) FILTER (WHERE s.readers > 1) AS sha
   JOIN cleave.topic t USING (topic_id)
  GROUP BY t.name, t.topic_id;
 COMMENT ON VIEW inspect.readers IS
-    'How each topic is read by its consumers: segments that several of them share, entry buckets with an owner, those that their owner is to let go of and has not yet, and those whose owner is not connected (away).';
+    'One row per topic with owned entry buckets: segments that several consumers share, owned buckets, buckets whose owner must release them and has not yet done so (withheld), and buckets whose owner is not connected (away).';
 
 CREATE VIEW inspect.set_aside AS
 SELECT s.batch, s.subject, t.name AS topic, s.topic_id, s.reason, s.times, s.first_at, s.last_at,
@@ -54,7 +54,7 @@ SELECT s.batch, s.subject, t.name AS topic, s.topic_id, s.reason, s.times, s.fir
   FROM cleave.set_aside s
   LEFT JOIN cleave.topic t ON t.topic_id = s.topic_id;
 COMMENT ON VIEW inspect.set_aside IS
-    'Subjects that a batch of many topics left out, and why; the rest of the batch went on. is_current: it was left out within a quarter of an hour. A row is kept for a day.';
+    'Subjects that a batch over many topics skipped, and why; the batch continued with the other subjects. is_current: skipped within the last 15 minutes. A row is kept for a day.';
 
 CREATE VIEW inspect.health AS
 SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges,
@@ -66,7 +66,7 @@ SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges
        undrained.still_seconds AS still_drain_seconds,
        withheld.buckets AS buckets_withheld, withheld.oldest_seconds AS oldest_withheld_seconds,
        away.buckets AS buckets_away, away.oldest_seconds AS oldest_away_seconds,
-       held.topics AS held_topics, held.unverified AS unverified_topics, strange.logs AS foreign_logs, aside.subjects AS set_aside,
+       held.topics AS held_topics, held.unverified AS unverified_topics, unmanaged.logs AS foreign_logs, skipped.subjects AS set_aside,
        readers.collectors_beside, readers.clock_off_seconds
   FROM (SELECT (SELECT count(*) FROM cleave.topic WHERE state = 'live') AS topics,
                (SELECT count(*) FROM cleave.segment s JOIN cleave.topic t USING (topic_id)
@@ -99,9 +99,9 @@ SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges
               WHERE c.disconnected_at IS NOT NULL) away
  CROSS JOIN (SELECT count(*) FILTER (WHERE NOT unverified) AS topics, count(*) FILTER (WHERE unverified) AS unverified
                FROM inspect.held_topics) held
- CROSS JOIN (SELECT count(*) AS logs FROM inspect.foreign_logs) strange
- CROSS JOIN (SELECT count(*) AS subjects FROM inspect.set_aside WHERE is_current) aside
+ CROSS JOIN (SELECT count(*) AS logs FROM inspect.foreign_logs) unmanaged
+ CROSS JOIN (SELECT count(*) AS subjects FROM inspect.set_aside WHERE is_current) skipped
  CROSS JOIN (SELECT count(*) FILTER (WHERE beside <> '{}') AS collectors_beside, max(abs(clock_ahead_seconds)) AS clock_off_seconds
                FROM inspect.load_readers WHERE is_live) readers;
 COMMENT ON VIEW inspect.health IS
-    'One row: how everything is. Ages are empty where there is nothing to be old; shards are those that had a worker within the hour; lease_changes only rises, by one for each time that a worker began to have a shard.';
+    'One row with the health of the whole installation. An age is empty if there is no object to measure; shards counts the shards that had a worker within the last hour; lease_changes rises by 1 each time a worker acquires a shard.';

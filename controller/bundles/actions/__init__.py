@@ -1,1 +1,1 @@
-"""Actions on namespace bundles. They stand above the composition root of bundles, and are loaded by name."""
+"""Actions on namespace bundles. They use the composition root of bundles, and are loaded by name."""

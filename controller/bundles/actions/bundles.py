@@ -1,4 +1,4 @@
-"""Bundles: split, unload. Each is checked against the cluster first; in a dry run that is all."""
+"""Actions on bundles: split and unload. Each is checked against the cluster first; a dry run ends after the check."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from controller.domain.errors import Conflict
 
 
 class SplitBundle(ActionRequest):
-    """Split a bundle where an algorithm, positions or topics say; without them into even parts.
+    """Split a bundle by an algorithm, at positions, or by topics; without them into even parts.
 
-    A repeat finds the cuts that were made and changes nothing.
+    A repeated split finds the existing cuts and changes nothing.
     """
 
     model_config = ConfigDict(
@@ -32,7 +32,7 @@ class SplitBundle(ActionRequest):
     bundle: BundleText
     algorithm: Annotated[str, Field(max_length=200)] | None = Field(
         None,
-        description="Name of an algorithm, as in the setting bundle_split_algorithms. None: what the other fields imply.",
+        description="Name of an algorithm, as in the setting bundle_split_algorithms. None: implied by the other fields.",
         examples=["topic_count_equally_divide"],
     )
     positions: Annotated[
@@ -43,7 +43,7 @@ class SplitBundle(ActionRequest):
     ] = None
     topics: Annotated[
         tuple[str, ...] | None,
-        Field(max_length=1000, description="Topics to isolate, or to divide by; in a text one a line."),
+        Field(max_length=1000, description="Topics to isolate, or to divide by; in a text, one per line."),
         FailFast(),
         BeforeValidator(split_lines),
     ] = None
@@ -52,7 +52,7 @@ class SplitBundle(ActionRequest):
 
 
 class UnloadBundle(ActionRequest):
-    """Take a bundle from its owner, and give it to a broker if one is named. A bundle at its destination stays there."""
+    """Unload a bundle from its owner, and assign it to a broker if one is named. A bundle at its destination stays there."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"destination": "pulsar-1:8080"}]})
 
@@ -81,14 +81,14 @@ class SplitBundleResponse(Response):
     outcome: str | None = Field(None, description="Null in a dry run.", examples=["done"])
 
     def sentence(self) -> str:
-        """See `Response`."""
+        """Return one sentence about the answer."""
         parts = ", ".join(part.part for part in self.parts)
         if self.dry_run:
             return f"{self.bundle} would become {parts}"
         return f"{self.bundle}: {self.outcome}, now {parts}"
 
     def rows(self) -> Sequence[Row]:
-        """See `Response`."""
+        """Return the rows of the answer's table."""
         outcome = {} if self.dry_run else {"outcome": self.outcome}
         return [part.model_dump() | outcome for part in self.parts]
 
@@ -102,7 +102,7 @@ class UnloadBundleResponse(Response):
     outcome: str | None = Field(None, description="Null in a dry run.", examples=["done"])
 
     def sentence(self) -> str:
-        """See `Response`."""
+        """Return one sentence about the answer."""
         owner = self.owner or "no broker"
         if self.dry_run:
             towards = f" to {self.destination}" if self.destination else ""
@@ -110,12 +110,12 @@ class UnloadBundleResponse(Response):
         return f"{self.bundle}: {self.outcome}, now {owner} owns it"
 
     def rows(self) -> Sequence[Row]:
-        """See `Response`."""
+        """Return the rows of the answer's table."""
         return [self.model_dump(exclude={"dry_run", "outcome"} if self.dry_run else {"dry_run"})]
 
 
 def split(context: Context, request: SplitBundle) -> SplitBundleResponse:
-    """Raises as `plan_manual_split`, Conflict where the bundle cannot be cut so."""
+    """Split the bundle. Raises the errors of `plan_manual_split`, and Conflict if the bundle cannot be cut as requested."""
     manual_split = ManualSplit(
         request.bundle,
         request.algorithm or None,
@@ -143,7 +143,7 @@ def split(context: Context, request: SplitBundle) -> SplitBundleResponse:
 
 
 def unload(context: Context, request: UnloadBundle) -> UnloadBundleResponse:
-    """Raises as `check_manual_unload`."""
+    """Unload the bundle. Raises the errors of `check_manual_unload`."""
     destination, outcome = request.destination or None, None
     with bundles_of(context.app) as bundles:
         bundle, owner = bundles.check_unload(request.bundle, destination)

@@ -1,4 +1,4 @@
-"""How bundles of a namespace are balanced and split: its mode, its split policy."""
+"""Actions on namespaces: sets the balancing mode and the split policy."""
 
 from __future__ import annotations
 
@@ -26,41 +26,41 @@ class SetMode(ActionRequest):
 
     namespace: BundleNamespace
     mode: BalancingMode = Field(
-        description="How far proposals of the namespace go without a person: dry-run (shown), approval (applied once approved), "
+        description="Handling of proposals of the namespace: dry-run (only shown), approval (applied after approval), "
         "automatic (applied)."
     )
 
 
 class SetSplitPolicy(ActionRequest):
-    """Set parameters of a namespace's split policy; they are checked together. The next cycle goes by them."""
+    """Set parameters of a namespace's split policy. They are checked together, and used from the next cycle on."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"parameters": {"max_topics": 500}}]})
 
     namespace: BundleNamespace
     parameters: Annotated[PolicyParameters, AS_ARGUMENT] = Field(
-        default={}, description="Parameters by name, such as max_topics=500; null takes a parameter back."
+        default={}, description="Parameters by name, such as max_topics=500; null removes a parameter."
     )
-    replace: bool = Field(False, description="Take every parameter back that is not given.")
+    replace: bool = Field(False, description="Remove all parameters that are not given.")
 
 
 class BalancingModeResponse(Response):
-    """The mode of a namespace; in a dry run as it would be."""
+    """The mode of a namespace; in a dry run, the mode that it would have."""
 
     namespace: str = Field(examples=["acme/shop"])
     mode: BalancingMode
     row_version: int
 
     def sentence(self) -> str:
-        """See `Response`."""
+        """Return one sentence about the answer."""
         return f"{self.namespace}: balancing {'would be' if self.dry_run else 'is'} {self.mode.value}"
 
     def rows(self) -> Sequence[Row]:
-        """See `Response`."""
+        """Return the rows of the answer's table."""
         return [{"namespace": self.namespace, "mode": self.mode.value, "row_version": self.row_version}]
 
 
 class SplitPolicyResponse(Response):
-    """The split policy of a namespace; in a dry run as it would be."""
+    """The split policy of a namespace; in a dry run, the policy that it would have."""
 
     namespace: str = Field(examples=["acme/shop"])
     effective: dict[str, Any] = Field(description="Every parameter in force.", examples=[{"max_topics": 500}])
@@ -69,19 +69,19 @@ class SplitPolicyResponse(Response):
     )
 
     def sentence(self) -> str:
-        """See `Response`."""
+        """Return one sentence about the answer."""
         parameters = (
             ", ".join(f"{parameter}={value}" for parameter, value in self.overrides.items()) or "no parameter"
         )
         return f"{self.namespace} {'would set' if self.dry_run else 'sets'} {parameters}"
 
     def rows(self) -> Sequence[Row]:
-        """See `Response`."""
+        """Return the rows of the answer's table."""
         return parameter_rows(self.effective, self.overrides)
 
 
 def set_mode(context: Context, request: SetMode) -> BalancingModeResponse:
-    """Raises NotFound, LostRace."""
+    """Set the mode. Raises NotFound, LostRace."""
     cluster = context.app.settings.pulsar_cluster
     with context.store.transaction() as tx:
         seen = namespaces.get_namespace(tx, cluster, request.namespace).row_version
@@ -99,7 +99,7 @@ def set_mode(context: Context, request: SetMode) -> BalancingModeResponse:
 
 
 def set_split_policy(context: Context, request: SetSplitPolicy) -> SplitPolicyResponse:
-    """Raises as `change_split_policy`."""
+    """Change the split policy. Raises the errors of `change_split_policy`."""
     policy = change_split_policy(
         context.store,
         context.app.settings.pulsar_cluster,

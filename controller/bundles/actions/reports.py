@@ -1,4 +1,4 @@
-"""Reports about bundles: where a topic lies, active brokers, merges that would be possible, cycles, split policies."""
+"""Reports about bundles: the bundle of a topic, active brokers, possible merges, cycles, and split policies."""
 
 from __future__ import annotations
 
@@ -40,13 +40,11 @@ class ActiveBrokers(Document):
     """The names of the active brokers."""
 
     cluster: str = Field(examples=["standalone"])
-    brokers: list[str] | None = Field(
-        description="Null where no broker answers.", examples=[["pulsar-0:8080"]]
-    )
+    brokers: list[str] | None = Field(description="Null if no broker answers.", examples=[["pulsar-0:8080"]])
 
 
 class FindBundle(QuestionRequest):
-    """Show where a topic lies: its complete name, its hash, and its bundle if the boundaries of its namespace are known."""
+    """Show the complete name of a topic, its hash, and its bundle if the boundaries of its namespace are known."""
 
     topic: str = Field(
         min_length=1,
@@ -58,27 +56,27 @@ class FindBundle(QuestionRequest):
 
 
 class TopicPlace(Answer):
-    """The place of a topic."""
+    """Complete name, hash and bundle of a topic."""
 
     topic: str = Field(examples=["persistent://acme/shop/orders"])
     hash: str = Field(examples=["0x2f3c1a00"])
     bundle: str | None = Field(
-        description="Null where the namespace is not known, or the database is away.",
+        description="Null if the namespace is not known, or the database is unreachable.",
         examples=["acme/shop/0x00000000_0x40000000"],
     )
     namespace: str = Field(examples=["acme/shop"])
 
     def sentence(self) -> str:
-        """See `Answer`."""
+        """Return one sentence about the answer."""
         return f"{self.topic} lies in {self.bundle or 'a bundle that is not known'}"
 
     def rows(self) -> Sequence[Row]:
-        """See `Answer`."""
+        """Return the rows of the answer's table."""
         return [self.model_dump()]
 
 
 class ListMerges(PageRequest):
-    """List cold neighbours that could be one bundle, with the steps for an operator: Pulsar cannot merge."""
+    """List cold neighbours that could be merged into one bundle, with the steps for an operator, because Pulsar cannot merge bundles."""
 
     namespace: Annotated[BundleNamespace | None, AS_ARGUMENT] = Field(
         None, description="tenant/namespace. None: all.", examples=["acme/shop"]
@@ -87,7 +85,7 @@ class ListMerges(PageRequest):
 
 
 class NamespaceMerges(BaseModel):
-    """The merges of a namespace that are possible, the steps of an operator, and the cold bundles that stay apart."""
+    """The possible merges of a namespace, the steps for an operator, and the cold bundles that cannot be merged."""
 
     namespace: str = Field(examples=["acme/shop"])
     merges: list[dict[str, Any]] = Field(
@@ -98,7 +96,7 @@ class NamespaceMerges(BaseModel):
 
     @classmethod
     def of(cls, namespace: str, verdict: MergeVerdict) -> NamespaceMerges:
-        """Return the document of a verdict."""
+        """Return the document of a merge verdict."""
         plan = verdict.plan
         return cls(
             namespace=namespace,
@@ -127,7 +125,7 @@ class MergesAnswer(PageAnswer[NamespaceMerges]):
     """A page of namespaces with their merges."""
 
     def sentence(self) -> str:
-        """See `Answer`."""
+        """Return one sentence about the answer."""
         return (
             "bundles that could be merged"
             if self.items
@@ -135,14 +133,14 @@ class MergesAnswer(PageAnswer[NamespaceMerges]):
         )
 
     def rows(self) -> Sequence[Row]:
-        """See `Answer`."""
+        """Return the rows of the answer's table."""
         return [
             {"namespace": item.namespace, "merges": len(item.merges), "stay_apart": len(item.apart)}
             for item in self.items
         ]
 
     def tables(self) -> Sequence[tuple[str, Sequence[Row]]]:
-        """See `Answer`."""
+        """Return the tables of the answer."""
         return [
             table
             for item in self.items
@@ -155,22 +153,22 @@ class MergesAnswer(PageAnswer[NamespaceMerges]):
 
 
 class ShowCycle(QuestionRequest):
-    """Show the inputs and the outcome of a cycle of the balancer, so that it can be decided again."""
+    """Show the inputs and the outcome of a cycle of the balancer, so that the cycle can be replayed."""
 
     cycle_id: Annotated[int, Field(ge=0, lt=2**63, examples=[42])]
 
 
 class CycleAnswer(Document):
-    """A cycle, word for word."""
+    """The exact texts of a cycle."""
 
     cycle_id: int = Field(examples=[42])
     code_version: str = Field(examples=["4"])
-    inputs: str | None = Field(description="Null once they are forgotten.")
-    outcome: str | None = Field(description="Null once it is forgotten.")
+    inputs: str | None = Field(description="Null after the inputs were deleted.")
+    outcome: str | None = Field(description="Null after the outcome was deleted.")
 
 
 class ShowSplitPolicy(QuestionRequest):
-    """Show when and how the bundles of a namespace are split: every parameter in force, and where its value comes from."""
+    """Show the split policy of a namespace: all parameters in force, and the sources of their values."""
 
     namespace: BundleNamespace
 
@@ -185,16 +183,16 @@ class SplitPolicyDocument(Answer):
     )
 
     def sentence(self) -> str:
-        """See `Answer`."""
+        """Return one sentence about the answer."""
         return self.namespace
 
     def rows(self) -> Sequence[Row]:
-        """See `Answer`."""
+        """Return the rows of the answer's table."""
         return parameter_rows(self.effective, self.overrides)
 
 
 def list_active_brokers(context: Context, _request: ListActiveBrokers) -> ActiveBrokers:
-    """Return no list where no broker answers."""
+    """Return the active brokers, with no list if no broker answers."""
     from controller.bundles.bootstrap import bundles_of  # it loads what reads reports
 
     cluster = context.app.settings.pulsar_cluster
@@ -206,7 +204,7 @@ def list_active_brokers(context: Context, _request: ListActiveBrokers) -> Active
 
 
 def find_bundle(context: Context, request: FindBundle) -> TopicPlace:
-    """Return the place of the topic; without the bundle while the database is away, since the hash needs no database."""
+    """Return the hash and the bundle of the topic, without the bundle while the database is unreachable."""
     name, bundle = canonical_topic_name(request.topic), None
     with suppress(StoreUnavailable), context.store.transaction() as tx:
         bundle = namespaces.find_bundle_of(tx, _cluster(context, request.cluster), name)
@@ -219,7 +217,7 @@ def find_bundle(context: Context, request: FindBundle) -> TopicPlace:
 
 
 def list_merges(context: Context, request: ListMerges) -> MergesAnswer:
-    """Raises NotFound for a namespace whose bundles are not known."""
+    """Return a page of possible merges. Raises NotFound for a namespace whose bundles are not known."""
     from controller.bundles.bootstrap import balance_settings
     from controller.bundles.services import balancer
 
@@ -244,13 +242,13 @@ def list_merges(context: Context, request: ListMerges) -> MergesAnswer:
 
 
 def show_cycle(context: Context, request: ShowCycle) -> CycleAnswer:
-    """Raises NotFound."""
+    """Return the texts of a cycle. Raises NotFound."""
     with context.store.transaction() as tx:
         return CycleAnswer(**asdict(cycles.stored_cycle(tx, request.cycle_id)))
 
 
 def show_split_policy(context: Context, request: ShowSplitPolicy) -> SplitPolicyDocument:
-    """Raises NotFound; InvalidPolicy for parameters that an older version left unreadable."""
+    """Return the split policy. Raises NotFound, and InvalidPolicy for parameters that an older version left unreadable."""
     cluster = context.app.settings.pulsar_cluster
     return SplitPolicyDocument(
         **asdict(split_policies.stored_split_policy(context.store, cluster, request.namespace))

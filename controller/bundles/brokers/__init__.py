@@ -1,7 +1,7 @@
 """Bundles of real brokers over their admin API: `BundleReader` reads, `BundleActs` splits and unloads.
 
-Any Pulsar from 3.0 on, with either load manager. Both take a session that is already configured (certificates, token).
-Neither decides what to split or move; `controller.bundles.domain` does.
+They support Pulsar from version 3.0 on, with either load manager, and take a session with certificates and token. `controller.bundles.domain`
+decides about splits and moves.
 """
 
 from controller.bundles.brokers.acts import ActOutcome, BundleActs, SplitResult, UnloadResult

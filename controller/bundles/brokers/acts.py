@@ -1,8 +1,8 @@
-"""The two acts on bundles, split and unload. Their outcome is read from the cluster, whatever the broker answered.
+"""Splits and unloads bundles. The outcome is read from the cluster, independent of the broker's answer.
 
-A broker answers 204 to a split that changes nothing, 412 to a split of a bundle that somebody else has split, and
-nothing at all when it is slow. So each act reads before, asks once, and reads after. Nothing is asked twice here.
-After a DataPlaneTimeout the act may still happen; the next try then finds it done.
+A broker answers 204 to a split that changes nothing, 412 to a split of a bundle that another client has split, and does not answer
+if it is slow. So each action reads the state, sends one request, and reads the state again. A request is never repeated. After a
+DataPlaneTimeout the action may still happen; the next attempt then finds its result.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ Answer = TypeVar("Answer")
 
 
 class ActOutcome(StrEnum):
-    """The outcome of an act that raised nothing."""
+    """Outcome of an action that raised no error."""
 
     DONE = "done"
     DONE_ALREADY = "done-already"
-    """It was done before the broker was asked."""
+    """The result existed before the request."""
     NOTHING_CHANGED = "nothing-changed"
     """The broker answered with success and changed nothing: its algorithm found no cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitResult:
-    """The namespace's list after the act, and the parts of the bundle (itself where nothing changed)."""
+    """Boundaries of the namespace after the split, and the parts of the bundle (the bundle itself if nothing changed)."""
 
     outcome: ActOutcome
     bundles: NamespaceBundles
@@ -61,7 +61,7 @@ class SplitResult:
 
 @dataclass(frozen=True, slots=True)
 class UnloadResult:
-    """Who owns the bundle after the act; None: nobody, until a client looks it up."""
+    """Owner of the bundle after the unload; None if no broker owns it until a client looks it up."""
 
     outcome: ActOutcome
     owner: str | None
@@ -73,7 +73,7 @@ class BundleActs:
     def __init__(
         self, session: requests.Session, admin_url: str, reader: BundleReader, *, settle_seconds: float = 10.0
     ) -> None:
-        """After an act the result is looked for during `settle_seconds`; then the outcome is unknown."""
+        """Create the actions. The result of an action is awaited for `settle_seconds`; after that the outcome is unknown."""
         self._session, self.reader = session, reader
         self._admin_url = admin_url.rstrip("/")
         self._settle_seconds = settle_seconds
@@ -85,8 +85,8 @@ class BundleActs:
 
         All positions go in one call if the broker takes it. The extensible load manager refuses more than one, and
         4.2.4 never answers a list with a repetition; then there is one call for each. A split that was begun before
-        is continued. Raises BundleNotFound where somebody else split the bundle elsewhere, InvalidInput for what a
-        broker never does, and DataPlaneTimeout where it is not known whether the split will still happen.
+        is continued. Raises BundleNotFound if another client split the bundle elsewhere, InvalidInput for a split that
+        brokers never perform, and DataPlaneTimeout if the split may still happen.
         """
         cuts = sorted(set(positions))
         if not cuts:
@@ -112,17 +112,17 @@ class BundleActs:
         return SplitResult(outcome, bundles, _children(bundles, bundle))
 
     def split_by(self, bundle: NamespaceBundle, algorithm: str, *, unload: bool = False) -> SplitResult:
-        """Split a bundle where one of the broker's own algorithms says. Raises as `split_at` does."""
+        """Split a bundle by an algorithm of the broker. Raises the errors of `split_at`."""
         _demand_present(self.reader.bundles(bundle.namespace), bundle)
         return self._split(bundle, algorithm, (), unload)
 
     def unload(
         self, bundle: NamespaceBundle, *, destination: str | None = None, source: str | None = None
     ) -> UnloadResult:
-        """Take a bundle from its owner, and give it to `destination` (`host:port` as brokers are listed) if given.
+        """Unload a bundle from its owner, and assign it to `destination` (`host:port` as brokers are listed), if given.
 
-        `source`, if given, is the expected owner; raises LostRace if it is another one. Raises BundleNotFound where the
-        bundle has been split, Conflict for a destination that is not active, DataPlaneTimeout as `split_at` does.
+        `source` is the expected owner, if given; raises LostRace for another owner. Raises BundleNotFound if the bundle
+        has been split, Conflict for a destination that is not active, and DataPlaneTimeout if the unload may still happen.
         """
         first = [name for name in (source, destination) if name]
         _demand_present(self.reader.bundles(bundle.namespace), bundle)
@@ -132,7 +132,7 @@ class BundleActs:
         if owner is None and destination is None:
             return UnloadResult(ActOutcome.DONE_ALREADY, None)
         if owner is not None and source is not None and owner != source:
-            raise LostRace(f"bundle {bundle} is owned by {owner}, not by {source}; decide anew")
+            raise LostRace(f"bundle {bundle} is owned by {owner}, not by {source}; decide again")
         parameters = {"destinationBroker": destination} if destination else {}
         topic = self._topic_in(bundle) if destination else None
         path = f"/admin/v2/namespaces/{bundle.namespace}/{bundle.range_text}/unload"
@@ -142,7 +142,7 @@ class BundleActs:
         return self._settled_unload(bundle, owner, destination, reply)
 
     def _topic_in(self, bundle: NamespaceBundle) -> str | None:
-        """Any topic of the bundle; None if it has none or no broker answers."""
+        """Return a topic of the bundle. None if the bundle has no topic or no broker answers."""
         with suppress(CleaveError):
             return min(self.reader.topic_hashes(bundle), default=None)
         return None
@@ -157,7 +157,7 @@ class BundleActs:
         """
         domain, _, name = topic.partition("://")
         with suppress(CleaveError, StopIteration):  # the broker has left the list meanwhile
-            url = next(one.url for one in self.reader.brokers() if one.name == broker)
+            url = next(listed.url for listed in self.reader.brokers() if listed.name == broker)
             send(
                 self._session,
                 "GET",
@@ -177,7 +177,7 @@ class BundleActs:
     def _ask(
         self, path: str, parameters: dict[str, str], document: list[int] | None
     ) -> Reply | DataPlaneTimeout:
-        """One request. Returns the answer, or the error if the outcome is unknown, as it is after a 5xx."""
+        """Send one request. Return the answer, or the error if the outcome is unknown, for example after a status 5xx."""
         try:
             reply = send(
                 self._session,
@@ -238,11 +238,13 @@ class BundleActs:
                 f"whether bundle {bundle} will leave {before} is not known yet ({reply.message}); look again",
                 reply.delay_seconds,
             )
-        # It was unloaded, a client looked it up at once, and the placement gave it back.
+        # The bundle was unloaded, a client looked it up at once, and the placement assigned it to the same broker.
         return UnloadResult(ActOutcome.NOTHING_CHANGED, owner)
 
     def _look(self, read: Callable[[], Answer], until: Callable[[Answer], bool]) -> Answer:
-        """What is read, once it is as expected or time is up. Raises the last error if nothing could be read."""
+        """Return the first result that is as expected, or the last result when the time is over. Raises the last error if every read
+        failed.
+        """
         looked: Answer = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(DataPlaneUnavailable)
             | tenacity.retry_if_result(lambda answer: not until(answer)),
@@ -275,11 +277,13 @@ def _demand_present(bundles: NamespaceBundles, bundle: NamespaceBundle) -> None:
 def _split_by_others(bundle: NamespaceBundle, bundles: NamespaceBundles) -> BundleNotFound:
     inside = _children(bundles, bundle)
     now = ", ".join(child.range_text for child in inside) if inside else "other bundles"
-    return BundleNotFound(f"bundle {bundle} no longer exists: somebody else split it into {now}; decide anew")
+    return BundleNotFound(
+        f"bundle {bundle} no longer exists: another client split it into {now}; decide again"
+    )
 
 
 def _left_to_cut(bundles: NamespaceBundles, bundle: NamespaceBundle, cuts: Sequence[int]) -> list[int]:
-    """The positions that are no boundaries yet. Raises BundleNotFound where somebody cut the bundle elsewhere."""
+    """Return the positions that are not boundaries yet. Raises BundleNotFound if another client cut the bundle elsewhere."""
     edges = set(bundles.boundaries)
     inside = {edge for edge in edges if bundle.lower < edge < bundle.upper}
     left = [cut for cut in cuts if cut not in edges]
@@ -295,7 +299,7 @@ def _children(bundles: NamespaceBundles, bundle: NamespaceBundle) -> tuple[Names
 
 
 def _refused(act: str, bundle: NamespaceBundle, reply: Reply) -> CleaveError:
-    """The error for an act that a broker refuses although the bundle still exists."""
+    """Return the error for an action that a broker refuses although the bundle exists."""
     reason = reply.reason or f"status {reply.status}"
     if reply.status == 404:
         return NotFound(f"cannot {act} bundle {bundle}: {reason}")

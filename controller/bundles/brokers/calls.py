@@ -1,7 +1,7 @@
-"""One admin call to a broker: sent once, answered completely by a deadline, redirected only within the cluster.
+"""Sends one admin request to a broker, with a deadline for the complete answer, and follows redirects only within the cluster.
 
-Three cases are distinguished: an answer, a call that certainly was not taken, and a call whose outcome is unknown.
-What a status means for an act is decided in `acts`. Nothing is repeated, and no header is ever in a message.
+There are three cases: an answer, a request that certainly was not processed, and a request with an unknown outcome. `acts` interprets
+the status of an answer. Requests are never repeated, and messages never contain headers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from controller.dataplane.pulsar_load.http import BLOCK_BYTES, REDIRECTS, cut_of
 from controller.domain.errors import CleaveError, DataPlaneTimeout, DataPlaneUnavailable, Terminal
 
 BODY_BYTES = 1 << 30
-"""A longer answer is refused. Statistics of 100,000 topics take a third of this."""
+"""Maximum length of an answer. Statistics of 100,000 topics need a third of this."""
 REASON_CHARACTERS = 300
 _BACK_OFF_SECONDS = 5.0
 _LONGEST_BACK_OFF_SECONDS = 300.0
@@ -28,7 +28,7 @@ _LONGEST_BACK_OFF_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer as it came. `url` is the address that gave it, after redirects."""
+    """An answer. `url` is the address that answered, after redirects."""
 
     status: int
     body: bytes
@@ -37,7 +37,7 @@ class Reply:
 
     @property
     def reason(self) -> str:
-        """The broker's reason in one short line; empty if it gives none."""
+        """Reason of the broker in one short line; empty if it gives none."""
         try:
             document = json.loads(self.body)
         except ValueError:
@@ -62,11 +62,11 @@ def send(
     parameters: Mapping[str, str] | None = None,
     document: Any = None,
 ) -> Reply:
-    """Sends one request and returns whatever the broker answers by `deadline` (`time.monotonic` seconds).
+    """Send one request and return the answer of the broker by `deadline` (`time.monotonic` seconds).
 
-    A redirect is followed, with the session's credentials, to the origins in `trusted` only. Raises
-    DataPlaneUnavailable when the request certainly was not taken, and DataPlaneTimeout when that is unknown; then
-    read the state before repeating it.
+    Redirects are followed, with the session's credentials, only to the origins in `trusted`. Raises DataPlaneUnavailable if the
+    request certainly was not processed, and DataPlaneTimeout if that is unknown; then the caller must read the state before it
+    repeats the request.
     """
     for _ in range(REDIRECTS + 1):
         response = _open(session, method, url, deadline, parameters, document)
@@ -77,27 +77,27 @@ def send(
             target = urljoin(url, response.headers.get("Location", ""))
         if origin(target) not in trusted:
             raise DataPlaneUnavailable(
-                f"broker {origin(url)} sends to {origin(target)}, which is no broker of the cluster's list; "
+                f"broker {origin(url)} redirects to {origin(target)}, which is not in the cluster's list of brokers; "
                 "wait until it is listed, or set the pattern of broker addresses"
             )
-        url, parameters = target, None  # the target has them already
-    raise DataPlaneUnavailable(f"brokers send in circles for {urlsplit(url).path}")
+        url, parameters = target, None  # the target URL contains the parameters
+    raise DataPlaneUnavailable(f"brokers redirect in a loop for {urlsplit(url).path}; retry")
 
 
 def error_of(reply: Reply) -> CleaveError:
-    """The error for an answer other than success, for callers with nothing more precise to say."""
-    what = f"broker {origin(reply.url)} answers {urlsplit(reply.url).path} with {reply.status}"
+    """Return the error for an unsuccessful answer, for callers without a more precise error."""
+    answer = f"broker {origin(reply.url)} answers {urlsplit(reply.url).path} with {reply.status}"
     reason = f": {reply.reason}" if reply.reason else ""
     if reply.status in (401, 403):
-        return Terminal(f"{what}{reason}; check the token and that it is a super user's")
+        return Terminal(f"{answer}{reason}; check that the token is valid and belongs to a super user")
     if reply.status == 429 or reply.status >= 500:
-        return DataPlaneUnavailable(what + reason, _delay(reply))
-    return Terminal(what + reason)
+        return DataPlaneUnavailable(answer + reason, _delay(reply))
+    return Terminal(answer + reason)
 
 
 def _delay(reply: Reply) -> float:
-    wanted = reply.retry_after_seconds
-    return _BACK_OFF_SECONDS if wanted is None else min(wanted, _LONGEST_BACK_OFF_SECONDS)
+    delay = reply.retry_after_seconds
+    return _BACK_OFF_SECONDS if delay is None else min(delay, _LONGEST_BACK_OFF_SECONDS)
 
 
 def _open(

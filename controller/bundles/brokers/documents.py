@@ -1,4 +1,4 @@
-"""What brokers answer, read into values: load report, statistics of topics, boundaries, ownership, metrics page.
+"""Decodes answers of brokers: load report, statistics of topics, boundaries, ownership, metrics page.
 
 Only the fields that are used are decoded, by their types. So the statistics of 100,000 topics, with all their
 publishers and consumers, cost as much as the counts alone. A document of another shape raises DataPlaneUnavailable,
@@ -26,17 +26,17 @@ from controller.domain.errors import DataPlaneUnavailable, InvalidInput
 
 Document = TypeVar("Document")
 Figure = Any
-"""A number, or whatever a broker writes in the place of a number."""
+"""A number, or any other value that a broker writes where a number is expected."""
 
 MOST = 2**50
-"""A rate or a count above it is no figure of a topic or a broker. Millions of those below it can be added up."""
+"""The largest rate or count that is accepted from a broker. The sum of millions of such values is still exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemReport:
-    """What a broker says of its resources now. `source` is `load-report` or `metrics`.
+    """Resource usage of a broker as it reports it. `source` is `load-report` or `metrics`.
 
-    `cache_size_bytes` is by bundle, if the broker reports it.
+    `cache_size_bytes` is by bundle; empty if the broker does not report it.
     """
 
     source: str
@@ -132,7 +132,7 @@ _SIGNALS = {b"directMemory": "direct_memory"}
 
 
 def load_report(body: bytes) -> SystemReport:
-    """`/admin/v2/broker-stats/load-report` of the modular load manager."""
+    """Decode `/admin/v2/broker-stats/load-report` of the modular load manager."""
     report = _read(_LOAD_REPORT, body, "load report")
     usages = {name: getattr(report, name) for name in RESOURCES}
     return SystemReport(
@@ -144,23 +144,23 @@ def load_report(body: bytes) -> SystemReport:
 
 
 def metrics_report(page: bytes) -> SystemReport:
-    """System figures of a metrics page, which every load manager writes. They are percentages, so the limit is 100."""
-    found: dict[str, ResourceUsage] = {}
+    """Decode the system figures of a metrics page, which every load manager writes. They are percentages, so the limit is 100."""
+    usages: dict[str, ResourceUsage] = {}
     version = ""
     for signal, labels, value in _GAUGE.findall(page):
         if signal:
-            found[_SIGNALS.get(signal, signal.decode())] = _usage(value.decode(errors="replace"), 100.0)
-        elif told := _VERSION.search(labels):
-            version = told[1].decode()
-    if "cpu" not in found:
+            usages[_SIGNALS.get(signal, signal.decode())] = _usage(value.decode(errors="replace"), 100.0)
+        elif match := _VERSION.search(labels):
+            version = match[1].decode()
+    if "cpu" not in usages:
         raise DataPlaneUnavailable(
-            "the metrics page tells no usage of its broker: pulsar_lb_cpu_usage is missing"
+            "the metrics page of the broker has no usage: pulsar_lb_cpu_usage is missing"
         )
-    return SystemReport("metrics", version, BrokerResources(**found), {})
+    return SystemReport("metrics", version, BrokerResources(**usages), {})
 
 
 def topics(body: bytes) -> Iterator[TopicReport]:
-    """`/admin/v2/broker-stats/topics`: every topic of the broker, persistent or not, each partition its own."""
+    """Decode `/admin/v2/broker-stats/topics`: all topics of the broker, persistent or not; each partition is a topic."""
     for namespace, bundles in _read(_TOPICS, body, "statistics of topics").items():
         for bundle, domains in bundles.items():
             for named in domains.values():
@@ -169,37 +169,37 @@ def topics(body: bytes) -> Iterator[TopicReport]:
 
 
 def boundaries(body: bytes) -> tuple[int, ...]:
-    """`/admin/v2/namespaces/T/N/bundles`."""
+    """Decode `/admin/v2/namespaces/T/N/bundles`."""
     texts = _read(_BOUNDARIES, body, "list of bundles").boundaries
     try:
         return tuple(parse_edge(text) for text in texts)
     except InvalidInput as error:
-        raise DataPlaneUnavailable(f"a list of bundles holds what is no boundary: {error}") from error
+        raise DataPlaneUnavailable(f"a list of bundles has an invalid boundary: {error}") from error
 
 
 def owned_bundles(body: bytes) -> tuple[NamespaceBundle, ...]:
-    """`/admin/v2/brokers/C/B/ownedNamespaces`, sorted. What is no bundle of tenant/namespace is left out."""
-    found = []
+    """Decode `/admin/v2/brokers/C/B/ownedNamespaces`, sorted. Entries that are not bundles of tenant/namespace are skipped."""
+    owned = []
     for text in _read(_OWNED, body, "list of owned bundles"):
         try:
             namespace, _, range_text = text.rpartition("/")
-            found.append(NamespaceBundle(namespace, *parse_range(range_text)))
+            owned.append(NamespaceBundle(namespace, *parse_range(range_text)))
         except InvalidInput:  # pulsar/CLUSTER/HOST:PORT of old brokers
             continue
-    return tuple(sorted(found, key=lambda bundle: (bundle.namespace, bundle.lower)))
+    return tuple(sorted(owned, key=lambda bundle: (bundle.namespace, bundle.lower)))
 
 
 def isolation_policies(body: bytes) -> tuple[IsolationPolicy, ...]:
-    """`/admin/v2/clusters/C/namespaceIsolationPolicies`, in the order of the answer."""
+    """Decode `/admin/v2/clusters/C/namespaceIsolationPolicies`, in the order of the answer."""
     return tuple(
         IsolationPolicy(
             name,
-            tuple(one.namespaces),
-            tuple(one.primary),
-            tuple(one.secondary),
-            _least_primaries(one.failover.parameters.get("min_limit", "-1")),
+            tuple(policy.namespaces),
+            tuple(policy.primary),
+            tuple(policy.secondary),
+            _least_primaries(policy.failover.parameters.get("min_limit", "-1")),
         )
-        for name, one in _read(_ISOLATION, body, "list of isolation policies").items()
+        for name, policy in _read(_ISOLATION, body, "list of isolation policies").items()
     )
 
 
@@ -208,18 +208,18 @@ def _least_primaries(text: str) -> int:
         return int(text)
     except ValueError:
         raise DataPlaneUnavailable(
-            f"an isolation policy has the min_limit {text!r}, which is no number"
+            f"an isolation policy has the min_limit {text!r}, which is not a number"
         ) from None
 
 
 def failure_domains(body: bytes) -> dict[str, str]:
-    """`/admin/v2/clusters/C/failureDomains`: the domain of each broker that is in one."""
-    found = _read(_DOMAINS, body, "list of failure domains")
-    return {broker: name for name, domain in sorted(found.items()) for broker in domain.brokers}
+    """Decode `/admin/v2/clusters/C/failureDomains`: the failure domain of each broker that has one."""
+    domains = _read(_DOMAINS, body, "list of failure domains")
+    return {broker: name for name, domain in sorted(domains.items()) for broker in domain.brokers}
 
 
 def anti_affinity_group(body: bytes) -> str | None:
-    """`/admin/v2/namespaces/T/N/antiAffinity`: a bare text or a JSON one; nothing where there is no group."""
+    """Decode `/admin/v2/namespaces/T/N/antiAffinity`: a plain text or a JSON text; empty if there is no group."""
     text = body.decode(errors="replace").strip()
     if text.startswith('"'):
         text = str(_read(_TEXT, body, "anti-affinity group"))
@@ -227,11 +227,11 @@ def anti_affinity_group(body: bytes) -> str | None:
 
 
 def topic_hashes(body: bytes) -> dict[str, int]:
-    """`…/{bundle}/topicHashPositions`: hash by the topic's complete name."""
+    """Decode `…/{bundle}/topicHashPositions`: the hashes by complete names of topics."""
     return _read(_POSITIONS, body, "list of topic hashes").positions
 
 
-def _read(decoder: msgspec.json.Decoder[Document], body: bytes, what: str) -> Document:
+def _read(decoder: msgspec.json.Decoder[Document], body: bytes, kind: str) -> Document:
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -239,11 +239,11 @@ def _read(decoder: msgspec.json.Decoder[Document], body: bytes, what: str) -> Do
     try:  # some writers leave NaN and Infinity without quotation marks
         return msgspec.convert(json.loads(body), decoder.type)
     except (msgspec.ValidationError, ValueError, RecursionError):
-        raise DataPlaneUnavailable(f"this is no {what}: {reason}") from None
+        raise DataPlaneUnavailable(f"the answer is not a {kind}: {reason}") from None
 
 
 def _number(figure: Figure) -> float | None:
-    """Return the number; None for what is no number, or above MOST."""
+    """Return the number. None if the figure is not a number, or is above MOST."""
     try:
         number = float(figure)
     except (TypeError, ValueError, OverflowError):
@@ -252,13 +252,15 @@ def _number(figure: Figure) -> float | None:
 
 
 def _usage(usage: Figure, limit: Figure) -> ResourceUsage:
-    """Return the usage. It is unknown if a figure is no number, and where less than nothing is used."""
+    """Return the usage. It is unknown if a figure is not a number, or if the usage is negative."""
     used, there_is = _number(usage), _number(limit)
     return ResourceUsage() if used is None or there_is is None or used < 0 else ResourceUsage(used, there_is)
 
 
 def _stats(topic: _Topic) -> BundleStats:
-    """Figures that are no number (a broker divides by the time since its last count), or above MOST, count as 0."""
+    """Return the figures of a topic. A figure that is not a number (a broker divides by the time since its last count) or is above MOST
+    counts as 0.
+    """
     subscriptions = (topic.subscriptions or {}).values()
     return BundleStats(
         msg_rate_in=_rate(topic.msg_rate_in),
@@ -267,7 +269,9 @@ def _stats(topic: _Topic) -> BundleStats:
         byte_rate_out=_rate(topic.byte_rate_out),
         topic_count=1,
         producer_count=_count(topic.producer_count),
-        consumer_count=sum(len(one.consumers or ()) for one in subscriptions if one),
+        consumer_count=sum(
+            len(subscription.consumers or ()) for subscription in subscriptions if subscription
+        ),
     )
 
 

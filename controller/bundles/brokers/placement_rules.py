@@ -1,4 +1,4 @@
-"""Asks a cluster which brokers may have which bundles, before anything is placed."""
+"""Reads from a cluster which brokers may own which bundles."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ _AT_ONCE: Final = 16  # calls for anti-affinity groups, of which there is one fo
 
 
 def ask_rules(reader: BundleReader, namespaces: Iterable[str]) -> PlacementRules:
-    """Active brokers, isolation policies, failure domains, and the anti-affinity groups of these namespaces.
+    """Return the active brokers, isolation policies, failure domains, and the anti-affinity groups of these namespaces.
 
-    Raises what reading raises, Retryable while nobody answers: nothing is placed on old rules or on none.
+    Raises the errors of the reads, Retryable while no broker answers, so that bundles are never placed by outdated rules.
     """
-    asked = sorted(set(namespaces))
+    names = sorted(set(namespaces))
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="placement-rules") as pool:
-        groups = zip(asked, pool.map(reader.anti_affinity_group, asked), strict=True)
-        found = {namespace: group for namespace, group in groups if group is not None}
+        answers = zip(names, pool.map(reader.anti_affinity_group, names), strict=True)
+        groups = {namespace: group for namespace, group in answers if group is not None}
     return PlacementRules(
         active=frozenset(broker.name for broker in reader.brokers()),
         isolation=reader.isolation_policies(),
         failure_domains=reader.failure_domains(),
-        anti_affinity_groups=found,
+        anti_affinity_groups=groups,
     )
 
 
 def demand_allowed(reader: BundleReader, namespace: str, destination: str) -> None:
-    """Raises InvalidInput for a broker that is not active, or that an isolation policy keeps from the namespace."""
+    """Raise InvalidInput for a broker that is not active, or that an isolation policy excludes for the namespace."""
     rules = ask_rules(reader, ())
     active = sorted(rules.active or ())
     if destination not in active:
         raise InvalidInput(
-            f"{destination} is no active broker of cluster {reader.cluster}; choose one of {', '.join(active)}"
+            f"{destination} is not an active broker of cluster {reader.cluster}; choose one of {', '.join(active)}"
         )
     allowed = rules.allowed(namespace)
     if allowed is not None and destination not in allowed:
         rest = ", ".join(sorted(allowed)) or "none that is active"
         raise InvalidInput(
-            f"isolation policies keep namespace {namespace} from {destination}; they allow {rest}"
+            f"isolation policies exclude broker {destination} for namespace {namespace}; they allow {rest}"
         )

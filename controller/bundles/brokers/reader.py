@@ -1,6 +1,6 @@
-"""Reads brokers for bundle balancing: which there are, what each carries and owns, how namespaces are cut.
+"""Reads brokers for bundle balancing: the list of brokers, their load and bundles, and the boundaries of namespaces.
 
-Each call is one read within one deadline. An answer that is not complete is none (Retryable). Acts are in `acts`.
+Each call is one read within one deadline. An incomplete answer counts as no answer (Retryable). `acts` changes bundles.
 The session has the certificates and tokens; `BrokerList` knows where brokers are.
 """
 
@@ -25,7 +25,7 @@ _WATCHED = (b"\npulsar_lb_", b"\npulsar_version_info")
 
 
 class BundleReader:
-    """One cluster. It is safe to share between threads if its session is."""
+    """Reader of one cluster. Thread-safe if its session is."""
 
     def __init__(
         self,
@@ -36,26 +36,26 @@ class BundleReader:
         cluster: str,
         deadline_seconds: float,
     ) -> None:
-        """`admin_url` is the web address of any broker or of a proxy; `cluster` is Pulsar's name of the cluster."""
+        """Create a reader. `admin_url` is the web address of any broker or of a proxy; `cluster` is Pulsar's name of the cluster."""
         self._session, self._brokers = session, brokers
         self._admin_url = admin_url.rstrip("/")
         self.cluster = cluster
         self.deadline_seconds = deadline_seconds
 
     def deadline(self) -> float:
-        """The end of a call that begins now, in `time.monotonic` seconds."""
+        """Return the deadline of a call that begins now, in `time.monotonic` seconds."""
         return time.monotonic() + self.deadline_seconds
 
     def brokers(self) -> tuple[Broker, ...]:
-        """Active brokers by name. Raises Retryable as long as none has ever answered."""
+        """Return the active brokers by name. Raises Retryable as long as no broker has ever answered."""
         return self._brokers.current(self.deadline())
 
     def trusted(self) -> Collection[str]:
-        """Origins a redirect may lead to."""
+        """Return the origins to which a redirect may lead."""
         return {origin(self._admin_url), *(origin(broker.url) for broker in self.brokers())}
 
     def system(self, broker: Broker) -> SystemReport:
-        """The broker's load report, or the figures on its metrics page if its load manager has no report."""
+        """Return the load report of the broker, or the figures of its metrics page if its load manager has no report."""
         reply = self._get(f"{broker.url}/admin/v2/broker-stats/load-report")
         if reply.is_success:
             return documents.load_report(reply.body)
@@ -64,33 +64,35 @@ class BundleReader:
         return documents.metrics_report(self._system_lines(f"{broker.url}/metrics/"))
 
     def topics(self, broker: Broker) -> Iterable[TopicReport]:
-        """Every topic that the broker serves now, as of its last count of rates."""
+        """Return all topics that the broker serves now, as of its last count of rates."""
         return documents.topics(self._demand(f"{broker.url}/admin/v2/broker-stats/topics"))
 
     def owned(self, broker: Broker) -> tuple[NamespaceBundle, ...]:
-        """The bundles that the broker owns now."""
+        """Return the bundles that the broker owns now."""
         path = f"/admin/v2/brokers/{self.cluster}/{broker.name}/ownedNamespaces"
         return documents.owned_bundles(self._demand(broker.url + path))
 
     def bundles(self, namespace: str) -> NamespaceBundles:
-        """How the namespace is cut now. Raises NotFound if there is no such namespace."""
+        """Return the present boundaries of the namespace. Raises NotFound if the namespace does not exist."""
         reply = self._get(f"{self._admin_url}/admin/v2/namespaces/{namespace}/bundles")
         if reply.status == 404:
-            raise NotFound(f"no namespace {namespace} in cluster {self.cluster}; see `admin/v2/namespaces`")
+            raise NotFound(
+                f"there is no namespace {namespace} in cluster {self.cluster}; see `admin/v2/namespaces`"
+            )
         if not reply.is_success:
             raise error_of(reply)
         return NamespaceBundles(namespace, documents.boundaries(reply.body))
 
     def isolation_policies(self) -> tuple[IsolationPolicy, ...]:
-        """The cluster's isolation policies. Older brokers answer 404 where there are none."""
+        """Return the isolation policies of the cluster. Older brokers answer 404 if there are none."""
         return documents.isolation_policies(self._of_cluster("namespaceIsolationPolicies"))
 
     def failure_domains(self) -> dict[str, str]:
-        """The failure domain of each broker that is in one."""
+        """Return the failure domain of each broker that has one."""
         return documents.failure_domains(self._of_cluster("failureDomains"))
 
     def anti_affinity_group(self, namespace: str) -> str | None:
-        """The namespace's anti-affinity group; None if it has none, or is gone."""
+        """Return the anti-affinity group of the namespace. None if it has none, or does not exist."""
         reply = self._get(f"{self._admin_url}/admin/v2/namespaces/{namespace}/antiAffinity")
         if reply.status in (204, 404):
             return None
@@ -99,7 +101,7 @@ class BundleReader:
         return documents.anti_affinity_group(reply.body)
 
     def topic_hashes(self, bundle: NamespaceBundle) -> dict[str, int]:
-        """The hash of each topic in the bundle. Raises BundleNotFound if the namespace has no such bundle."""
+        """Return the hash of each topic in the bundle. Raises BundleNotFound if the namespace has no such bundle."""
         path = f"/admin/v2/namespaces/{bundle.namespace}/{bundle.range_text}/topicHashPositions"
         reply = self._get(self._admin_url + path)
         if reply.status in (404, 412):
@@ -109,9 +111,9 @@ class BundleReader:
         return documents.topic_hashes(reply.body)
 
     def owner(self, bundle: NamespaceBundle, *, first: Iterable[str] = ()) -> str | None:
-        """Who owns the bundle, None for nobody. Brokers in `first` are asked first. Asking makes no broker load it.
+        """Return the owner of the bundle, None if no broker owns it. Brokers in `first` are read first. Reading makes no broker load it.
 
-        Raises DataPlaneUnavailable if no broker that answered owns it and one was silent, which may be its owner.
+        Raises DataPlaneUnavailable if no broker that answered owns the bundle and another broker, which may own it, was silent.
         """
         order = {name: place for place, name in enumerate(first)}
         silent: list[str] = []
@@ -123,7 +125,7 @@ class BundleReader:
                 silent.append(broker.name)
         if silent:
             raise DataPlaneUnavailable(
-                f"no broker that answers owns bundle {bundle}, and {', '.join(silent)} did not answer; ask again"
+                f"no broker that answers owns bundle {bundle}, and {', '.join(silent)} did not answer; retry"
             )
         return None
 
@@ -145,7 +147,7 @@ class BundleReader:
         return reply.body
 
     def _system_lines(self, url: str) -> bytes:
-        """The few lines that are used of a page of any length. An incomplete page raises an error."""
+        """Return the lines of a metrics page that are used. An incomplete page raises an error."""
         kept: list[bytes] = []
         rest = b"\n"
         for block in blocks(self._session, url, self.deadline()):

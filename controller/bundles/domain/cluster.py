@@ -21,7 +21,7 @@ from controller.domain.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
-    """What a broker says of its resources and totals, made at `reported_at` (ms since the Unix epoch)."""
+    """Report of a broker about its resources and totals, made at `reported_at` (ms since the Unix epoch)."""
 
     resources: BrokerResources
     stats: BundleStats
@@ -41,7 +41,7 @@ class Broker:
 class Bundle:
     """A bundle by its text id `tenant/namespace/0x…_0x…`.
 
-    `owner` None: nobody serves it. `stats` is the latest reading and `load` its averages. Both are None where
+    `owner` None: no broker serves the bundle. `stats` is the latest reading and `load` its averages. Both are None where
     nothing was reported yet; such a bundle is never moved.
     """
 
@@ -58,7 +58,7 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class NamespacePolicy:
-    """Where a namespace's bundles may be.
+    """Placement constraints of the bundles of a namespace.
 
     `brokers`: the names of those that its isolation policy allows; None: it has no such policy. Namespaces of one
     `anti_affinity_group` are placed on different brokers as far as possible.
@@ -69,7 +69,7 @@ class NamespacePolicy:
 
     @property
     def binds(self) -> bool:
-        """Whether it restricts anything."""
+        """True if it restricts anything."""
         return self.brokers is not None or self.anti_affinity_group is not None
 
 
@@ -82,7 +82,7 @@ class Cluster:
     under way and are not proposed for another.
 
     Raises InvalidInput for a name that occurs twice. An owner may be missing among the brokers: it has left the
-    cluster, and nobody can be asked to move its bundles.
+    cluster, and no broker can move its bundles.
     """
 
     brokers: tuple[Broker, ...] = ()
@@ -116,7 +116,7 @@ class Cluster:
         return {owner: tuple(bundles) for owner, bundles in owned.items()}
 
     def bundles_of(self, broker: str) -> tuple[Bundle, ...]:
-        """What a broker owns, by bundle id."""
+        """Return the bundles of a broker, by bundle id."""
         return self._bundles_by_owner.get(broker, ())
 
     @cached_property
@@ -130,7 +130,7 @@ class Cluster:
         return dict(self.reporting)
 
     def is_new(self, broker: str) -> bool:
-        """Whether the broker's report counts as a hit: no earlier cycle has counted it."""
+        """Return True if the broker's report counts as a hit: no earlier cycle has counted it."""
         return broker not in self.repeated
 
     def policy_of(self, namespace: str) -> NamespacePolicy:
@@ -143,7 +143,7 @@ class Cluster:
         return self.shared_brokers if own is None else own
 
     def with_owners(self, owners: Mapping[str, str | None]) -> Self:
-        """The same cluster after these bundles have changed hands."""
+        """Return the cluster after these bundles have changed owners."""
         return replace(
             self,
             bundles=tuple(
@@ -162,12 +162,12 @@ def namespace_of(bundle_id: str) -> str:
 
 
 def belongs_to_a_broker(namespace: str) -> bool:
-    """Whether it is one broker's own and stays there (heartbeats): `pulsar/HOST:PORT`, `sla-monitor/HOST:PORT`."""
+    """Return True if it is one broker's own and stays there (heartbeats): `pulsar/HOST:PORT`, `sla-monitor/HOST:PORT`."""
     return _OF_ONE_BROKER.fullmatch(namespace) is not None
 
 
 def is_system_namespace(namespace: str) -> bool:
-    """Whether Pulsar keeps it for itself. It is always spread evenly. It is shed unless it is one broker's own."""
+    """Return True if Pulsar keeps it for itself. It is always spread evenly. It is shed unless it is one broker's own."""
     return namespace == "pulsar/system" or belongs_to_a_broker(namespace)
 
 

@@ -41,7 +41,7 @@ CODE_VERSION = "4"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleState:
-    """What goes from cycle to cycle. `averages` are by bundle id, as of the reports made at `sampled_at` (ms)."""
+    """State passed from cycle to cycle. `averages` are by bundle id, as of the reports made at `sampled_at` (ms)."""
 
     balance: BalanceState = field(default_factory=BalanceState)
     averages: Mapping[str, BundleLoad] = field(default_factory=dict)

@@ -56,7 +56,7 @@ class MergeInputs:
     """Everything that a look at one namespace may see.
 
     `reports`: of any of its bundles; reports of bundles that no longer exist are ignored. No broker reports a
-    bundle that nobody serves. The caller reports it, empty, if it knows that nobody serves it. `cold_cycles` as the
+    bundle that no broker serves. The caller reports it, empty, if it knows that no broker serves it. `cold_cycles` as the
     look before returned them. `last_split_at_ms` is by the bundle that was split, in milliseconds since the Unix
     epoch like `now_ms`. `in_flight`: bundles being split now.
     """
@@ -91,7 +91,7 @@ class MergeRefusal:
 
 
 class MergeAct(StrEnum):
-    """What an operator does, in this order."""
+    """Actions of an operator, in this order."""
 
     RECORD = "record"
     STOP_CLIENTS = "stop-clients"
@@ -157,7 +157,7 @@ class MergeSettings:
                 raise InvalidInput(f"merge setting {name} = {value}; give {least} or more")
 
     def warmest(self, latest: BundleStats, long_term: BundleStats) -> Reading:
-        """Of all figures the one nearest to its limit; the limit is the low-water mark, not the split threshold."""
+        """Return the value nearest to its limit; the limit is the low-water mark, not the split threshold."""
         marks = (
             replace(reading, limit=reading.limit * self.low_water_percent / 100)
             for reading in chain(
@@ -200,7 +200,7 @@ def look_for_merges(
 
 
 def _is_empty(bundle: Bundle, cluster: Cluster) -> bool:
-    """Whether its silence shows that none of its topics is in use: nobody serves it, and every broker reported."""
+    """Return True if its silence shows that none of its topics is in use: no broker serves it, and all brokers reported."""
     everybody_reports = len(cluster.reporting) == len(cluster.brokers)
     return bundle.stats is None and bundle.owner is None and everybody_reports
 
@@ -269,7 +269,7 @@ def _by_bundle(look: MergeInputs) -> dict[NamespaceBundle, BundleReport]:
 def _refused_by_itself(
     look: MergeInputs, settings: MergeSettings, bundle: NamespaceBundle, cold: int | None, reported: bool
 ) -> MergeRefusal | None:
-    """What in the bundle itself keeps it as it is. None for a warm one too, which needs no reason."""
+    """Return the reason in the bundle itself that prevents a merge. None also for a warm bundle, which needs no reason."""
     if not reported:
         return MergeRefusal(bundle, MergeRefusalReason.NOT_REPORTED, "reports", 0, 1)
     if cold is None:
@@ -305,7 +305,7 @@ def _joined(runs: list[_Run], settings: MergeSettings) -> list[_Run]:
 
 
 def _share(low: _Run, high: _Run, settings: MergeSettings) -> float:
-    """How near to the low-water mark both together come; infinite where they may not be joined."""
+    """Return the load of both bundles as a share of the low-water mark; infinite if they must not be joined."""
     both = low.joined_to(high)
     warmest = settings.warmest(both.latest, both.long_term)
     return warmest.share if both.is_free and not warmest.is_hot else math.inf
@@ -350,12 +350,12 @@ def _sum(one: BundleStats, other: BundleStats) -> BundleStats:
 
 
 def operator_steps(before: NamespaceBundles, after: NamespaceBundles) -> tuple[MergeStep, ...]:
-    """The steps in order, each with the call to make where there is one: the namespace is created anew.
+    """The steps in order, each with the call to make where there is one: the namespace is created again.
 
     Under the *same name*: a topic's hash is that of its complete name, so in a namespace with another name every
     topic lies elsewhere and these boundaries mean nothing. A namespace can be created with any boundaries, and
     Pulsar forgets the old ones when it is deleted (pull request 352; these steps were done on 4.2.4). Messages that
-    nobody has read are lost.
+    have not been read are lost.
     """
     name = before.namespace
     path = f"/admin/v2/namespaces/{name}"

@@ -19,7 +19,7 @@ SILENT_TICKS = 2
 
 @dataclass(frozen=True, slots=True)
 class PlacementRules:
-    """What a cluster was asked before a cycle. `active`: its list of brokers; None: it was not asked.
+    """Placement rules of a cluster, read before a cycle. `active`: its list of brokers; None: the list was not read.
 
     `failure_domains` is by broker, `anti_affinity_groups` by namespace.
     """
@@ -39,7 +39,7 @@ class PlacementRules:
 def ruled(cluster: Cluster, rules: PlacementRules, heard: Collection[str] | None) -> Cluster:
     """The cluster with the brokers of the list alone, without the reports of those that are not among `heard`.
 
-    `heard` None: fewer than SILENT_TICKS ticks are on file, so that silence cannot be told.
+    `heard` None: fewer than SILENT_TICKS ticks are on file, so silent brokers cannot be recognized.
     """
     if rules.active is None:
         return cluster

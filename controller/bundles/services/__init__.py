@@ -1,1 +1,1 @@
-"""Use cases: collect reports, aggregate them, balance a cluster (`balancer`), and acts that a person asks for."""
+"""Services: collect reports, aggregate them, balance a cluster (`balancer`), and perform manual splits and unloads."""

@@ -1,8 +1,8 @@
 """Bundle aggregation: from landed reports to stored load of bundles, namespaces and brokers, one run for each window.
 
-A run reads the baseline from the store, sets files aside that cannot be read, computes in
-`spark_jobs.run_bundle_load`, and merges the result by compare-and-set. Everything runs with the loader's rights. A
-run may be repeated: its id and the watermark make a repeat change nothing.
+A run reads the baseline from the store, quarantines files that cannot be read, computes in `spark_jobs.run_bundle_load`, and
+merges the result if the records have not changed. All steps use the rights of the loader. A repeated run changes nothing, because
+of its id and the watermark.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 log = telemetry.get_logger(__name__)
 
 TICK_SLACK_MS = 60_000
-"""The tick in a file's name may differ from the instants inside the file by this much."""
+"""Milliseconds by which the tick in a file's name may differ from the times in the file."""
 
 _LIMITS = ("max_topics", "max_sessions", "max_msg_rate", "max_byte_rate")
 LIMIT_SCHEMA = pa.schema(
@@ -44,7 +44,7 @@ LIMIT_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class BundleAggregation:
-    """What a run did. `applied` False: there was nothing to do, or a newer window was merged already."""
+    """Result of a run. `applied` is False if there was nothing to do, or if a later window was merged already."""
 
     run_id: str
     window_end_ms: int
@@ -57,7 +57,7 @@ class BundleAggregation:
 
 
 def window_ending_at(end_ms: int, length_seconds: float) -> ReportWindow:
-    """The window of that length and end. A broker is gone after the default time, or after a longer window."""
+    """Return the window of that length and end. A broker counts as gone after the default time, or after a longer window."""
     from spark_jobs.bundle_load import ReportWindow
 
     length_ms = round(length_seconds * 1000)
@@ -79,8 +79,8 @@ def aggregate(
         watermark = bundle_loads.watermark(tx)
     landed = area.landed(window.start_ms - TICK_SLACK_MS, window.end_ms + TICK_SLACK_MS)
     quarantined = tuple(area.quarantine(landed))
-    for one in landed.rejected:
-        log.warning("file set aside", path=one.path, reason=one.reason)
+    for file in landed.rejected:
+        log.warning("file quarantined", path=file.path, reason=file.reason)
     is_late = watermark is not None and to_ms(watermark) >= window.end_ms
     if is_late or not landed.files["brokers"]:
         return BundleAggregation(run_id, window.end_ms, 0, 0, 0, 0, False, quarantined)
@@ -124,7 +124,7 @@ def _merge(store: Store, run: BundleRun, changes: Mapping[str, pa.Table]) -> Mer
 
 
 def _set_aside(changes: Mapping[str, pa.Table]) -> Iterator[SetAside]:
-    """The brokers and namespaces of which something was left out."""
+    """Yield the brokers and namespaces whose reports were skipped, with the reasons."""
     for row in changes["silent"].to_pylist():
         if row["set_aside"]:
             reason = (
@@ -137,12 +137,12 @@ def _set_aside(changes: Mapping[str, pa.Table]) -> Iterator[SetAside]:
 
 
 def _limits(settings: Mapping[tuple[str, str], Mapping[str, Any]]) -> pa.Table:
-    """The limits of each known namespace, see `read_stored`."""
+    """Return the limits of each known namespace (see `read_stored`)."""
     rows = []
     for (cluster, namespace), overrides in settings.items():
         policy, unreadable = read_stored(overrides)
         if unreadable is not None:
-            log.warning("split settings not understood", namespace=namespace, error=unreadable)
+            log.warning("cannot read split settings", namespace=namespace, error=unreadable)
         limits = {name: float(getattr(policy, name)) for name in _LIMITS}
         rows.append({"cluster": cluster, "namespace": namespace, **limits})
     return pa.Table.from_pylist(rows, LIMIT_SCHEMA)

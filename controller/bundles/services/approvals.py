@@ -1,4 +1,4 @@
-"""What an answer to an approval means for a proposal of the balancer: approved, `apply` carries it out; rejected, it is refused."""
+"""Applies the answer of an approval to a proposal of the balancer: an approved proposal is applied by `apply`, a rejected one refused."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def lock(tx: Connection, row: ApprovalRow) -> None:
 def carry_out(tx: Connection, row: ApprovalRow) -> None:
     """Approve or refuse the proposal.
 
-    Raises InvalidInput in dry run; Conflict for a proposal that is stale, and while another act on the bundle is under way.
+    Raises InvalidInput in dry run, and Conflict for a stale proposal or while the bundle has another live proposal.
     """
     is_approved = row.state is ApprovalState.APPROVED
     proposal = bundle_proposals.get_proposal(tx, row.subject_id)
     if is_approved and proposal.is_stale:
         raise Conflict(
-            f"proposal {row.subject_id} has waited longer than {PATIENCE_SECONDS / 60:g} minutes, and the load has changed since: propose "
-            "anew"
+            f"proposal {row.subject_id} has waited longer than {PATIENCE_SECONDS / 60:g} minutes, and the load has changed since; propose "
+            "again"
         )
     bundle_proposals.move(
         tx,

@@ -1,9 +1,9 @@
-"""Bundle collector: each tick reads every broker's load and ownership and lands it as files. It computes nothing.
+"""Bundle collector: each tick reads the load and ownership of all brokers and writes them to files, without computation.
 
-A broker whose answer is not complete is silent for the tick, and its bundles are neither cold nor gone. The
-boundaries of a namespace are read if a report names a bundle that is not in the list known here. Those of a few
-other namespaces are read in turn. So the cost of a tick depends on the number of brokers, not of namespaces. The
-brokers' own namespaces are left out.
+A broker without a complete answer counts as silent for the tick, and its bundles are neither cold nor gone. The boundaries of a
+namespace are read if a report names a bundle that is not in the cached list. The boundaries of a few other namespaces are read in
+turn. So the cost of a tick depends on the number of brokers, not on the number of namespaces. The namespaces of the brokers
+themselves are skipped.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from controller.repeating import Repeating
 log = telemetry.get_logger(__name__)
 
 AT_ONCE = 16
-"""Calls to brokers under way at the same time."""
+"""Maximum number of concurrent calls to brokers."""
 LOOKED_AT_AGAIN = 32
-"""Namespaces whose boundaries are read again in each tick although no report contradicts them."""
+"""Number of namespaces per tick whose boundaries are read again although no report contradicts them."""
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
@@ -42,16 +42,16 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class BundleTick:
-    """What one tick read."""
+    """Result of one tick."""
 
     instant_ms: int
     brokers: int
     silent: tuple[str, ...]
-    """Brokers without a complete answer; the cluster's name if no broker listed them."""
+    """Brokers without a complete answer; the name of the cluster if no broker returned the list of brokers."""
     topics: int
     namespaces: int
     path: str | None
-    """The brokers' file; None if no broker answered."""
+    """Path of the file of brokers; None if no broker answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +65,12 @@ class _Report:
 
 @dataclass(slots=True)
 class _BoundaryCache:
-    """Boundaries as last read, by namespace, those read longest ago first."""
+    """Boundaries as last read, by namespace, in the order of the reads."""
 
     read: dict[str, tuple[NamespaceBundles, int]] = field(default_factory=dict)
 
     def doubtful(self, reports: Sequence[_Report]) -> list[str]:
-        """Namespaces to read: new ones, those with a bundle that is not in their list, and some of the rest."""
+        """Return the namespaces to read: unknown ones, those with a bundle that is not in their list, and some others in turn."""
         named: dict[str, set[str]] = {}
         for report in reports:
             for bundle in report.owned:
@@ -92,7 +92,7 @@ class _BoundaryCache:
 
 
 class BundleCollector:
-    """Reads any number of clusters into one area."""
+    """Collects the reports of any number of clusters into one area."""
 
     def __init__(
         self,
@@ -103,9 +103,11 @@ class BundleCollector:
         interval_seconds: float,
         clock: Clock,
     ) -> None:
-        """`name` is part of file names. Two collectors of one area need two names and different clusters."""
+        """Create a collector. `name` is part of file names. Two collectors of one area need different names and clusters."""
         if interval_seconds <= 0:
-            raise InvalidInput(f"a collector's interval of {interval_seconds:g} s is not longer than 0")
+            raise InvalidInput(
+                f"the interval of a collector must be greater than 0 s, not {interval_seconds:g} s"
+            )
         self._readers, self._area, self.name, self._clock = tuple(readers), area, name, clock
         self._interval_ms = round(interval_seconds * 1000)
         self._known = {reader.cluster: _BoundaryCache() for reader in self._readers}
@@ -129,7 +131,7 @@ class BundleCollector:
         ).run(first_pause_seconds=self._until_next_tick())
 
     def _counted_tick(self) -> float:
-        """A tick; then the seconds until the next one."""
+        """Perform a tick. Return the seconds until the next tick."""
         try:
             self.tick()
         except Exception:
@@ -141,16 +143,14 @@ class BundleCollector:
         return (self._interval_ms - self._clock.now_ms() % self._interval_ms) / 1000
 
     def tick_once(self) -> BundleTick:
-        """One tick by itself. Raises DataPlaneUnavailable where no broker answered, OSError when storage fails."""
+        """Perform a single tick. Raises DataPlaneUnavailable if no broker answered, OSError if the storage fails."""
         tick = self.tick()
         if tick.path is None:
-            raise DataPlaneUnavailable(
-                f"no broker of the cluster answered ({', '.join(tick.silent)}); try again"
-            )
+            raise DataPlaneUnavailable(f"no broker of the cluster answered ({', '.join(tick.silent)}); retry")
         return tick
 
     def tick(self) -> BundleTick:
-        """Read everything once and land it. Raises OSError when storage does not answer."""
+        """Read all brokers once and write the reports. Raises OSError if the storage does not answer."""
         instant_ms = self._clock.now_ms()
         rows: dict[str, list[dict[str, Any]]] = {kind: [] for kind in REPORT_SCHEMAS}
         silent: list[str] = []
@@ -175,17 +175,17 @@ class BundleCollector:
     def _read(
         self, reader: BundleReader, pool: ThreadPoolExecutor, rows: Mapping[str, list[dict[str, Any]]]
     ) -> list[str]:
-        """Adds a cluster's rows; returns the brokers that were silent."""
+        """Add the rows of a cluster. Return the brokers that did not answer completely."""
         try:
             brokers = reader.brokers()
         except CleaveError as error:
-            log.warning("no broker lists the brokers", cluster=reader.cluster, error=str(error))
+            log.warning("cannot read the list of brokers", cluster=reader.cluster, error=str(error))
             return [reader.cluster]
-        reports = _asked(pool, lambda broker: self._report(reader, broker), brokers)
-        known = self._known[reader.cluster]
-        cuts = _asked(pool, reader.bundles, known.doubtful(list(reports.values())))
+        reports = _answers(pool, lambda broker: self._report(reader, broker), brokers)
+        cache = self._known[reader.cluster]
+        cuts = _answers(pool, reader.bundles, cache.doubtful(list(reports.values())))
         for bundles in cuts.values():
-            known.note(bundles, self._clock.now_ms())
+            cache.note(bundles, self._clock.now_ms())
         for report in reports.values():
             _add(rows, reader.cluster, report)
         rows["boundaries"].extend(
@@ -195,41 +195,42 @@ class BundleCollector:
                 "instant_ms": read_ms,
                 "boundaries": list(bundles.boundaries),
             }
-            for namespace, (bundles, read_ms) in sorted(known.read.items())
+            for namespace, (bundles, read_ms) in sorted(cache.read.items())
         )
         return [broker.name for broker in brokers if broker not in reports]
 
     def _report(self, reader: BundleReader, broker: Broker) -> _Report:
-        instant_ms = self._clock.now_ms()  # our clock, because a broker's may be wrong
+        instant_ms = self._clock.now_ms()  # the clock of a broker may be wrong
         topics = [topic for topic in reader.topics(broker) if not is_system_namespace(topic.namespace)]
         owned = [bundle for bundle in reader.owned(broker) if not is_system_namespace(bundle.namespace)]
         return _Report(broker, instant_ms, reader.system(broker), topics, owned)
 
 
-def _asked(
+def _answers(
     pool: ThreadPoolExecutor, ask: Callable[[Question], Answer], many: Iterable[Question]
 ) -> dict[Question, Answer]:
-    """The answers, by question; a question that failed is logged and left out."""
+    """Return the answers by question. A question that failed is logged and absent."""
 
-    def one(asked: Question) -> Answer | None:
+    def answer_of(question: Question) -> Answer | None:
         try:
-            return ask(asked)
+            return ask(question)
         except CleaveError as error:
-            log.warning("not read", what=str(asked), error=str(error))
+            log.warning("not read", what=str(question), error=str(error))
             return None
-        except Exception:  # an answer of one broker must not silence all others
-            log.exception("not read", what=str(asked))
+        except Exception:  # the answer of one broker must not prevent those of all others
+            log.exception("not read", what=str(question))
             return None
 
-    everyone = list(many)
-    answers = zip(everyone, pool.map(one, everyone), strict=True)
-    return {asked: answer for asked, answer in answers if answer is not None}
+    questions = list(many)
+    answers = zip(questions, pool.map(answer_of, questions), strict=True)
+    return {question: answer for question, answer in answers if answer is not None}
 
 
 def _add(rows: Mapping[str, list[dict[str, Any]]], cluster: str, report: _Report) -> None:
     where = {"cluster": cluster, "broker": report.broker.name, "instant_ms": report.instant_ms}
     rows["topics"].extend(
-        where | {"namespace": one.namespace, "topic": one.topic} | asdict(one.stats) for one in report.topics
+        where | {"namespace": topic.namespace, "topic": topic.topic} | asdict(topic.stats)
+        for topic in report.topics
     )
     rows["owned"].extend(
         where

@@ -1,6 +1,6 @@
-"""Splits and unloads that a person asks for, checked against the cluster before anything is done.
+"""Checks manual splits and unloads against the cluster.
 
-Both answer what would be done: for a dry run that is all, for the act it is the first step. `BundleActs` does the act.
+Both functions return what would be done. A dry run ends there; otherwise `BundleActs` performs the action.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _ALGORITHMS_TAKING: Final[Mapping[str, frozenset[str]]] = {
     "topics": frozenset({"isolate_outstanding", "specified_topic_count_equally_divide"}),
     "parts": frozenset({"range_equally_divide", "load_equally_divide"}),
 }
-"""The algorithms that look at an option a person may give. The others would ignore it without a word."""
+"""Algorithms that use an option of a manual split. Other algorithms would silently ignore the option."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManualSplit:
-    """A split that a person asks for. `bundle` is a bundle's text, or a namespace followed by /LARGEST or /HOT."""
+    """A manual split. `bundle` is the text of a bundle, or a namespace followed by /LARGEST or /HOT."""
 
     bundle: str
     algorithm: str | None = None
@@ -58,12 +58,12 @@ class ManualSplit:
 def plan_manual_split(
     store: Store, reader: BundleReader, asked: ManualSplit, *, allowed: Collection[str]
 ) -> SplitPlan | CutRefusal:
-    """Where the cuts would be and what each part would carry, by the topics that the brokers report now.
+    """Return the cuts and the load of each part, by the topics that the brokers report now, or the refusal of the algorithm.
 
-    Unless an algorithm is named, positions mean specified_positions_divide, topics mean isolate_outstanding, and
-    neither means range_equally_divide. Raises InvalidInput, also for an option that the algorithm does not look at;
-    Unsupported for an algorithm that is not `allowed`; Conflict for a split that takes the namespace above the cap of
-    its policy; BundleNotFound; and what reading the cluster raises.
+    Unless an algorithm is named, positions imply specified_positions_divide, topics imply isolate_outstanding, and neither implies
+    range_equally_divide. Raises InvalidInput, also for an option that the algorithm does not use; Unsupported for an algorithm that is
+    not `allowed`; Conflict if the namespace would exceed the maximum number of bundles of its policy; BundleNotFound; and errors of
+    reading the cluster.
     """
     name = asked.algorithm or _implied_algorithm(asked)
     if name not in allowed:
@@ -87,39 +87,43 @@ def plan_manual_split(
 
 
 def _demand_room(store: Store, cluster: str, listed: NamespaceBundles, plan: SplitPlan) -> None:
-    """A split that was made before adds nothing, and is always in room."""
+    """Raise Conflict if the split exceeds the maximum number of bundles. A repeated split adds no bundle and is always allowed."""
     added = len(set(plan.cuts) - set(listed.boundaries))
     with store.transaction() as tx:
         most = bundle_namespaces.split_policy_of(tx, cluster, listed.namespace).max_bundles
     if added and listed.count + added > most:
         raise Conflict(
-            f"namespace {listed.namespace} has {listed.count} bundles; {added} more are above max_bundles = {most}: "
-            f"raise it with `cleave bundles set-policy {listed.namespace} max_bundles={listed.count + added}`"
+            f"namespace {listed.namespace} has {listed.count} bundles, and {added} more exceed max_bundles = {most}; "
+            f"raise the limit with `cleave bundles set-policy {listed.namespace} max_bundles={listed.count + added}`"
         )
 
 
-def _implied_algorithm(asked: ManualSplit) -> str:
-    if asked.positions and asked.topics:
+def _implied_algorithm(request: ManualSplit) -> str:
+    if request.positions and request.topics:
         raise InvalidInput("give positions or topics, not both; or name the algorithm")
-    if asked.positions:
+    if request.positions:
         return "specified_positions_divide"
-    return "isolate_outstanding" if asked.topics else DEFAULT_SPLIT_ALGORITHM
+    return "isolate_outstanding" if request.topics else DEFAULT_SPLIT_ALGORITHM
 
 
-def _demand_options_of(algorithm: str, asked: ManualSplit) -> None:
-    given = {"positions": asked.positions, "topics": asked.topics, "parts": asked.parts != _DEFAULT_PARTS}
+def _demand_options_of(algorithm: str, request: ManualSplit) -> None:
+    options = {
+        "positions": request.positions,
+        "topics": request.topics,
+        "parts": request.parts != _DEFAULT_PARTS,
+    }
     for option, algorithms in _ALGORITHMS_TAKING.items():
-        if given[option] and algorithm not in algorithms:
+        if options[option] and algorithm not in algorithms:
             others = " or ".join(sorted(algorithms))
             raise InvalidInput(
-                f"split algorithm {algorithm} takes no {option}; leave them out, or choose {others}"
+                f"split algorithm {algorithm} takes no {option}; omit {option}, or choose {others}"
             )
 
 
 def _parts_now(
     listed: NamespaceBundles, bundle: NamespaceBundle, cuts: set[int]
 ) -> tuple[NamespaceBundle, ...]:
-    """The bundle, or its parts where it was cut at exactly these places: then the split is a repeat."""
+    """Return the bundle, or its parts if it was already cut at exactly these positions, so that the split is a repetition."""
     is_inside = cuts and all(bundle.lower < cut < bundle.upper for cut in cuts)
     if is_inside and {bundle.lower, *cuts, bundle.upper} <= set(listed.boundaries):
         return bundle.parts(cuts)
@@ -127,19 +131,19 @@ def _parts_now(
 
 
 def topics_in(reader: BundleReader, bundle: NamespaceBundle) -> list[BundleTopic]:
-    """The topics in a bundle with what each carries now by its broker's report; nothing for a topic nobody uses."""
-    found = dict.fromkeys(reader.topic_hashes(bundle), BundleStats(topic_count=1))
+    """Return the topics in a bundle with their present load by the report of their broker; no load for an unused topic."""
+    topics = dict.fromkeys(reader.topic_hashes(bundle), BundleStats(topic_count=1))
     for broker in reader.brokers():
         for topic in reader.topics(broker):
             if topic.namespace == bundle.namespace and bundle.contains(topic_hash(topic.topic)):
-                found[topic.topic] = topic.stats
-    return [BundleTopic.of(name, stats) for name, stats in found.items()]
+                topics[topic.topic] = topic.stats
+    return [BundleTopic.of(name, stats) for name, stats in topics.items()]
 
 
 def find_bundle(store: Store, cluster: str, text: str) -> NamespaceBundle:
-    """The bundle a person means: by its text, or the LARGEST or HOT one of a namespace, as last aggregated.
+    """Return the bundle of a text, or the LARGEST or HOT bundle of a namespace, as last aggregated.
 
-    HOT goes by the averages that cycles hand on, before the first cycle by the latest reading.
+    HOT uses the averages of past cycles; before the first cycle, the latest figures.
     """
     namespace, _, choice = text.rpartition("/")
     if choice not in BUNDLE_CHOICES:
@@ -162,9 +166,9 @@ def find_bundle(store: Store, cluster: str, text: str) -> NamespaceBundle:
 def check_manual_unload(
     store: Store, reader: BundleReader, text: str, destination: str | None
 ) -> tuple[NamespaceBundle, str | None]:
-    """The bundle to unload and who owns it, None for nobody.
+    """Return the bundle to unload and its owner, None if no broker owns it.
 
-    Raises BundleNotFound for a bundle that has been split, InvalidInput for a destination that is no active broker or
+    Raises BundleNotFound for a bundle that has been split, InvalidInput for a destination that is not an active broker or
     that an isolation policy forbids.
     """
     bundle = find_bundle(store, reader.cluster, text)

@@ -1,6 +1,6 @@
-"""The split policy of a namespace: what is in force, and its change by a person.
+"""Reads and changes the split policy of a namespace.
 
-Changes are checked together with the parameters that stay, and stored with the namespace. The next cycle goes by them.
+Changes are checked together with the remaining parameters, and stored with the namespace. The next cycle uses them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from controller.store.postgres.engine import Store
 
 @dataclass(frozen=True, slots=True)
 class PolicyOfNamespace:
-    """Every parameter in force, and those of them that the namespace sets itself."""
+    """All parameters in force, and the parameters that the namespace sets."""
 
     namespace: str
     effective: Mapping[str, Any]
@@ -38,7 +38,7 @@ def change_split_policy(
     actor: str,
     replace: bool = False,
 ) -> PolicyOfNamespace:
-    """Set these parameters; null takes one back, `replace` all others.
+    """Set these parameters. Null removes a parameter, and `replace` removes all others.
 
     Raises NotFound; InvalidPolicy for parameters that are not valid together, or that an older version left unreadable;
     LostRace.

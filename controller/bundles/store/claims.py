@@ -1,6 +1,6 @@
 """Claims on proposals of the balancer: one holder at a time, for a limited time.
 
-A proposal is claimed before it is applied or verified. After a claim has expired anybody may claim it.
+A proposal is claimed before it is applied or verified. After a claim has expired, any process may claim the proposal.
 `proposals.move` ends a claim.
 """
 
@@ -52,9 +52,9 @@ def claim(
     limit: int,
     kinds: Sequence[ProposalKind] = tuple(ProposalKind),
 ) -> list[ProposalRow]:
-    """Claims the oldest proposals in a state that nobody else has claimed, for `seconds` from now.
+    """Claim the oldest unclaimed proposals in a state, for `seconds` from now.
 
-    An approved proposal waits while its namespace is back in dry run. One that is stale is left.
+    An approved proposal waits while its namespace is in dry run. Stale proposals are skipped.
     """
     values = {
         "cluster": cluster,
@@ -69,7 +69,7 @@ def claim(
 
 
 def release(tx: Connection, row: ProposalRow, *, claimant: str, delay_seconds: float, why: str) -> None:
-    """Gives a claim up; the proposal can be claimed again after the delay. Raises LostRace if the claim was lost."""
+    """Release a claim. The proposal can be claimed again after the delay. Raises LostRace if the claim was lost."""
     values = {
         "proposal_id": row.proposal_id,
         "claimant": claimant,
@@ -79,5 +79,6 @@ def release(tx: Connection, row: ProposalRow, *, claimant: str, delay_seconds: f
     }
     if tx.execute(_RELEASE, values).rowcount != 1:
         raise LostRace(
-            f"proposal {row.proposal_id} was taken by somebody else; read it again", what="bundle-proposal"
+            f"another process has claimed proposal {row.proposal_id}; read the proposal again",
+            what="bundle-proposal",
         )

@@ -1,6 +1,6 @@
-"""Cycles of the balancer: what each looked at, what it answered, its proposals, and the state it hands on.
+"""Cycles of the balancer: their inputs, outcomes and proposals, and the state that one cycle passes to the next.
 
-Inputs and outcome are the domain's canonical texts, stored as they are beside the code version, so that a cycle can be
+Inputs and outcome are the domain's canonical texts, stored unchanged with the code version, so that a cycle can be
 replayed bit for bit. A cycle and the state it leaves are written in one transaction, by compare-and-set on the state it
 began with. Of two cycles at the same time one is written, and the other must start again.
 """
@@ -22,7 +22,7 @@ from controller.domain.errors import LostRace, NotFound
 
 @dataclass(frozen=True, slots=True)
 class StateRow:
-    """What goes from cycle to cycle in a cluster. Before the first cycle the text is "{}" and the version 0."""
+    """State that one cycle of a cluster passes to the next. Before the first cycle the text is "{}" and the version 0."""
 
     cluster: str
     state: str
@@ -32,7 +32,7 @@ class StateRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCycle:
-    """A cycle to record. `refusals` are for people (inspect.bundles_why_not); the outcome holds them too."""
+    """A cycle to record. `refusals` are shown by inspect.bundles_why_not; the outcome contains them too."""
 
     cluster: str
     request_key: str
@@ -47,7 +47,7 @@ class NewCycle:
 
 @dataclass(frozen=True, slots=True)
 class CycleRow:
-    """A cycle as it was recorded. `inputs` and `outcome` are None once they are forgotten."""
+    """A recorded cycle. `inputs` and `outcome` are None after they were deleted."""
 
     cycle_id: int
     cluster: str
@@ -62,7 +62,7 @@ class CycleRow:
 
 @dataclass(frozen=True, slots=True)
 class StoredCycle:
-    """A cycle's texts, None once they are forgotten, and the version of the rules that wrote them."""
+    """Texts of a cycle, None after they were deleted, and the version of the rules that wrote them."""
 
     cycle_id: int
     code_version: str
@@ -94,19 +94,19 @@ _NOT_THERE = text("SELECT NOT EXISTS (SELECT FROM cleave.bundle_state WHERE clus
 
 
 def get_state(tx: Connection, cluster: str) -> StateRow:
-    """The state that the next cycle begins with."""
+    """Return the state for the next cycle of the cluster."""
     row = tx.execute(_STATE, {"cluster": cluster}).one_or_none()
     return StateRow(cluster, "{}", None, 0) if row is None else StateRow(**row._mapping)
 
 
 def find_request(tx: Connection, request_key: str) -> int | None:
-    """The cycle that answered a request; None if there is none yet."""
-    found: int | None = tx.execute(_BY_REQUEST, {"request_key": request_key}).scalar_one_or_none()
-    return found
+    """Return the id of the cycle of a request. None if there is none yet."""
+    cycle_id: int | None = tx.execute(_BY_REQUEST, {"request_key": request_key}).scalar_one_or_none()
+    return cycle_id
 
 
 def record(tx: Connection, cycle: NewCycle, *, next_state: str, seen_state_version: int) -> int:
-    """Writes the cycle, its proposals and the next state; returns its id.
+    """Write the cycle, its proposals and the next state. Return the id of the cycle.
 
     Its proposals replace those of earlier cycles, see `proposals.supersede`, and approved ones that are stale are
     refused. Raises LostRace if the state is not at the version seen, Conflict if another cycle answered the request
@@ -132,21 +132,21 @@ def record(tx: Connection, cycle: NewCycle, *, next_state: str, seen_state_versi
 
 
 def get_cycle(tx: Connection, cycle_id: int) -> CycleRow:
-    """One cycle. Raises NotFound."""
+    """Return a cycle. Raises NotFound."""
     row = tx.execute(_GET, {"cycle_id": cycle_id}).one_or_none()
     if row is None:
-        raise NotFound(f"no cycle {cycle_id}; list those on record with inspect.bundles_imbalance")
+        raise NotFound(f"there is no cycle {cycle_id}; inspect.bundles_imbalance lists the cycles")
     return CycleRow(**row._mapping)
 
 
 def stored_cycle(tx: Connection, cycle_id: int) -> StoredCycle:
-    """What it takes to decide one again. Raises NotFound."""
+    """Return the texts of a cycle for a replay. Raises NotFound."""
     row = get_cycle(tx, cycle_id)
     return StoredCycle(row.cycle_id, row.code_version, row.inputs, row.outcome)
 
 
 def expire(tx: Connection, older_than: datetime) -> int:
-    """Removes runs and cycles from before `older_than`, except cycles with open proposals; returns how many cycles."""
+    """Delete runs and cycles from before `older_than`, except cycles with open proposals. Return the number of deleted cycles."""
     removed: int = tx.execute(
         text("SELECT cleave.expire_bundle_history(:older_than)"), {"older_than": older_than}
     ).scalar_one()
@@ -154,9 +154,9 @@ def expire(tx: Connection, older_than: datetime) -> int:
 
 
 def forget_inputs(tx: Connection, older_than: datetime) -> int:
-    """Forgets what cycles from before `older_than` were decided on, but for each cluster's newest; returns how many.
+    """Delete the inputs of cycles from before `older_than`, except the newest cycle of each cluster. Return the number of these cycles.
 
-    Such a cycle cannot be replayed; it and its proposals stay on record.
+    Such a cycle cannot be replayed. The cycle and its proposals are kept.
     """
     forgotten: int = tx.execute(
         text("SELECT cleave.forget_bundle_inputs(:older_than)"), {"older_than": older_than}
@@ -169,6 +169,6 @@ def _set_state(tx: Connection, cluster: str, state: str, cycle_id: int, seen: in
     missing = tx.execute(_NOT_THERE, {"cluster": cluster}).scalar_one()
     if missing != (seen == 0) or tx.execute(_SET_STATE, values).rowcount != 1:
         raise LostRace(
-            f"another cycle of cluster {cluster} ended just now; begin again with the state it left",
+            f"another cycle of cluster {cluster} has just ended; begin again with its state",
             what="bundle-cycle",
         )

@@ -54,7 +54,7 @@ _BUNDLE = [
     ("modified_at_ms", _INT),
 ]
 BUNDLE_SCHEMA = pa.schema([*_BUNDLE, ("row_version", _INT)])
-"""Load of a bundle as it is stored. `broker` is null if nobody owns it."""
+"""Stored load of a bundle. `broker` is null if no broker owns the bundle."""
 BUNDLE_CHANGE_SCHEMA = pa.schema([*_BUNDLE, *_SEEN, ("seen_namespace_version", _INT), ("gone", pa.bool_())])
 """Load of a bundle to write, or to remove if it is `gone`."""
 
@@ -93,7 +93,7 @@ CLUSTER_SCHEMA = pa.schema(
         *((f"{what}_{f}", _FLOAT) for what in ("usage", "msg_rate", "byte_rate") for f in ("mean", "stddev")),
     ]
 )
-"""Spread over the brokers of a cluster, population standard deviations."""
+"""Means and population standard deviations over the brokers of a cluster."""
 
 _STAGING = {
     "boundaries": ("staging.namespace_bundles_row", BOUNDARY_CHANGE_SCHEMA),
@@ -103,7 +103,7 @@ _STAGING = {
     "clusters": ("staging.cluster_row", CLUSTER_SCHEMA),
 }
 CHANGE_SCHEMAS = {name: schema for name, (_, schema) in _STAGING.items()}
-"""What a run gives back, by name."""
+"""Schemas of the results of a run, by name."""
 
 BASELINE_SCHEMAS = {
     "stored_boundaries": NAMESPACE_SCHEMA,
@@ -111,7 +111,7 @@ BASELINE_SCHEMAS = {
     "stored_namespaces": NAMESPACE_LOAD_SCHEMA,
     "stored_brokers": BROKER_SCHEMA,
 }
-"""What a run starts from, by name."""
+"""Schemas of the inputs of a run, by name."""
 
 _BASELINE = dict(
     zip(
@@ -124,7 +124,7 @@ _BASELINE = dict(
 
 @dataclass(frozen=True, slots=True)
 class BundleRun:
-    """One aggregation run; `run_id` makes it idempotent, `window_end` is its watermark."""
+    """One aggregation run. `run_id` makes the merge idempotent; `window_end` is the watermark of the run."""
 
     run_id: str
     window_end: datetime
@@ -134,28 +134,28 @@ class BundleRun:
 
 
 def watermark(tx: Connection) -> datetime | None:
-    """End of the last window merged; None before the first."""
-    found: datetime | None = tx.execute(
+    """Return the end of the last merged window. None before the first."""
+    window_end: datetime | None = tx.execute(
         text("SELECT max(window_end) FROM cleave.bundle_load_run")
     ).scalar_one()
-    return found
+    return window_end
 
 
 def baseline(tx: Connection) -> dict[str, pa.Table]:
-    """What is stored now, in BASELINE_SCHEMAS."""
+    """Return the stored load and boundaries, in BASELINE_SCHEMAS."""
     return {name: fetch(tx, _BASELINE[name], schema) for name, schema in BASELINE_SCHEMAS.items()}
 
 
 def split_settings(tx: Connection) -> dict[tuple[str, str], Mapping[str, Any]]:
-    """The overrides of each namespace's split policy, by cluster and namespace."""
+    """Return the overrides of each namespace's split policy, by cluster and namespace."""
     rows = tx.execute(text("SELECT cluster, namespace, split_settings FROM cleave.namespace_bundles"))
     return {(row.cluster, row.namespace): row.split_settings for row in rows}
 
 
 def stage_and_merge(tx: Connection, run: BundleRun, changes: Mapping[str, pa.Table]) -> MergeResult:
-    """Writes a run's result, `changes` as CHANGE_SCHEMAS. Rows that changed meanwhile are left for the next run.
+    """Write the result of a run: `changes` as CHANGE_SCHEMAS. Rows whose records changed in the meantime are left to the next run.
 
-    A run that was merged before, or whose window is not after the watermark, changes nothing.
+    A run that was merged before, or whose window does not end after the watermark, changes nothing.
     """
     for name, (relation, schema) in _STAGING.items():
         append(tx, relation, run.run_id, changes[name], schema)
@@ -176,12 +176,12 @@ def stage_and_merge(tx: Connection, run: BundleRun, changes: Mapping[str, pa.Tab
 
 
 def bundles_of(tx: Connection, cluster: str) -> list[dict[str, Any]]:
-    """Load of every bundle of the cluster that is in its namespace's present boundaries, by namespace and range."""
+    """Return the load of all bundles of the cluster that are in the present boundaries, by namespace and range."""
     return _rows(tx, _BUNDLES_OF, cluster)
 
 
 def brokers_of(tx: Connection, cluster: str) -> list[dict[str, Any]]:
-    """Load of every broker of the cluster, by name."""
+    """Return the load of all brokers of the cluster, by name."""
     return _rows(tx, _BROKERS_OF, cluster)
 
 

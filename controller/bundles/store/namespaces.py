@@ -1,8 +1,7 @@
-"""Namespaces whose bundles are known: boundaries, how each is balanced, and the split settings it overrides.
+"""Namespaces whose bundles are known: their boundaries, balancing modes, and overrides of the split policy.
 
-A namespace that a report names for the first time is in dry run: proposals are shown and nothing is done, until
-somebody enables it. Every change is a compare-and-set on the row version. What boundaries mean is in
-`domain.ring.boundaries`.
+A namespace that a report names for the first time is in dry run: proposals are only shown until a person enables the namespace.
+Every change compares the row version. `domain.ring.boundaries` defines boundaries.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ from controller.domain.pulsar_names import namespace_of
 
 
 class BalancingMode(StrEnum):
-    """How far a proposal of a namespace goes without a person."""
+    """Handling of the proposals of a namespace."""
 
     DRY_RUN = "dry-run"
-    """It is only shown."""
+    """Proposals are only shown."""
     APPROVAL = "approval"
-    """It is applied after a person approved it."""
+    """Proposals are applied after a person has approved them."""
     AUTOMATIC = "automatic"
-    """It is applied."""
+    """Proposals are applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceRow:
-    """One namespace of a cluster as it is stored."""
+    """A stored namespace of a cluster."""
 
     cluster: str
     namespace: str
@@ -51,7 +50,7 @@ class NamespaceRow:
 
     @property
     def bundles(self) -> NamespaceBundles:
-        """The boundaries at the row's version."""
+        """Boundaries of the namespace, at the version of the row."""
         return NamespaceBundles(self.namespace, self.boundaries, self.row_version)
 
 
@@ -82,7 +81,7 @@ _UPDATE = text(f"""
 
 
 def get_namespace(tx: Connection, cluster: str, namespace: str) -> NamespaceRow:
-    """One namespace. Raises NotFound if no report has named it yet."""
+    """Return a namespace. Raises NotFound if no report has named it yet."""
     row = tx.execute(_GET, {"cluster": cluster, "namespace": namespace}).one_or_none()
     if row is None:
         raise NotFound(
@@ -92,27 +91,27 @@ def get_namespace(tx: Connection, cluster: str, namespace: str) -> NamespaceRow:
 
 
 def find_bundle_of(tx: Connection, cluster: str, topic: str) -> NamespaceBundle | None:
-    """The bundle of a topic by the boundaries that are stored; None where the namespace is not known."""
+    """Return the bundle of a topic, by the stored boundaries. None if the namespace is not known."""
     row = tx.execute(_GET, {"cluster": cluster, "namespace": namespace_of(topic)}).one_or_none()
     return None if row is None else _read(row._mapping).bundles.bundle_of(topic)
 
 
 def split_policy_of(tx: Connection, cluster: str, namespace: str) -> SplitPolicy:
-    """The policy in force, see `read_stored`; the defaults where the namespace is not known."""
+    """Return the policy in force (see `read_stored`); the defaults if the namespace is not known."""
     row = tx.execute(_GET, {"cluster": cluster, "namespace": namespace}).one_or_none()
     policy, _ = read_stored({} if row is None else row.split_settings)
     return policy
 
 
 def list_namespaces(tx: Connection, cluster: str) -> list[NamespaceRow]:
-    """Every namespace of the cluster, by name."""
+    """Return all namespaces of the cluster, by name."""
     return [_read(row._mapping) for row in tx.execute(_LIST, {"cluster": cluster})]
 
 
 def add_namespace(
     tx: Connection, cluster: str, namespace: str, boundaries: Sequence[int], *, actor: str
 ) -> NamespaceRow:
-    """Adds a namespace in dry run. One that is there already stays as it is. Raises InvalidInput."""
+    """Add a namespace in dry run, or return the existing one unchanged. Raises InvalidInput."""
     values = {"cluster": cluster, "namespace": namespace, "boundaries": list(boundaries), "actor": actor}
     row = tx.execute(_ADD, values).one_or_none()
     return get_namespace(tx, cluster, namespace) if row is None else _read(row._mapping)
@@ -121,8 +120,8 @@ def add_namespace(
 def set_mode(
     tx: Connection, cluster: str, namespace: str, mode: BalancingMode, *, actor: str, seen_row_version: int
 ) -> NamespaceRow:
-    """Enable a namespace or disable it, and ask a person for its proposals, or no longer. Raises NotFound, or LostRace if the row is not
-    at the version seen.
+    """Set the mode of a namespace, and request or end the approvals of its proposals accordingly. Raises NotFound, or LostRace if the row
+    has another version.
     """
     row = _update(tx, cluster, namespace, seen_row_version, actor, mode=mode.value)
     if mode is BalancingMode.APPROVAL:
@@ -154,7 +153,7 @@ def set_boundaries(
     actor: str,
     seen_row_version: int,
 ) -> NamespaceRow:
-    """Store boundaries as just read from a broker. Raises NotFound, LostRace, InvalidInput."""
+    """Store boundaries that were read from a broker. Raises NotFound, LostRace, InvalidInput."""
     return _update(tx, cluster, namespace, seen_row_version, actor, boundaries=list(boundaries))
 
 
@@ -165,10 +164,10 @@ def _update(
     key = {"cluster": cluster, "namespace": namespace, "seen": seen_row_version, "actor": actor}
     row = tx.execute(_UPDATE, values | key).one_or_none()
     if row is None:
-        found = get_namespace(tx, cluster, namespace)
+        present = get_namespace(tx, cluster, namespace)
         raise LostRace(
-            f"the bundles of namespace {namespace} are at version {found.row_version}, not {seen_row_version}; "
-            "read them again and decide anew",
+            f"the bundles of namespace {namespace} are at version {present.row_version}, not {seen_row_version}; "
+            "read them again and decide again",
             what="bundle-namespace",
         )
     return _read(row._mapping)

@@ -1,7 +1,7 @@
-"""Proposals of the balancer: one row for each act, from proposed to verified, failed or refused.
+"""Proposals of the balancer: one row per proposed split, unload or merge, from proposed to verified, failed or refused.
 
-A proposal is claimed (`claims`) before it is applied. The database refuses steps back, acts on a namespace in dry run,
-and two live acts on one bundle. Nothing here calls a broker.
+A proposal is claimed (`claims`) before it is applied. The database refuses backward changes of the state, approvals in a namespace in
+dry run, and two live proposals for one bundle. This module does not call brokers.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from controller.store.approvals import NewApproval
 from controller.store.postgres.clock import database_now
 
 PATIENCE_SECONDS = 3600.0
-"""How long a proposal waits for its approval, and how long after that it may be carried out. Then it is stale."""
+"""Seconds for which a proposal may wait for its approval, and then for its application. After that it is stale."""
 
 
 class ProposalKind(StrEnum):
-    """What is proposed."""
+    """Kind of a proposal."""
 
     SPLIT = "split"
     UNLOAD = "unload"
@@ -39,11 +39,11 @@ class ProposalState(StrEnum):
 
     PROPOSED = "proposed"
     APPROVED = "approved"
-    """By a person, or because its namespace is automatic. A claim is needed to go on."""
+    """Approved by a person, or by the mode automatic. A process must claim the proposal to apply it."""
     APPLIED = "applied"
-    """The act was done, or was found done."""
+    """The action was performed, or had been performed already."""
     VERIFIED = "verified"
-    """A later reading shows the result."""
+    """A later read has confirmed the result."""
     FAILED = "failed"
     REFUSED = "refused"
 
@@ -63,7 +63,7 @@ class NewProposal:
 
 @dataclass(frozen=True, slots=True)
 class ProposalRow:
-    """A proposal as it is stored."""
+    """A stored proposal."""
 
     proposal_id: int
     cycle_id: int
@@ -86,30 +86,28 @@ class ProposalRow:
     applied_at: datetime | None
     changed_at: datetime
     is_stale: bool
-    """See STALE, when the row was read."""
+    """True if the proposal was stale (see STALE) when the row was read."""
 
     @property
     def bundle(self) -> NamespaceBundle:
-        """The bundle to act on."""
+        """Bundle of the proposal."""
         return NamespaceBundle(self.namespace, self.lower_bound, self.upper_bound)
 
     @property
     def action(self) -> str:
-        """The act in a few words: `unload acme/shop/0x00000000_0x40000000 from a:8080 to b:8080`."""
+        """Short text of the action: `unload acme/shop/0x00000000_0x40000000 from a:8080 to b:8080`."""
         cuts = ", ".join(f"{cut:#010x}" for cut in self.cut_points)
-        places = (("at", cuts), ("from", self.broker), ("to", self.destination))
-        return " ".join(
-            [self.kind, str(self.bundle), *(f"{word} {place}" for word, place in places if place)]
-        )
+        parts = (("at", cuts), ("from", self.broker), ("to", self.destination))
+        return " ".join([self.kind, str(self.bundle), *(f"{word} {value}" for word, value in parts if value)])
 
 
 STALE = f"""coalesce(
            CASE state WHEN 'proposed' THEN proposed_at WHEN 'approved' THEN approved_at END
                < clock_timestamp() - make_interval(secs => {PATIENCE_SECONDS})
            AND (claimed_until IS NULL OR claimed_until < clock_timestamp()), false)"""
-"""Whether a row of bundle_proposal has waited too long: the load it was decided on has changed since.
+"""SQL condition on a row of bundle_proposal: the proposal has waited too long, so its load figures are outdated.
 
-One that somebody is carrying out is not stale, nor one whose next attempt has its time set.
+A proposal that is being applied, or whose next attempt is scheduled, is not stale.
 """
 COLUMNS = (
     "proposal_id, cycle_id, cluster, namespace, lower_bound, upper_bound, kind, broker, destination,"
@@ -139,7 +137,7 @@ _ADD = text("""
 _SUPERSEDE = text(f"""
     UPDATE cleave.bundle_proposal p
        SET state = 'refused',
-           outcome = format('cycle %s decided anew before it was approved', CAST(:cycle_id AS bigint))
+           outcome = format('cycle %s decided again before the proposal was approved', CAST(:cycle_id AS bigint))
      WHERE p.cluster = :cluster AND p.state = 'proposed' AND p.cycle_id <> :cycle_id
        AND ({STALE}
             OR (p.cluster, p.namespace) NOT IN (
@@ -167,7 +165,7 @@ _EXPIRE = text(f"""
        SET state = 'refused', claimed_by = NULL, claimed_until = NULL,
            outcome = 'not done within {PATIENCE_SECONDS / 60:g} minutes of its approval: the load has changed since'
                      || CASE WHEN attempts > 0 THEN format('; attempts: %s; the last: %s', attempts,
-                                                           coalesce(outcome, 'nobody knows how it ended'))
+                                                           coalesce(outcome, 'the result is not known'))
                              ELSE '' END
      WHERE cluster = :cluster AND state = 'approved' AND {STALE}
     RETURNING proposal_id
@@ -192,7 +190,7 @@ _APPROVE_AUTOMATIC = text(f"""
 
 
 def add(tx: Connection, cycle_id: int, cluster: str, proposals: Sequence[NewProposal], *, actor: str) -> None:
-    """Records a cycle's proposals in their order, in one statement."""
+    """Write the proposals of a cycle in their order, in one statement."""
     if not proposals:
         return
     columns = {
@@ -210,17 +208,17 @@ def add(tx: Connection, cycle_id: int, cluster: str, proposals: Sequence[NewProp
 
 
 def supersede(tx: Connection, cluster: str, cycle_id: int) -> int:
-    """Refuses what other cycles proposed and nobody approved; returns how many.
+    """Refuse proposals of other cycles that were not approved. Return their number.
 
-    In a namespace that needs approval a proposal stays for PATIENCE_SECONDS, or until there is another for its bundle.
+    In a namespace with mode approval, a proposal is kept for PATIENCE_SECONDS, or until its bundle has another proposal.
     """
     ids = tx.execute(_SUPERSEDE, {"cluster": cluster, "cycle_id": cycle_id}).scalars().all()
-    approvals.end(tx, Subject.BUNDLE_PROPOSAL, ids, ApprovalState.EXPIRED, f"cycle {cycle_id} decided anew")
+    approvals.end(tx, Subject.BUNDLE_PROPOSAL, ids, ApprovalState.EXPIRED, f"cycle {cycle_id} decided again")
     return len(ids)
 
 
 def expire_approved(tx: Connection, cluster: str) -> int:
-    """Refuses what was approved and not done within PATIENCE_SECONDS, tried or not; returns how many."""
+    """Refuse approved proposals that were not applied within PATIENCE_SECONDS, attempted or not. Return their number."""
     ids = tx.execute(_EXPIRE, {"cluster": cluster}).scalars().all()
     approvals.end(
         tx,
@@ -233,7 +231,7 @@ def expire_approved(tx: Connection, cluster: str) -> int:
 
 
 def ask(tx: Connection, cluster: str) -> None:
-    """Ask for an approval of each proposal that waits for a person and has none, for as long as the proposal is not stale."""
+    """Request an approval for each proposal that needs one and has none. The approval expires when the proposal becomes stale."""
     now = database_now(tx)
     waiting = [row for row in under_way(tx, cluster) if row.state is ProposalState.PROPOSED]
     approvals.propose(
@@ -254,31 +252,28 @@ def ask(tx: Connection, cluster: str) -> None:
 
 
 def stop_asking(tx: Connection, cluster: str, namespace: str, why: str) -> None:
-    """End the approvals that wait for a person, of the proposals of a namespace; the proposals stay."""
+    """End the pending approvals of the proposals of a namespace. The proposals are kept."""
     proposed = list_proposals(tx, cluster, states=[ProposalState.PROPOSED])
     ids = [row.proposal_id for row in proposed if row.namespace == namespace]
     approvals.end(tx, Subject.BUNDLE_PROPOSAL, ids, ApprovalState.EXPIRED, why)
 
 
 def under_way(tx: Connection, cluster: str) -> list[ProposalRow]:
-    """Acts that are approved, or applied and not yet verified, and proposals that wait for a person.
-
-    None of them is stale.
-    """
+    """Return proposals that are approved, or applied and not yet verified, and those that wait for an approval, without stale ones."""
     return [read_proposal(row._mapping) for row in tx.execute(_BUSY, {"cluster": cluster})]
 
 
 def applied_within(tx: Connection, cluster: str, kind: ProposalKind, seconds: float) -> list[ProposalRow]:
-    """Acts of a kind that were done in the last `seconds`, in that order."""
+    """Return proposals of a kind that were applied in the last `seconds`, by time."""
     values = {"cluster": cluster, "kind": kind.value, "seconds": seconds}
     return [read_proposal(row._mapping) for row in tx.execute(_APPLIED, values)]
 
 
 def get_proposal(tx: Connection, proposal_id: int, *, lock: bool = False) -> ProposalRow:
-    """One proposal. Raises NotFound."""
+    """Return a proposal. Raises NotFound."""
     row = tx.execute(_LOCK if lock else _GET, {"proposal_id": proposal_id}).one_or_none()
     if row is None:
-        raise NotFound(f"no proposal {proposal_id}; list them with inspect.bundles_proposals")
+        raise NotFound(f"there is no proposal {proposal_id}; inspect.bundles_proposals lists the proposals")
     return read_proposal(row._mapping)
 
 
@@ -290,15 +285,15 @@ def list_proposals(
     states: Sequence[ProposalState] = tuple(ProposalState),
     limit: int = 1000,
 ) -> list[ProposalRow]:
-    """A cluster's proposals, those of the newest cycle first."""
+    """Return proposals of a cluster, those of the newest cycle first."""
     values = {"cluster": cluster, "cycle_id": cycle_id, "states": [s.value for s in states], "limit": limit}
     return [read_proposal(row._mapping) for row in tx.execute(_LIST, values)]
 
 
 def approve_automatic(tx: Connection, cycle_id: int, kind: ProposalKind, *, limit: int, actor: str) -> int:
-    """Approves a cycle's first `limit` proposals of a kind in namespaces that are automatic; returns how many.
+    """Approve the first `limit` proposals of a cycle and kind in namespaces with mode automatic. Return their number.
 
-    A proposal that is stale and a bundle with a live act are left out.
+    Stale proposals, and proposals for a bundle with a live proposal, are skipped.
     """
     values = {"cycle_id": cycle_id, "kind": kind.value, "limit": limit, "actor": actor}
     return len(tx.execute(_APPROVE_AUTOMATIC, values).all())
@@ -313,18 +308,18 @@ def move(
     outcome: str | None,
     seen_row_version: int,
 ) -> ProposalRow:
-    """Set the next state by compare-and-set, and end the claim and, unless this is the answer, the approval.
+    """Set the next state if the row has the version seen, and end the claim and, unless this is the answer, the approval.
 
-    Raises NotFound, LostRace; InvalidInput in dry run or where it is too late; Conflict while another act on the bundle is under way.
+    Raises NotFound, LostRace, InvalidInput in dry run or for a stale proposal, and Conflict while the bundle has another live proposal.
     """
     values = {"state": state.value, "actor": actor, "outcome": outcome}
     key = {"proposal_id": proposal_id, "seen": seen_row_version}
     row = tx.execute(_MOVE, values | key).one_or_none()
     if row is None:
-        found = get_proposal(tx, proposal_id)
+        present = get_proposal(tx, proposal_id)
         raise LostRace(
-            f"proposal {proposal_id} is {found.state} at version {found.row_version}, not {seen_row_version}; "
-            "read it again and decide anew",
+            f"proposal {proposal_id} is {present.state} at version {present.row_version}, not {seen_row_version}; "
+            "read the proposal again and decide again",
             what="bundle-proposal",
         )
     if state in _ENDS_OF_APPROVALS:
@@ -341,7 +336,7 @@ _ENDS_OF_APPROVALS = {
 
 
 def read_proposal(row: Mapping[Any, Any]) -> ProposalRow:
-    """A row of COLUMNS."""
+    """Return the proposal of a row with COLUMNS."""
     return ProposalRow(
         **{
             **row,

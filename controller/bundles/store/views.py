@@ -1,4 +1,4 @@
-"""What people read about bundles, out of the inspect views: load now, what a cycle proposed, and what it left alone."""
+"""Reads bundles from the inspect views: present load, and the proposals and refusals of a cycle."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ _BROKERS = """
 
 
 def gauges(tx: Connection, cluster: str) -> dict[str, list[tuple[list[str], float]]]:
-    """What is measured of balancing: label values and value, by the metric's name in `bundles.metrics`."""
+    """Return the metrics of balancing: label values and value, by the name of the metric in `bundles.metrics`."""
     brokers = inspection.rows(tx, _BROKERS, cluster=cluster)
-    found = {
+    series = {
         "cleave_bundle_broker_usage": [
             ([row["broker"]], float(row["usage"])) for row in brokers if row["usage"] is not None
         ],
@@ -65,12 +65,12 @@ def gauges(tx: Connection, cluster: str) -> dict[str, list[tuple[list[str], floa
     }
     for name, statement in _GAUGES.items():
         rows = [tuple(row.values()) for row in inspection.rows(tx, statement, cluster=cluster)]
-        found[name] = [(list(map(str, labels)), float(value)) for *labels, value in rows]
-    return found
+        series[name] = [(list(map(str, labels)), float(value)) for *labels, value in rows]
+    return series
 
 
 def bundles_now(tx: Connection, cluster: str, namespace: str) -> Rows:
-    """Return the bundles of a namespace with owner and load, as last aggregated. Raises NotFound where there are none."""
+    """Return the bundles of a namespace with owner and load, as last aggregated. Raises NotFound if there are none."""
     rows = inspection.rows(tx, _BUNDLES_NOW, cluster=cluster, namespace=namespace)
     if not rows:
         raise unknown_namespace(namespace)
@@ -78,11 +78,11 @@ def bundles_now(tx: Connection, cluster: str, namespace: str) -> Rows:
 
 
 def unknown_namespace(namespace: str) -> NotFound:
-    """The error for a namespace whose bundles were never aggregated."""
+    """Return the error for a namespace whose bundles were never aggregated."""
     return NotFound(UNKNOWN_NAMESPACE.format(namespace=namespace))
 
 
 def cycle_rows(tx: Connection, cluster: str, cycle_id: int) -> tuple[Rows, Rows]:
-    """What a cycle proposed, and what it left alone with the reasons."""
+    """Return the proposals of a cycle, and its refusals with their reasons."""
     key = {"cluster": cluster, "cycle_id": cycle_id}
     return inspection.rows(tx, _PROPOSED, **key), inspection.rows(tx, _WHY_NOT, **key)

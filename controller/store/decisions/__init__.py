@@ -1,1 +1,1 @@
-"""What is to be decided, on what, and what was decided: evaluations, situations, the ledger."""
+"""Evaluations that are due, their inputs, the decision log, and candidates."""

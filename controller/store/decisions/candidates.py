@@ -1,8 +1,8 @@
-"""Candidates: policies that were proposed for a topic and have to prove themselves before they are in force.
+"""Candidates: policies that are proposed for a topic, and are evaluated in shadow before they may be promoted.
 
-A candidate is the parameters that it sets on top of whatever is in force. While it is in shadow the autoscaler asks it beside
-the live policy (`shadow_decisions`). It ends promoted, refused or withdrawn, and is never changed after that. Who changes
-a candidate holds its topic's row, so nobody here waits for a candidate's row while others wait for the topic's.
+A candidate is a set of parameters on top of the policy in force. While the candidate is in shadow, the autoscaler evaluates it along
+with the live policy (`shadow_decisions`). A candidate ends promoted, refused or withdrawn, and never changes afterwards. Callers that
+change a candidate hold the lock of its topic, so that locks are always taken in the same order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from controller.store.postgres.prepared import Prepared
 
 
 class CandidateState(StrEnum):
-    """A candidate begins in shadow and leaves it once."""
+    """State of a candidate. A candidate begins in shadow and leaves that state once."""
 
     SHADOW = "shadow"
     PROMOTED = "promoted"
@@ -34,7 +34,7 @@ class CandidateState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CandidateRow:
-    """A candidate as it is stored. `run_id`: the backtest that is its evidence; `outcome`: why it ended."""
+    """A stored candidate. `run_id` is the backtest that is its evidence; `outcome` is the reason of its end."""
 
     candidate_id: int
     topic_id: int
@@ -50,12 +50,12 @@ class CandidateRow:
 
     @property
     def parameters(self) -> str:
-        """What it sets, as on the command line."""
+        """Parameters that the candidate sets, in the notation of the command line."""
         return parameters_text(self.override)
 
 
 def parameters_text(override: Mapping[str, Any]) -> str:
-    """Parameters as they are written on the command line."""
+    """Return the parameters in the notation of the command line."""
     return " ".join(
         f"{parameter}={json.dumps(value).strip(chr(34))}" for parameter, value in sorted(override.items())
     )
@@ -63,7 +63,7 @@ def parameters_text(override: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class InShadow:
-    """A candidate to ask: its parameters, and what it said last, in short (`outcome_digest`)."""
+    """A candidate to evaluate: its parameters, and the digest of its last outcome."""
 
     candidate_id: int
     topic_id: int
@@ -116,19 +116,19 @@ def propose(
     reason: str,
     run_id: int | None = None,
 ) -> CandidateRow:
-    """A new candidate in shadow. Raises Conflict where the topic has one."""
-    asked = {
+    """Store a candidate in shadow. Raises Conflict if the topic has a candidate in shadow."""
+    parameters = {
         "topic_id": topic_id,
         "override": json.dumps(override.to_document(), sort_keys=True),
         "proposed_by": proposed_by,
         "reason": reason,
         "run_id": run_id,
     }
-    return _candidate(tx.execute(_PROPOSE, asked).one())
+    return _candidate(tx.execute(_PROPOSE, parameters).one())
 
 
 def newest(tx: Connection, topic_id: int) -> CandidateRow | None:
-    """The topic's last candidate, in whatever state; None where there never was one."""
+    """Return the last candidate of the topic, in any state. None if the topic never had a candidate."""
     row = tx.execute(_NEWEST, {"topic_id": topic_id}).one_or_none()
     return None if row is None else _candidate(row)
 
@@ -142,17 +142,17 @@ def end(
     outcome: str,
     run_id: int | None = None,
 ) -> CandidateRow:
-    """Take the candidate out of shadow, and end its approvals. Raises InvariantViolated for a candidate that is not in shadow, InvalidInput
-    for a promotion without a backtest that says that the candidate costs less.
+    """End the candidate, and end its approvals. Raises InvariantViolated if the candidate is not in shadow, InvalidInput for a promotion
+    without a backtest in which the candidate cost less.
     """
-    asked = {
+    parameters = {
         "candidate_id": candidate_id,
         "state": state.value,
         "ended_by": ended_by,
         "outcome": outcome,
         "run_id": run_id,
     }
-    ended = _candidate(tx.execute(_END, asked).one())
+    ended = _candidate(tx.execute(_END, parameters).one())
     if state is CandidateState.PROMOTED:
         approvals.end(tx, Subject.PROMOTION, [candidate_id], ApprovalState.DONE, None)
     why = f"candidate {candidate_id} was {state}"
@@ -161,9 +161,9 @@ def end(
 
 
 def ask(tx: Connection, candidate: CandidateRow, run_id: int, approval: NewApproval) -> CandidateRow:
-    """Make the backtest the evidence for the candidate, and ask for the approval. An approval on other evidence ends."""
+    """Make the backtest the evidence for the candidate, and request the approval. Approvals with other evidence end."""
     if candidate.run_id != run_id:
-        why = f"candidate {candidate.candidate_id} was weighed again, in backtest {run_id}"
+        why = f"candidate {candidate.candidate_id} was tested again, in backtest {run_id}"
         approvals.end(tx, Subject.PROMOTION, [candidate.candidate_id], ApprovalState.EXPIRED, why)
     approvals.propose(tx, [approval])
     return _candidate(tx.execute(_EVIDENCE, {"candidate_id": candidate.candidate_id, "run_id": run_id}).one())
@@ -172,14 +172,14 @@ def ask(tx: Connection, candidate: CandidateRow, run_id: int, approval: NewAppro
 def turned_down(
     tx: Connection, topic_id: int, override: PolicyOverride, since: datetime
 ) -> CandidateRow | None:
-    """The last candidate with just these parameters that was refused or withdrawn since then."""
+    """Return the last candidate with exactly these parameters that was refused or withdrawn after `since`. None if there is none."""
     document = json.dumps(override.to_document())
     row = tx.execute(_REFUSED, {"topic_id": topic_id, "override": document, "since": since}).one_or_none()
     return None if row is None else _candidate(row)
 
 
 def in_shadow(tx: Connection, topic_ids: Collection[int]) -> list[InShadow]:
-    """The candidates of these topics that are to be asked."""
+    """Return the candidates in shadow of these topics."""
     rows = _IN_SHADOW.execute(tx, {"topic_ids": list(topic_ids)})
     return [InShadow(**row._mapping) for row in rows]
 

@@ -1,9 +1,8 @@
-"""Work to do: which topics have to be evaluated, and what the last evaluation answered.
+"""Evaluations that are due: reads the topics to evaluate, and stores the results of their evaluations.
 
-The table `evaluation` is raised by triggers (whatever could change an answer bumps `input_version`) and drained here:
-by Airflow's passes and by the worker, each with its lanes, side by side (SKIP LOCKED). A drained row stays locked until
-its transaction ends, so its inputs cannot change under a decision. A trigger that raises it meanwhile waits, so a drain
-takes a batch and never a fleet.
+Triggers raise `input_version` in the table `evaluation` when an input changes. Passes of Airflow and workers process the rows here,
+each with its own lanes, concurrently (SKIP LOCKED). A row that is being processed stays locked until the end of the transaction, so
+its inputs cannot change during a decision. A trigger that raises a locked row waits, so one transaction processes a bounded batch.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from controller.store.shards import Shards
 
 @dataclass(frozen=True, slots=True)
 class PendingEvaluation:
-    """A topic to look at; `outcome_digest` is what `finish` stored last (None: nothing was refused)."""
+    """A topic to evaluate. `outcome_digest` is the digest that `finish` stored last; None if nothing was refused."""
 
     topic_id: int
     input_version: int
@@ -49,7 +48,7 @@ class PendingEvaluation:
 
 @dataclass(frozen=True, slots=True)
 class FinishedEvaluation:
-    """An evaluation made: on which version, and until when (milliseconds since the Unix epoch) it holds."""
+    """A finished evaluation: the version of its inputs, and the time (milliseconds since the Unix epoch) until which it is valid."""
 
     topic_id: int
     input_version: int
@@ -69,7 +68,7 @@ _EVALUATION = Table(
     *(Column(f"{lane}_due", _Instant) for lane in Lane),
 )
 _E = _EVALUATION.c
-# Not clock_timestamp(): only an instant that is stable within the statement can be looked up in an index.
+# statement_timestamp() is constant within a statement, so that an index can be searched by it; clock_timestamp() is not.
 _NOW = func.statement_timestamp(type_=_Instant)
 _NEVER = text("'infinity'::timestamptz")
 _ALWAYS = text("'-infinity'::timestamptz")
@@ -85,47 +84,51 @@ def drain(
     topic_ids: Collection[int] | None = None,
     skip: Collection[int] = (),
 ) -> list[PendingEvaluation]:
-    """Up to `limit` topics that are dirty or due for one of the lanes, locked until the transaction ends.
+    """Return up to `limit` topics that are due for one of the lanes, by a changed input or by time. Their rows are locked until the
+    transaction ends.
 
-    Rows that somebody else holds are left out, and so are topics paused by `not_before`. `skip` names topics to leave
-    out, for instance those that this pass has given up on.
+    Locked rows, and topics paused by `not_before`, are skipped. `skip` lists further topics to skip, for example topics whose evaluation
+    failed in this pass.
     """
-    found: dict[int, PendingEvaluation] = {}
+    pending: dict[int, PendingEvaluation] = {}
     for lane in sorted(lanes):
         for condition, order in ((_dirty(lane), _E.topic_id), (_due(lane), _E[f"{lane}_due"])):
-            if len(found) < limit:
+            if len(pending) < limit:
                 statement = (
                     _PENDING.where(
-                        condition, _E.not_before <= _NOW, *_scope(shards, topic_ids, (*skip, *found))
+                        condition, _E.not_before <= _NOW, *_scope(shards, topic_ids, (*skip, *pending))
                     )
                     .order_by(order)
-                    .limit(limit - len(found))
+                    .limit(limit - len(pending))
                     .with_for_update(skip_locked=True)
                 )
-                found.update((row[0], PendingEvaluation(*row)) for row in tx.execute(statement))
-    return list(found.values())
+                pending.update((row[0], PendingEvaluation(*row)) for row in tx.execute(statement))
+    return list(pending.values())
 
 
 def read(tx: Connection, topic_ids: Collection[int]) -> list[PendingEvaluation]:
-    """The rows of these topics, dirty or not, without a lock: for asking what would happen."""
+    """Return the rows of these topics, due or not, without a lock, for evaluations that are not performed."""
     statement = _PENDING.where(*_scope(None, topic_ids, ())).order_by(_E.topic_id)
     return [PendingEvaluation(*row) for row in tx.execute(statement)]
 
 
 def finish(tx: Connection, lanes: Collection[Lane], finished: Sequence[FinishedEvaluation]) -> None:
-    """Writes down, in one statement, what was evaluated in these lanes.
+    """Store the results of the evaluations of these lanes, in one statement.
 
-    A version that was raised since stays ahead, so the topic is dirty again and nothing is lost.
+    If an input version was raised since, it stays ahead of the evaluated version, so the topic is due again.
     """
     if not finished or not lanes:
         return
-    dues = [None if one.valid_until is None else to_datetime(one.valid_until) for one in finished]
-    given = (
+    dues = [
+        None if evaluation.valid_until is None else to_datetime(evaluation.valid_until)
+        for evaluation in finished
+    ]
+    values = (
         func.unnest(
-            cast([one.topic_id for one in finished], ARRAY(BigInteger)),
-            cast([one.input_version for one in finished], ARRAY(BigInteger)),
+            cast([evaluation.topic_id for evaluation in finished], ARRAY(BigInteger)),
+            cast([evaluation.input_version for evaluation in finished], ARRAY(BigInteger)),
             cast(dues, ARRAY(_Instant)),
-            cast([one.outcome_digest for one in finished], ARRAY(Text)),
+            cast([evaluation.outcome_digest for evaluation in finished], ARRAY(Text)),
         )
         .table_valued(
             column("topic_id", BigInteger),
@@ -136,15 +139,15 @@ def finish(tx: Connection, lanes: Collection[Lane], finished: Sequence[FinishedE
         )
         .render_derived()
     )
-    written: dict[str, ColumnElement[object]] = {"outcome_digest": given.c.outcome_digest}
+    written: dict[str, ColumnElement[object]] = {"outcome_digest": values.c.outcome_digest}
     for lane in lanes:
-        written[f"{lane}_version"] = func.greatest(_E[f"{lane}_version"], given.c.input_version)
-        written[f"{lane}_due"] = func.coalesce(given.c.due, _NEVER)
-    tx.execute(update(_EVALUATION).values(written).where(_E.topic_id == given.c.topic_id))
+        written[f"{lane}_version"] = func.greatest(_E[f"{lane}_version"], values.c.input_version)
+        written[f"{lane}_due"] = func.coalesce(values.c.due, _NEVER)
+    tx.execute(update(_EVALUATION).values(written).where(_E.topic_id == values.c.topic_id))
 
 
 def defer(tx: Connection, topic_ids: Collection[int], seconds: float) -> None:
-    """These topics are not evaluated for that long, whatever changes. A pause is never shortened."""
+    """Pause the evaluation of these topics for `seconds`. A pause is never shortened."""
     if not topic_ids:
         return
     pause_end = _NOW + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
@@ -156,21 +159,21 @@ def defer(tx: Connection, topic_ids: Collection[int], seconds: float) -> None:
 
 
 def next_due(tx: Connection, lanes: Collection[Lane], shards: Shards | None = None) -> datetime | None:
-    """The earliest instant at which `drain` has something for these lanes; now or earlier if it already has.
+    """Return the earliest time at which `drain` returns a topic for these lanes; the present time or earlier if one is due.
 
-    None: only a new input makes work. A paused topic counts from the end of its pause.
+    None if no topic becomes due without a changed input. A paused topic is due at the end of its pause at the earliest.
     """
     instants = [instant for lane in lanes for instant in _next_of_lane(lane, _scope(shards, None, ()))]
     if not instants:
         return None
-    found: datetime | None = tx.execute(select(func.least(*instants))).scalar_one()
-    return found
+    due: datetime | None = tx.execute(select(func.least(*instants))).scalar_one()
+    return due
 
 
 def _next_of_lane(lane: Lane, scope: Sequence[ColumnElement[bool]]) -> Iterator[ScalarSelect[datetime]]:
-    """Subqueries that each read an index from its near end: dirty, dirty but paused, due."""
+    """Yield subqueries that each read the first entry of an index: changed inputs, changed inputs of paused topics, and due times."""
     due = _E[f"{lane}_due"]
-    # The order only changes the plan: without it the planner reads the table, since it expects to find rows early.
+    # The order only changes the plan: without it the planner reads the table, because it expects to find a row early.
     open_now = select(_NOW).where(_dirty(lane), _E.not_before <= _NOW, *scope)
     yield open_now.order_by(_E.topic_id).limit(1).scalar_subquery()
     paused = select(_E.not_before).where(_dirty(lane), _E.not_before > _ALWAYS, _E.not_before > _NOW, *scope)
@@ -189,7 +192,7 @@ def _dirty(lane: Lane) -> ColumnElement[bool]:
 
 
 def _due(lane: Lane) -> ColumnElement[bool]:
-    # The first condition follows from the second, but with it the planner can take the partial index.
+    # The second condition implies the first, but the first lets the planner use the partial index.
     return and_(_E[f"{lane}_due"] < _NEVER, _E[f"{lane}_due"] <= _NOW)
 
 

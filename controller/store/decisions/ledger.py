@@ -1,8 +1,7 @@
-"""The ledger of decisions: what was decided or refused, with everything it was decided on.
+"""The decision log: evaluations with their decisions, refusals and complete inputs.
 
-One row for each evaluation that said something new; together with the code version the situation's text lets any
-decision be replayed. Rows are never changed. They are kept in one table a day, so that old ones are removed by dropping
-a table.
+One row is written for each evaluation whose outcome changed. The text of the input and the code version allow the replay of any
+decision. Rows are never changed. Each day has its own table, so that old rows are deleted by dropping a table.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from controller.domain.whole_numbers import MOST
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """An evaluation to write down. `situation` is the canonical text; `decided_at` milliseconds since the epoch."""
+    """An evaluation to write. `situation` is the canonical text of the input; `decided_at` is in milliseconds since the Unix epoch."""
 
     decision_id: int
     topic_id: int
@@ -38,7 +37,7 @@ class LedgerRow:
 
 @dataclass(frozen=True, slots=True)
 class DecisionRow:
-    """A row as it is read: acts and refusals as the documents they were stored as."""
+    """A row of the decision log. Decisions and refusals are documents."""
 
     decision_id: int
     topic_id: int
@@ -75,13 +74,13 @@ _LIST = text(f"""
 
 
 def reserve_ids(tx: Connection, count: int) -> list[int]:
-    """Ids for rows to come, so that an operation can name its decision. An unused one leaves a gap."""
+    """Reserve ids of rows to write later, so that an operation can refer to its decision. Unused ids leave gaps."""
     numbers = text("SELECT nextval('cleave.decision_id_seq') FROM generate_series(1, :count)")
     return list(tx.execute(numbers, {"count": count}).scalars()) if count else []
 
 
 def record(tx: Connection, rows: Sequence[LedgerRow]) -> None:
-    """Writes the rows in one statement."""
+    """Write the rows in one statement."""
     if rows:
         documents = [_document(row) for row in rows]
         tx.execute(_RECORD, {name: [document[name] for document in documents] for name in documents[0]})
@@ -90,28 +89,28 @@ def record(tx: Connection, rows: Sequence[LedgerRow]) -> None:
 def list_decisions(
     tx: Connection, topic_id: int, *, limit: int = 100, before: int = MOST
 ) -> list[DecisionRow]:
-    """A topic's decisions, newest first; for the next page give the last row's id as `before`."""
+    """Return up to `limit` decisions of a topic, newest first. For the next page, give the last id as `before`."""
     rows = tx.execute(_LIST, {"topic_id": topic_id, "limit": limit, "before": before})
     return [DecisionRow(**{**row._mapping, "lanes": tuple(map(Lane, row.lanes))}) for row in rows]
 
 
 def ensure_partitions(tx: Connection, days_ahead: int) -> list[str]:
-    """Makes the tables of today and `days_ahead` days more (UTC) where missing; returns the new ones' names.
+    """Create the missing tables of today and of the next `days_ahead` days (UTC). Return the names of the created tables.
 
-    A row whose day has no table yet is not lost: it waits in `decision_default` and moves with its day.
+    A row whose day has no table is stored in `decision_default`, and moves into the table of its day when that is created.
     """
     make = text("SELECT cleave.ensure_decision_partitions(:days_ahead)")
     return list(tx.execute(make, {"days_ahead": days_ahead}).scalars())
 
 
 def drop_partitions(tx: Connection, older_than: datetime) -> list[str]:
-    """Drops the days (UTC) that ended at or before `older_than`, and none of the last 30 days; returns their tables' names."""
+    """Drop the tables of days (UTC) that ended at or before `older_than`, except those of the last 30 days. Return their names."""
     drop = text("SELECT cleave.drop_decision_partitions(:older_than)")
     return list(tx.execute(drop, {"older_than": older_than}).scalars())
 
 
 def _document(row: LedgerRow) -> dict[str, Any]:
-    verdict = row.evaluation.to_document()
+    evaluation = row.evaluation.to_document()
     return {
         "decision_id": row.decision_id,
         "topic_id": row.topic_id,
@@ -121,8 +120,8 @@ def _document(row: LedgerRow) -> dict[str, Any]:
         "lanes": ",".join(lane for lane in Lane if lane in row.lanes),
         "decided_by": row.decided_by,
         "code_version": row.code_version,
-        "decisions": json.dumps(verdict["decisions"]),
-        "refusals": json.dumps(verdict["refusals"]),
-        "valid_until": None if verdict["valid_until"] is None else to_datetime(verdict["valid_until"]),
+        "decisions": json.dumps(evaluation["decisions"]),
+        "refusals": json.dumps(evaluation["refusals"]),
+        "valid_until": None if evaluation["valid_until"] is None else to_datetime(evaluation["valid_until"]),
         "situation": row.situation,
     }

@@ -1,8 +1,8 @@
-"""The budget of reconnections: how many connected clients decisions may still make to reconnect.
+"""The reconnection budget: the number of connected clients that decisions may still make reconnect.
 
-A token bucket for each topic and one for the cluster, refilled by the policies' rates. `situations` reads what is left;
-the autoscaler notes here, in the transaction of its intents, what they will cost. Batches that decide at the same
-moment may together spend more than there is. The next ones wait until that is paid back.
+Each topic and the cluster have a token bucket, which is refilled at the rates of the policies. `situations` reads the remaining budget.
+The autoscaler records the cost of its intents here, in their transaction. Concurrent batches may together exceed the budget; later
+batches wait until the budget is positive again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SPEND_OF_CLUSTER = text("""
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What one topic's acts cost: clients that reconnect; and the rates of its policy, a minute."""
+    """Cost of the actions of one topic, in reconnecting clients, and the rates of its policy per minute."""
 
     topic_id: int
     reconnections: float
@@ -40,21 +40,21 @@ class Spending:
 
 
 def spend(tx: Connection, spendings: Sequence[Spending]) -> None:
-    """Notes what was spent; the rows of `evaluation` are the caller's already."""
+    """Subtract the costs from the budgets. The caller has locked the rows of `evaluation`."""
     if not spendings:
         return
     tx.execute(
         _SPEND,
         {
-            "topic_id": [one.topic_id for one in spendings],
-            "spent": [one.reconnections for one in spendings],
-            "per_minute": [one.per_minute for one in spendings],
+            "topic_id": [spending.topic_id for spending in spendings],
+            "spent": [spending.reconnections for spending in spendings],
+            "per_minute": [spending.per_minute for spending in spendings],
         },
     )
     tx.execute(
         _SPEND_OF_CLUSTER,
         {
-            "spent": sum(one.reconnections for one in spendings),
-            "per_minute": max(one.cluster_per_minute for one in spendings),
+            "spent": sum(spending.reconnections for spending in spendings),
+            "per_minute": max(spending.cluster_per_minute for spending in spendings),
         },
     )

@@ -1,6 +1,6 @@
-"""Shadow decisions: what candidates would have done, beside what the live policy did at the same evaluation.
+"""Shadow evaluations: decisions of candidates, with those of the live policy at the same evaluation.
 
-One row for each evaluation at which a candidate said something new, as in the ledger. Nothing reads them to act.
+One row is written for each evaluation at which the outcome of a candidate changed. The decisions are never performed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from controller.domain.decision import Evaluation, Lane
 
 @dataclass(frozen=True, slots=True)
 class ShadowRow:
-    """A candidate's evaluation to write down. `decision_id`: the ledger's row of the live one, where it has one.
+    """A shadow evaluation to write. `decision_id` is the row of the decision log for the live evaluation; None if it has none.
 
-    `situation` is the canonical text that the candidate was asked on; `decided_at` milliseconds since the epoch.
+    `situation` is the canonical text of the evaluation input; `decided_at` is in milliseconds since the Unix epoch.
     """
 
     candidate_id: int
@@ -57,19 +57,19 @@ _FORGET = text("DELETE FROM cleave.shadow_decision WHERE decided_at < :older_tha
 
 
 def record(tx: Connection, rows: Sequence[ShadowRow]) -> None:
-    """Writes the rows in one statement."""
+    """Write the rows in one statement."""
     if rows:
         documents = [_document(row) for row in rows]
         tx.execute(_RECORD, {name: [document[name] for document in documents] for name in documents[0]})
 
 
 def forget_before(tx: Connection, older_than: datetime) -> int:
-    """Deletes what was decided before that instant; returns how many rows."""
+    """Delete rows that were decided before `older_than`. Return the number of deleted rows."""
     return tx.execute(_FORGET, {"older_than": older_than}).rowcount
 
 
 def _document(row: ShadowRow) -> dict[str, Any]:
-    verdict, live = row.evaluation.to_document(), row.live.to_document()
+    evaluation, live = row.evaluation.to_document(), row.live.to_document()
     return {
         "candidate_id": row.candidate_id,
         "topic_id": row.topic_id,
@@ -78,8 +78,8 @@ def _document(row: ShadowRow) -> dict[str, Any]:
         "lanes": ",".join(lane for lane in Lane if lane in row.lanes),
         "decided_by": row.decided_by,
         "code_version": row.code_version,
-        "decisions": json.dumps(verdict["decisions"]),
-        "refusals": json.dumps(verdict["refusals"]),
+        "decisions": json.dumps(evaluation["decisions"]),
+        "refusals": json.dumps(evaluation["refusals"]),
         "live_decisions": json.dumps(live["decisions"]),
         "live_refusals": json.dumps(live["refusals"]),
         "decision_id": row.decision_id,

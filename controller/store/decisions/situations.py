@@ -1,9 +1,9 @@
-"""Situations: everything the decisions about many topics may look at, read set-wise.
+"""Reads evaluation inputs (situations) of many topics.
 
-A constant number of statements for any number of topics. Only what a decision reads is fetched: the ACTIVE
-segments with their load, the policy of each level, consumers, live reshapes; whole layouts only for
-topics that ask for Pulsar's exact answers, whose merge depths need the ancestors. The present moment is the
-database's. Consistent for topics whose `evaluation` row the caller holds (see `evaluations.drain`).
+The number of statements is the same for any number of topics. They read only inputs of decisions: ACTIVE segments with their load, the
+policies of all levels, consumers, and live reshapes. Whole layouts are read only for topics with `strict_pulsar`, because the merge
+depths of Pulsar need the ancestors. The present time is that of the database. The inputs are consistent for topics whose `evaluation`
+row the caller has locked (see `evaluations.drain`).
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ _SEGMENTS = Prepared(
 """,
     {"topic_ids": "bigint[]"},
 )
-# A subscription with registered consumers has as many. Any other has as many as its brokers list, unless it is read as
-# a queue; those know nothing of entry buckets, so that each of them needs a segment of its own.
+# If a subscription has registered consumers, their number counts. Otherwise the number that brokers list counts, except for a queue.
+# Consumers that brokers list do not know entry buckets, so each of them needs its own segment.
 _CONSUMERS = Prepared(
     "situation_consumers",
     """
@@ -106,8 +106,8 @@ _MEMORIES = Prepared(
 """,
     {"topic_ids": "bigint[]"},
 )
-# What a segment that nobody has reported yet must carry, from the nearest ancestors that somebody has, by what it has of their
-# sketches, else of their widths: a burst is not to wait for a report after each act.
+# Expected load of a segment without a load record, from its nearest ancestors with load records, in proportion to its part of their key
+# histograms, or of their widths. So a burst need not wait for a load record after each reshape.
 _EXPECTED = Prepared(
     "situation_expected",
     """
@@ -155,7 +155,7 @@ _SKETCHES = Prepared(
 """,
     {"topic_ids": "bigint[]"},
 )
-# Consumers of a queue are on every segment; those of any other subscription share the segments out.
+# Each consumer of a queue reads all segments; the consumers of any other subscription divide the segments.
 _QUEUES = Prepared(
     "situation_queues",
     """
@@ -164,8 +164,8 @@ _QUEUES = Prepared(
 """,
     {"topic_ids": "bigint[]"},
 )
-# As many as the segment with most has: one that was just made has not all of them yet. Those that hand in counts of their keys
-# count for a while, and only where no broker counts producers: it is their own claim, and the whole cluster pays for it.
+# Largest number of producers of any segment, because producers connect to a created segment only later. Producers that report key counts
+# are used for five minutes, and only if no broker reports producers, because that number is a claim of the producers themselves.
 _PRODUCERS = Prepared(
     "situation_producers",
     """
@@ -179,7 +179,7 @@ _PRODUCERS = Prepared(
 """,
     {"topic_ids": "bigint[]"},
 )
-# A committed reshape is in the layout and in the cooldown stamps already; an aborting one still holds its parents.
+# A committed reshape is already part of the layout and of the cooldowns. An aborting reshape still holds its parents.
 _IN_FLIGHT = Prepared(
     "situation_in_flight",
     """
@@ -199,8 +199,8 @@ _IN_FLIGHT = Prepared(
 """,
     {"topic_ids": "bigint[]", "kinds": "text[]", "most_units": "integer"},
 )
-# What a person wants kept are the ranges that a split made: whatever lies within one of them is kept, and what a person joins across
-# its ends is not. Where several splits hold, the one that ends last counts.
+# A split with kept_until keeps the ranges of its children: each segment within such a range is kept, and a segment that a person has
+# joined across a boundary is not. If several splits apply, the one that ends last counts.
 _KEPT = Prepared(
     "situation_kept",
     """
@@ -245,12 +245,11 @@ def load_situations(
     *,
     instead: Mapping[int, AutoScalePolicy] | None = None,
 ) -> dict[int, Situation]:
-    """The situation of each topic that is live, at the database's present moment.
+    """Return the evaluation inputs of the live topics, at the present time of the database.
 
-    `capabilities` are by data plane; a topic on a plane that is not named is left out, as are topics that are
-    not live. `instead` are policies by topic to ask with in place of the ones in force. `recent_loads`, `sketches`,
-    `clients`, `producers` and `reconnections_left` are filled for topics whose profile looks at them; `sketches` where they can be cut
-    by them.
+    `capabilities` are by data plane; topics on other data planes, and topics that are not live, are skipped. `instead` replaces the
+    policies in force, by topic. `recent_loads`, `sketches`, `clients`, `producers` and `reconnections_left` are read only for topics
+    whose profile uses them, and `sketches` only if the data plane can split at any hash.
     """
     of_topics: dict[str, object] = {"topic_ids": list(topic_ids)}
     topics = [row for row in _TOPICS.execute(tx, of_topics) if row.data_plane in capabilities]
@@ -308,29 +307,29 @@ def load_readable(
     *,
     instead: Mapping[int, AutoScalePolicy] | None = None,
 ) -> tuple[dict[int, Situation], dict[int, Exception]]:
-    """Return the situations that `load_situations` has, and what was raised for each topic whose rows make none.
+    """Return the evaluation inputs, and the errors of topics whose rows are not readable.
 
-    Raises what PostgreSQL raises, after which nothing else of the transaction can be read.
+    Raises errors of PostgreSQL, after which the transaction cannot read anything else.
     """
     try:
         return load_situations(tx, topic_ids, capabilities, instead=instead), {}
     except (DBAPIError, Retryable):
         raise
-    except Exception as error:  # noqa: BLE001 - returned to the caller, who says it
+    except Exception as error:  # noqa: BLE001 - the caller gets the error and reports it
         if len(topic_ids) == 1:
             return {}, dict.fromkeys(topic_ids, error)
     ordered = sorted(topic_ids)
     middle = len(ordered) // 2
     parts = [
-        load_readable(tx, some, capabilities, instead=instead)
-        for some in (ordered[:middle], ordered[middle:])
+        load_readable(tx, half, capabilities, instead=instead)
+        for half in (ordered[:middle], ordered[middle:])
     ]
     return parts[0][0] | parts[1][0], parts[0][1] | parts[1][1]
 
 
 @dataclass(frozen=True, slots=True)
 class LockedTopic:
-    """A topic whose row this transaction has locked, and what its layout was then."""
+    """A topic whose row this transaction has locked, and its layout epoch and next segment id at that time."""
 
     topic_id: int
     topic: str
@@ -339,15 +338,15 @@ class LockedTopic:
     next_segment_id: int
 
     def is_unmoved(self, layout: SegmentLayout) -> bool:
-        """Whether nothing was committed or intended since `layout` was read: an intent reserves ids."""
+        """Return True if nothing was committed or intended since `layout` was read. An intent changes the next segment id."""
         return (self.epoch, self.next_segment_id) == (layout.epoch, layout.next_segment_id)
 
 
 def lock_free_topics(tx: Connection, topic_ids: Collection[int]) -> dict[int, LockedTopic]:
-    """Locks those of the topics that are live and that nobody has locked; the others are left out.
+    """Lock the live topics that no other transaction has locked, and return them by id. Other topics are skipped.
 
-    Never waits, so it may be called while `evaluation` rows are held, against the usual order of locks (topic
-    before evaluation); intents that follow find the lock taken.
+    The function never waits, so it may be called while `evaluation` rows are locked, against the usual order of locks (topic before
+    evaluation). Later intents of the transaction already have the lock.
     """
     rows = _LOCK.execute(tx, {"topic_ids": sorted(topic_ids)})
     return {
@@ -357,13 +356,13 @@ def lock_free_topics(tx: Connection, topic_ids: Collection[int]) -> dict[int, Lo
 
 
 def live_elsewhere(tx: Connection, topic_ids: Collection[int], planes: Collection[str]) -> dict[int, str]:
-    """The topics that are live on a data plane that is not one of `planes`, each with the name of its plane."""
+    """Return the data planes, by topic, of the live topics whose data plane is not one of `planes`."""
     rows = tx.execute(_ELSEWHERE, {"topic_ids": list(topic_ids), "planes": list(planes)})
     return {row.topic_id: row.data_plane for row in rows}
 
 
 def _with(capabilities: Capabilities, consumers: Iterable[Row[Any]]) -> Capabilities:
-    """Buckets are shared only where everybody who consumes can do so."""
+    """Return the capabilities, without shared buckets unless all consumers can share buckets."""
     if capabilities.shared_buckets and not all(row.can_share for row in consumers):
         return replace(capabilities, shared_buckets=False)
     return capabilities
@@ -382,7 +381,7 @@ def _grouped(tx: Connection, parameters: Mapping[str, object], statement: Prepar
 
 @lru_cache(maxsize=4096)
 def _policy(cluster: str, namespace: str | None, topic: str | None) -> AutoScalePolicy:
-    """Resolved once for each combination of documents: most topics of a namespace share one."""
+    """Return the resolved policy. The cache serves the topics of a namespace, most of which have the same documents."""
     return read_policy(cluster, namespace, topic)
 
 
@@ -411,21 +410,21 @@ class _Clients(TypedDict):
     reconnections_left: float | None
 
 
-_NOBODY = _Clients(clients=0, producers=0, reconnections_left=None)
+_NO_CLIENTS = _Clients(clients=0, producers=0, reconnections_left=None)
 
 
 def _clients(
     row: Row[Any], policy: AutoScalePolicy, segments: Rows, consumers: Rows, queues: Rows, producers: Rows
 ) -> _Clients:
-    """Clients on each segment, and how many of the topic's and of the cluster's may be made to reconnect by now."""
+    """Return the number of clients on each segment, and the reconnection budget, which is the smaller of the topic's and the cluster's."""
     if policy.profile != "adaptive":
-        return _NOBODY
+        return _NO_CLIENTS
     count = max(1, len(segments[row.topic_id]))
-    shared_out = sum(-(-one.consumers // count) for one in consumers[row.topic_id])
-    clients = shared_out + sum(int(one.consumers) for one in queues[row.topic_id])
-    connected = sum(one.producers or 0 for one in producers[row.topic_id])
+    dividing = sum(-(-subscription.consumers // count) for subscription in consumers[row.topic_id])
+    clients = dividing + sum(int(queue.consumers) for queue in queues[row.topic_id])
+    connected = sum(counted.producers or 0 for counted in producers[row.topic_id])
     if not clients + connected:
-        return _NOBODY
+        return _NO_CLIENTS
     of_topic = _refilled(
         row.reconnections_left, row.reconnections_at, policy.reconnections_per_minute, row.now
     )
@@ -440,7 +439,7 @@ def _refilled(left: float | None, at: datetime | None, per_minute: float, now: d
 
 
 def _ticks(rates: Sequence[float]) -> tuple[LoadStats, ...]:
-    """Four rates a tick, oldest first."""
+    """Return the loads of the ticks, oldest first. `rates` holds four rates per tick."""
     return tuple(map(LoadStats, rates[0::4], rates[1::4], rates[2::4], rates[3::4]))
 
 
@@ -450,12 +449,13 @@ def _load(row: Row[Any]) -> LoadRecord:
 
 
 def _expected(rows: Iterable[Row[Any]]) -> dict[int, LoadRecord]:
-    """Records of segments whose ancestors' load covers all of them; as old as the oldest of those.
+    """Return expected load records of segments that are completely covered by ancestors with load. A record has the age of the oldest
+    load record of the ancestors.
 
-    A segment that was cut out of one bin of a sketch has none: it was cut out since it is hot, and nobody knows yet where in
-    it that is. It waits for its own.
+    A segment within one bin of a key histogram gets no expected record, because the distribution within the bin is not known. Such a
+    segment waits for its own load record.
     """
-    found: dict[int, LoadRecord] = {}
+    records: dict[int, LoadRecord] = {}
     for segment_id, group in groupby(rows, key=lambda row: int(row.segment_id)):
         parts = list(group)
         if sum(part.covered for part in parts) < parts[0].width:
@@ -467,17 +467,17 @@ def _expected(rows: Iterable[Row[Any]]) -> dict[int, LoadRecord]:
             sum(getattr(part, metric) * share for part, share in zip(parts, shares, strict=True))
             for metric in METRICS
         ]
-        found[segment_id] = LoadRecord(
+        records[segment_id] = LoadRecord(
             LoadStats(*totals),
             min(to_ms(part.modified_at) for part in parts),
             None,
             min(to_ms(part.observed_at) for part in parts),
         )
-    return found
+    return records
 
 
 def _share(row: Row[Any]) -> float | None:
-    """Of the load of an ancestor, see `_EXPECTED`."""
+    """Return the share of an ancestor's load that the segment is expected to have; None if it is not known (see `_EXPECTED`)."""
     if row.bins is None:
         return float(row.share)
     whole, part = HashRange(row.parent_start, row.parent_end), HashRange(row.range_start, row.range_end)

@@ -1,5 +1,6 @@
-"""The journal: from the intent of an operation through its claims, steps and commit to the logs that are left over.
+"""The operation journal: intents, claims, steps and commits of operations, and the deletion of superfluous logs.
 
-Every operation begins in `reshape_intents` or `topic_intents`, is taken by a runner in `claims`, moves in `steps` and
-becomes true in `commits`. Locks are taken topic row first, then operation rows, both in the order of their ids.
+The intent of an operation is written by `reshape_intents`, `topic_intents`, `adoptions`, `seeks` or `mirror_intents`. A runner
+claims the operation (`claims`), records its steps (`steps`), and commits its result (`commits`). Locks are taken topic row first,
+then operation rows, both in the order of their ids.
 """

@@ -1,8 +1,8 @@
-"""Adoptions: a plain or partitioned topic becomes the first, sealed generation of a scalable one (PIP-475).
+"""Adoptions: a plain or partitioned topic becomes the sealed first generation of a scalable topic (PIP-475).
 
-Its logs are segments over the whole ring, since keys went to partitions by a hash of their own: every new segment
-descends from all of them, and is handed out when they are drained. Epoch 0 is the topic as it was found, epoch 1 the
-new layout. Its intent is here, and what its commit writes; closing the old topics is the operation runner's.
+The old logs become segments that cover the whole ring, because partitions are chosen by another hash. Every created segment
+descends from all of them, and is assigned after they are drained. Epoch 0 is the topic as it existed, epoch 1 the first layout.
+This module writes the intent and the rows of the commit. The operation runner terminates the old logs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FOUND_EPOCH, FIRST_EPOCH = 0, 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adoption:
-    """What is taken over, and into how many equal segments."""
+    """The topics to adopt, and the number of equal segments to create."""
 
     name: str
     data_plane: str
@@ -48,12 +48,12 @@ class Adoption:
 def intend_adopt(
     tx: Connection, adoption: Adoption, *, backing_topic: BackingTopic, request: Request
 ) -> Intent:
-    """The old topics' ids come first, then the new segments'; nothing is done to any topic yet.
+    """Write the intent of the adoption. Segment ids are reserved for the old topics first, then for the created segments.
 
-    Raises TopicExists, InvalidInput, or LostRace when the name was used and freed meanwhile.
+    Raises TopicExists, InvalidInput, or LostRace if another topic used the name in the meantime.
     """
     if not adoption.old_topics:
-        raise InvalidInput(f"{adoption.name} would be adopted from nothing; name a topic that exists")
+        raise InvalidInput(f"the adoption of {adoption.name} names no topic; name a topic that exists")
 
     def act() -> Operation:
         first_id = topics.first_free_segment_id(tx, adoption.name) + len(adoption.old_topics)
@@ -84,7 +84,7 @@ def intend_adopt(
 
 
 def insert_generations(tx: Connection, topic: TopicRow, operation: Operation, at: datetime) -> None:
-    """The old topics as sealed segments, and the new ones as their children, at the commit."""
+    """Write the old topics as sealed segments, and the created segments as their children. Called by the commit."""
     first_id = min(child.plan.segment_id for child in operation.children) - len(operation.fenced_topics)
     old_ids = tuple(range(first_id, first_id + len(operation.fenced_topics)))
     sealed = {"created_epoch": FOUND_EPOCH, "sealed_epoch": FIRST_EPOCH, "created_at": at, "sealed_at": at}
@@ -112,7 +112,7 @@ def insert_generations(tx: Connection, topic: TopicRow, operation: Operation, at
             created_epoch=FIRST_EPOCH,
             created_at_ms=to_ms(at),
             bucket_splits=child.plan.bucket_splits,
-            merge_depth=1 if len(old_ids) > 1 else 0,  # as Pulsar counts it: they join several
+            merge_depth=1 if len(old_ids) > 1 else 0,  # Pulsar counts a child of several parents as a merge
         )
         for child in operation.children
     )

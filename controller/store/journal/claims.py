@@ -1,8 +1,8 @@
-"""Claims: who runs an operation, in which term, until when by the database's clock.
+"""Claims of operations: the runner, the term, and the expiry time by the clock of the database.
 
-Whatever a runner writes about an operation demands that claim (see `steps`), so that a stale runner changes nothing,
-whatever it believes. Here operations are claimed, a claim is renewed or given back, and a failed attempt is noted
-with the instant of the next one. How long a runner waits between attempts is its own affair.
+Each write of a runner about an operation requires its claim (see `steps`), so that a stale runner cannot change anything. This
+module claims operations, renews and releases claims, and records a failed attempt with the time of the next attempt. The
+runner chooses the delay between attempts.
 """
 
 from __future__ import annotations
@@ -28,16 +28,15 @@ from controller.store.postgres.prepared import Prepared
 from controller.store.shards import Shards
 
 TURN_SECONDS = 0.5
-"""A reshape that waits for another one is looked at again after so long: the other may end in another process."""
+"""Seconds after which a reshape that waits for another reshape is checked again, because the other may end in another process."""
 
-# Kinds of a newer program are left to it. The clock is asked once, in a sub-select, so that the index can be searched
-# by it.
-# A topic that is held waits for its recovery, which ends or frees its operations.
+# Operations of kinds that this version does not know are left to a newer version. The sub-select reads the clock once, so that
+# the index can be searched. Operations of a held topic wait for its recovery, which ends or frees them.
 _DUE = """o.finished_at IS NULL AND o.not_before <= (SELECT clock_timestamp()) AND o.kind = ANY (:kinds)
            AND o.operation_id <> ALL (:in_hand)
             AND (SELECT h.held_reason IS NULL FROM cleave.topic h WHERE h.topic_id = o.topic_id)"""
-# A broker that keeps the layout gives ids twice where two of its calls overlap, so reshapes of such a topic follow one
-# another. Intents of a topic are written under its lock: an older one that is over has left no younger one unseen.
+# A broker that keeps the layout assigns ids twice if two calls overlap, so reshapes of such a topic run one after the other.
+# Intents of a topic are written under its lock, so this condition sees every older intent.
 _HAS_TURN = """(o.parameters ->> 'on_broker' IS DISTINCT FROM 'true' OR o.kind <> ALL (:reshapes) OR NOT EXISTS (
                 SELECT FROM cleave.operation e
                  WHERE e.topic_id = o.topic_id AND e.operation_id < o.operation_id AND e.finished_at IS NULL
@@ -49,8 +48,7 @@ _FENCED = "o.state IN ('fencing', 'fenced')"
 _SHARING = """o.kind = ANY (:reshapes)
             AND (SELECT t.data_plane = ANY (:sharing_planes) FROM cleave.topic t WHERE t.topic_id = o.topic_id)"""
 _FRESH = f"o.state = 'intended' AND o.attempts = 0 AND (o.claimed_by IS NULL OR {_RESUMED}) AND {_SHARING}"
-# Materialized, because a sub-select that locks rows must not run twice. Rows that another claimer is looking at are
-# skipped.
+# The sub-selects are materialized because they lock rows and must not run twice. Rows that another runner has locked are skipped.
 _CLAIM = f"""
     WITH fenced AS MATERIALIZED (
         SELECT o.operation_id, {_SHARING} AS shares_calls FROM cleave.operation o
@@ -138,9 +136,9 @@ _KINDS = [kind.value for kind in OperationKind]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """An operation just claimed, and what there was to see in that moment.
+    """A claimed operation, and the state of its topic at the time of the claim.
 
-    `shares_calls`: it is a reshape that may share its calls with the others so marked.
+    `shares_calls` is True if the operation is a reshape that may share data-plane calls with the other marked reshapes.
     """
 
     operation: Operation
@@ -161,21 +159,21 @@ def claim(
     shards: Shards | None = None,
     in_hand: Collection[int] | None = None,
 ) -> list[Claim]:
-    """Takes up to `limit` live operations that are due and nobody's, and raises their claim terms.
+    """Claim up to `limit` live operations that are due and not claimed by another runner. Increment their claim terms.
 
-    What is past the announcement of its fence comes before all that is fresh, because its range has no log that takes
-    writes: up to `fenced_limit` of them, or one where their calls would follow one another. Fresh reshapes (intended,
-    never tried, never claimed) on `sharing_planes` share calls: as many as asked for. Of everything else there is one
-    beside those, so that neither waits for the other for ever. With `operation_id` only that one.
+    Operations in the states fencing and fenced come first, because no log accepts writes for their range: up to `fenced_limit` of
+    them, or one if they do not share calls. Fresh reshapes (intended, never tried, never claimed) on `sharing_planes` share calls
+    and follow, up to `limit`. One operation of any other kind or state is added, so that neither group starves the other. With
+    `operation_id`, only that operation is claimed.
 
-    Of a topic whose layout a broker keeps, a reshape is claimed when every older one is over: not one that is claimed
-    or put off, because its last call may be under way.
+    If a broker keeps the layout of the topic, a reshape is claimed only after all older reshapes have finished. An older reshape that
+    is claimed or deferred has not finished, because its last call may be in progress.
 
-    Somebody's claim is over `call_timeout_seconds` (of the longest data-plane call) after its expiry, when nothing its
-    holder started can still be under way.
+    The claim of another runner ends `call_timeout_seconds` (the time-out of the longest data-plane call) after its expiry, when no
+    call of that runner can still be in progress.
 
-    `in_hand` lists the operations that threads of this runner step. The claim leaves them out, and resumes every other
-    operation whose claim names the runner: the runner knows that no call of its own is under way. None resumes nothing.
+    `in_hand` lists the operations that threads of this runner are performing. The claim skips them, and resumes all other
+    operations whose claim names the runner, because the runner knows that none of its calls is in progress. None resumes nothing.
     """
     parameters: dict[str, object] = {
         "runner": runner,
@@ -197,8 +195,8 @@ def claim(
 
 
 def next_due(tx: Connection, shards: Shards | None = None, *, call_timeout_seconds: float) -> datetime | None:
-    """The earliest instant at which a live operation can be claimed; it may lie in the past. None: none is live, or its topic
-    is held.
+    """Return the earliest time, which may be in the past, at which a live operation can be claimed. None if no operation is live,
+    except those of held topics.
     """
     parameters: dict[str, object] = {
         "kinds": _KINDS,
@@ -213,21 +211,21 @@ def next_due(tx: Connection, shards: Shards | None = None, *, call_timeout_secon
 
 
 def renew(tx: Connection, operations: Sequence[Operation], runner: str, lease_seconds: float) -> set[int]:
-    """Extends the claims to `lease_seconds` from now, never shortens one; ids of those that are still the runner's."""
+    """Extend the claims to `lease_seconds` from now, and never shorten a claim. Return the ids that the runner still holds."""
     return _write(tx, operations, runner, _RENEW, lease_seconds=lease_seconds)
 
 
 def release(tx: Connection, operations: Sequence[Operation], runner: str) -> None:
-    """Gives the claims back at once. No call of the runner may be under way; nothing happens where one was lost."""
+    """Release the claims at once. No call of the runner may be in progress. Lost claims are skipped."""
     _write(tx, operations, runner, _RELEASE)
 
 
 def record_failure(
     tx: Connection, operation: Operation, runner: str, error_text: str, delay_seconds: float
 ) -> None:
-    """Notes why the step failed, gives the claim back and asks for another try after the delay.
+    """Record the error of the step, release the claim, and defer the next attempt by the delay.
 
-    After a call that timed out the delay has to be at least the call time-out. Raises FencedOut.
+    After a call that timed out, the delay must be at least the time-out of the call. Raises FencedOut.
     """
     if not _write(tx, [operation], runner, _FAIL, error_text=error_text, delay_seconds=delay_seconds):
         raise fenced_out(operation, runner)

@@ -1,14 +1,12 @@
-"""Commits: the one transaction in which an operation becomes true, or is given up.
+"""Commits and aborts operations, each in one transaction.
 
-The topic row is locked first and the operation second, by its claim; then parents are sealed, children become active,
-the epoch rises by one and history gets its row, all or nothing. A commit never loses what happened meanwhile: if the
-subscriptions are not those that the children were given, or an older operation of a topic being deleted still lives,
-nothing is written and the runner looks again. Logs are not touched here; those that became superfluous are queued in
-`tombstones`.
+A commit locks the topic row first and the operation second, by its claim. Then it seals the parents, activates the children, raises
+the epoch by one and writes the row of history, all or nothing. A commit does not ignore concurrent changes: if the subscriptions
+are not those of the children, or an older operation of a topic that is being deleted is still live, nothing is written and the
+runner reads the state again. Logs are not changed here; superfluous logs are queued in `tombstones`.
 
-Reshapes commit by one statement, however many they are. It waits for nobody: a topic whose row (or whose due
-evaluation) somebody else holds is left out, because the others' parents are terminated already and take no writes
-until this commit.
+One statement commits any number of reshapes and never waits for a lock. A topic whose row (or evaluation row) another transaction
+has locked is skipped, because the parents of the other reshapes are terminated and accept no writes until their commit.
 """
 
 from __future__ import annotations
@@ -35,14 +33,13 @@ from controller.store.topics import deletion, drains, layout_changes, layouts, t
 from controller.store.topics.topics import TopicRow, TopicState
 
 ABORT_PAUSE_SECONDS = 30.0
-"""After an abort nothing is decided automatically about the topic for this long."""
+"""Seconds after an abort in which no automatic decision is made about the topic."""
 ROWS_HELD_SECONDS = 0.01
-"""Rows are held for the length of somebody's transaction: milliseconds, as a rule."""
+"""Seconds before locked rows are tried again. A transaction usually locks rows for milliseconds."""
 
-# A data-modifying WITH sees one snapshot throughout; what is written hangs on the row that passed the checks, and a
-# locked row is compared anew with what others committed meanwhile. That no parent is sealed is asked first and
-# demanded again by the update; the second line is the database's own: ACTIVE ranges exclude each other and tile the
-# ring.
+# A data-modifying WITH uses one snapshot throughout. All writes depend on the row that passed the checks, and PostgreSQL checks a
+# locked row again after a concurrent commit. The statement checks first that no parent is sealed, and the update checks it again.
+# In addition, constraints of the database make ACTIVE ranges disjoint and make them tile the ring.
 COMMIT = Prepared(
     "commit_reshapes",
     f"""{GIVEN}
@@ -145,7 +142,7 @@ STAMPS: Mapping[OperationKind, tuple[str, ...]] = {
     OperationKind.REBUCKET: ("last_rebucket_at",),
     OperationKind.RECUT: ("last_split_at", "last_merge_at"),
 }
-"""The cooldowns that a kind begins, from the instant of its intent."""
+"""Columns of the cooldowns that an operation of a kind begins, at the time of its intent."""
 _PRUNE = """
     UPDATE cleave.segment SET pruned_epoch = :epoch, pruned_at = :at
      WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids) AND state = 'SEALED' AND pruned_epoch IS NULL
@@ -165,8 +162,8 @@ _FORGET_SUBSCRIPTION = (
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """`epoch` None: the operation made none. `subscriptions`: every name recorded at the commit, those that end
-    included.
+    """Result of a commit. `epoch` is None if the operation made no epoch. `subscriptions` holds the names of all subscriptions at the
+    commit, including those being deleted.
     """
 
     epoch: int | None
@@ -177,15 +174,15 @@ class Committed:
 def commit_reshapes(
     tx: Connection, records: Sequence[StepRecord], runner: str, *, started_at_ms: int
 ) -> dict[int, Committed]:
-    """Makes reshapes true whose layout Cleave keeps; what came of it by id of those that were committed.
+    """Commit reshapes of layouts that Cleave keeps. Return the results by id of the committed operations.
 
-    At most one operation a topic. Left out are those whose claim, state or topic has moved on, whose subscriptions
-    are not as noted, whose parents are not all active, or whose rows somebody holds: `why_left` tells. Raises
-    InvariantViolated when a law of some layout would break: then nothing was committed for any.
+    `records` has at most one operation per topic. An operation is skipped if its claim, state or topic has changed, if its recorded
+    subscription version is stale, if a parent is not ACTIVE, or if another transaction has locked its rows; `why_left` returns the
+    reasons. Raises InvariantViolated if a rule of a layout would be broken; then no operation is committed.
     """
-    stamps = {one.operation.operation_id: _stamps(one.operation) for one in records}
+    stamps = {record.operation.operation_id: _stamps(record.operation) for record in records}
     parameters = steps.statement_parameters(records, runner, started_at_ms, stamps) | {
-        "topic_ids": [one.operation.topic_id for one in records]
+        "topic_ids": [record.operation.topic_id for record in records]
     }
     return {
         row.operation_id: Committed(row.epoch, to_ms(row.now), frozenset(row.subscriptions))
@@ -201,18 +198,18 @@ def _stamps(operation: Operation) -> tuple[str, ...]:
 
 
 def why_left(tx: Connection, records: Sequence[StepRecord], runner: str) -> dict[int, CleaveError]:
-    """Why `commit_reshapes` left these out, by operation id: FencedOut, LostRace (look again) or InvariantViolated."""
-    parameters = steps.held_parameters([one.operation for one in records], runner)
+    """Return, by operation id, the error for which `commit_reshapes` skipped the operation: FencedOut, LostRace or InvariantViolated."""
+    parameters = steps.held_parameters([record.operation for record in records], runner)
     seen = {row.operation_id: row for row in WHY_LEFT.execute(tx, parameters)}
     return {
-        one.operation.operation_id: _why_left(one, seen.get(one.operation.operation_id), runner)
-        for one in records
+        record.operation.operation_id: _why_left(record, seen.get(record.operation.operation_id), runner)
+        for record in records
     }
 
 
 def _why_left(record: StepRecord, seen: Row[Any] | None, runner: str) -> CleaveError:
     operation = record.operation
-    if seen is None or not seen.is_held:  # there is no row where a fail-over lost the intent
+    if seen is None or not seen.is_held:  # the row is missing if a fail-over lost the intent
         return fenced_out(operation, runner)
     if seen.topic_state not in (TopicState.LIVE, TopicState.DELETING):
         return InvariantViolated(
@@ -224,18 +221,20 @@ def _why_left(record: StepRecord, seen: Row[Any] | None, runner: str) -> CleaveE
         )
     if record.noted_version != seen.subscription_version:
         return _stale_subscriptions(operation.topic_name, seen.subscription_version, record.noted_version)
-    return HeldUp(f"somebody holds the rows of topic {operation.topic_name}; trying again", ROWS_HELD_SECONDS)
+    return HeldUp(
+        f"another transaction has locked the rows of topic {operation.topic_name}; retry", ROWS_HELD_SECONDS
+    )
 
 
 def commit_one(tx: Connection, record: StepRecord, runner: str, *, started_at_ms: int) -> Committed:
-    """Makes one operation of any other kind true, or a reshape that a broker did. Waits for the topic's row.
+    """Commit one operation of any other kind, or a reshape that a broker performed. Waits for the lock of the topic row.
 
-    Raises FencedOut when the claim is lost, LostRace when the runner has to look again, InvariantViolated when a law of
-    the layout would break. All leave no trace.
+    Raises FencedOut if the claim is lost, LostRace if the runner has to read the state again, and InvariantViolated if a rule of the
+    layout would be broken. After an error nothing is written.
     """
     operation = record.operation
     topic = topics.get_topic(tx, operation.topic_id, lock=True)
-    # The claim comes first: a stale runner learns that it is stale, whatever else may have changed.
+    # The claim is checked first, so that a stale runner always gets FencedOut.
     seen = _record_held(tx, record, runner, started_at_ms)
     if operation.is_mirrored:
         epoch: int | None = mirror_commits.apply(tx, topic, operation, record.detail)
@@ -252,11 +251,11 @@ def abort(
     started_at_ms: int,
     pause_seconds: float = ABORT_PAUSE_SECONDS,
 ) -> None:
-    """Ends an operation that is aborting: its reserved children are queued for deletion, its parents free again.
+    """Finish the abort of an operation: queue the logs of its reserved children for deletion, and free its parents.
 
-    A topic whose creation ends here is deleted, and its name free; one whose deletion ends here is live again. After a seek its
-    subscription is handed out again. Otherwise automatic decisions on the topic pause for `pause_seconds`. Raises FencedOut when
-    the claim is lost.
+    A topic whose creation is aborted is deleted, and its name is free. A topic whose deletion is aborted is live again. After a seek,
+    the buckets of the subscription are assigned again. Otherwise automatic decisions on the topic pause for `pause_seconds`. Raises
+    FencedOut if the claim is lost.
     """
     operation = record.operation
     topic = topics.get_topic(tx, operation.topic_id, lock=True)
@@ -268,7 +267,7 @@ def abort(
     elif operation.kind is OperationKind.SEEK:
         if tx.execute(text(_MAY_HAVE_MOVED), {"operation_id": operation.operation_id}).scalar_one():
             seeks.commit(tx, operation, read=(), missing=())
-        drains.tell(tx, topic.topic_id)  # its consumers may read on
+        drains.tell(tx, topic.topic_id)  # the leader may assign the buckets again
     elif operation.kind in (OperationKind.DETACH, OperationKind.DELETE):
         topics.update_topic(tx, topic, state=TopicState.LIVE.value)
     elif operation.kind is OperationKind.SUBSCRIPTION_CREATE:
@@ -288,7 +287,7 @@ def _record_held(tx: Connection, record: StepRecord, runner: str, started_at_ms:
 
 def _create(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
     if topic.state is not TopicState.CREATING:
-        raise LostRace(f"topic {topic.name} is {topic.state} by now; look again", 0.0, what="operation")
+        raise LostRace(f"topic {topic.name} is {topic.state} by now; read it again", 0.0, what="operation")
     _demand_noted(topic, record)
     operation, epoch = record.operation, _next_epoch(tx, topic)
     at = layout_changes.write(tx, topic, operation, epoch)
@@ -305,7 +304,7 @@ def _create(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
 
 
 def _adopt(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
-    """Two epochs: the topic as it was found, and the segments that follow it. The old logs are closed already."""
+    """Write two epochs: the topic as it existed, and the created segments. The old logs are terminated already."""
     if topic.state not in (TopicState.CREATING, TopicState.DELETING):
         raise InvariantViolated(f"topic {topic.name} is {topic.state} under its adoption")
     _demand_noted(topic, record)
@@ -328,7 +327,7 @@ def _delete(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
 
 
 def _prune(tx: Connection, topic: TopicRow, record: StepRecord) -> int | None:
-    """What a seek has un-drained since the intent stays; with nothing left the layout stays as it is."""
+    """Prune the segments that are still drained; a seek may have changed that since the intent. Return None if no segment is left."""
     operation = record.operation
     waiting = drains.undrained_by_anybody(tx, topic.topic_id, operation.parent_ids)
     ready = [i for i in operation.parent_ids if i not in waiting]
@@ -348,12 +347,12 @@ def _prune(tx: Connection, topic: TopicRow, record: StepRecord) -> int | None:
 
 
 def _subscription_delete(tx: Connection, topic: TopicRow, record: StepRecord) -> None:
-    """Raises the version once more: a reshape that copied cursors before they were gone looks again."""
+    """Delete the subscription and raise its version again, so that a reshape that copied its cursors reads the state again."""
     _end_deletion(tx, topic, record.operation, _FORGET_SUBSCRIPTION)
 
 
 def _keep_subscription(tx: Connection, topic: TopicRow, operation: Operation) -> None:
-    """Its cursors cannot be deleted: it is live again, unless its creation was given up."""
+    """Make the subscription live again, because its cursors cannot be deleted. Delete it if its creation was aborted."""
     is_undo = UNDOES in operation.parameters
     _end_deletion(tx, topic, operation, _FORGET_SUBSCRIPTION if is_undo else _KEEP_SUBSCRIPTION)
 
@@ -364,15 +363,15 @@ def _end_deletion(tx: Connection, topic: TopicRow, operation: Operation, stateme
 
 
 def _seek(tx: Connection, _topic: TopicRow, record: StepRecord) -> None:
-    """The step before it is recorded in the same transaction, so its detail is of cursors that were moved just now. Without it
-    everything counts as unread.
+    """Commit a seek with the detail of the step that moved the cursors, which the same transaction records. Without a detail, all
+    segments count as unread.
     """
-    found = record.detail
-    seeks.commit(tx, record.operation, read=_ids(found.get("read")), missing=_ids(found.get("missing")))
+    detail = record.detail
+    seeks.commit(tx, record.operation, read=_ids(detail.get("read")), missing=_ids(detail.get("missing")))
 
 
-def _ids(found: object) -> list[int]:
-    return [int(one) for one in found] if isinstance(found, list) else []
+def _ids(value: object) -> list[int]:
+    return [int(segment_id) for segment_id in value] if isinstance(value, list) else []
 
 
 _ACTS: Mapping[OperationKind, Callable[[Connection, TopicRow, StepRecord], int | None]] = {
@@ -383,11 +382,11 @@ _ACTS: Mapping[OperationKind, Callable[[Connection, TopicRow, StepRecord], int |
     OperationKind.SEEK: _seek,
     OperationKind.SUBSCRIPTION_DELETE: _subscription_delete,
 }
-"""Each returns the epoch it made, or None."""
+"""Functions that commit an operation, by kind. Each returns the epoch that it made, or None."""
 
 
 def _next_epoch(tx: Connection, topic: TopicRow) -> int:
-    """The first epoch is 0; a topic deleted before it had a layout ends at 0 too."""
+    """Return the next epoch. The first epoch is 0, also for a topic that is deleted before it had a layout."""
     if topic.epoch > 0:
         return topic.epoch + 1
     return topic.epoch + 1 if tx.execute(text(_HAS_HISTORY), {"topic_id": topic.topic_id}).scalar_one() else 0
@@ -400,7 +399,7 @@ def _demand_noted(topic: TopicRow, record: StepRecord) -> None:
 
 def _stale_subscriptions(topic: str, present: int, noted: int | None) -> LostRace:
     return LostRace(
-        f"subscriptions of topic {topic} are at version {present}, the children at {noted}; apply the difference first",
+        f"subscriptions of topic {topic} are at version {present}, those of the children at {noted}; apply the difference first",
         delay_seconds=0.0,
         what="operation",
     )

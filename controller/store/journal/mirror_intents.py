@@ -1,6 +1,6 @@
-"""Intents to attach and to detach a mirror: a topic whose layout a broker keeps (Pulsar 5).
+"""Writes intents to attach and to detach a mirrored topic, whose layout a broker keeps (Pulsar 5).
 
-Ids and epochs are the broker's, so an intent reserves nothing. `store/mirrors` holds the rows.
+The broker assigns ids and epochs, so an intent reserves none. `store/mirrors` reads and writes the rows of mirrors.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ def intend_attach(
     policy: PolicyOverride | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Intent:
-    """Take over a topic the broker keeps; with `segments` it is made there first, with that many.
+    """Write the intent to attach a topic whose layout the broker keeps. With `segments`, the runner first creates the topic on the
+    broker with that number of segments.
 
-    Raises TopicExists, or LostRace when the name was used and freed meanwhile.
+    Raises TopicExists, or LostRace if another topic used the name in the meantime.
     """
 
     def act() -> Operation:
@@ -52,7 +53,7 @@ def intend_attach(
 
 
 def intend_detach(tx: Connection, topic_id: int, request: Request) -> Intent:
-    """Give the topic back to the broker's own controller; its logs stay as they are.
+    """Write the intent to return the topic to the broker's own controller. The logs are not changed.
 
     Raises TopicNotFound, TopicNotLive.
     """

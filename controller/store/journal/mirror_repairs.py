@@ -1,8 +1,8 @@
-"""Repairs of a broker's layout: segments whose log the broker never created are split.
+"""Repairs the layout of a broker by splitting segments whose log the broker never created.
 
-Of two layout changes that overlap in time, 5.0.0-M1 gives segments to the layout whose logs it never creates, and
-clients keep a producer that failed until the layout drops the segment. So each such segment is split; its runner creates
-the log first. A layout is checked until none of its segments lacks a log. Looking for logs is the caller's.
+If two layout changes overlap in time, Pulsar 5.0.0-M1 adds segments to the layout whose logs it never creates, and clients
+keep a failed producer until the segment leaves the layout. So each such segment is split; the runner creates the log first.
+A layout is checked until all its segments have logs. The caller looks for the logs.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _CHECKED = (
 
 
 def note_check(tx: Connection, topic_id: int, epoch: int, missing: Collection[int]) -> int:
-    """Note which segments of the layout of `epoch` lack a log, and intend a split of each; returns how many are intended.
+    """Write the intent to split each segment that lacks a log, or record that the layout of `epoch` is complete. Return the number
+    of intents.
 
-    A topic that Cleave does not act on is left as it is, and so are segments that a live operation reshapes already.
+    Does nothing for a topic on which Cleave does not act, and skips segments that a live operation already reshapes.
     """
     topic, mirror = topics.get_topic(tx, topic_id, lock=True), get_mirror(tx, topic_id)
     if mirror is None or mirror.paused_reason is not None or topic.state is not TopicState.LIVE:
@@ -45,7 +46,7 @@ def _intend(tx: Connection, view: TopicView, segment_id: int) -> bool:
         return False
     try:
         planned = plan_split(view.layout, segment_id)
-    except InvalidLayoutChange:  # of width 1
+    except InvalidLayoutChange:  # a segment of width 1 cannot be split
         return False
     request = Request(
         f"missing-log-{segment_id}-{secrets.token_hex(8)}",

@@ -1,7 +1,7 @@
-"""The journal's rows: an operation with its parents and reserved children, written once and read by anybody.
+"""Reads and writes operations in the journal, each with its parents and reserved children.
 
-Intents decide what is written, `steps` and `commits` move it on; this module only knows how an operation lies in its
-three tables. Reshapes are written by `reshape_intents`, many in one statement.
+An operation is stored in three tables. Intents decide what is written, and `steps` and `commits` change the state. Reshapes
+are written by `reshape_intents`, many in one statement.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from controller.store.postgres.tables import OPERATION_CHILD, OPERATION_PARENT
 from controller.store.topics.topics import TopicRow
 
 BackingTopic = Callable[[str, str], str]
-"""The data plane's name for a log: from the topic's name and the segment descriptor (`0000-7fff-12`)."""
+"""Function that returns the data plane's name of a log, from the name of the topic and the segment descriptor (`0000-7fff-12`)."""
 
 PAGE_LIMIT = 1000
-"""Operations a page holds at most; ask again `before` the last one."""
+"""Maximum number of operations of a page. Request the next page with the last id as `before`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Who asks, why, and under which key. `deadline_seconds`: the fence stands by then, or it is aborted. `keep_seconds`: for how
-    long no policy joins the segments that a reshape makes with others; None: a policy may at once.
+    """A request for an operation: key, origin, actor and reason. An operation that has not fenced its range within `deadline_seconds`
+    is aborted. For `keep_seconds`, no policy joins the created segments with others; None allows this at once.
     """
 
     request_key: str
@@ -47,7 +47,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class NewOperation:
-    """What an intent reserves; ids and ranges are never computed a second time."""
+    """Contents of an intent. Ids and ranges are stored here once and never computed again."""
 
     kind: OperationKind
     parent_ids: Sequence[int] = ()
@@ -66,7 +66,7 @@ READ_COLUMNS = """o.operation_id, o.topic_id, t.name AS topic_name, t.data_plane
                                                         c.backing_topic) ORDER BY c.ordinal), '[]')
               FROM cleave.operation_child c WHERE c.operation_id = o.operation_id) AS children"""
 READ_FROM = f"SELECT {READ_COLUMNS} FROM {{source}} o JOIN cleave.topic t USING (topic_id)"
-"""Whole operations, from the table or from a statement that has just changed them."""
+"""Query of whole operations, from the table or from a statement that has just changed them."""
 _READ = READ_FROM.format(source="cleave.operation")
 _BY_IDS = _READ + " WHERE o.operation_id = ANY (:ids) ORDER BY o.operation_id"
 _BY_KEY = _READ + " WHERE o.request_key = :request_key"
@@ -93,17 +93,17 @@ _KNOWN_KINDS = frozenset(kind.value for kind in OperationKind)
 
 
 def get_operation(tx: Connection, operation_id: int) -> Operation:
-    """One operation with its parents and reserved children. Raises OperationNotFound."""
-    found = read_operations(tx, [operation_id])
-    if not found:
+    """Return the operation with its parents and reserved children. Raises OperationNotFound."""
+    operations = read_operations(tx, [operation_id])
+    if not operations:
         raise OperationNotFound(
-            f"operation {operation_id} is not in the journal; list the topic's operations"
+            f"operation {operation_id} is not in the journal; list the operations of the topic"
         )
-    return found[0]
+    return operations[0]
 
 
 def find_by_request_key(tx: Connection, request_key: str) -> Operation | None:
-    """The operation a request key was used for, if any."""
+    """Return the operation that has the request key; None if the key is unused."""
     row = tx.execute(text(_BY_KEY), {"request_key": request_key}).one_or_none()
     return None if row is None else operation_of(row)
 
@@ -116,25 +116,25 @@ def list_operations(
     limit: int = 100,
     before: int | None = None,
 ) -> list[Operation]:
-    """Operations, newest first, those with an id below `before`; `limit` is 1 to `PAGE_LIMIT`."""
+    """Return operations with ids below `before`, newest first. Raises InvalidInput unless `limit` is 1 to `PAGE_LIMIT`."""
     if not 1 <= limit <= PAGE_LIMIT:
-        raise InvalidInput(f"a page of {limit} operations is out of bounds; ask for 1 to {PAGE_LIMIT}")
+        raise InvalidInput(f"limit of a page of operations must be between 1 and {PAGE_LIMIT}, not {limit}")
     parameters = {"topic_id": topic_id, "only_live": only_live, "limit": limit, "before": before or MOST}
     return [operation_of(row) for row in tx.execute(text(_PAGE), parameters)]
 
 
 def read_operations(tx: Connection, operation_ids: Collection[int]) -> list[Operation]:
-    """These operations in the order of their ids; ids not in the journal are absent."""
+    """Return these operations in the order of their ids. Ids that are not in the journal are absent."""
     if not operation_ids:
         return []
     return [operation_of(row) for row in tx.execute(text(_BY_IDS), {"ids": list(operation_ids)})]
 
 
 def operation_of(row: Row[Any]) -> Operation:
-    """The operation a row of `READ_FROM` shows. Raises Unsupported for a kind of a newer program."""
+    """Return the operation of a row of `READ_FROM`. Raises Unsupported for a kind that a newer version wrote."""
     if row.kind not in _KNOWN_KINDS:
         raise Unsupported(
-            f"operation {row.operation_id} is of kind {row.kind}, which a newer program wrote; upgrade this one"
+            f"operation {row.operation_id} has kind {row.kind}, which a newer version wrote; upgrade this program"
         )
     return Operation(
         operation_id=row.operation_id,
@@ -171,7 +171,7 @@ def write_operation(
     request: Request,
     backing_topic: BackingTopic | None = None,
 ) -> Operation:
-    """Writes operation, parents and children; `backing_topic` names the logs of the children."""
+    """Write the operation, its parents and its children. `backing_topic` names the logs of the children."""
     parameters = {
         "topic_id": topic.topic_id,
         "kind": new.kind.value,

@@ -1,9 +1,8 @@
-"""Request keys: a key is used once, and a repeat gets the first one's operation, also when both come at the same time.
+"""Request keys: a key is used once, and a repeated request gets the operation of the first, even if both run concurrently.
 
-Intents about a whole topic go through `once`; reshapes, which are written many in a statement, look their keys up in
-that statement's own look and answer by `repeat`. The key's uniqueness is a constraint of the table `operation`; what
-is here turns a broken constraint, or whatever else the first request has caused meanwhile, into the first request's
-answer.
+Intents about a whole topic use `once`. Reshapes, many of which are written in one statement, look up their keys with the topic
+and use `repeat`. A constraint of the table `operation` keeps the keys unique. This module returns the operation of the first
+request if that constraint, or another effect of the first request, makes the repeated request fail.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from controller.store.journal.operations import Request, find_by_request_key
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What a request led to; `repeated` when an earlier one with the same key wrote the operation."""
+    """The operation of a request. `repeated` is True if an earlier request with the same key wrote the operation."""
 
     operation: Operation
     repeated: bool
@@ -30,10 +29,10 @@ class Intent:
 def once(
     tx: Connection, request: Request, act: Callable[[], Operation], is_same: Callable[[Operation], bool]
 ) -> Intent:
-    """The first operation of the request key, written now or before.
+    """Return the operation of the request key: the existing one, or the one that `act` writes.
 
-    Whatever stopped `act` may be the first request's own effect, committed while this one waited for a lock.
-    So every refusal is answered with the key's operation if there is one by now; the look before it saves the attempt.
+    An error of `act` may be an effect of the first request, which was committed while this request waited for a lock. So after
+    an error, the operation of the key is returned if it exists by then.
     """
     first = find_by_request_key(tx, request.request_key)
     if first is None:
@@ -48,7 +47,7 @@ def once(
 
 
 def repeat(first: Operation, request: Request, is_same: Callable[[Operation], bool]) -> Intent:
-    """The key's first operation again. Raises Conflict when it is not what is asked for now."""
+    """Return the first operation of the key. Raises Conflict if the operation is not the requested one."""
     if not is_same(first):
         raise Conflict(
             f"request key {request.request_key} was used for {first.kind} of {first.topic_name} "
@@ -58,7 +57,7 @@ def repeat(first: Operation, request: Request, is_same: Callable[[Operation], bo
 
 
 def is_same(first: Operation, topic_id: int, kind: OperationKind, subscription: str | None = None) -> bool:
-    """Whether the key's first operation is what is asked for now."""
+    """Return True if the first operation of the key is the requested one."""
     return (
         first.topic_id == topic_id
         and first.kind is kind

@@ -1,9 +1,9 @@
-"""Intents of reshapes: some segments are to be sealed in favour of others. Here the ids of the children are reserved.
+"""Writes intents of reshapes, and reserves the ids of their children.
 
-Two statements, each for one topic or for many. `look` takes everything from one snapshot and locks nothing. `write`
-hangs on the topic's row version, which every intent and every commit raises, so that a plan made on what has changed
-writes nothing; operation, parents and children are written by the same statement, all or none. Planning in between, and
-looking again when somebody was faster, is the caller's: a service. Topics are locked in the order of their ids.
+There are two statements, each for one topic or for many. `look` reads everything from one snapshot and takes no lock. `write`
+compares the row version of the topic, which every intent and every commit raises, so that an outdated plan writes nothing. It
+writes the operation, the parents and the children, all or none. The caller, a service, plans in between, and reads again after
+a lost race. Topics are locked in the order of their ids.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ LOOK_BY_NAME = Prepared(
     _LOOK.format(which="t.name = w.topic AND t.state <> 'deleted'"),
     {"topics": "text[]", "request_keys": "text[]"},
 )
-# What hangs on the row that passed the comparison is written with it or not at all.
+# All inserts depend on the row of the topic that passed the comparison, so all are written or none.
 WRITE = Prepared(
     "write_reshapes",
     f"""WITH given AS MATERIALIZED (
@@ -125,10 +125,10 @@ WRITE = Prepared(
         "children": "text[]",
     },
 )
-# Merges among segments and everything they descend from, as far as it is not pruned: Pulsar's depth of what joins them.
-# Of segments that one split has made none can be counted twice, so that their stored depth says it all. The parents of
-# each one are looked up by its key (a join would read all of the topic's), and the walk ends with the last merge that is
-# told apart, so that its cost does not grow with the topic's history.
+# Number of merges among the segments and their ancestors that are not pruned, which Pulsar uses as the depth of a child that joins
+# them. Segments of one split need no count, because their stored depths suffice. The parents of each segment are looked up by key (a
+# join would read all segments of the topic), and the search stops at the largest number of merges that is distinguished, so that the
+# cost does not grow with the history of the topic.
 _PRESENT_PARENTS = """ARRAY(
             SELECT l.parent_id FROM cleave.segment_parent l
              WHERE l.topic_id = :topic_id AND l.child_id = {child}
@@ -155,7 +155,7 @@ MERGES_ABOVE = Prepared(
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """What there was to see of a topic at one instant; `layout` holds its ACTIVE segments alone."""
+    """State of a topic at one time. `layout` holds only the ACTIVE segments."""
 
     topic_id: int
     name: str
@@ -167,14 +167,14 @@ class TopicView:
     cluster_policy: AutoScalePolicy
     backing_topics: Mapping[int, str]
     busy: Mapping[int, int]
-    """The live operation that each busy segment is in."""
+    """Live operation of each busy segment, by segment id."""
     first_id: int | None
-    """The operation that the request key was used for already."""
+    """Id of the operation that has the request key; None if the key is unused."""
     why_not: str | None = None
     """Reason for which nothing acts on the topic; None if the topic may be acted on."""
 
     def demand_current(self, *, epoch: int | None = None, input_version: int | None = None) -> None:
-        """Raises TopicNotLive, TopicHeld, or LostRace when the inputs are not those decided on; None: whatever they are."""
+        """Raise TopicNotLive, TopicHeld, or LostRace if an input has changed since the decision. None accepts any value."""
         demand_live(self.name, self.state)
         demand_may_act(self.name, self.why_not)
         guards.demand_unchanged(self.name, "epoch", self.layout.epoch, epoch)
@@ -183,10 +183,10 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class ReshapeDraft:
-    """What `write` is to make of a topic that is still as it was seen.
+    """A planned reshape that `write` stores if the topic has not changed since `view`.
 
-    `backing_topic` None: a broker keeps the layout and chooses ids and names, so nothing is reserved. `input_version`
-    None: whatever that is by then.
+    `backing_topic` is None if a broker keeps the layout: the broker chooses ids and names, so none is reserved. `input_version` None
+    accepts any version.
     """
 
     view: TopicView
@@ -196,13 +196,15 @@ class ReshapeDraft:
     input_version: int | None = None
 
     def demand_possible(self) -> None:
-        """Raises InvalidLayoutChange when the plan does not fit, SegmentBusy naming the operation in the way."""
+        """Raise InvalidLayoutChange if the plan does not fit the layout, or SegmentBusy if a parent is in a live operation."""
         self.planned.validate_against(self.view.layout)
         guards.demand_free(self.view.name, self.view.busy, self.planned.parent_ids)
 
 
 def look(tx: Connection, topic: int | str, request_key: str | None = None) -> TopicView:
-    """Everything the intent needs, by the topic's id or name; no key for a look alone. Raises TopicNotFound."""
+    """Return the state of the topic that an intent needs, by topic id or name, and the operation of the request key, if one is given.
+    Raises TopicNotFound.
+    """
     [view] = (
         look_at_many(tx, [topic], [request_key])
         if isinstance(topic, int)
@@ -210,7 +212,7 @@ def look(tx: Connection, topic: int | str, request_key: str | None = None) -> To
     )
     if view is None:
         raise TopicNotFound(
-            f"topic {topic} does not exist; look its id up by name"
+            f"topic {topic} does not exist; look up its id by name"
             if isinstance(topic, int)
             else f"topic {topic} does not exist; create it or check the name"
         )
@@ -220,21 +222,21 @@ def look(tx: Connection, topic: int | str, request_key: str | None = None) -> To
 def look_at_many(
     tx: Connection, topic_ids: Sequence[int], request_keys: Sequence[str | None]
 ) -> list[TopicView | None]:
-    """The same of several, in order; None for one that is not there."""
+    """Return the states of several topics, in order; None for a topic that does not exist."""
     return _views(LOOK_BY_ID, tx, topic_ids, request_keys)
 
 
 def first_intent(tx: Connection, view: TopicView, request: Request) -> Intent | None:
-    """The answer to a repeated request key; None for a fresh one. Raises Conflict when it was for something else."""
+    """Return the operation of a repeated request key, None for a fresh key. Raises Conflict if the key was used for another request."""
     first = None if view.first_id is None else get_operation(tx, view.first_id)
     return None if first is None else _repeat(first, view, request)
 
 
 def intend(tx: Connection, draft: ReshapeDraft) -> Intent:
-    """Write one draft, whatever else the transaction does.
+    """Write the intent of one draft, in a nested transaction.
 
-    Raises InvalidLayoutChange, SegmentBusy, LostRace where the topic has moved on, Conflict when the request key was
-    used for something else meanwhile; a key used for the same gets that operation.
+    Raises InvalidLayoutChange, SegmentBusy, LostRace if the topic has changed, and Conflict if the request key was used for another
+    request in the meantime. If the key was used for the same request, its operation is returned.
     """
     draft.demand_possible()
     try:
@@ -248,45 +250,45 @@ def intend(tx: Connection, draft: ReshapeDraft) -> Intent:
     if written is None:
         first = _first_of_key(tx, draft)
         if first is None:
-            raise LostRace(f"topic {draft.view.name} changed meanwhile; look again", 0.0, what="intent")
+            raise LostRace(f"topic {draft.view.name} changed meanwhile; read it again", 0.0, what="intent")
         return first
     return Intent(written, repeated=False)
 
 
 def write(tx: Connection, drafts: Sequence[ReshapeDraft]) -> dict[int, Operation]:
-    """The operations by topic id, reserved ids and all; without those whose topic has moved on: look again.
+    """Write the intents and return the operations by topic id. A topic that has changed since its view is absent.
 
-    One draft a topic at most. A request key in use, or a segment that is busy after all, fails them all
-    (IntegrityError, which `Store` translates).
+    `drafts` has at most one draft per topic. If a request key is in use or a segment is busy, all drafts fail with an
+    IntegrityError, which `Store` translates.
     """
     if not drafts:
         return {}
-    children = {one.view.topic_id: _reserved(one) for one in drafts}
+    children = {draft.view.topic_id: _reserved(draft) for draft in drafts}
     parameters = {
-        "topic_ids": [one.view.topic_id for one in drafts],
-        "row_versions": [one.view.row_version for one in drafts],
-        "input_versions": [one.input_version for one in drafts],
+        "topic_ids": [draft.view.topic_id for draft in drafts],
+        "row_versions": [draft.view.row_version for draft in drafts],
+        "input_versions": [draft.input_version for draft in drafts],
         "reserved": [
-            max((child.plan.segment_id + 1 for child in children[one.view.topic_id]), default=0)
-            for one in drafts
+            max((child.plan.segment_id + 1 for child in children[draft.view.topic_id]), default=0)
+            for draft in drafts
         ],
-        "kinds": [one.planned.kind.value for one in drafts],
-        "request_keys": [one.request.request_key for one in drafts],
-        "origins": [one.request.origin.value for one in drafts],
-        "actors": [one.request.actor for one in drafts],
-        "reasons": [one.request.reason for one in drafts],
-        "decision_ids": [one.request.decision_id for one in drafts],
-        "deadline_seconds": [one.request.deadline_seconds for one in drafts],
-        "keep_seconds": [one.request.keep_seconds for one in drafts],
-        "operation_parameters": [json.dumps(_parameters(one)) for one in drafts],
-        "parents": [json.dumps(one.planned.parent_ids) for one in drafts],
-        "children": [json.dumps(_documents(tx, one, children[one.view.topic_id])) for one in drafts],
+        "kinds": [draft.planned.kind.value for draft in drafts],
+        "request_keys": [draft.request.request_key for draft in drafts],
+        "origins": [draft.request.origin.value for draft in drafts],
+        "actors": [draft.request.actor for draft in drafts],
+        "reasons": [draft.request.reason for draft in drafts],
+        "decision_ids": [draft.request.decision_id for draft in drafts],
+        "deadline_seconds": [draft.request.deadline_seconds for draft in drafts],
+        "keep_seconds": [draft.request.keep_seconds for draft in drafts],
+        "operation_parameters": [json.dumps(_parameters(draft)) for draft in drafts],
+        "parents": [json.dumps(draft.planned.parent_ids) for draft in drafts],
+        "children": [json.dumps(_documents(tx, draft, children[draft.view.topic_id])) for draft in drafts],
     }
     written = {row.topic_id: row for row in WRITE.execute(tx, parameters)}
     return {
-        one.view.topic_id: _operation(one, children[one.view.topic_id], written[one.view.topic_id])
-        for one in drafts
-        if one.view.topic_id in written
+        draft.view.topic_id: _operation(draft, children[draft.view.topic_id], written[draft.view.topic_id])
+        for draft in drafts
+        if draft.view.topic_id in written
     }
 
 
@@ -301,7 +303,7 @@ def _reserved(draft: ReshapeDraft) -> tuple[ReservedChild, ...]:
 
 
 def _parameters(draft: ReshapeDraft) -> dict[str, object]:
-    """What a broker is asked for: it chooses the ids, so the ranges say what its layout has to show."""
+    """Return the parameters of a reshape that a broker performs. The broker chooses the ids, so the ranges identify the children."""
     if draft.backing_topic is not None:
         return {}
     children = draft.planned.children
@@ -330,18 +332,17 @@ def _documents(
 
 
 def _merge_depth(tx: Connection, draft: ReshapeDraft, hash_range: HashRange) -> int:
-    """The depth to store, as `SegmentGraph.child_merge_depth` counts it. May take a statement of its own.
+    """Return the merge depth to store, as `SegmentGraph.child_merge_depth` counts it.
 
-    Ancestors are counted only where they matter: where two parents or more descend from merges, which may be the same
-    ones.
+    Ancestors are counted, in a separate statement, only if two or more parents descend from merges, because these may be the same.
     """
     segments = (draft.view.layout.segment(i) for i in draft.planned.parent_ids)
-    parents = [one for one in segments if one.hash_range.overlaps(hash_range)]
-    stored = max(one.merge_depth for one in parents)
-    if sum(one.merge_depth > 0 for one in parents) >= 2:
+    parents = [parent for parent in segments if parent.hash_range.overlaps(hash_range)]
+    stored = max(parent.merge_depth for parent in parents)
+    if sum(parent.merge_depth > 0 for parent in parents) >= 2:
         of_parents = {
             "topic_id": draft.view.topic_id,
-            "segment_ids": [one.segment_id for one in parents],
+            "segment_ids": [parent.segment_id for parent in parents],
             "counted_merges": COUNTED_MERGES,
         }
         [(merges_above,)] = MERGES_ABOVE.execute(tx, of_parents)
@@ -372,21 +373,23 @@ def _operation(draft: ReshapeDraft, children: tuple[ReservedChild, ...], row: Ro
 
 
 def _first_of_key(tx: Connection, draft: ReshapeDraft) -> Intent | None:
-    """Whoever came first with the same key, since the look, may be what stood in the way."""
+    """Return the operation of the request key, which a concurrent request may have written; None if there is none."""
     first = find_by_request_key(tx, draft.request.request_key)
     return None if first is None else _repeat(first, draft.view, draft.request)
 
 
 def _repeat(first: Operation, view: TopicView, request: Request) -> Intent:
-    return repeat(first, request, lambda one: one.topic_id == view.topic_id and one.kind.is_reshape)
+    return repeat(
+        first, request, lambda operation: operation.topic_id == view.topic_id and operation.kind.is_reshape
+    )
 
 
 def _views(
     statement: Prepared, tx: Connection, topics: Sequence[int | str], request_keys: Sequence[str | None]
 ) -> list[TopicView | None]:
     rows = statement.execute(tx, {"topics": list(topics), "request_keys": list(request_keys)})
-    found = {row.ordinal: _view(row) for row in rows}
-    return [found.get(ordinal) for ordinal in range(1, len(topics) + 1)]
+    views = {row.ordinal: _view(row) for row in rows}
+    return [views.get(ordinal) for ordinal in range(1, len(topics) + 1)]
 
 
 def _view(row: Row[Any]) -> TopicView:
@@ -414,7 +417,7 @@ def _view(row: Row[Any]) -> TopicView:
         input_version=row.input_version,
         layout=layout,
         cluster_policy=_policy(row.cluster_policy),
-        backing_topics={one[0]: one[-1] for one in segments},
+        backing_topics={segment[0]: segment[-1] for segment in segments},
         busy=dict(row.busy or ()),
         first_id=row.first_id,
         why_not=row.why_not,

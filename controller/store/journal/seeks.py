@@ -1,13 +1,12 @@
-"""Seeks: the cursor of a whole subscription moves, and nothing that was read before counts afterwards.
+"""Seeks: operations that move all cursors of a subscription and invalidate everything that was read before.
 
-While a seek is under way nobody owns a bucket of the subscription: the leader of the topic hands out none, and asks those that
-own one to let go. Cursors are moved when nobody reads any more. The commit says which sealed segments have something to read
-again, and raises the generation and the origin of positions; what the leader hands out then is new to everybody, and positions that
-applications keep count no more. So an acknowledgement or the word that a
-segment is drained, said of what was read before, finds no owner and is refused.
+While a seek is in progress, no consumer owns a bucket of the subscription: the leader of the topic assigns no bucket, and requests
+the release of owned buckets. The runner moves the cursors when no consumer reads. The commit records which sealed segments are
+drained, and raises the generation of the subscription and the origin of its positions. From then on, positions that applications
+have stored are not valid, and a late acknowledgement, or a late report that a segment is drained, finds no owner and is refused.
 
-Seeks of one subscription follow one another in the order in which they were asked for. One that has not stopped its readers yet
-can be given up: nothing has moved, and the subscription is handed out again as it was.
+Seeks of one subscription run in the order of their requests. A seek that has not stopped its readers yet can be aborted: no cursor
+has moved, and the leader assigns the buckets again.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.subscriptions import SubscriptionKind
 
 CLOCKS_APART_MS = 600_000
-"""A message may carry a time that is so much later than the database's, by which a segment is sealed."""
+"""Milliseconds by which the time of a message may be later than the clock of the database, which dates the sealing of segments."""
 
-# A seek that is committed stops nobody any more.
+# A committed seek does not stop consumers.
 _UNDER_WAY = """
     SELECT o.operation_id, CAST(extract(epoch FROM clock_timestamp() - o.intended_at) AS float8) AS asked_seconds,
            clock_timestamp() > o.intended_at + make_interval(secs => CAST(o.parameters ->> 'release_seconds' AS float8))
@@ -42,12 +41,12 @@ _UNDER_WAY = """
      ORDER BY o.operation_id LIMIT 1
 """
 _GIVE_UP = """
-    WITH asked AS (
+    WITH requested AS (
         UPDATE cleave.operation o
            SET abort_reason = coalesce(abort_reason, :reason), not_before = clock_timestamp(), row_version = row_version + 1
          WHERE o.topic_id = :topic_id AND o.kind = 'seek' AND o.parameters ->> 'subscription' = :subscription
            AND o.state IN ('intended', 'aborting') RETURNING operation_id, topic_id)
-    SELECT operation_id FROM asked, pg_notify('cleave_operations', topic_id || ':' || operation_id)
+    SELECT operation_id FROM requested, pg_notify('cleave_operations', topic_id || ':' || operation_id)
 """
 _END_OWNERS = """
     DELETE FROM cleave.bucket_owner b USING cleave.operation o
@@ -80,8 +79,8 @@ _FORGET_DELIVERIES = """
 
 @dataclass(frozen=True, slots=True)
 class SeekUnderWay:
-    """The oldest of the subscription's seeks that have not moved everything yet. `is_release_over`: who has not let go by now is
-    not waited for.
+    """The oldest seek of the subscription that has not yet moved all cursors. `is_release_over` is True if the time for releases has
+    passed, so that the seek no longer waits for owners.
     """
 
     operation_id: int
@@ -108,27 +107,27 @@ def intend_seek(
     *,
     release_seconds: float,
 ) -> Intent:
-    """The subscription is to go on from there; its consumers have `release_seconds` to let go of what they read.
+    """Write the intent to move the subscription to the target. Its consumers have `release_seconds` to release their buckets.
 
-    From the commit on nothing is handed out before the seek is done: the subscription's row is locked here, as by whoever hands
-    out. Raises TopicNotLive, SubscriptionNotFound, Conflict unless a checkpoint subscription is sought to what is kept and any other
-    is not, Unsupported where a broker keeps the layout.
+    After the transaction commits, no bucket is assigned before the seek is done, because this function and the leader lock the row of
+    the subscription. Raises TopicNotLive, SubscriptionNotFound, Unsupported if a broker keeps the layout, and Conflict unless a
+    checkpoint subscription, and no other, seeks to `kept`.
     """
 
     def act() -> Operation:
         topic = topics.lock_live_topic(tx, topic_id)
         if mirrors.get_mirror(tx, topic_id) is not None:
             raise Unsupported(
-                f"the broker keeps the layout and the consumers of {topic.name}; seek there, with its own admin client"
+                f"the broker keeps the layout and the consumers of {topic.name}; seek with the admin client of the broker"
             )
         bucket_owners.lock(tx, SubscriptionKey(topic_id, subscription))
         kind = subscriptions.get_subscription(tx, topic_id, subscription).kind
         if (kind is SubscriptionKind.CHECKPOINT) is not target.is_kept:
             raise Conflict(
-                f"subscription {subscription} of {topic.name} acknowledges, and keeps no checkpoints; say where to go on from"
+                f"subscription {subscription} of {topic.name} acknowledges messages and has no checkpoints; name another target"
                 if target.is_kept
-                else f"subscription {subscription} of {topic.name} is read by checkpoints, which its applications keep; put back "
-                "older ones, then seek to kept"
+                else f"subscription {subscription} of {topic.name} is read by checkpoints, which its applications store; restore "
+                "older checkpoints, then seek to kept"
             )
         parameters = {
             SUBSCRIPTION: subscription,
@@ -142,42 +141,43 @@ def intend_seek(
 
 
 def give_up(tx: Connection, topic_id: int, subscription: str, actor: str, reason: str) -> list[Operation]:
-    """Have every seek of the subscription given up that has stopped nobody yet; their runner does the rest.
+    """Request the abort of all seeks of the subscription that have not stopped its readers yet. Their runner performs the abort.
 
-    Raises TopicNotLive, SubscriptionNotFound; Conflict where there is none, or only one that moves cursors already.
+    Raises TopicNotLive, SubscriptionNotFound, and Conflict if there is no such seek.
     """
     topic = topics.lock_live_topic(tx, topic_id)
     key = SubscriptionKey(topic_id, subscription)
     bucket_owners.lock(tx, key)
-    asked = {**key.parameters, "reason": f"{actor}: {reason}"}
-    given_up = tx.execute(text(_GIVE_UP), asked).scalars().all()
-    if not given_up:
+    parameters = {**key.parameters, "reason": f"{actor}: {reason}"}
+    operation_ids = tx.execute(text(_GIVE_UP), parameters).scalars().all()
+    if not operation_ids:
         moving = under_way(tx, key)
         raise Conflict(
-            f"no seek of {subscription} of {topic.name} is under way; there is nothing to give up"
+            f"no seek of {subscription} of {topic.name} is in progress; there is nothing to abort"
             if moving is None
-            else f"seek {moving.operation_id} of {subscription} of {topic.name} is moving cursors and cannot be given up any more; "
-            "wait until it is done, then seek to where the subscription is to go on"
+            else f"seek {moving.operation_id} of {subscription} of {topic.name} is moving cursors and cannot be aborted; "
+            "wait until the seek is done, then seek to another position"
         )
-    return read_operations(tx, given_up)
+    return read_operations(tx, operation_ids)
 
 
 def under_way(tx: Connection, key: SubscriptionKey) -> SeekUnderWay | None:
-    """The seek for which nothing is handed out. Hold the subscription's lock to act on it."""
+    """Return the seek that keeps buckets from being assigned; None if there is none. Hold the lock of the subscription to act on it."""
     row = tx.execute(text(_UNDER_WAY), key.parameters).one_or_none()
     return None if row is None else SeekUnderWay(row.operation_id, row.is_release_over, row.asked_seconds)
 
 
 def end_owners(tx: Connection, operation: Operation) -> int:
-    """Nobody owns a bucket any more, though some have not let go: their leader is gone, or they do not answer. How many buckets.
+    """Remove all bucket owners of the subscription, including owners that have not released. Return the number of buckets.
 
-    A subscription that is sought to an instant reads from here on every segment that took messages then or later. Nothing happens where the seek was done meanwhile by another runner.
+    A subscription that seeks to a time reads, from then on, all segments that stored messages at that time or later. Does nothing if
+    another runner has committed the seek in the meantime.
     """
     key = _key(operation)
     topics.get_topic(tx, key.topic_id, lock=True)
     try:
         bucket_owners.lock(tx, key)
-    except SubscriptionNotFound:  # it is being deleted, and its owners with it
+    except SubscriptionNotFound:  # the subscription is being deleted, with its owners
         return 0
     sought = operation.parameters[SOUGHT_MS]
     if isinstance(sought, int):
@@ -189,16 +189,16 @@ def end_owners(tx: Connection, operation: Operation) -> int:
 
 
 def logs_of(tx: Connection, key: SubscriptionKey) -> list[SoughtLog]:
-    """Every log with a cursor of the subscription, active and sealed, by range."""
+    """Return all logs with a cursor of the subscription, of ACTIVE and sealed segments, by range."""
     return [SoughtLog(*row) for row in tx.execute(text(_LOGS), key.parameters)]
 
 
 def commit(tx: Connection, operation: Operation, *, read: Collection[int], missing: Collection[int]) -> None:
-    """Every cursor is moved. Of the sealed segments `read` have nothing left to read, and the others are to be read again; of those
-    whose log is `missing` nothing is known anew. Deliveries are counted from anew: what comes again has neither failed nor killed
-    anybody yet. The caller holds the topic's lock.
+    """Commit the seek after all cursors were moved. The sealed segments in `read` are drained, the others are to be read again, and
+    those whose log is `missing` keep their mark. Counts of deliveries are deleted, because messages are delivered again. The caller
+    holds the topic's lock.
 
-    Raises HeldUp while somebody owns a bucket.
+    Raises HeldUp while a consumer owns a bucket.
     """
     key = _key(operation)
     try:
@@ -206,7 +206,10 @@ def commit(tx: Connection, operation: Operation, *, read: Collection[int], missi
     except SubscriptionNotFound:
         return
     if tx.execute(text(_HAS_OWNERS), key.parameters).scalar_one():
-        raise HeldUp(f"subscription {key.name} of {operation.topic_name} is read again; stop it first", 0.0)
+        raise HeldUp(
+            f"buckets of subscription {key.name} of {operation.topic_name} have owners again; stop the readers first",
+            0.0,
+        )
     drains.replace_marks(tx, key.topic_id, key.name, drained=read, kept=missing)
     tx.execute(text(_RAISE), key.parameters)
     tx.execute(text(_FORGET_DELIVERIES), key.parameters)

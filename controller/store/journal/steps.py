@@ -1,11 +1,10 @@
-"""Steps: what a runner sees before it chooses one, and how those that it did are recorded.
+"""Steps: reads the state on which a runner chooses the next step, and records steps.
 
-One statement records them for any number of operations. Each row demands what a single one would: the runner, the
-term and an unexpired claim (`HELD`), the state the operation was seen in, that nobody wants it given up where that is
-still possible, and for the announcement of a fence a deadline to come and a topic that nobody deletes. A row that does
-not pass stays as it is. Two steps of one operation share the record where the second needs no act of its own; each has
-its row in the journal. The order of steps is in `domain/operation.py`. Operation rows are locked after topic rows,
-never before them.
+One statement records steps of any number of operations. For each operation the statement checks the runner, the term and an
+unexpired claim (`HELD`), the state in which the runner saw the operation, that no abort was requested while it is still possible,
+and, for the step to fencing, that the deadline has not passed and the topic is not being deleted. An operation that fails a check is
+not changed. Two steps of one operation are recorded together if the second needs no data-plane call; each has its row in the
+journal. `domain/operation.py` defines the order of steps. Operation rows are locked after topic rows, never before.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from controller.store.topics.topics import TopicState
 FORGETTABLE = frozenset({OperationState.PREPARED, OperationState.FENCED, OperationState.DONE})
 """States whose record need not wait for the disk.
 
-A server that crashes within the next moments forgets the last of them, and the runner does the step once more: the
-act is idempotent, and what it led to in this database is forgotten with it, because a log of changes is lost from
-its end only. Each is followed by one that does wait. Not here, ever: `fencing`, which has to be known before a log is
-closed; `committed`, which people are told; `aborting` and `aborted`, after which logs are deleted. Claims wait too:
-a term that is forgotten would be given out twice. The threads of one worker are kept apart by what each has in hand.
+A server that crashes shortly afterwards loses such a record, and the runner performs the step again. The step is idempotent, and
+its later effects in this database are lost with the record, because PostgreSQL loses changes only from the end of its log. Each of
+these states is followed by one that waits for the disk. The set must not contain `fencing`, which must be stored before a log is
+terminated; `committed`, which is reported to users; or `aborting` and `aborted`, after which logs are deleted. Claims wait for the
+disk too, because a lost term would be used twice. Within one worker, the list of operations in progress keeps threads apart.
 """
 
 LEADER_LATE_SECONDS = 5
-"""A leader that has not ended the owners of a seek by so long after their time is not there."""
+"""Seconds after the time for releases of a seek. A leader that has not removed the owners by then counts as unavailable."""
 OBSERVED_COLUMNS = f"""clock_timestamp() AS now, o.intended_at, t.subscription_version AS topic_subscription_version, t.state AS topic_state,
            t.epoch AS topic_epoch, o.abort_reason, (SELECT count(*) FROM cleave.operation e WHERE e.topic_id = t.topic_id
                AND e.operation_id < o.operation_id AND e.finished_at IS NULL
@@ -48,11 +47,10 @@ OBSERVED_COLUMNS = f"""clock_timestamp() AS now, o.intended_at, t.subscription_v
                   WHERE u.topic_id = o.topic_id AND u.state = 'live' ORDER BY u.name) AS live_subscriptions,
            ARRAY(SELECT u.name FROM cleave.subscription u
                   WHERE u.topic_id = o.topic_id AND u.state <> 'live' ORDER BY u.name) AS ending_subscriptions"""
-"""Of operation `o` and its topic `t`; see `observed_of`."""
+"""Columns of the operation `o` and its topic `t` that `observed_of` reads."""
 
-# Parts that the record and the commit of reshapes are both made of. States are parameters where one row is sought by
-# its key: of a state that it knows the planner may think that so few rows have it that it had better read all of
-# them.
+# Parts of the statements that record steps and commit reshapes. States are parameters if a row is found by its key: for a constant
+# state, the planner may expect few rows and read all rows of that state.
 GIVEN = """
     WITH given AS MATERIALIZED (
         SELECT * FROM jsonb_to_recordset(CAST(:given AS jsonb)) AS g (
@@ -60,8 +58,8 @@ GIVEN = """
             subscription_version bigint, detail jsonb, stamps text[]))
 """
 HELD = "o.claimed_by = :runner AND o.claim_term = g.term AND o.claim_expires_at > clock_timestamp()"
-# `fenced_at` is when the parents began to be closed: by then at the earliest the range takes no writes.
-# The first step began when the runner says; another one that the same transaction records began where the first ended.
+# `fenced_at` is the time at which the termination of the parents began, which is the earliest time at which the range accepts no
+# writes. The first step began at the time that the runner gives. A second step in the same transaction began when the first ended.
 JOURNAL = """
         INSERT INTO cleave.operation_step (operation_id, sequence, step, runner, claim_term, started_at, detail)
         SELECT m.operation_id,
@@ -75,7 +73,7 @@ JOURNAL = """
 """
 ABORT_REASON = """(SELECT a.detail ->> 'reason' FROM cleave.operation_step a
                   WHERE a.operation_id = o.operation_id AND a.step = 'abort' ORDER BY a.sequence DESC LIMIT 1)"""
-"""Why operation `o` is given up; a failure since then has replaced it in the row."""
+"""Reason for which operation `o` is aborted. A later failure has replaced the reason in the row."""
 STEP_TYPES = {"given": "text", "runner": "text", "started_at": "timestamptz"}
 
 RECORD = Prepared(
@@ -134,15 +132,15 @@ _STILL_HELD = Prepared(
 )
 _FINAL = [state.value for state in OperationState if not state.is_live]
 _FREEING = [*_FINAL, OperationState.COMMITTED.value]
-"""In these states an operation holds its parents no longer: they are sealed, or they are as they were."""
+"""States in which an operation no longer holds its parents: they are sealed, or they are free again."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """What one transaction records of one operation: a step, or two of which the second needs no act.
+    """Record of one operation in one transaction: one step, or two steps of which the second needs no data-plane call.
 
-    `operation` is as it was seen. `detail` goes to the first step's row. `subscription_version`: which subscriptions
-    the children have now; None leaves what is noted.
+    `operation` is the operation as the runner saw it. `detail` is stored with the first step. `subscription_version` is the version of
+    the subscriptions that the children have; None keeps the recorded version.
     """
 
     operation: Operation
@@ -152,17 +150,17 @@ class StepRecord:
 
     @property
     def leads_to(self) -> OperationState:
-        """The state after the last of them."""
+        """State of the operation after the last step."""
         return self.moves[-1][1]
 
     @property
     def noted_version(self) -> int | None:
-        """The version of the subscriptions that the children have."""
-        given = self.subscription_version
-        return self.operation.subscription_version if given is None else given
+        """Version of the subscriptions that the children have."""
+        version = self.subscription_version
+        return self.operation.subscription_version if version is None else version
 
     def moved(self) -> Operation:
-        """The operation afterwards. Only whoever holds the term writes its row, and the rest of it is for life."""
+        """Return the operation after the steps. Only the runner of the term writes the row, and the other columns never change."""
         return replace(
             self.operation, state=self.leads_to, attempts=0, subscription_version=self.noted_version
         )
@@ -176,13 +174,13 @@ def record(
     started_at_ms: int,
     waits_for_disk: bool = True,
 ) -> dict[int, int]:
-    """Moves the operations on; when (milliseconds since the Unix epoch), by id of those that moved.
+    """Record the steps. Return the times of the changes, in milliseconds since the Unix epoch, by id of the changed operations.
 
-    A final state gives claim and parents back. `waits_for_disk` False: the record may be forgotten in a crash of the
-    server, see `FORGETTABLE`. `started_at_ms`: when the runner began the first step.
+    A final state releases the claim and the parents. With `waits_for_disk` False, a crash of the server may lose the record (see
+    `FORGETTABLE`). `started_at_ms` is the time at which the runner began the first step.
     """
     parameters = statement_parameters(records, runner, started_at_ms) | {
-        "operation_ids": [one.operation.operation_id for one in records],
+        "operation_ids": [step_record.operation.operation_id for step_record in records],
         "final_states": _FINAL,
         "freeing_states": _FREEING,
         "waits_for_disk": waits_for_disk,
@@ -191,21 +189,21 @@ def record(
 
 
 def observe(tx: Connection, operations: Sequence[Operation]) -> dict[int, Observed]:
-    """What the next steps are chosen on, by the database's clock and under no lock."""
-    rows = _OBSERVE.execute(tx, {"operation_ids": [one.operation_id for one in operations]})
+    """Return, by operation id, the state on which the next steps are chosen. Takes no lock; times are of the database's clock."""
+    rows = _OBSERVE.execute(tx, {"operation_ids": [operation.operation_id for operation in operations]})
     return {row.operation_id: observed_of(row) for row in rows}
 
 
 def still_held(tx: Connection, operations: Sequence[Operation], runner: str) -> set[int]:
-    """Ids of those that are the runner's still, in the state in which it saw them."""
+    """Return the ids of the operations that the runner still holds, in the states in which it saw them."""
     return {row.operation_id for row in _STILL_HELD.execute(tx, held_parameters(operations, runner))}
 
 
 def observed_of(row: Row[Any]) -> Observed:
-    """From a row with `OBSERVED_COLUMNS`.
+    """Return the observed state of a row with `OBSERVED_COLUMNS`.
 
-    `other_live_operations` counts the topic's older ones only, for a seek those of its subscription, so that no two wait for each
-    other. A topic being deleted asks every operation on it to abort that still can.
+    `other_live_operations` counts only older operations of the topic (for a seek, of its subscription), so that two operations never
+    wait for each other. The deletion of a topic requests the abort of all its operations that can still be aborted.
     """
     return Observed(
         now_ms=to_ms(row.now),
@@ -228,37 +226,41 @@ def statement_parameters(
     started_at_ms: int,
     stamps: Mapping[int, Sequence[str]] | None = None,
 ) -> dict[str, object]:
-    """The values of `GIVEN`, `HELD` and `JOURNAL`; `stamps` by operation id are the commit's."""
+    """Return the parameters of `GIVEN`, `HELD` and `JOURNAL`. `stamps` are the cooldown columns of a commit, by operation id."""
     documents = [
         {
-            "operation_id": one.operation.operation_id,
-            "topic_id": one.operation.topic_id,
-            "term": one.operation.claim_term,
-            "seen_state": one.operation.state.value,
-            "states": [state.value for _, state in one.moves],
-            "steps": [step.value for step, _ in one.moves],
-            "subscription_version": one.subscription_version,
-            "detail": dict(one.detail),
-            "stamps": list((stamps or {}).get(one.operation.operation_id, ())),
+            "operation_id": record.operation.operation_id,
+            "topic_id": record.operation.topic_id,
+            "term": record.operation.claim_term,
+            "seen_state": record.operation.state.value,
+            "states": [state.value for _, state in record.moves],
+            "steps": [step.value for step, _ in record.moves],
+            "subscription_version": record.subscription_version,
+            "detail": dict(record.detail),
+            "stamps": list((stamps or {}).get(record.operation.operation_id, ())),
         }
-        for one in records
+        for record in records
     ]
     return {"given": json.dumps(documents), "runner": runner, "started_at": to_datetime(started_at_ms)}
 
 
 def held_parameters(operations: Sequence[Operation], runner: str) -> dict[str, object]:
-    """The values of `GIVEN` and `HELD` where nothing is recorded."""
+    """Return the parameters of `GIVEN` and `HELD` for statements that record nothing."""
     documents = [
-        {"operation_id": one.operation_id, "term": one.claim_term, "seen_state": one.state.value}
-        for one in operations
+        {
+            "operation_id": operation.operation_id,
+            "term": operation.claim_term,
+            "seen_state": operation.state.value,
+        }
+        for operation in operations
     ]
-    ids = [one.operation_id for one in operations]
+    ids = [operation.operation_id for operation in operations]
     return {"given": json.dumps(documents), "runner": runner, "operation_ids": ids}
 
 
 def fenced_out(operation: Operation, runner: str) -> FencedOut:
-    """What a runner is told whose claim has passed."""
+    """Return the error for a runner that has lost its claim."""
     return FencedOut(
-        f"operation {operation.operation_id} is no longer {runner}'s in state {operation.state} "
-        f"(claim term {operation.claim_term}); leave it to whoever holds it now"
+        f"runner {runner} no longer holds operation {operation.operation_id} in state {operation.state} "
+        f"(claim term {operation.claim_term}); leave the operation to its present runner"
     )

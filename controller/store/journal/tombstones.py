@@ -1,9 +1,9 @@
-"""Tombstones: the queue of logs to delete, and the only way a log is ever deleted.
+"""Deletion entries (table `tombstone`): the queue through which all logs are deleted.
 
-A row is written in the transaction that makes a log superfluous (delete, prune, abort). Whoever works the queue
-deletes the log on the data plane and looks again; a tombstone closes after two absences far enough apart that
-no delayed call can have brought the log back in between. Log names are never used twice (`operation_child`),
-so a late deletion cannot meet a new log.
+An entry is written in the transaction that makes a log superfluous (delete, prune, abort). The garbage collector deletes the
+log on the data plane and checks again. An entry closes after the log was absent twice, with so much time in between that no
+delayed call can have created the log again. Names of logs are used once (`operation_child`), so a late deletion cannot
+remove another log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from controller.domain.errors import NotFound
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """One log that has to go. `absences` counts how often in a row it was found gone."""
+    """A log to delete. `absences` counts the successive checks in which the log was absent."""
 
     tombstone_id: int
     data_plane: str
@@ -34,9 +34,9 @@ class Tombstone:
     last_error: str | None
     created_at: datetime
     discards_unread: bool
-    """A person requested the deletion of the topic with everything in it."""
+    """True if a person requested the deletion of the topic with all its messages."""
     drained_for: Sequence[str]
-    """Subscriptions recorded to have read the log to its end when its segment was pruned."""
+    """Subscriptions that had drained the segment when it was pruned."""
 
 
 _COLUMNS = """t.tombstone_id, t.data_plane, t.backing_topic, t.topic_id, t.segment_id, t.operation_id, t.reason,
@@ -103,10 +103,10 @@ def add(
     discards_unread: bool = False,
     was_pruned: bool = False,
 ) -> int:
-    """Queues logs, by segment id, for deletion; returns how many were not queued already.
+    """Queue logs, by segment id, for deletion. Return the number of logs that were not queued already.
 
-    `discards_unread`: a person requested it, so unread messages do not keep the logs. `was_pruned`: the segments were recorded
-    as read to their end.
+    `discards_unread` is True if a person requested the deletion, so that unread messages do not keep the logs. `was_pruned` is True
+    if the segments were recorded as drained.
     """
     parameters = {
         "data_plane": data_plane,
@@ -122,43 +122,43 @@ def add(
 
 
 def claim_due(tx: Connection, *, limit: int, hold_seconds: float) -> list[Tombstone]:
-    """Up to `limit` tombstones that are due; nobody else gets them for `hold_seconds`."""
+    """Claim up to `limit` deletion entries that are due. No other caller gets them for `hold_seconds`."""
     rows = tx.execute(text(_CLAIM_DUE), {"limit": limit, "hold_seconds": hold_seconds})
     return sorted((_tombstone(row) for row in rows), key=lambda tombstone: tombstone.tombstone_id)
 
 
 def reasons_to_keep(tx: Connection, operation_ids: Collection[int | None]) -> list[tuple[int, str]]:
-    """Return the operations of which a log had to be kept, each with the reasons."""
-    ids = sorted({one for one in operation_ids if one is not None})
+    """Return pairs of operation and reason for the logs of these operations that were kept."""
+    ids = sorted({operation_id for operation_id in operation_ids if operation_id is not None})
     return [(row[0], row[1]) for row in tx.execute(_REASONS_TO_KEEP, {"operation_ids": ids})] if ids else []
 
 
 def record_absence(tx: Connection, tombstone_id: int, *, apart_seconds: float) -> bool:
-    """The log was not there; True when this closed the tombstone.
+    """Record that the log was absent. Return True if this closed the deletion entry.
 
-    It takes two absences more than `apart_seconds` (over the longest data-plane call) apart. Raises NotFound
-    when the tombstone is closed already.
+    An entry closes at an absence more than `apart_seconds` (longer than the longest data-plane call) after the first. Raises NotFound
+    if the entry is closed already.
     """
     parameters = {"tombstone_id": tombstone_id, "apart_seconds": apart_seconds}
     closed = tx.execute(text(_ABSENT), parameters).scalar_one_or_none()
     if closed is None:
-        raise NotFound(f"tombstone {tombstone_id} is not open; somebody else closed it")
+        raise NotFound(f"deletion entry {tombstone_id} is not open; another process closed it")
     return bool(closed)
 
 
 def record_failure(tx: Connection, tombstone_id: int, error_text: str, *, delay_seconds: float) -> None:
-    """The log is still there or could not be looked at: absences start again, the next try after the delay."""
+    """Record that the log still exists or could not be checked. Absences start again, and the next attempt follows after the delay."""
     parameters = {"tombstone_id": tombstone_id, "error_text": error_text, "delay_seconds": delay_seconds}
     tx.execute(text(_FAILED), parameters)
 
 
 def keep(tx: Connection, tombstone_id: int, reason: str) -> None:
-    """Close the tombstone without a deletion: the log is kept for this reason."""
+    """Close the deletion entry and keep the log, for this reason."""
     tx.execute(text(_KEEP), {"tombstone_id": tombstone_id, "reason": reason})
 
 
 def list_open(tx: Connection, topic_id: int | None = None, *, limit: int = 1000) -> list[Tombstone]:
-    """Tombstones not closed, oldest first."""
+    """Return up to `limit` open deletion entries, oldest first."""
     return [_tombstone(row) for row in tx.execute(text(_OPEN), {"topic_id": topic_id, "limit": limit})]
 
 
@@ -167,7 +167,7 @@ def _tombstone(row: Row[Any]) -> Tombstone:
 
 
 def next_due(tx: Connection) -> datetime | None:
-    """The earliest instant at which an open tombstone may be worked on; None when there is none, or its topic is held."""
+    """Return the earliest time at which a deletion entry is due. None if no entry is open, except those of held topics."""
     due: datetime | None = tx.execute(
         text("""
             SELECT min(greatest(d.not_before, d.created_at)) FROM cleave.tombstone d

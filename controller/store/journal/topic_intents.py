@@ -1,10 +1,9 @@
-"""Intents about a whole topic: create, delete, its subscriptions, and pruning what is sealed and drained.
+"""Writes intents about a whole topic: create, delete, create and delete a subscription, and prune.
 
-An operation is a row before it is an act. Each function demands under the topic's lock that the topic and the
-segments are in a state for it, and writes operation, parents and reserved children under the request key. Where the
-topic's row is changed its row version is the second line: without the lock whoever comes at the same time would lose
-instead of waiting. Nothing is done to any log; runners take it from there. Reshapes are in `reshape_intents`,
-adoptions in `adoptions`, what brokers keep in `store/mirrors`.
+The row of an operation is written before any effect. Each function checks, under the topic's lock, the states of the topic and of
+the segments, and writes the operation, its parents and its reserved children under the request key. Changes of the topic row
+also compare its row version; without the lock, concurrent requests would fail instead of waiting. Logs are not changed here;
+runners do that. Reshapes are in `reshape_intents`, adoptions in `adoptions`, mirrored topics in `mirror_intents`.
 """
 
 from __future__ import annotations
@@ -49,11 +48,10 @@ def intend_create(
     policy: PolicyOverride | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Intent:
-    """A new topic of `segments` equal segments, in state creating until the runner has committed it.
+    """Write the intent to create a topic of `segments` equal segments. The topic is in state creating until the runner commits.
 
-    Segment ids go on from the last topic of the same name. `policy` is stored as given: that it fits what
-    lies above is the caller's to check. Raises TopicExists, InvalidInput, or LostRace when the name was
-    used and freed meanwhile.
+    Segment ids continue those of the last topic of the same name. The caller checks that `policy` fits the levels above. Raises
+    TopicExists, InvalidInput, or LostRace if another topic used the name in the meantime.
     """
 
     def act() -> Operation:
@@ -78,15 +76,15 @@ def intend_create(
 
 
 def intend_delete(tx: Connection, topic_id: int, request: Request) -> Intent:
-    """The topic takes no more requests, its reshapes abort or finish, and then it goes with all its logs.
+    """Write the intent to delete a topic with all its logs. The topic accepts no more requests; its reshapes abort or finish first.
 
-    A topic whose creation hangs can be deleted too. Raises TopicNotFound, TopicNotLive.
+    A topic in state creating can be deleted too. Raises TopicNotFound, TopicNotLive.
     """
 
     def act() -> Operation:
         topic = topics.get_topic(tx, topic_id, lock=True)
         if topic.state not in (TopicState.LIVE, TopicState.CREATING):
-            raise TopicNotLive(f"topic {topic.name} is {topic.state} already; nothing is left to ask for")
+            raise TopicNotLive(f"topic {topic.name} is {topic.state} already; there is nothing to delete")
         holds.demand_topic_may_act(tx, topic_id)
         topics.update_topic(tx, topic, state=TopicState.DELETING.value)
         mirrored = {MIRRORED: True} if mirrors.get_mirror(tx, topic_id) is not None else {}
@@ -104,10 +102,10 @@ def intend_subscription_create(
     *,
     from_latest: bool = False,
 ) -> Intent:
-    """A new subscription: recorded here, so that every log made from now on carries it. It reads every segment that still
-    exists, sealed ones included; with `from_latest` the active ones behind their last message.
+    """Write the intent to create a subscription, and record the subscription, so that every log created afterwards has its cursor.
+    The subscription reads all segments that still exist, including sealed segments; with `from_latest`, only later messages.
 
-    Raises InvalidInput for the name, TopicNotLive, Conflict when the name is taken.
+    Raises InvalidInput for the name, TopicNotLive, and Conflict if the topic has a subscription of that name.
     """
 
     def act() -> Operation:
@@ -115,7 +113,7 @@ def intend_subscription_create(
         taken = {row.name: row for row in subscriptions.list_subscriptions(tx, topic_id)}.get(name)
         if taken is not None:
             raise Conflict(
-                f"topic {topic.name} has a {taken.kind} subscription {name} ({taken.state}) already; use it or another name"
+                f"topic {topic.name} has a {taken.kind} subscription {name} ({taken.state}) already; use that subscription or another name"
             )
         epoch = topic.epoch if from_latest else subscriptions.first_epoch(tx, topic_id)
         subscriptions.insert_subscription(tx, topic_id, demand_name("subscription", name), kind, epoch)
@@ -131,15 +129,17 @@ def intend_subscription_create(
 
 
 def intend_subscription_delete(tx: Connection, topic_id: int, name: str, request: Request) -> Intent:
-    """The subscription goes: logs made from now on do without it, its cursors are removed by the runner.
+    """Write the intent to delete a subscription. Logs created afterwards have no cursor of it; the runner deletes its cursors.
 
-    Raises TopicNotLive, SubscriptionNotFound, Conflict when it is being deleted already.
+    Raises TopicNotLive, SubscriptionNotFound, and Conflict if the subscription is being deleted already.
     """
 
     def act() -> Operation:
         topic = topics.lock_live_topic(tx, topic_id)
         if subscriptions.get_subscription(tx, topic_id, name).state is SubscriptionState.DELETING:
-            raise Conflict(f"subscription {name} of topic {topic.name} is being deleted already; wait for it")
+            raise Conflict(
+                f"subscription {name} of topic {topic.name} is being deleted already; wait until it is deleted"
+            )
         tx.execute(text(_DELETING_SUBSCRIPTION), {"topic_id": topic_id, "name": name})
         topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
         parameters = {SUBSCRIPTION: name}
@@ -153,10 +153,9 @@ def intend_subscription_delete(tx: Connection, topic_id: int, name: str, request
 
 
 def undo_subscription(tx: Connection, topic: TopicRow, operation: Operation) -> None:
-    """Remove what is left of a subscription whose creation is given up: cursors on some logs, and on planned children.
+    """Request the deletion of a subscription whose creation was aborted, because some logs and reserved children have its cursor.
 
-    That is a deletion, which waits for those who copy cursors now. One that was requested already does it, and so does
-    the deletion of the topic. The caller has locked the topic's row.
+    Does nothing if the deletion of the subscription or of the topic was requested already. The caller has locked the topic's row.
     """
     of_subscription = {"topic_id": topic.topic_id, "name": operation.parameters[SUBSCRIPTION]}
     is_live = topic.state is TopicState.LIVE
@@ -168,7 +167,7 @@ def undo_subscription(tx: Connection, topic: TopicRow, operation: Operation) -> 
         f"undo-{operation.operation_id}",
         operation.origin,
         operation.actor,
-        f"operation {operation.operation_id}, which created it, was given up",
+        f"operation {operation.operation_id}, which created the subscription, was aborted",
     )
     write_operation(
         tx, topic, NewOperation(OperationKind.SUBSCRIPTION_DELETE, parameters=parameters), request
@@ -176,29 +175,29 @@ def undo_subscription(tx: Connection, topic: TopicRow, operation: Operation) -> 
 
 
 def intend_prune(tx: Connection, topic_id: int, segment_ids: Collection[int], request: Request) -> Intent:
-    """Forget sealed segments that every recorded subscription has drained, and delete their logs.
+    """Write the intent to prune sealed segments that every subscription has drained, and to delete their logs.
 
-    Raises TopicNotLive, SegmentBusy, Conflict naming a segment that is active, gone or not drained.
+    Raises TopicNotLive, SegmentBusy, and Conflict, with the segment, if a segment is active, pruned, unknown or not drained.
     """
 
     def act() -> Operation:
         topic = topics.lock_live_topic(tx, topic_id)
         holds.demand_topic_may_act(tx, topic_id)
-        wanted = sorted(set(segment_ids))
-        if not wanted:
+        to_prune = sorted(set(segment_ids))
+        if not to_prune:
             raise InvalidInput(f"no segment of topic {topic.name} was named to prune; give at least one")
-        demand_free(topic.name, busy_segments(tx, topic_id), wanted)
-        sealed = tx.execute(text(_SEALED), {"topic_id": topic_id, "segment_ids": wanted}).scalars().all()
-        others = sorted(set(wanted) - set(sealed))
+        demand_free(topic.name, busy_segments(tx, topic_id), to_prune)
+        sealed = tx.execute(text(_SEALED), {"topic_id": topic_id, "segment_ids": to_prune}).scalars().all()
+        others = sorted(set(to_prune) - set(sealed))
         if others:
             raise Conflict(
-                f"segment {others[0]} of topic {topic.name} is active, pruned or unknown; prune sealed ones"
+                f"segment {others[0]} of topic {topic.name} is active, pruned or unknown; name sealed segments"
             )
-        waiting = drains.undrained_by_anybody(tx, topic_id, wanted)
+        waiting = drains.undrained_by_anybody(tx, topic_id, to_prune)
         for segment_id, readers in waiting.items():
             raise Conflict(
-                f"segment {segment_id} of topic {topic.name} is not drained by {', '.join(readers)}; wait for it"
+                f"segment {segment_id} of topic {topic.name} is not drained by {', '.join(readers)}; wait until it is drained"
             )
-        return write_operation(tx, topic, NewOperation(OperationKind.PRUNE, wanted), request)
+        return write_operation(tx, topic, NewOperation(OperationKind.PRUNE, to_prune), request)
 
     return once(tx, request, act, lambda first: is_same(first, topic_id, OperationKind.PRUNE))

@@ -1,1 +1,1 @@
-"""Load records: how an aggregation's result gets in, which runs were merged, and the rates of a run in SQL."""
+"""Load records: writing the result of an aggregation, merged runs, key histograms, and the SQL engine."""

@@ -1,4 +1,4 @@
-"""What is known of the load of segments goes with them."""
+"""Deletes the load of segments that were pruned, replaced or deleted."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ FORGET_LOADS = """
         DELETE FROM cleave.segment_producers WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids))
     DELETE FROM cleave.segment_load WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids)
 """
-"""Of the segments `segment_ids` of `topic_id`."""
+"""Statement that deletes the load memory, key histogram, producers and load record of the segments `segment_ids` of `topic_id`."""

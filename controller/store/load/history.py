@@ -1,4 +1,4 @@
-"""The history of load records, which a trigger writes: how much of it is kept."""
+"""Deletes old rows of the history of load records, which a trigger writes."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ _FORGET = text("DELETE FROM cleave.load_history WHERE recorded_at < :older_than"
 
 
 def forget_before(tx: Connection, older_than: datetime) -> int:
-    """Deletes what was recorded before that instant; returns how many rows."""
+    """Delete rows that were recorded before `older_than`. Return the number of deleted rows."""
     return tx.execute(_FORGET, {"older_than": older_than}).rowcount

@@ -1,5 +1,5 @@
-"""How many producers each segment has, as its broker last said. Decisions read it in `decisions/situations.py`, as a part of what sealing a
-segment costs.
+"""Stores the number of producers of each segment, as its broker last reported it. `decisions/situations.py` reads the numbers, which are
+part of the reshape cost.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from sqlalchemy import Connection, text
 
 SegmentKey = tuple[int, int]
-"""Topic and segment."""
+"""Topic id and segment id."""
 
 _RECORD = text("""
     INSERT INTO cleave.segment_producers AS p (topic_id, segment_id, connected)
@@ -24,7 +24,7 @@ _RECORD = text("""
 
 
 def record(tx: Connection, counted: Mapping[SegmentKey, int]) -> None:
-    """Keeps what was counted of ACTIVE segments; of others nobody asks."""
+    """Store the producer counts of ACTIVE segments. Ignore other segments."""
     if counted:
         keys = list(counted)
         tx.execute(

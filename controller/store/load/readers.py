@@ -1,7 +1,7 @@
-"""Who reads the counters, and by which clock (`cleave.load_reader`).
+"""Records the readers of counters and their clocks (`cleave.load_reader`).
 
-A reader's instants are put on the database's time by one offset that holds as long as the reader does. Where the reader's clock and
-the database's part, one of them was set: then another reader begins, whose samples are compared with none of the one before.
+One offset per reader converts its times to the time of the database. If the offset changes, one of the two clocks was set. Then
+another reader begins, and its samples are not compared with those of the previous reader.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from controller.domain.counter_rates import LONGEST_SOURCE
 from controller.store.postgres.clock import Ahead
 
 MOST_APART_MS = 1_000
-"""Clocks part slowly, and calls take time. A clock that moved by more was set."""
+"""Milliseconds by which two clocks may drift apart, and by which a call may delay the comparison. After a greater change, a clock
+counts as set.
+"""
 
 _SEEN = text("""
     WITH old AS (DELETE FROM cleave.load_reader WHERE seen_at < clock_timestamp() - interval '1 day' AND name <> :name)
@@ -35,7 +37,7 @@ _GONE = text("DELETE FROM cleave.load_reader WHERE name = :name")
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """The reader that samples are of; `ahead_ms` is taken off their instants."""
+    """A reader of counters. `ahead_ms` is subtracted from the times of its samples."""
 
     name: str
     ahead_ms: int
@@ -51,9 +53,9 @@ def seen(
     data_planes: Sequence[str] = (),
     interval_seconds: float = 60.0,
 ) -> Reader:
-    """Note that `name` has read counters by a clock that is `ahead`. Return the reader they are of.
+    """Record that the collector or broker `name` has read counters by a clock that is `ahead`. Return the reader of these samples.
 
-    `clock_ahead_ms` is of the clock that people see there.
+    `clock_ahead_ms` is the offset of the wall clock on that machine, which the views show.
     """
     row = tx.execute(
         _SEEN,
@@ -72,5 +74,5 @@ def seen(
 
 
 def gone(tx: Connection, name: str) -> None:
-    """Forget a reader that has ended."""
+    """Delete a reader that has ended."""
     tx.execute(_GONE, {"name": name})

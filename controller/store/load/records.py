@@ -1,8 +1,8 @@
-"""Load records: what the aggregation starts from, and how its result gets in.
+"""Reads the baseline of an aggregation, and writes its result into the load records.
 
-The loader reads the baseline (records, freshness of sources, thresholds in force) as Arrow tables, computes, and
-hands back the rows that changed: COPY into the inbox, then one compare-and-set merge by the owner's function, all
-in one transaction. Runs as `cleave_spark_loader`, which can do nothing else. What a rate is, is not known here.
+The loader reads the baseline (load records, times of sources, thresholds in force) as Arrow tables and computes. Then, in one
+transaction, it copies the changed rows into staging tables and calls a function of the owner that merges the rows whose records
+have not changed since. The loader runs as `cleave_spark_loader`, which has no other rights. This module does not compute rates.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _IDS = [("topic_id", pa.int64()), ("segment_id", pa.int64())]
 _INSTANTS = [("modified_at_ms", pa.int64()), ("cold_since_ms", pa.int64()), ("silent_since_ms", pa.int64())]
 
 RECORD_SCHEMA = pa.schema([*_IDS, *_RATES, ("source", pa.string()), *_INSTANTS, ("row_version", pa.int64())])
-"""A stored load record; instants in milliseconds since the Unix epoch, rates per second."""
+"""A stored load record. Times are milliseconds since the Unix epoch; rates are per second."""
 
 SOURCE_SCHEMA = pa.schema([("source", pa.string()), ("observed_at_ms", pa.int64())])
-"""When a source was last heard of."""
+"""A source of samples, and the time of its last sample."""
 
 HEARD_SCHEMA = pa.schema([*SOURCE_SCHEMA, ("set_aside", pa.int64()), ("topic_id", pa.int64())])
-"""A source in a run's window: its last sound sample (null: it has none), how many are excluded, and a topic of these."""
+"""A source in the window of a run: the time of its last valid sample (null: none), the number of skipped samples, and a topic of these."""
 
 THRESHOLD_SCHEMA = pa.schema(
     [
@@ -42,10 +42,10 @@ THRESHOLD_SCHEMA = pa.schema(
 """Thresholds in force for a topic, per segment and second, and whether its records follow Pulsar's rule alone."""
 
 MEMORY_SCHEMA = pa.schema([("topic_id", pa.int64()), ("tick_seconds", pa.float64())])
-"""How long a tick of the load memory is, for each topic whose profile looks back."""
+"""Length of a tick of the load memory, for each topic whose profile uses past load."""
 
 TICK_SCHEMA = pa.schema([*_IDS, *_RATES, ("tick_seconds", pa.float64())])
-"""The rates of one window, for the memory."""
+"""Rates of one window, for the load memory."""
 
 SKETCH_SCHEMA = pa.schema(
     [
@@ -56,22 +56,24 @@ SKETCH_SCHEMA = pa.schema(
         ("set_aside", pa.int64()),
     ]
 )
-"""What producers counted of a segment's keys: how many producers, how many messages in all and in each bin of its range, and how many
-landed rows are set aside, which are in none of these.
+"""Key counts that producers reported for a segment: the number of producers, the messages in total and in each bin of its range, and the
+number of rows that were skipped and are not counted.
 """
 
-STAGED_SKETCH_SCHEMA = pa.schema([one for one in SKETCH_SCHEMA if one.name not in ("messages", "set_aside")])
+STAGED_SKETCH_SCHEMA = pa.schema(
+    [column for column in SKETCH_SCHEMA if column.name not in ("messages", "set_aside")]
+)
 """The columns of SKETCH_SCHEMA that are written."""
 
 CHANGE_SCHEMA = pa.schema(
     [*_IDS, *_RATES, ("source", pa.string()), *_INSTANTS, ("seen_row_version", pa.int64())]
 )
-"""A record to write; `seen_row_version` is that of the record it was computed from, 0 where there was none."""
+"""A load record to write. `seen_row_version` is the row version of the record from which it was computed, or 0 if there was none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What one aggregation run starts from; `watermark` is the end of the last window merged."""
+    """Inputs of one aggregation run. `watermark` is the end of the last merged window."""
 
     watermark: datetime | None
     records: pa.Table
@@ -82,7 +84,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class LoadRun:
-    """One aggregation run; `run_id` makes it idempotent, `window_end` is its watermark."""
+    """One aggregation run. `run_id` makes the merge idempotent; `window_end` is the watermark of the run."""
 
     run_id: str
     window_end: datetime
@@ -94,20 +96,20 @@ class LoadRun:
 
 @dataclass(frozen=True, slots=True)
 class RunSketches:
-    """What producers counted, as STAGED_SKETCH_SCHEMA; it plays a part in decisions for `fresh_seconds`."""
+    """Key counts of a run, as STAGED_SKETCH_SCHEMA. Decisions use them for `fresh_seconds`."""
 
     rows: pa.Table
     fresh_seconds: float
 
 
 def watermark(tx: Connection) -> datetime | None:
-    """End of the last window merged; None before the first."""
-    found: datetime | None = tx.execute(text("SELECT max(window_end) FROM cleave.load_run")).scalar_one()
-    return found
+    """Return the end of the last merged window. None before the first."""
+    window_end: datetime | None = tx.execute(text("SELECT max(window_end) FROM cleave.load_run")).scalar_one()
+    return window_end
 
 
 def baseline(tx: Connection) -> Baseline:
-    """All load records, sources, thresholds and memories in force, in the schemas of this module."""
+    """Return all load records and sources, and the thresholds and tick lengths in force, in the schemas of this module."""
     return Baseline(
         watermark(tx),
         fetch(tx, "cleave.segment_load", RECORD_SCHEMA),
@@ -118,7 +120,7 @@ def baseline(tx: Connection) -> Baseline:
 
 
 def ticks(rates: pa.Table, memories: pa.Table) -> pa.Table:
-    """Of a run's rates those that are remembered, as TICK_SCHEMA. A policy whose ticks have no length remembers nothing."""
+    """Return the rates of a run that go into the load memory, as TICK_SCHEMA. A topic whose tick length is not finite has no memory."""
     lasting = memories.filter(pc.is_finite(memories["tick_seconds"]))
     remembered = rates.select(TICK_SCHEMA.names[:-1]).join(lasting, "topic_id", join_type="inner")
     return remembered.select(TICK_SCHEMA.names)
@@ -132,10 +134,10 @@ def stage_and_merge(
     remembered: pa.Table | None = None,
     counted: RunSketches | None = None,
 ) -> MergeResult:
-    """Writes a run's result: `changes` as CHANGE_SCHEMA, `heard` as SOURCE_SCHEMA, `remembered` as `ticks` gives it, and what
-    producers counted.
+    """Write the result of a run: `changes` as CHANGE_SCHEMA, `heard` as SOURCE_SCHEMA, `remembered` as returned by `ticks`, and the
+    key counts.
 
-    A run that was merged before, or whose window is not beyond the watermark, changes nothing.
+    A run that was merged before, or whose window does not end after the watermark, changes nothing.
     """
     append(tx, "staging.load_row", run.run_id, changes, CHANGE_SCHEMA)
     append(tx, "staging.source_row", run.run_id, heard, SOURCE_SCHEMA)

@@ -1,4 +1,4 @@
-"""Which aggregation runs were merged: what is in the database says whose rates belong into the history."""
+"""Reads which aggregation runs were merged. Only the rates of merged runs belong into the history."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from controller.clock import to_datetime
 
 @dataclass(frozen=True, slots=True)
 class RunOfWindow:
-    """A run by its id and the window it computed; only one run of a window is ever merged."""
+    """A run, identified by its id and the end of its window. At most one run per window is merged."""
 
     run_id: str
     window_end_ms: int
 
 
 def merged(tx: Connection, runs: Collection[RunOfWindow]) -> set[RunOfWindow]:
-    """Those of `runs` that were merged. A loader may ask."""
+    """Return the runs that were merged. The role of a loader suffices."""
     if not runs:
         return set()
     ends = {run.run_id: [r for r in runs if r.run_id == run.run_id] for run in runs}

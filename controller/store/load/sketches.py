@@ -1,7 +1,7 @@
-"""Sketches of where in a segment's range its load lies: which segments are due for one, and how they are kept.
+"""Stores key histograms of segments, and lists the segments that are due for a sample.
 
-A new sketch of a segment is added to what an older one counted, which counts half as much after `HALF_LIFE_SECONDS`.
-What the bins are: `domain/key_sketch.py`. Decisions read them in `decisions/situations.py`.
+A sample is added to the stored key histogram, whose counts halve every `HALF_LIFE_SECONDS`. `domain/key_sketch.py` defines the bins;
+`decisions/situations.py` reads the key histograms for decisions.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from controller.store.shards import Shards
 
 HALF_LIFE_SECONDS = 30.0
 NEW_FOR_SECONDS = 300.0
-"""A segment that a reshape made so recently is due before anybody knows its load: what is hot there is cut again at once."""
+"""Maximum age in seconds at which a segment created by a reshape is due although its load is not known yet, so that a hot part of it can
+be split again at once.
+"""
 KEPT_SECONDS = 3_600.0
-"""So long after it was sampled, a sketch is still there for people to see."""
+"""Minimum time in seconds for which a key histogram is kept for views after its last sample."""
 
-# Policies are resolved once for each combination of documents: most topics of a namespace share one.
+# Policies are resolved once for each combination of documents, because most topics of a namespace share a combination.
 _DUE = text("""
     WITH live AS MATERIALIZED (
         SELECT t.topic_id, t.data_plane, coalesce(t.policy, '{}') AS of_topic, coalesce(n.policy, '{}') AS of_namespace
@@ -72,7 +74,7 @@ _FORGET = text("""
 
 @dataclass(frozen=True, slots=True)
 class LogToSample:
-    """The log of a segment whose keys are to be sampled."""
+    """Log of a segment whose keys are to be sampled."""
 
     data_plane: str
     topic_id: int
@@ -83,7 +85,7 @@ class LogToSample:
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """Messages in each bin of a segment's range; the sum is above 0."""
+    """Number of messages in each bin of a segment's range. The sum is above 0."""
 
     topic_id: int
     segment_id: int
@@ -99,8 +101,11 @@ def due(
     older_than_seconds: float,
     limit: int,
 ) -> list[LogToSample]:
-    """ACTIVE segments of topics on `adaptive` whose load is at least `from_load` of their capacity in some metric (0..1), or
-    that are new, without a sketch or with an older one: what is hot first, then what is new, then whose sketch is oldest.
+    """Return the logs of up to `limit` ACTIVE segments that are due for a sample.
+
+    A segment is due if its topic has the profile `adaptive`, its load reaches `from_load` (0 to 1) of its capacity in some metric or is
+    not known yet after a reshape, and its key histogram is missing or older than `older_than_seconds`. Hot segments come first, then
+    segments without known load, then those with the oldest key histograms.
     """
     rows = tx.execute(
         _DUE,
@@ -126,14 +131,14 @@ def due(
 
 
 def write(tx: Connection, sketches: Sequence[Sketch], *, fresh_seconds: float) -> None:
-    """Add these to what is known of their segments; what is not ACTIVE any more is left out. Forgets what nobody can use."""
-    for one in sorted(sketches, key=lambda sketch: (sketch.topic_id, sketch.segment_id)):
+    """Add the counts to the key histograms of their segments, and skip segments that are not ACTIVE. Delete old key histograms."""
+    for sketch in sorted(sketches, key=lambda sketch: (sketch.topic_id, sketch.segment_id)):
         tx.execute(
             _KEEP,
             {
-                "topic_id": one.topic_id,
-                "segment_id": one.segment_id,
-                "bins": list(one.bins),
+                "topic_id": sketch.topic_id,
+                "segment_id": sketch.segment_id,
+                "bins": list(sketch.bins),
                 "fresh_for": fresh_seconds,
                 "half_life": HALF_LIFE_SECONDS,
             },
@@ -142,8 +147,8 @@ def write(tx: Connection, sketches: Sequence[Sketch], *, fresh_seconds: float) -
 
 
 def merge(tx: Connection, run_id: str, *, fresh_seconds: float) -> int:
-    """Add what a run of the aggregation has staged, for a loader; returns how many segments have a sketch of it."""
-    kept: int = tx.execute(
+    """Merge the staged key counts of an aggregation run, for a loader. Return the number of updated segments."""
+    segments: int = tx.execute(
         _MERGE, {"run_id": run_id, "fresh_for": fresh_seconds, "half_life": HALF_LIFE_SECONDS}
     ).scalar_one()
-    return kept
+    return segments

@@ -1,8 +1,8 @@
-"""Rates of segments, computed by PostgreSQL where there is no Java.
+"""The SQL engine: computes rates of segments in PostgreSQL, for installations without Java.
 
-Samples are copied into temporary tables of the loader's own session; no control table is touched. The rule is
-`domain.counter_rates.judge_counters`; tests compare these statements with it. Meant for small fleets and for tests: some seconds for a
-million samples.
+Samples are copied into temporary tables of the loader's session; control tables are not used. The rule is
+`domain.counter_rates.judge_counters`; tests compare these statements with it. The engine is meant for small fleets and for tests:
+a million samples take some seconds.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ COLUMNS = (
     "msg_out",
     "byte_out",
 )
-"""What is read of a sample."""
+"""Columns of a sample that are read."""
 
 KEY_COUNT_COLUMNS = ("topic_id", "segment_id", "source", "instant", "producers", "bins")
-"""What is read of a count of keys."""
+"""Columns of a key count that are read."""
 
 
 _SAMPLE = f"""topic_id bigint, segment_id bigint, source text COLLATE "C", reader text COLLATE "C", instant_ms bigint,
@@ -45,7 +45,7 @@ _NAMED = f"length({{name}}) <= {LONGEST_SOURCE} AND strpos({{name}}, U&'\\FFFD')
 _SOUND = f"""
     least({_each("{c}")}) >= 0 AND source <> '' AND {_NAMED.format(name="source")} AND {_NAMED.format(name="reader")}
 """
-"""Condition for a valid row, as SOUND of the Spark job."""
+"""Condition for a valid row, equal to SOUND of the Spark job."""
 
 _RATES = f"""
 CREATE TEMPORARY TABLE run_rate ON COMMIT DROP AS
@@ -93,16 +93,16 @@ SELECT source, max(instant_ms) FILTER (WHERE {_SOUND}) AS observed_at_ms, count(
 
 _SKETCHES = f"""
 CREATE TEMPORARY TABLE run_sketch ON COMMIT DROP AS
-WITH told AS (
+WITH reported AS (
   SELECT c.*, coalesce(producers BETWEEN 0 AND {PRODUCERS} AND sound, false) AS is_sound
     FROM run_key_count c
    CROSS JOIN LATERAL (
-         SELECT count(*) BETWEEN 1 AND {MOST_BINS} AND min(one) >= 0 AND sum(CAST(one AS float8)) <= {SEGMENT_MESSAGES} AS sound
-           FROM unnest(bins) AS one) s
+         SELECT count(*) BETWEEN 1 AND {MOST_BINS} AND min(messages) >= 0 AND sum(CAST(messages AS float8)) <= {SEGMENT_MESSAGES} AS sound
+           FROM unnest(bins) AS messages) s
    WHERE instant_ms > :since_ms AND instant_ms <= :until_ms
 ), summed AS (
   SELECT topic_id, segment_id, bin, CAST(sum(messages) AS bigint) AS messages
-    FROM told CROSS JOIN LATERAL unnest(bins) WITH ORDINALITY AS one (messages, bin)
+    FROM reported CROSS JOIN LATERAL unnest(bins) WITH ORDINALITY AS counted (messages, bin)
    WHERE is_sound
    GROUP BY topic_id, segment_id, bin
 ), whole AS (
@@ -113,8 +113,8 @@ SELECT topic_id, segment_id, producers, coalesce(messages, 0) AS messages, coale
   FROM (SELECT topic_id, segment_id, CAST(sum(most) AS bigint) AS producers, CAST(sum(unsound) AS bigint) AS set_aside
           FROM (SELECT topic_id, segment_id, coalesce(max(producers) FILTER (WHERE is_sound), 0) AS most,
                        count(*) FILTER (WHERE NOT is_sound) AS unsound
-                  FROM told GROUP BY topic_id, segment_id, source) of_source
-         GROUP BY topic_id, segment_id) tellers
+                  FROM reported GROUP BY topic_id, segment_id, source) of_source
+         GROUP BY topic_id, segment_id) reporters
   LEFT JOIN whole USING (topic_id, segment_id)
 """  # noqa: S608  # our own names only
 
@@ -125,7 +125,7 @@ def aggregate(
     window: LoadWindow,
     rates: pa.Schema,
 ) -> tuple[pa.Table, pa.Table]:
-    """Rates in the schema `rates`, and sources as HEARD_SCHEMA; `samples` have COLUMNS."""
+    """Return the rates of the window in the schema `rates`, and its sources as HEARD_SCHEMA. `samples` have COLUMNS."""
     instants = {
         "read_from_ms": window.read_from_ms,
         "start_ms": window.start_ms,
@@ -136,24 +136,24 @@ def aggregate(
     for statement in (_RATES, _HEARD):
         names = {name for name in instants if f":{name}" in statement}
         tx.execute(text(statement), {name: instants[name] for name in names})
-    found = _fetch(tx, "run_rate", rates), _fetch(tx, "run_heard", HEARD_SCHEMA)
+    tables = _fetch(tx, "run_rate", rates), _fetch(tx, "run_heard", HEARD_SCHEMA)
     tx.execute(text("DROP TABLE run_sample, run_rate, run_heard"))
-    return found
+    return tables
 
 
 def add_up(tx: Connection, counts: Iterable[pa.RecordBatch], since_ms: int, until_ms: int) -> pa.Table:
-    """Counts of keys whose instants lie in (since, until], added up for each segment, as SKETCH_SCHEMA; they have KEY_COUNT_COLUMNS."""
+    """Return the sums of key counts with times in (since, until] for each segment, as SKETCH_SCHEMA. `counts` have KEY_COUNT_COLUMNS."""
     columns = 'topic_id bigint, segment_id bigint, source text COLLATE "C", instant_ms bigint, producers bigint, bins bigint[]'
     _load(tx, "run_key_count", columns, (_in_ms(batch, KEY_COUNT_COLUMNS) for batch in counts))
     tx.execute(text(_SKETCHES), {"since_ms": since_ms, "until_ms": until_ms})
-    found = _fetch(tx, "run_sketch", SKETCH_SCHEMA)
+    sums = _fetch(tx, "run_sketch", SKETCH_SCHEMA)
     tx.execute(text("DROP TABLE run_key_count, run_sketch"))
-    return found
+    return sums
 
 
 def _in_ms(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """The instant as whole milliseconds, rounded down; rows with a missing value do not count. What PostgreSQL cannot store in the
-    name of a source or a reader is replaced by U+FFFD, by which the row is known as unsound.
+    """Return the columns with the time in whole milliseconds, rounded down, without rows that have a missing value. A character that
+    PostgreSQL cannot store in the name of a source or reader is replaced by U+FFFD, which makes the row invalid.
     """
     batch = batch.select(columns).drop_null()
     position = columns.index("instant")

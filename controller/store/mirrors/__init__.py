@@ -1,1 +1,1 @@
-"""Mirrors: topics whose layout a broker keeps (Pulsar 5), written into the same tables as those that Cleave keeps."""
+"""Mirrored topics, whose layout a broker keeps (Pulsar 5), stored in the same tables as other topics."""

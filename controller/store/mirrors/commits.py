@@ -1,7 +1,6 @@
-"""What the commit of an operation writes where a broker keeps the layout: what was read of it becomes true here.
+"""Commits operations on mirrored topics: writes the layout that was read from the broker.
 
-Called by `journal.commits`, which has the locks and the claim. Logs are the broker's, so nothing is queued for
-deletion.
+`journal.commits` calls this module, and has the locks and the claim. The broker owns the logs, so no log is queued for deletion.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ _EPOCH_OF = (
 
 
 def apply(tx: Connection, topic: TopicRow, operation: Operation, detail: Mapping[str, Any]) -> int:
-    """Makes what the broker did true here, as part of the operation's commit; returns its epoch.
+    """Write the change that the broker made, as part of the operation's commit. Return the epoch of the change.
 
-    `detail` holds the `layout` as it was read (leaving a topic needs none). Raises LostRace when the runner has to look
-    again. The caller has locked the topic row and demanded the claim.
+    `detail` holds the `layout` that was read; detaching and deleting need none. Raises LostRace if the runner has to read the state
+    again. The caller has locked the topic row and checked the claim.
     """
     if operation.kind in (OperationKind.DETACH, OperationKind.DELETE):
         return _leave(tx, topic, operation)
@@ -39,22 +38,22 @@ def apply(tx: Connection, topic: TopicRow, operation: Operation, detail: Mapping
 
 def _attach(tx: Connection, topic: TopicRow, operation: Operation, layout: SegmentLayout) -> int:
     if topic.state is not TopicState.CREATING:
-        raise LostRace(f"topic {topic.name} is {topic.state} by now; look again", 0.0, what="operation")
+        raise LostRace(f"topic {topic.name} is {topic.state} by now; read it again", 0.0, what="operation")
     adopt_layout(tx, topic, layout, operation)
     return layout.epoch
 
 
 def _reshape(tx: Connection, topic: TopicRow, operation: Operation, layout: SegmentLayout) -> int:
-    """The mirror, or another operation's commit, may have been here first: then the history has our row already."""
+    """Write the reshape, and return its epoch. The mirror, or the commit of another operation, may have written the row already."""
     of_operation = {"topic_id": topic.topic_id, "operation_id": operation.operation_id}
     epoch = tx.execute(text(_EPOCH_OF), of_operation).scalar_one_or_none()
-    if layout.epoch > topic.epoch or epoch is None:  # else somebody has written a later look than ours
+    if layout.epoch > topic.epoch or epoch is None:  # otherwise a later layout was written already
         follow_layout(tx, topic, layout)
         epoch = tx.execute(text(_EPOCH_OF), of_operation).scalar_one_or_none()
     if epoch is None:
         raise InvariantViolated(
             f"operation {operation.operation_id} of {topic.name} is done on the broker, but no epoch up to "
-            f"{layout.epoch} is its own"
+            f"{layout.epoch} has its change"
         )
     return int(epoch)
 

@@ -1,8 +1,8 @@
-"""A broker's layout, as it was read, written into the tables that hold Cleave's own: epoch to epoch.
+"""Writes the layout that was read from a broker into the tables of layouts.
 
-The caller holds the topic's row lock. Epochs that can be told get a row of history each: ours by the operation
-that asked for them, anybody else's as `mirrored`; what nothing is known of becomes one `mirrored` row over the gap.
-Nothing is asked of the broker here.
+The caller holds the lock of the topic row. Each epoch whose change can be determined gets a row of history: a change that an
+operation requested has that operation, any other change has the kind `mirrored`. Epochs without a known change get one `mirrored`
+row for the gap. This module does not call the broker.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ _STAMPS: Mapping[ReshapeKind, str] = {
     ReshapeKind.REBUCKET: "last_rebucket_at",
 }
 FOREIGN = {"operation_id": None, "origin": "broker", "actor": "pulsar"}
-"""Who is named for what we did not ask for: the broker, on its own or for somebody with an admin client."""
+"""Columns of a change that no operation requested: the broker made it, by itself or for a user of an admin client."""
 
 
 def adopt_layout(tx: Connection, topic: TopicRow, layout: SegmentLayout, operation: Operation) -> None:
-    """The first reading: every segment as it is, the cooldowns the broker has running, and one row of history by the
-    operation that attaches the topic.
+    """Write the first layout of the topic: all segments, the running cooldowns of the broker, and one row of history by the operation
+    that attaches the topic.
     """
     topics.update_topic(
         tx,
@@ -69,16 +69,16 @@ def adopt_layout(tx: Connection, topic: TopicRow, layout: SegmentLayout, operati
         next_segment_id=_next_id(topic, layout),
         **_stamps(topic, layout),
     )
-    _insert(tx, topic, layout, layout.segments, known=())
+    _insert(tx, topic, layout, layout.segments, recorded=())
     change = {"topic_id": topic.topic_id, "epoch": layout.epoch, "kind": "mirrored", "mirrored_from": 0}
     by = {"operation_id": operation.operation_id, "origin": operation.origin.value}
     tx.execute(text(_CHANGE), {**change, **by, "actor": operation.actor, "reason": operation.reason})
 
 
 def follow_layout(tx: Connection, topic: TopicRow, layout: SegmentLayout) -> tuple[LayoutStep, ...]:
-    """Bring the rows to what was read; returns the steps that could be told. Nothing new changes nothing.
+    """Update the rows to the layout that was read. Return the steps that could be determined; none if the layout is unchanged.
 
-    Raises Conflict when the broker's layout is older than the rows, LostRace when the topic row moved.
+    Raises Conflict if the layout is older than the rows, LostRace if the topic row has changed.
     """
     before = layouts.load_layout(tx, topic.topic_id)
     steps = steps_between(before, layout)
@@ -93,10 +93,12 @@ def follow_layout(tx: Connection, topic: TopicRow, layout: SegmentLayout) -> tup
         next_segment_id=_next_id(topic, layout),
         **_stamps(topic, layout, before, steps, ours),
     )
-    _insert(tx, topic, layout, layout.segments.keys() - before.segments.keys(), known=_known(tx, topic))
+    _insert(
+        tx, topic, layout, layout.segments.keys() - before.segments.keys(), recorded=_recorded_ids(tx, topic)
+    )
     for segment in layout.segments.values():
-        known = before.segments.get(segment.segment_id)
-        if segment.sealed_epoch is not None and known is not None and known.is_active:
+        earlier = before.segments.get(segment.segment_id)
+        if segment.sealed_epoch is not None and earlier is not None and earlier.is_active:
             sealed = {"epoch": segment.sealed_epoch, "at": _when(segment.sealed_at_ms)}
             of_segment = {"topic_id": topic.topic_id, "segment_id": segment.segment_id}
             tx.execute(text(_SEAL), {**of_segment, **sealed})
@@ -112,12 +114,12 @@ Ours = Mapping[int, Row[Any]]
 
 
 def _matched(tx: Connection, topic: TopicRow, steps: Sequence[LayoutStep]) -> Ours:
-    """The operation behind each step of ours: a segment is sealed once, so its parents name it."""
+    """Return, by epoch, the operations that requested the steps. A segment is sealed once, so the sealed segments identify the operation."""
     sealed = [segment_id for step in steps for segment_id in step.sealed_ids]
     if not sealed:
         return {}
     rows = tx.execute(text(_OURS), {"topic_id": topic.topic_id, "segment_ids": sealed}).all()
-    found: dict[int, Row[Any]] = {}
+    operations: dict[int, Row[Any]] = {}
     for step in steps:
         for row in rows:
             if (
@@ -125,8 +127,8 @@ def _matched(tx: Connection, topic: TopicRow, steps: Sequence[LayoutStep]) -> Ou
                 and row.kind == step.kind.value
                 and sorted(row.parent_ids) == list(step.sealed_ids)
             ):
-                found[step.epoch] = row
-    return found
+                operations[step.epoch] = row
+    return operations
 
 
 def _write_history(
@@ -136,12 +138,14 @@ def _write_history(
     for step in steps:
         row = ours.get(step.epoch)
         if row is None:
-            _mirrored(tx, topic, at_epoch, step.epoch, _told(step))
+            _mirrored(tx, topic, at_epoch, step.epoch, _reason(step))
         else:
             if step.epoch > at_epoch + 1:
                 _mirrored(tx, topic, at_epoch, step.epoch - 1, "segments pruned by the broker")
             late = (
-                " (given up here, done by the broker later)" if row.state in ("aborting", "aborted") else ""
+                " (aborted by Cleave, done by the broker later)"
+                if row.state in ("aborting", "aborted")
+                else ""
             )
             by = {"operation_id": row.operation_id, "origin": row.origin, "actor": row.actor}
             change = {
@@ -161,10 +165,10 @@ def _mirrored(tx: Connection, topic: TopicRow, from_epoch: int, epoch: int, reas
     tx.execute(text(_CHANGE), {**change, **FOREIGN, "reason": reason})
 
 
-def _told(step: LayoutStep) -> str:
-    what = step.kind.value if step.kind is not None else "change"
+def _reason(step: LayoutStep) -> str:
+    kind = step.kind.value if step.kind is not None else "change"
     sealed, created = (", ".join(map(str, ids)) or "none" for ids in (step.sealed_ids, step.created_ids))
-    return f"{what} on the broker: sealed {sealed}, made {created}"
+    return f"{kind} on the broker: sealed {sealed}, created {created}"
 
 
 def _stamps(
@@ -174,7 +178,7 @@ def _stamps(
     steps: Sequence[LayoutStep] = (),
     ours: Ours = MappingProxyType({}),
 ) -> dict[str, datetime]:
-    """A cooldown counts from when the act began: the intent where it was ours, else the children's birth."""
+    """Return the cooldown columns. A cooldown begins at the intent of the operation, or, without one, at the creation of the children."""
     of_ours = {segment_id for step in steps if step.epoch in ours for segment_id in step.created_ids}
     begun = [(_STAMPS[kind], _when(born)) for kind, born in acts_seen(layout, since, of_ours).items()]
     own = [(step, ours[step.epoch]) for step in steps if step.epoch in ours]
@@ -185,19 +189,19 @@ def _stamps(
     stamps: dict[str, datetime] = {}
     for column, at in begun:
         stamps[column] = max(
-            one for one in (at, stamps.get(column), getattr(topic, column)) if one is not None
+            instant for instant in (at, stamps.get(column), getattr(topic, column)) if instant is not None
         )
     return stamps
 
 
 def _insert(
-    tx: Connection, topic: TopicRow, layout: SegmentLayout, ids: Iterable[int], known: Collection[int]
+    tx: Connection, topic: TopicRow, layout: SegmentLayout, ids: Iterable[int], recorded: Collection[int]
 ) -> None:
     new = [layout.segments[i] for i in sorted(ids)]
     if not new:
         return
     tx.execute(insert(SEGMENT), [_row(topic, segment) for segment in new])
-    present = {*known, *(segment.segment_id for segment in new)}
+    present = {*recorded, *(segment.segment_id for segment in new)}
     links = [
         {
             "topic_id": topic.topic_id,
@@ -207,7 +211,7 @@ def _insert(
         }
         for segment in new
         for ordinal, parent_id in enumerate(segment.parent_ids)
-        if parent_id in present  # a parent pruned before we ever saw it has no row to point at
+        if parent_id in present  # a parent that was pruned before the first read has no row
     ]
     if links:
         tx.execute(insert(SEGMENT_PARENT), links)
@@ -232,15 +236,15 @@ def _row(topic: TopicRow, segment: Segment) -> dict[str, object]:
     }
 
 
-def _known(tx: Connection, topic: TopicRow) -> frozenset[int]:
+def _recorded_ids(tx: Connection, topic: TopicRow) -> frozenset[int]:
     return frozenset(tx.execute(text(_KNOWN), {"topic_id": topic.topic_id}).scalars())
 
 
 def _next_id(topic: TopicRow, layout: SegmentLayout) -> int:
-    """Never lowered: a topic made again on the broker starts its ids anew, ours only rise."""
+    """Return the next segment id, which never falls, although a topic that was created again on the broker starts its ids at 0."""
     return max(topic.next_segment_id, layout.next_segment_id)
 
 
 def _when(instant_ms: int | None) -> datetime:
-    """Unknown times of migrated segments are the beginning of time."""
+    """Return the time; the Unix epoch for an unknown time of a migrated segment."""
     return to_datetime(instant_ms or 0)

@@ -1,7 +1,7 @@
-"""Mirrors: topics whose layout a broker keeps (Pulsar 5), written into the same tables as those Cleave keeps.
+"""Mirrored topics, whose layout a broker keeps (Pulsar 5).
 
-This module holds the row that remembers what the broker's own auto-scaler was set to. `mirroring` writes a layout that was read;
-`journal.mirror_intents` attaches and detaches a topic; the data plane talks to the broker.
+This module reads and writes the row with the earlier policy of the broker's auto-scaler. `mirroring` writes the layout that was read;
+`journal.mirror_intents` attaches and detaches a topic; the data plane calls the broker.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from controller.store.topics import topics
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """One topic whose layout its broker keeps. `paused_reason`: why Cleave does not act on it, or None.
+    """A mirrored topic. `paused_reason` is the reason for which Cleave does not act on the topic; None if it acts.
 
-    `checked_epoch`: every segment of this layout, the newest such one, had its log.
+    `checked_epoch` is the newest layout epoch at which all segments had logs.
     """
 
     topic_id: int
@@ -55,32 +55,34 @@ _DUE = """
 
 
 def get_mirror(tx: Connection, topic_id: int) -> Mirror | None:
-    """The topic's row, or None where Cleave keeps the layout itself."""
+    """Return the mirror of the topic. None if Cleave keeps the layout."""
     row = tx.execute(text(_MIRROR), {"topic_id": topic_id}).one_or_none()
     return None if row is None else Mirror(*row)
 
 
 def remember_policy(tx: Connection, topic_id: int, policy: Mapping[str, Any] | None) -> Mirror:
-    """What the broker's auto-scaler was set to for the topic before we touched it; the first word stands.
+    """Store the policy that the broker's auto-scaler had before the first change. A stored policy is not replaced.
 
-    Raises LostRace for a topic that is given up or gone: nobody would put the setting back.
+    Raises LostRace if the topic is no longer being attached, because then the policy would never be restored.
     """
     document = None if policy is None else json.dumps(dict(policy))
     tx.execute(text(_REMEMBER), {"topic_id": topic_id, "policy": document})
     mirror = get_mirror(tx, topic_id)
     if mirror is None:
         raise LostRace(
-            f"topic {topics.name_of(tx, topic_id)} is being attached no more; look again", 0.0, what="mirror"
+            f"topic {topics.name_of(tx, topic_id)} is no longer being attached; read it again",
+            0.0,
+            what="mirror",
         )
     return mirror
 
 
 def record_look(tx: Connection, mirror: Mirror, paused_reason: str | None) -> None:
-    """The broker was looked at, and this is why we may not act (None: we may). Raises LostRace."""
+    """Record that the broker was read, and the reason for which Cleave may not act (None: it may act). Raises LostRace."""
     seen = {"topic_id": mirror.topic_id, "row_version": mirror.row_version, "paused_reason": paused_reason}
     if tx.execute(text(_SEEN), seen).rowcount != 1:
         raise LostRace(
-            f"mirror of topic {topics.name_of(tx, mirror.topic_id)} changed since it was read; look again",
+            f"mirror of topic {topics.name_of(tx, mirror.topic_id)} has changed since it was read; read it again",
             0.0,
             what="mirror",
         )
@@ -94,7 +96,7 @@ def due_mirrors(
     limit: int,
     shards: Shards | None = None,
 ) -> list[int]:
-    """Topics on these planes whose broker was last looked at so long ago, the longest first."""
+    """Return up to `limit` topics on these planes whose broker was last read `older_than_seconds` ago, oldest read first."""
     parameters = {"shard_count": None, "shards": None} if shards is None else shards.parameters
-    found = {"planes": list(planes), "older_than_seconds": older_than_seconds, "limit": limit, **parameters}
-    return list(tx.execute(text(_DUE), found).scalars())
+    bounds = {"planes": list(planes), "older_than_seconds": older_than_seconds, "limit": limit}
+    return list(tx.execute(text(_DUE), bounds | parameters).scalars())

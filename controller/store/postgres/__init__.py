@@ -1,3 +1,1 @@
-"""What the store needs of PostgreSQL itself: connections, prepared statements, errors, COPY,
-notifications, migrations.
-"""
+"""PostgreSQL services for the store: connections, prepared statements, errors, COPY, migrations and inspection."""

@@ -1,9 +1,8 @@
-"""Arrow tables in and out of PostgreSQL by COPY.
+"""Copies Arrow tables to and from PostgreSQL by COPY.
 
-`fetch` reads a baseline from a control table, `append` adds a run's rows to a staging table. There, a column that
-ends in `_ms` here (milliseconds since the Unix epoch) is an instant without that ending. `copy_out` and `copy_in`
-take columns as they are; lists of integers are arrays in PostgreSQL in either case. A transfer larger than 64 MiB
-goes through a temporary file.
+`fetch` reads a control table, and `append` adds the rows of a run to a staging table. Both convert a column that ends in `_ms`
+(milliseconds since the Unix epoch) to and from a timestamp column whose name lacks that ending. `copy_out` and `copy_in` do not
+convert. Lists of integers are arrays in PostgreSQL in all cases. A transfer of more than 64 MiB uses a temporary file.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _NO_PARTS = pa.scalar([], pa.list_(pa.string()))
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """Rows written, rows left because their record changed meanwhile, and whether the run counted at all."""
+    """Rows written, rows skipped because their records changed in the meantime, and True in `applied` if the run was merged."""
 
     written: int
     outrun: int
@@ -36,7 +35,7 @@ class MergeResult:
 
 
 def fetch(tx: Connection, relation: str, schema: pa.Schema) -> pa.Table:
-    """The rows of a control table in the columns of `schema`, instants as milliseconds."""
+    """Return the rows of a control table in the columns of `schema`, with times in milliseconds."""
     columns = ", ".join(
         f"floor(extract(epoch FROM {name.removesuffix('_ms')}) * 1000)::bigint AS {name}"
         if name.endswith("_ms")
@@ -47,7 +46,9 @@ def fetch(tx: Connection, relation: str, schema: pa.Schema) -> pa.Table:
 
 
 def append(tx: Connection, relation: str, run_id: str, rows: pa.Table, schema: pa.Schema) -> None:
-    """Adds the columns of `schema` to a staging table, the run's id as first column, milliseconds as instants."""
+    """Append the rows to a staging table: the id of the run as first column, then the columns of `schema` with milliseconds as
+    timestamps.
+    """
     rows = rows.select(schema.names).cast(schema)
     for position, name in enumerate(schema.names):
         if name.endswith("_ms"):
@@ -58,12 +59,12 @@ def append(tx: Connection, relation: str, run_id: str, rows: pa.Table, schema: p
 
 
 def copy_out(tx: Connection, query: str, schema: pa.Schema) -> pa.Table:
-    """What a query of ours answers, in the columns and types of `schema`."""
+    """Return the result of a query in the columns and types of `schema`. The query must not contain input."""
     with SpooledTemporaryFile(_MEMORY_BYTES) as file:
         _copy(tx, f"COPY ({query}) TO STDOUT (FORMAT csv, HEADER)", file)
         file.seek(0)
         types = {f.name: pa.string() if pa.types.is_list(f.type) else f.type for f in schema}
-        # COPY writes null as nothing at all, an empty text as a pair of quotes, and truth as one letter.
+        # COPY writes NULL as an empty field, an empty text as a pair of quotes, and a boolean as one letter.
         options = csv.ConvertOptions(
             column_types=types,
             null_values=[""],
@@ -82,17 +83,17 @@ def copy_out(tx: Connection, query: str, schema: pa.Schema) -> pa.Table:
 
 
 def copy_in(tx: Connection, target: str, batches: Iterable[pa.RecordBatch]) -> None:
-    """Adds the batches to `target`: a relation, with its columns in brackets unless the batches have all in order."""
+    """Append the batches to `target`: a relation, with a column list in parentheses unless the batches have all columns in order."""
     with SpooledTemporaryFile(_MEMORY_BYTES) as file:
         for batch in batches:
-            if batch.num_rows:  # for an empty batch pyarrow 26 writes the bytes of an unused buffer
+            if batch.num_rows:  # pyarrow 26 writes the bytes of an unused buffer for an empty batch
                 csv.write_csv(_with_arrays(batch), file, csv.WriteOptions(include_header=False))
         file.seek(0)
         _copy(tx, f"COPY {target} FROM STDIN (FORMAT csv)", file)
 
 
 def _with_arrays(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Lists as the texts of PostgreSQL's arrays."""
+    """Return the batch with lists as text of PostgreSQL arrays."""
     for position, field in enumerate(batch.schema):
         if pa.types.is_list(field.type):
             joined = pc.binary_join(batch.column(position).cast(pa.list_(pa.string())), ",")
@@ -101,7 +102,7 @@ def _with_arrays(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _copy(tx: Connection, statement: str, file: IO[Any]) -> None:
-    """Runs COPY on the driver's own cursor. Its errors are raised as those of any other statement."""
+    """Execute COPY on a cursor of the driver, and raise its errors like those of any other statement."""
     driver = cast("psycopg2.extensions.connection", tx.connection.driver_connection)
     try:
         with driver.cursor() as cursor:

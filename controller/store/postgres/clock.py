@@ -1,4 +1,4 @@
-"""The present instant by the database's clock, which every process of an installation shares."""
+"""Reads the clock of the database, which all processes of an installation share."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from controller.clock import Clock, to_ms
 
 
 def database_now(tx: Connection) -> datetime:
-    """Now, not the transaction's beginning. This clock judges every term, expiry and cooldown."""
+    """Return the present time, not the start of the transaction. This clock decides about every expiry and cooldown."""
     now: datetime = tx.execute(text("SELECT clock_timestamp()")).scalar_one()
     return now
 
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """A clock less the database's clock, by up to `unsure_ms` more or less."""
+    """Difference of a clock and the database's clock in milliseconds, with an error of at most `unsure_ms`."""
 
     ms: int
     unsure_ms: int
 
 
 def ahead_of_database(tx: Connection, clock: Clock) -> Ahead:
-    """Compare the clock with the database's."""
+    """Return the difference of the clock and the database's clock."""
     began = clock.now_ms()
     database = to_ms(database_now(tx))
     ended = clock.now_ms()

@@ -1,7 +1,7 @@
-"""Driver errors become the store's, in this one place, told apart by SQLSTATE (`postgres/sqlstates`) and constraint name.
+"""Translates errors of the driver into errors of Cleave, by SQLSTATE (`postgres/sqlstates`) and by name of the constraint.
 
-The sentence for people is the constraint's own: the COMMENT on it, or the message that its trigger raised. So a rule
-and its explanation stand together in sql/schema, and a rule added there needs nothing here.
+The message for a broken constraint is the COMMENT on the constraint, or the message that its trigger raised. So a rule and its
+message are together in sql/schema, and a rule that is added there needs no change here.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _REFUSED = re.compile(
     r"|role \".*\" is not permitted to log in|(?:database|role) \".*\" does not exist|no password supplied"
     r"|no such (?:user|database)\b|unsupported startup parameter)"
 )
-"""A connection that fails has no SQLSTATE in psycopg2, so it is told by what the server says, in English. In another
-language it is taken for a server that is away.
+"""English messages of servers that refuse a connection. psycopg2 reports no SQLSTATE for a failed connection. A message in another
+language counts as an unreachable server.
 """
 
 _DRIVERS_OWN = (DataError, NotSupportedError, ProgrammingError)
-"""Without a SQLSTATE these are of the driver itself: a value that it cannot bind, an option of the URL that it does not know."""
+"""Errors that the driver itself raises if they have no SQLSTATE: a value that it cannot bind, or an unknown option of the URL."""
 
 _BY_NAME: Mapping[str, type[CleaveError]] = {
     "topic_name_in_use": TopicExists,
@@ -53,9 +53,9 @@ _BY_NAME: Mapping[str, type[CleaveError]] = {
     "consumer_of_subscription": SubscriptionNotFound,
     "segment_drain_subscription": SubscriptionNotFound,
     "bucket_checkpoint_subscription": SubscriptionNotFound,
-    "topic_ids_continue": LostRace,  # another topic had the name between our look and our row
+    "topic_ids_continue": LostRace,  # another topic used the name between the check of the name and the insert
 }
-"""Constraints that have an error of their own. The others have that of their SQLSTATE."""
+"""Errors of constraints by name. All other constraints get the error of their SQLSTATE."""
 
 _LAWS = frozenset(
     {
@@ -75,7 +75,7 @@ _LAWS = frozenset(
         "topic_deleted_is_history",
     }
 )
-"""Laws of the model: no input breaks them, only a program that does not keep them."""
+"""Constraints that no input can break, but only a defect of the program."""
 
 _COMMENTS = text("""
     SELECT c.conname AS name, obj_description(c.oid, 'pg_constraint') AS sentence
@@ -89,94 +89,98 @@ _COMMENTS = text("""
 
 
 def load_sentences(tx: Connection) -> dict[str, str]:
-    """The sentence of each constraint and unique index, by name."""
+    """Return the comments of constraints and unique indexes, by name."""
     return {row.name: row.sentence for row in tx.execute(_COMMENTS)}
 
 
-def translate(error: DBAPIError, sentences: Callable[[], Mapping[str, str]]) -> CleaveError:
-    """Cleave's error for the driver's; never raises. `sentences` is called for a broken constraint only."""
+def translate(error: DBAPIError, comments: Callable[[], Mapping[str, str]]) -> CleaveError:
+    """Return the error of Cleave for an error of the driver. Never raises. Calls `sentences` only for a broken constraint."""
     diagnostics = getattr(error.orig, "diag", None)
     state: str | None = getattr(diagnostics, "sqlstate", None)
-    said = getattr(diagnostics, "message_primary", None) or str(error.orig)
+    message = getattr(diagnostics, "message_primary", None) or str(error.orig)
     if isinstance(error.orig, PoolerUnfit):
-        return InvalidInput(said)
-    refused = _refusal(state, said)
+        return InvalidInput(message)
+    refused = _refusal(state, message)
     if refused is not None:
         return StoreRefused(
             f"PostgreSQL refuses the connection: {refused}; correct the database URL or the login's rights"
         )
     if state is None and isinstance(error, _DRIVERS_OWN) and not error.connection_invalidated:
         return Terminal(
-            f"the database driver refuses what it was given ({said}); correct that, for it never will"
+            f"the database driver refuses a value or option ({message}); correct the value or option"
         )
     why = condition(state)
     if state is None or (error.connection_invalidated and why not in _SPOILT):
-        return _away(error, said)
+        return _away(error, message)
     if why is Condition.CONSTRAINT:
-        return _broken_constraint(str(state), diagnostics, said, sentences())
+        return _broken_constraint(str(state), diagnostics, message, comments())
     if why is None:
-        return Terminal(f"PostgreSQL refused the statement (SQLSTATE {state}): {said}")
-    return _SAYS[why](said)
+        return Terminal(f"PostgreSQL refused the statement (SQLSTATE {state}): {message}")
+    return _SAYS[why](message)
 
 
 _SPOILT = (Condition.READ_ONLY, Condition.SESSION_LOST)
-"""Why a connection was given up that is not lost."""
+"""Conditions that make a working connection unusable."""
 
 
-def _away(error: DBAPIError, said: str) -> StoreUnavailable:
+def _away(error: DBAPIError, message: str) -> StoreUnavailable:
     if isinstance(error.orig, NoAnswer):
         return StoreUnavailable(
-            f"{said}; the connection was closed and the transaction may or may not have been committed, so read the "
+            f"{message}; the connection was closed and the transaction may or may not have been committed, so read the "
             "state again and retry"
         )
-    return StoreUnavailable(f"PostgreSQL is away: {said}")
+    return StoreUnavailable(f"PostgreSQL is unreachable: {message}; retry")
 
 
-def _raced(said: str) -> LostRace:
-    return LostRace(f"another transaction was in the way ({said}); read again and repeat", 0.1, what="lock")
+def _raced(message: str) -> LostRace:
+    return LostRace(
+        f"another transaction was in the way ({message}); read again and repeat", 0.1, what="lock"
+    )
 
 
 _SAYS: Mapping[Condition, Callable[[str], CleaveError]] = {
-    Condition.AWAY: lambda said: StoreUnavailable(f"PostgreSQL is away: {said}"),
-    Condition.READ_ONLY: lambda said: StoreUnavailable(
-        f"the PostgreSQL server is a standby or read-only ({said}); add target_session_attrs=read-write to the "
+    Condition.AWAY: lambda message: StoreUnavailable(f"PostgreSQL is unreachable: {message}; retry"),
+    Condition.READ_ONLY: lambda message: StoreUnavailable(
+        f"the PostgreSQL server is a standby or read-only ({message}); add target_session_attrs=read-write to the "
         "database URL, or retry after the fail-over"
     ),
-    Condition.REFUSED: lambda said: StoreRefused(f"PostgreSQL refuses the connection: {said}"),
-    Condition.SESSION_LOST: lambda said: StoreRefused(f"{said}: {SHARES_SESSIONS}"),
-    Condition.DISK_FULL: lambda said: StoreUnavailable(
-        f"the disk of PostgreSQL is full: {said}; free space on it"
+    Condition.REFUSED: lambda message: StoreRefused(f"PostgreSQL refuses the connection: {message}"),
+    Condition.SESSION_LOST: lambda message: StoreRefused(f"{message}: {SHARES_SESSIONS}"),
+    Condition.DISK_FULL: lambda message: StoreUnavailable(
+        f"the disk of PostgreSQL is full: {message}; free space on it"
     ),
-    Condition.RESOURCES: lambda said: StoreUnavailable(
-        f"PostgreSQL lacks resources: {said}; free them on its server"
+    Condition.RESOURCES: lambda message: StoreUnavailable(
+        f"PostgreSQL lacks resources: {message}; free them on its server"
     ),
-    Condition.TOO_LATE: lambda said: StoreUnavailable(
-        f"PostgreSQL had no answer in the time it was given ({said}); ask for less, or again when it has less to do"
+    Condition.TOO_LATE: lambda message: StoreUnavailable(
+        f"PostgreSQL did not answer within the time limit ({message}); request less, or retry when the server is less busy"
     ),
     Condition.LOCKED: _raced,
     Condition.RACED: _raced,
-    Condition.NOT_INSTALLED: lambda said: Terminal(
-        f"the database does not have what this program needs ({said}); run `cleave migrate`"
+    Condition.NOT_INSTALLED: lambda message: Terminal(
+        f"the database lacks an object that this program needs ({message}); run `cleave migrate`"
     ),
-    Condition.FORBIDDEN: lambda said: Terminal(
-        f"the database user may not do this ({said}); connect as a user in the right role"
+    Condition.FORBIDDEN: lambda message: Terminal(
+        f"the database user may not do this ({message}); connect as a user in the right role"
     ),
-    Condition.VALUE: lambda said: InvalidInput(f"PostgreSQL refused a value: {said}"),
+    Condition.VALUE: lambda message: InvalidInput(f"PostgreSQL refused a value: {message}"),
 }
-"""The error for each condition but for broken constraints, which have sentences of their own."""
+"""Functions that return the error for each condition, except for broken constraints, which have their own messages."""
 
 
-def _refusal(state: str | None, said: str) -> str | None:
-    """What the server says where it does not let this login in; None where that is not what is wrong."""
+def _refusal(state: str | None, message: str) -> str | None:
+    """Return the message of a server that refuses the connection of this login; None for any other error."""
     if state is not None:
-        return said if condition(state) is Condition.REFUSED else None
-    refused = _REFUSED.search(said)
+        return message if condition(state) is Condition.REFUSED else None
+    refused = _REFUSED.search(message)
     return refused[1] if refused else None
 
 
-def _broken_constraint(state: str, diagnostics: Any, said: str, sentences: Mapping[str, str]) -> CleaveError:
+def _broken_constraint(
+    state: str, diagnostics: Any, message: str, comments: Mapping[str, str]
+) -> CleaveError:
     name: str = diagnostics.constraint_name or ""
-    sentence = sentences.get(name, said)
+    sentence = comments.get(name, message)
     if state in (_UNIQUE_VIOLATION, _FOREIGN_KEY_VIOLATION) and diagnostics.message_detail:
         sentence = f"{sentence} {diagnostics.message_detail}"
     if name in _BY_NAME:

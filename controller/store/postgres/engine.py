@@ -1,8 +1,8 @@
-"""Connections to PostgreSQL and the one place where a transaction begins and ends.
+"""Connects to PostgreSQL, and begins and ends all transactions of the store.
 
-The composition root makes one `Store` a process and hands it down. READ COMMITTED throughout: safety comes from row
-versions, constraints and claim terms. Nothing here knows a table: the functions of the store do the work inside a
-transaction. Every statement ends by a deadline of this process, whatever the server does (`controller.postgres`).
+The composition root makes one `Store` per process and passes it on. All transactions are READ COMMITTED; row versions,
+constraints and claim terms make them safe. This module knows no table: the functions of the store execute statements in a
+transaction. Every statement ends by a deadline of this process, even if the server does not answer (`controller.postgres`).
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from controller.store.postgres.constraints import load_sentences, translate
 from controller.store.postgres.stored_json import read_json
 
 PING_AFTER_SECONDS = 5.0
-"""A connection that was idle for longer is tested before use: a firewall on the way may have dropped it silently."""
+"""Idle time in seconds after which a connection is tested before use, because a firewall may have dropped it silently."""
 
 STATEMENT_SECONDS = 60.0
-"""The longest wait for a statement of a process that states no other limit."""
+"""Maximum wait in seconds for a statement, if the process sets no other limit."""
 BULK_STATEMENT_SECONDS = 600.0
-"""The longest wait for a statement of a process that reads or writes the rows of the whole fleet at once."""
+"""Maximum wait in seconds for a statement of a process that reads or writes the rows of the whole fleet at once."""
 _SESSION = {
     "idle_in_transaction_session_timeout": "120s",
-    "plan_cache_mode": "force_generic_plan",  # for prepared statements only: others are planned for their values
+    "plan_cache_mode": "force_generic_plan",  # affects prepared statements only; others are planned for their values
 }
 
 
 def server_process(tx: Connection) -> int:
-    """The server process that the transaction runs in: the sender of its notifications."""
+    """Return the id of the server process of the transaction, which is the sender of its notifications."""
     driver: Any = tx.connection.dbapi_connection
     return int(driver.server_process)
 
@@ -59,10 +59,10 @@ def server_version(tx: Connection) -> tuple[int, str]:
 
 
 class Store(Renewed):
-    """A pool of connections to one database. Cheap to make: the first transaction connects. A forked process has a pool of its own."""
+    """A pool of connections to one database. Thread-safe. The first transaction connects. A forked process gets its own pool."""
 
     rolls_back = False
-    """Whether nothing that is written by it stays: a dry run's does not."""
+    """True if all its writes are rolled back, as in a dry run."""
 
     def __init__(
         self,
@@ -72,10 +72,10 @@ class Store(Renewed):
         pool_size: int = 5,
         statement_seconds: float = STATEMENT_SECONDS,
     ) -> None:
-        """`pool_size` limits the transactions in progress at once; one more waits, at most 30 s.
+        """Create a store. `pool_size` limits the concurrent transactions; another transaction waits for at most 30 s.
 
-        A statement that has no answer after `statement_seconds` is given up. A live server ends the statement sooner, and
-        a wait for a lock sooner still.
+        A statement without an answer after `statement_seconds` fails. A reachable server ends the statement earlier, and a wait for
+        a lock earlier still.
         """
         self.address = DatabaseAddress.of(url)
         self._sentences: dict[str, str] = {}
@@ -99,23 +99,23 @@ class Store(Renewed):
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """One transaction: committed at the end, rolled back on any error.
+        """Open a transaction, which is committed at the end and rolled back on any error.
 
-        Raises StoreUnavailable when PostgreSQL is away or does not answer in time, LostRace for deadlocks and locks held too long,
-        and a broken constraint's sentence as Conflict, InvalidInput, NotFound or InvariantViolated.
+        Raises StoreUnavailable if PostgreSQL is unreachable or does not answer in time, LostRace for deadlocks and locks held too long,
+        and Conflict, InvalidInput, NotFound or InvariantViolated with the comment of a broken constraint.
         """
         with self._errors_translated(), self._engine.begin() as tx:
             yield tx
 
     @contextmanager
     def single_statement(self) -> Iterator[Connection]:
-        """For exactly one statement: it is a transaction by itself, in one round trip instead of three.
+        """Open a connection for exactly one statement, which is its own transaction and takes one round trip instead of three.
 
-        A second statement would be a second transaction, so whatever must hold together goes to `transaction`.
-        Raises as `transaction` does.
+        A second statement would be a second transaction, so statements that belong together use `transaction`. Raises the errors
+        of `transaction`.
         """
         with self._errors_translated(), self._engine.connect() as tx:
-            # Not SQLAlchemy's isolation level AUTOCOMMIT, which sets the session's default and costs two round trips.
+            # SQLAlchemy's isolation level AUTOCOMMIT would set the default of the session, which costs two round trips.
             driver: Any = tx.connection.dbapi_connection
             driver.autocommit = True
             try:
@@ -132,7 +132,9 @@ class Store(Renewed):
             translated = translate(error, self._sentence_book)
             count_race(translated)
             raise translated from error
-        except PendingRollbackError as error:  # a part of the transaction bore the loss of its connection
+        except (
+            PendingRollbackError
+        ) as error:  # the caller caught the loss of the connection within the transaction
             raise StoreUnavailable(
                 "the connection to PostgreSQL was lost in the middle of a transaction; read the state again and retry"
             ) from error
@@ -141,24 +143,24 @@ class Store(Renewed):
             raise
         except PoolTimeout as error:
             raise StoreUnavailable(
-                "every connection of the pool is in use; raise pool_size or wait"
+                "all connections of the pool are in use; raise pool_size or retry"
             ) from error
         except ValueError as error:
             if "NUL (0x00)" in str(error) or isinstance(error, UnicodeEncodeError):
                 raise InvalidInput(
-                    "text holds a character PostgreSQL cannot store; leave out NUL and surrogates"
+                    "text holds a character that PostgreSQL cannot store; remove NUL and surrogates"
                 ) from error
             raise
 
     def dispose(self) -> None:
-        """Close the idle connections; those in use close when given back."""
+        """Close the idle connections. Connections in use close when they are returned."""
         self._engine.dispose()
 
     def _begin_in_child(self) -> None:
         self._engine.dispose(close=False)
 
     def _sentence_book(self) -> dict[str, str]:
-        """Comments of constraints by name, read at the first broken one; empty while the server is away."""
+        """Return the comments of constraints by name. The first broken constraint loads them; empty if the server is unreachable."""
         if not self._sentences:
             try:
                 with self._engine.begin() as tx:
@@ -169,18 +171,20 @@ class Store(Renewed):
 
 
 def count_race(error: CleaveError) -> None:
-    """Count it if it is one: whoever finds that what it read has moved ends its transaction for that, so all of them come by here.
-    Who answers with it instead counts it, too. Being held up loses nothing.
+    """Count the error in the metric of lost races if it is a LostRace other than HeldUp, which loses no work.
+
+    An error that ends its transaction passes through `Store.transaction`, which calls this function. A caller that returns the error
+    instead calls this function itself.
     """
     if isinstance(error, LostRace) and not isinstance(error, HeldUp):
         metrics.LOST_RACES.labels(error.what).inc()
 
 
 def _leave_servers_that_are_away(engine: Engine) -> None:
-    """Drop the connections to a server that is away or turns out to be a standby, so that the next ones find the primary."""
+    """Drop connections to a server that is unreachable or has become a standby, so that later connections reach the primary."""
 
     @event.listens_for(engine, "handle_error")
-    def look(context: ExceptionContext) -> None:
+    def on_error(context: ExceptionContext) -> None:
         error, held = context.original_exception, context.connection
         if held is not None and not held.invalidated and isinstance(error, psycopg2.Error):
             driver = held.connection.dbapi_connection
@@ -189,23 +193,23 @@ def _leave_servers_that_are_away(engine: Engine) -> None:
 
 
 def _replace_dead_connections(engine: Engine) -> None:
-    """Test a connection before it is used: its socket each time, and by a round trip when it was idle for long.
+    """Test each connection before use: always its socket, and after a long idle time also by a round trip.
 
-    A server that stops closes each socket, which is seen without a round trip. When one connection is dead, every idle
-    one is dropped, since they went to the same server.
+    A server that stops closes its sockets, which is visible without a round trip. If one connection is dead, all idle
+    connections are dropped, because they go to the same server.
     """
 
     @event.listens_for(engine, "checkin")
-    def note(_connection: Any, record: Any) -> None:
+    def on_checkin(_connection: Any, record: Any) -> None:
         record.info["idle_since"] = time.monotonic()
 
     @event.listens_for(engine, "checkout")
-    def look(connection: Any, record: Any, _proxy: Any) -> None:
+    def on_checkout(connection: Any, record: Any, _proxy: Any) -> None:
         idle_since = record.info.get("idle_since")
-        if idle_since is None:  # just made
+        if idle_since is None:  # a connection that was just opened
             return
         if (
-            _has_word_from_server(connection)
+            _is_closed_or_readable(connection)
             or connection.is_superseded
             or not (time.monotonic() - idle_since < PING_AFTER_SECONDS or _answers(engine, connection))
         ):
@@ -213,9 +217,9 @@ def _replace_dead_connections(engine: Engine) -> None:
             raise InvalidatePoolError("the server closed the connection while it was idle, or was replaced")
 
 
-def _has_word_from_server(connection: Any) -> bool:
-    """Nothing was asked, so anything to read is the server's end, or a notice, and either calls for a new
-    connection.
+def _is_closed_or_readable(connection: Any) -> bool:
+    """Return True if the socket is closed or readable. An idle connection has no request in progress, so readable data is the end of
+    the server or a notice, and either requires another connection.
     """
     return connection.closed or bool(readable(connection.fileno(), timeout_seconds=0.0))
 

@@ -1,7 +1,7 @@
 """Rebuilds schema `inspect`: its views and functions are dropped and created again whenever they or the tables change.
 
-Objects of cleave_owner in that schema belong to Cleave. Everything else that depends on them belongs to other people, and is
-dropped only on request. Rights that other people granted on the objects survive.
+Objects of cleave_owner in that schema belong to Cleave. All other objects that depend on them have other owners, and are dropped
+only on request. Rights on the objects that others granted are kept.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _EXISTS = text("""
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A right that other people granted on an object of schema inspect."""
+    """A right on an object of schema inspect that a rebuild does not grant itself."""
 
     is_function: bool
     name: str
@@ -79,7 +79,7 @@ class Grant:
 
 
 def dependents(tx: Connection) -> list[str]:
-    """Return descriptions of the objects of other people that a rebuild would drop, for example `view reports.topics`."""
+    """Return descriptions of the objects of other owners that a rebuild would drop, for example `view reports.topics`."""
     return list(tx.execute(_DEPENDENTS).scalars())
 
 
@@ -89,7 +89,7 @@ def grants(tx: Connection) -> list[Grant]:
 
 
 def drop(tx: Connection) -> None:
-    """Drop the views and functions of Cleave, and everything in `dependents` with them."""
+    """Drop the views and functions of Cleave, and all objects in `dependents`."""
     for kind, name in _ours(tx):
         _execute(tx, f"DROP {kind} IF EXISTS {name} CASCADE")
 
@@ -97,16 +97,16 @@ def drop(tx: Connection) -> None:
 def grant(tx: Connection, kept: Sequence[Grant]) -> None:
     """Grant the rights of READERS, and those of `kept` whose object or column exists again."""
     for kind, name in _ours(tx):
-        right = "SELECT ON" if kind == "VIEW" else "EXECUTE ON FUNCTION"
-        _execute(tx, f"GRANT {right} {name} TO {', '.join(READERS)}")
-    for one in kept:
-        named = {"is_function": one.is_function, "name": one.name, "col": one.col}
-        if tx.execute(_EXISTS, named).scalar_one():
-            _execute(tx, one.statement)
+        privilege = "SELECT ON" if kind == "VIEW" else "EXECUTE ON FUNCTION"
+        _execute(tx, f"GRANT {privilege} {name} TO {', '.join(READERS)}")
+    for right in kept:
+        names = {"is_function": right.is_function, "name": right.name, "col": right.col}
+        if tx.execute(_EXISTS, names).scalar_one():
+            _execute(tx, right.statement)
 
 
 def _ours(tx: Connection) -> list[tuple[str, str]]:
-    """Return kind and name of each view and function, views first."""
+    """Return the kind and the name of each view and function of Cleave, views first."""
     statement = f"SELECT relkind, name FROM ({_OURS}) ours ORDER BY relkind DESC, name"  # noqa: S608 -- a constant
     rows = tx.execute(text(statement))
     return [("VIEW" if row.relkind == "v" else "FUNCTION", row.name) for row in rows]

@@ -1,7 +1,7 @@
-"""Read the inspect views for programs: the same rows `psql` shows, as dictionaries.
+"""Reads the inspect views for programs: the rows that `psql` shows, as dictionaries.
 
-Where a view has the answer, it is asked here, and no second query is written. Values are bound, view and column names
-come from the code only.
+If a view has an answer, programs read the view instead of a second query. Values are bound; names of views and columns come
+only from the code.
 """
 
 from __future__ import annotations
@@ -12,5 +12,5 @@ from sqlalchemy import Connection, text
 
 
 def rows(tx: Connection, statement: str, **parameters: object) -> list[dict[str, Any]]:
-    """The rows of a statement over schema inspect, in its order."""
+    """Return the rows of a statement over schema inspect, in its order."""
     return [dict(row) for row in tx.execute(text(statement), parameters).mappings()]

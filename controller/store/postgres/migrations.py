@@ -1,10 +1,10 @@
-"""`cleave migrate`: brings a database to the schema of this program, forward only.
+"""Migrates a database to the schema of this program (`cleave migrate`). Migrations are forward only.
 
-An empty database gets `sql/schema` first, the schema as it is, which the ledger records under the version BASELINE. The
-migrations that changed the schema after that version follow, in the order of their names. One transaction takes everything that
-is pending: other sessions never see a half-migrated schema, and a second run waits and then has nothing to do. The views of
-schema `inspect` are dropped before and rebuilt after, in the same transaction; the policy defaults are written from the domain,
-so that they are declared once. A file that changed after it was applied is refused.
+An empty database first gets `sql/schema`, which the list of migrations records under the version BASELINE. Migrations that changed
+the schema after that version follow, in the order of their names. One transaction applies all pending files: other sessions never
+see a half-migrated schema, and a concurrent run waits and then has nothing to do. The same transaction drops the views of schema
+`inspect` before and rebuilds them afterwards, and writes the policy defaults from the domain, so that they are declared once. A
+file that changed after it was applied is refused.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from controller.store.postgres.engine import Store
 log = telemetry.get_logger(__name__)
 
 BASELINE = "0.1.0"
-"""Version whose schema is in sql/schema, and name of that schema in the ledger."""
+"""Version whose schema is in sql/schema, and name of that schema in the list of migrations."""
 MIGRATION_STATEMENT_SECONDS = 3600.0
-"""The longest wait for one file of migrations; a change of a large table takes minutes."""
+"""Maximum wait in seconds for one migration file. The change of a large table takes minutes."""
 READERS = inspect_schema.READERS
 _VIEWS = "views"
-"""Name of the views in the ledger: one row, whose checksum covers all their files."""
+"""Name of the views in the list of migrations: one row, whose checksum covers all their files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +48,20 @@ class _Script:
 
 
 def sql_directory() -> Path:
-    """Where the SQL files are: beside the package in a checkout, under `share/cleave/sql` when installed."""
-    beside = Path(__file__).resolve().parents[3] / "sql"
-    shared = Path(sysconfig.get_path("data")) / "share" / "cleave" / "sql"
-    for directory in (beside, shared):
+    """Return the directory of the SQL files: next to the package in a checkout, `share/cleave/sql` in an installation."""
+    checkout = Path(__file__).resolve().parents[3] / "sql"
+    installed = Path(sysconfig.get_path("data")) / "share" / "cleave" / "sql"
+    for directory in (checkout, installed):
         if (directory / "bootstrap.sql").is_file():
             return directory
     raise Terminal(
-        f"the SQL files of Cleave are neither in {beside} nor in {shared}; install the package again"
+        f"the SQL files of Cleave are neither in {checkout} nor in {installed}; install the package again"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that a run does. `dependents` are objects of other people that the rebuild of the views would drop."""
+    """All changes of a run. `dependents` are objects of other owners that the rebuild of the views would drop."""
 
     dependents: tuple[str, ...]
     roles: tuple[str, ...]
@@ -74,18 +74,18 @@ class Plan:
 
     @property
     def names(self) -> list[str]:
-        """Names of the scripts to apply, `views` last when the views are rebuilt."""
+        """Names of the scripts to apply; `views` is last if the views are rebuilt."""
         return [script.name for script in (*self.scripts, *([self.views] if self.views else []))]
 
 
 def migrate(
     url: str | URL, sql_directory: Path | None = None, *, drop_dependent_views: bool = False
 ) -> list[str]:
-    """Apply what is pending and return the names, `views` among them if the views were rebuilt.
+    """Apply all pending scripts and return their names, including `views` if the views were rebuilt.
 
-    Run it as a superuser, as a user who may create roles and owns the database, or (once the roles exist) as
-    a member of cleave_owner. Raises Conflict if an applied file has changed or is unknown here, or if a rebuild of the views
-    would drop objects of other people and `drop_dependent_views` is False.
+    The login must be a superuser, a user who may create roles and owns the database, or (after the roles exist) a member of
+    cleave_owner. Raises Conflict if an applied file has changed or is unknown to this program, or if a rebuild of the views
+    would drop objects of other owners and `drop_dependent_views` is False.
     """
     directory = sql_directory or _default_directory()
     store = Store(
@@ -101,7 +101,7 @@ def migrate(
 
 
 def plan(url: str | URL, sql_directory: Path | None = None) -> Plan:
-    """Return what `migrate` would do. Changes nothing and takes no lock; a reader's login is enough."""
+    """Return the changes that `migrate` would make. Changes nothing and takes no lock; the role of an inspector suffices."""
     directory = sql_directory or _default_directory()
     store = Store(url, application_name="cleave-migrate", pool_size=1)
     try:
@@ -112,31 +112,31 @@ def plan(url: str | URL, sql_directory: Path | None = None) -> Plan:
 
 
 def pending(url: str | URL, sql_directory: Path | None = None) -> list[str]:
-    """Return the names of the baseline and the migrations that `migrate` would apply. Checks the applied ones."""
+    """Return the names of the baseline and the migrations that `migrate` would apply. Checks the applied migrations."""
     return [script.name for script in plan(url, sql_directory).scripts]
 
 
 def pending_in(tx: Connection, sql_directory: Path | None = None) -> list[str]:
-    """The same for a connection that is open; a reader's login is enough.
+    """Return the pending names for an open connection. The role of an inspector suffices.
 
-    Raises Conflict where the database is ahead, Terminal where this login may not see what is applied.
+    Raises Conflict if the database is newer than this program, Terminal if this login may not read the list of migrations.
     """
     directory = sql_directory or _default_directory()
     return [script.name for script in _unapplied(_known(directory), _seen_as_applied(tx))]
 
 
 def demand_current(tx: Connection) -> None:
-    """Raises Retryable unless the schema is this program's: it may be brought to it, or the program replaced.
+    """Raise Retryable unless the database has the schema of this program; a migration, or another program version, corrects that.
 
-    Raises Terminal where this login may not see what is applied.
+    Raises Terminal if this login may not read the list of migrations.
     """
     try:
         missing = pending_in(tx)
     except Conflict as error:
-        raise Retryable(f"the schema is not this program's: {error}") from error
+        raise Retryable(f"the database does not have the schema of this program: {error}") from error
     if missing:
         raise Retryable(
-            f"the schema is older than this program: {missing[0]} is not applied, with {len(missing) - 1} more; "
+            f"the schema is older than this program: {missing[0]} and {len(missing) - 1} more are not applied; "
             "run `cleave migrate` as the owner"
         )
 
@@ -158,7 +158,7 @@ _default_directory = sql_directory  # the parameter of the same name hides the f
 
 
 @tenacity.retry(
-    # Two first runs can both find a role or schema missing. The second one finds it made on its next try.
+    # Two first runs can both find a role or schema missing. One of them fails and finds the object on its next attempt.
     retry=tenacity.retry_if_exception_type(LostRace)
     | tenacity.retry_if_exception_message(match=".*concurrently.*"),
     stop=tenacity.stop_after_attempt(8),
@@ -171,8 +171,8 @@ def _attempt(store: Store, directory: Path, drop_dependent_views: bool) -> list[
         plan = _plan(tx, directory, _applied(tx))
         if plan.dependents and not drop_dependent_views:
             raise Conflict(
-                f"the views of schema inspect are to be rebuilt, and others depend on them: {', '.join(plan.dependents)}; drop "
-                "these, or run `cleave migrate --drop-dependent-views`, and create them again afterwards"
+                f"the views of schema inspect must be rebuilt, but other objects depend on them: {', '.join(plan.dependents)}; drop "
+                "these objects, or run `cleave migrate --drop-dependent-views`, and create them again afterwards"
             )
         if plan.views:
             inspect_schema.drop(tx)
@@ -222,7 +222,7 @@ def _scripts(directory: Path) -> list[_Script]:
 
 def _run(tx: Connection, script: _Script) -> None:
     if script.sql.strip():
-        # no_parameters: a percent sign in the file is a percent sign
+        # With no_parameters, a percent sign in the file stays a percent sign.
         tx.exec_driver_sql(script.sql, execution_options={"no_parameters": True})
 
 
@@ -233,7 +233,7 @@ _LEDGERS = text("""
      WHERE (n.nspname, c.relname) IN (('cleave', 'migration'), ('inspect', 'migrations'))
      ORDER BY n.nspname
 """)
-"""Where what is applied is written down: the table first, then the view that readers see."""
+"""The relations with the list of migrations: the table first, then the view for inspectors."""
 _MAY_READ_DEFAULTS = text("""
     SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -244,7 +244,9 @@ _APPLIED_AS_READERS_SEE_IT = text("SELECT name, checksum FROM inspect.migrations
 
 
 def _seen_as_applied(tx: Connection) -> dict[str, str]:
-    """What is applied, by whatever this login may read; nothing on a database that was never migrated."""
+    """Return the checksums of the applied scripts by name, from the relation that this login may read. Empty if the database was never
+    migrated.
+    """
     ledgers = tx.execute(_LEDGERS).all()
     for ledger in ledgers:
         if ledger.is_readable:
@@ -252,7 +254,7 @@ def _seen_as_applied(tx: Connection) -> dict[str, str]:
     if ledgers:
         user = ledgers[0].current_user
         raise Terminal(
-            f"user {user} may not read which migrations are applied; run GRANT cleave_controller TO {user}, "
+            f"user {user} may not read the list of applied migrations; run GRANT cleave_controller TO {user}, "
             f"or GRANT cleave_inspector TO {user} for commands that only read"
         )
     return {}
@@ -262,29 +264,29 @@ def _applied(tx: Connection, statement: TextClause = _APPLIED) -> dict[str, str]
     return {row.name: row.checksum for row in tx.execute(statement)}
 
 
-def _unapplied(known: Sequence[_Script], applied: Mapping[str, str]) -> list[_Script]:
+def _unapplied(scripts: Sequence[_Script], applied: Mapping[str, str]) -> list[_Script]:
     """Return the scripts to apply. Raises Conflict if the database is of an unreleased version, has drifted or is ahead."""
-    baseline, migrations = known[0], known[1:]
+    baseline, migrations = scripts[0], scripts[1:]
     recorded = {name: checksum for name, checksum in applied.items() if name != _VIEWS}
     if recorded and recorded.get(BASELINE) != baseline.checksum:
         raise Conflict(
             f"this database was not created from the schema of {BASELINE} but by an unreleased version, and cannot be upgraded; "
             "create a new database, or dump the data of this one and reload them into a new one"
         )
-    ahead = sorted(set(recorded) - {script.name for script in known})
+    ahead = sorted(set(recorded) - {script.name for script in scripts})
     if ahead:
-        raise Conflict(f"migration {ahead[-1]} was applied by a newer program; upgrade this one")
+        raise Conflict(f"migration {ahead[-1]} was applied by a newer version; upgrade this program")
     changed = [s.name for s in migrations if recorded.get(s.name, s.checksum) != s.checksum]
     if changed:
         raise Conflict(
-            f"migration {changed[0]} was changed after it was applied; restore the file and write a new one"
+            f"migration {changed[0]} was changed after it was applied; restore the file and add another migration"
         )
-    unapplied = [script for script in known if script.name not in recorded]
+    unapplied = [script for script in scripts if script.name not in recorded]
     latest = max(recorded, default="")
     late = [script.name for script in unapplied if script.name < latest]
     if late:
         raise Conflict(
-            f"migration {late[0]} sorts before {latest}, which is applied; give it a higher number"
+            f"migration {late[0]} sorts before {latest}, which is applied; give migration {late[0]} a higher number"
         )
     return unapplied
 
@@ -308,7 +310,7 @@ def _missing_roles(tx: Connection, directory: Path) -> tuple[str, ...]:
 
 
 def _changed_defaults(tx: Connection) -> tuple[str, ...]:
-    """Return the policy parameters whose stored default the run changes; none where this login may not read the defaults."""
+    """Return the policy parameters whose stored default the run changes. Empty if this login may not read the defaults."""
     readable = tx.execute(_MAY_READ_DEFAULTS).scalar_one_or_none()
     if readable is False:
         return ()

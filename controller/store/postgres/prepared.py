@@ -1,10 +1,9 @@
-"""Statements that are planned once a connection: for the few whose planning costs more than their execution.
+"""Prepares statements once per connection, for the few statements whose planning costs more than their execution.
 
-A statement of many parts takes PostgreSQL milliseconds to plan and a fraction of one to execute. Such a one is written
-like any other, with `:name` parameters, and given the types of those; the first use on a connection prepares it, with
-one plan for all values (the store's sessions ask for that: `plan_cache_mode`). That plan is made for tables that will
-be large, however small they are now: it finds rows by index, and joins by lookups. When statistics or tables change,
-PostgreSQL plans the statement anew.
+PostgreSQL plans a statement of many parts in milliseconds and executes it in a fraction of a millisecond. Such a statement has
+`:name` parameters with declared types. Its first use on a connection prepares it, with one plan for all values (the sessions of
+the store set `plan_cache_mode`). The plan is made for large tables, even if the tables are small at that time: it finds rows by
+index and joins by nested loops. PostgreSQL plans the statement again if statistics or tables change.
 """
 
 from __future__ import annotations
@@ -16,36 +15,38 @@ from sqlalchemy import Connection, CursorResult
 
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
 _UNWANTED = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin")
-"""Ways to read a whole table. For an empty table the planner takes this for the cheapest way, and keeps the plan until
-the table has been analyzed.
+"""Settings of plan nodes that read a whole table. For an empty table such a plan is the cheapest, and PostgreSQL keeps the plan
+until the table has been analyzed.
 """
 
 
 class Prepared:
-    """One statement; `types` by parameter, in PostgreSQL's words. Give each name to one statement only."""
+    """A prepared statement. `types` holds the PostgreSQL type of each parameter. The name must be unique."""
 
     def __init__(self, name: str, statement: str, types: Mapping[str, str]) -> None:
         self.parameters = tuple(types)
         used = set(_PARAMETER.findall(statement))
         if used != set(types):
-            raise ValueError(f"statement {name} uses {sorted(used)}, types are given for {sorted(types)}")
-        numbered = _PARAMETER.sub(lambda found: f"${self.parameters.index(found[1]) + 1}", statement)
+            raise ValueError(
+                f"statement {name} uses parameters {sorted(used)}, but types are given for {sorted(types)}"
+            )
+        numbered = _PARAMETER.sub(lambda match: f"${self.parameters.index(match[1]) + 1}", statement)
         self.name = f"cleave_{name}"
         self.statement = statement
         self._prepare = "; ".join(
             [
                 f"PREPARE {self.name} ({', '.join(types.values())}) AS {numbered}",
-                *(f"SET {one} = off" for one in _UNWANTED),
-                f"EXPLAIN EXECUTE {self.name} ({', '.join('NULL' for _ in types)})",  # which plans it
-                *(f"RESET {one}" for one in _UNWANTED),
+                *(f"SET {setting} = off" for setting in _UNWANTED),
+                f"EXPLAIN EXECUTE {self.name} ({', '.join('NULL' for _ in types)})",  # this makes the plan
+                *(f"RESET {setting}" for setting in _UNWANTED),
             ]
         )
-        self._execute = f"EXECUTE {self.name} ({', '.join(f'%({one})s' for one in types)})"
+        self._execute = f"EXECUTE {self.name} ({', '.join(f'%({parameter})s' for parameter in types)})"
 
     def execute(self, tx: Connection, parameters: Mapping[str, object]) -> CursorResult[tuple[object, ...]]:
-        """The statement's result. Raises KeyError for a parameter that is not given."""
-        known: set[str] = tx.info.setdefault("prepared", set())
-        if self.name not in known:
+        """Return the result of the statement. Raises KeyError for a parameter without a value."""
+        prepared: set[str] = tx.info.setdefault("prepared", set())
+        if self.name not in prepared:
             tx.exec_driver_sql(self._prepare.replace("%", "%%"))
-            known.add(self.name)
-        return tx.exec_driver_sql(self._execute, {one: parameters[one] for one in self.parameters})
+            prepared.add(self.name)
+        return tx.exec_driver_sql(self._execute, {name: parameters[name] for name in self.parameters})

@@ -1,8 +1,8 @@
-"""Rights that PostgreSQL gives to every login, and that no login of Cleave needs: temporary tables, large objects, advisory locks.
+"""Revokes rights that PostgreSQL grants to every login: temporary tables, large objects and advisory locks.
 
-Advisory locks fill the lock table that all databases of a server share, large objects and temporary files fill its disk.
-`cleave migrate` revokes them in Cleave's database and gives Cleave's own roles the one they need, temporary tables. On a
-managed server only the provider's superuser may revoke the others, so that the caller reports what is left.
+Advisory locks fill the lock table that all databases of a server share; large objects and temporary files fill its disk.
+`cleave migrate` revokes these rights in Cleave's database, and grants temporary tables to the roles of Cleave that need them. On a
+managed server only the provider's superuser may revoke the other rights, so the caller reports the rights that are left.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from sqlalchemy import Connection, Row, text
 from sqlalchemy.exc import ProgrammingError
 
 _TEMPORARY_TABLES = "cleave_owner, cleave_controller, cleave_spark_loader"
-"""The roles that make temporary tables: aggregations of load, and `cleave doctor`."""
+"""Roles that create temporary tables, for load aggregation and `cleave doctor`."""
 IDLE_IN_TRANSACTION = "60s"
-"""After this time a session of the database ends that does nothing in a transaction, unless its login says otherwise."""
+"""Idle time in a transaction after which the server ends a session of the database, unless its login has another limit."""
 _HELD = text(r"""
     SELECT 'temporary tables' AS subject, pg_has_role(current_user, d.datdba, 'USAGE') AS is_ours,
            format('GRANT TEMPORARY ON DATABASE %1$I TO %2$s; REVOKE TEMPORARY ON DATABASE %1$I FROM PUBLIC', d.datname, CAST(:roles AS text))
@@ -80,7 +80,7 @@ class Login:
 
     @property
     def surplus(self) -> str | None:
-        """What the login is that only migrations need; None if it is nothing more than its work takes."""
+        """The attribute or role of the login that only migrations need; None if the login has no such right."""
         if self.is_superuser:
             return "a superuser"
         return "in role cleave_owner" if "cleave_owner" in self.roles else None
@@ -93,7 +93,7 @@ def login(tx: Connection) -> Login:
 
 
 def write_temporary(tx: Connection) -> bool:
-    """Write a megabyte into a table that ends with the transaction. Return False if the login may create no temporary table."""
+    """Write a megabyte into a temporary table of the transaction. Return False if the login may not create temporary tables."""
     may_write: bool = tx.execute(_MAY_WRITE).scalar_one()
     if may_write:
         tx.execute(_WRITE)
@@ -101,17 +101,17 @@ def write_temporary(tx: Connection) -> bool:
 
 
 def held_by_everybody(tx: Connection) -> list[str]:
-    """Return the rights of PUBLIC in this database that Cleave revokes, in words; empty if there is none left."""
+    """Return the names of the rights that PUBLIC has in this database and that Cleave revokes. Empty if none is left."""
     return [row.subject for row in _held(tx)]
 
 
 def missing_for_the_owner(tx: Connection) -> list[str]:
-    """Return the roles that cleave_owner lacks for ending transactions of applications that hold locks of logs."""
+    """Return the roles that cleave_owner lacks and needs for ending transactions of applications that hold locks of logs."""
     return list(tx.execute(_MISSING).scalars())
 
 
 def restrict(tx: Connection) -> list[str]:
-    """Revoke what this login may revoke, and return what is left to be done by a superuser, in words."""
+    """Revoke the rights that this login may revoke. Return descriptions of the changes that only a superuser can make."""
     for right in _held(tx):
         if right.is_ours:
             tx.exec_driver_sql(right.statement, execution_options={"no_parameters": True})
@@ -135,5 +135,5 @@ def databases_open_to_everybody(tx: Connection) -> list[str]:
 
 
 def logins_without_limits(tx: Connection) -> list[str]:
-    """Return up to 5 logins of applications and readers without a limit of connections or a `statement_timeout`."""
+    """Return up to 5 logins of applications and inspectors without a limit of connections or a `statement_timeout`."""
     return list(tx.execute(_UNLIMITED).scalars())

@@ -1,4 +1,4 @@
-"""Reading JSON as PostgreSQL keeps it: its numbers may be longer than Python turns into integers."""
+"""Reads JSON that PostgreSQL stored, whose numbers may have more digits than Python converts to integers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from controller.domain.shown import shown
 
 
 def read_json(text: str) -> Any:
-    """The value of a well-formed JSON text. Integers that Python does not read (4,300 digits) come as Decimal.
+    """Return the value of a well-formed JSON text. Integers of more than 4,300 digits, which Python does not convert, become Decimal.
 
-    Raises InvalidInput for a value that is nested too deeply to be read.
+    Raises InvalidInput if the value is nested too deeply to be read.
     """
     try:
         try:
@@ -22,5 +22,5 @@ def read_json(text: str) -> Any:
             return json.loads(text, parse_int=Decimal)
     except RecursionError as error:
         raise InvalidInput(
-            f"a stored JSON value {shown(text)} is nested too deeply to be read; write it anew"
+            f"the stored JSON value {shown(text)} is nested too deeply to be read; replace the value"
         ) from error

@@ -1,6 +1,6 @@
-"""The columns that are written many rows at a time or by name; everything else is plain SQL text.
+"""Declares tables whose columns are written in bulk or by name. All other statements are SQL text.
 
-They are declared to build statements with. Types and rules stand in sql/schema.
+The declarations serve to build statements. sql/schema defines types and rules.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What the books say should exist on a data plane: the logs behind segments, those reserved, those to be deleted.
+"""Reads the logs that should exist on a data plane: the logs of segments, reserved logs, and logs to be deleted.
 
-Read by the operation runner (which logs carry a subscription) and the reconciler (which compares). Reads only. The
-caller lists the data plane's logs, and has to do so *before* `read_books`: then every log in the listing was either
-reserved by then or belongs to nobody.
+The operation runner reads which logs have a subscription; the reconciler compares. The caller lists the logs of the data plane, and
+must do so *before* `read_books`: then each listed log was reserved by that time or is unmanaged.
 """
 
 from __future__ import annotations
@@ -22,40 +21,40 @@ from controller.store.shards import Shards
 
 @dataclass(frozen=True, slots=True)
 class BackingLog:
-    """The log behind one segment that is not pruned."""
+    """Log of a segment that is not pruned."""
 
     segment_id: int
     backing_topic: str
     state: SegmentState
     sealed_epoch: int | None
     is_busy: bool
-    """In a live operation. Only that operation's runner acts on the log."""
+    """True if the segment is in a live operation. Then only the runner of the operation acts on the log."""
     is_drained: bool
-    """Recorded as read to its end by every live subscription that began before it was sealed."""
+    """True if every live subscription that began before the segment was sealed is recorded to have drained it."""
     parent_topics: tuple[str, ...]
-    """Logs of its parents that are not pruned."""
+    """Logs of the parents that are not pruned."""
     drained_by: frozenset[str] = frozenset()
-    """Subscriptions that are recorded to have read the log to its end."""
+    """Subscriptions that are recorded to have drained the segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """Everything recorded about one topic's logs at one instant."""
+    """All metadata about the logs of one topic, at one time."""
 
     topic_state: str
     epoch: int
     next_segment_id: int
     subscriptions: Mapping[str, int]
-    """Live ones, with the epoch each was created at."""
+    """Creation epochs of the live subscriptions, by name."""
     deleting_subscriptions: frozenset[str]
     has_checkpoints: bool
     logs: tuple[BackingLog, ...]
     reserved: Mapping[str, OperationState]
-    """Children of live operations, with the state of the operation. The logs may or may not exist yet."""
+    """States of the operations that reserved logs for children, by log. The logs may not exist yet."""
     tombstoned: frozenset[str]
-    """Being deleted."""
+    """Logs with an open deletion entry."""
     changes_subscriptions: bool
-    """A subscription is being created or deleted: which cursors should exist is not settled."""
+    """True if a subscription is being created or deleted, so that the expected cursors are not determined."""
     is_verified: bool
     """True if the logs were compared with the journal under the present database."""
     held_reason: str | None
@@ -63,11 +62,11 @@ class Books:
 
     @property
     def names(self) -> frozenset[str]:
-        """Logs that the journal accounts for: segments, children of live operations, and logs being deleted."""
-        return frozenset(one.backing_topic for one in self.logs) | self.reserved.keys() | self.tombstoned
+        """Logs that the journal knows: logs of segments, of children of live operations, and logs being deleted."""
+        return frozenset(log.backing_topic for log in self.logs) | self.reserved.keys() | self.tombstoned
 
     def expected_on(self, log: BackingLog) -> tuple[str, ...]:
-        """Live subscriptions whose cursor the log must have: all but those made after it was sealed."""
+        """Return the live subscriptions whose cursor the log must have: all except those created after the segment was sealed."""
         return tuple(
             sorted(
                 name
@@ -172,20 +171,20 @@ def origins(tx: Connection, names: Iterable[str]) -> dict[str, LogOrigin]:
 
 
 def backing_topics(tx: Connection, topic_id: int) -> list[str]:
-    """Logs of every segment that is not pruned, sealed ones included, by range."""
+    """Return the logs of all segments that are not pruned, including sealed segments, by range."""
     return [row.backing_topic for row in tx.execute(_LOGS, {"topic_ids": [topic_id]})]
 
 
 def carrying_subscription(tx: Connection, topic_id: int, subscription: str) -> list[str]:
-    """Logs that were active at or after the subscription's first epoch: those must have its cursor."""
+    """Return the logs that must have a cursor of the subscription: those that were active after its creation epoch."""
     parameters = {"topic_id": topic_id, "subscription": subscription}
     return [row.backing_topic for row in tx.execute(_CARRYING, parameters)]
 
 
 def read_books(tx: Connection, topic_ids: Collection[int]) -> dict[int, Books]:
-    """Everything recorded about the topics' logs, by topic id; a topic that is not there is absent.
+    """Return all metadata about the logs of the topics, by topic id. A topic that does not exist is absent.
 
-    Hold a topic's row lock to act on what it says.
+    Hold the lock of a topic row to act on its metadata.
     """
     of_topics = {"topic_ids": list(topic_ids)}
     topics = tx.execute(_TOPICS, of_topics).all()
@@ -198,8 +197,8 @@ def read_books(tx: Connection, topic_ids: Collection[int]) -> dict[int, Books]:
             row,
             subscriptions[row.topic_id],
             logs[row.topic_id],
-            reserved={one.backing_topic: OperationState(one.state) for one in reserved[row.topic_id]},
-            tombstoned=frozenset(one.backing_topic for one in tombstoned[row.topic_id]),
+            reserved={log.backing_topic: OperationState(log.state) for log in reserved[row.topic_id]},
+            tombstoned=frozenset(log.backing_topic for log in tombstoned[row.topic_id]),
         )
         for row in topics
     }
@@ -208,8 +207,8 @@ def read_books(tx: Connection, topic_ids: Collection[int]) -> dict[int, Books]:
 def comparable_topics(
     tx: Connection, *, limit: int, after: int = 0, deleted_hours: float = 24.0, shards: Shards | None = None
 ) -> list[int]:
-    """Ids above `after` of topics to compare: those in use, and those deleted so recently that a call held up on its
-    way may still make a log of theirs.
+    """Return ids above `after` of topics to compare: topics that are not deleted, and topics deleted within `deleted_hours`, because
+    a delayed call may still create one of their logs.
     """
     parameters = {"shard_count": None, "shards": None} if shards is None else shards.parameters
     rows = tx.execute(
@@ -221,11 +220,11 @@ def comparable_topics(
 def _grouped(
     tx: Connection, statement: TextClause, parameters: Mapping[str, object]
 ) -> defaultdict[int, list[Row[Any]]]:
-    """Rows by topic."""
-    found: defaultdict[int, list[Row[Any]]] = defaultdict(list)
+    """Return the rows of the statement by topic."""
+    rows: defaultdict[int, list[Row[Any]]] = defaultdict(list)
     for row in tx.execute(statement, parameters):
-        found[row.topic_id].append(row)
-    return found
+        rows[row.topic_id].append(row)
+    return rows
 
 
 def _books(

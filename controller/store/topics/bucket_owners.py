@@ -1,7 +1,7 @@
-"""Who owns which bucket of a subscription: rows, written by the topic's leader alone, under its shard's lease.
+"""Owners of entry buckets. Only the leader of the topic writes these rows, under the lease of its shard.
 
-`lock` comes first in each transaction: it serialises leaders of one subscription, and gives the generation from which the next
-change counts.
+Each transaction calls `lock` first. The lock serializes the leaders of one subscription, and returns the generation that the next
+change raises.
 """
 
 from __future__ import annotations
@@ -74,20 +74,20 @@ _END = """
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionKey:
-    """Names a subscription."""
+    """Key of a subscription: topic id and name."""
 
     topic_id: int
     name: str
 
     @property
     def parameters(self) -> Mapping[str, object]:
-        """For statements about it."""
+        """Parameters of statements about the subscription."""
         return {"topic_id": self.topic_id, "subscription": self.name}
 
 
 def lock(tx: Connection, key: SubscriptionKey) -> tuple[int, int]:
-    """The subscription's generation and the origin of its positions; its row is locked until the transaction ends.
-    SubscriptionNotFound unless it is live.
+    """Lock the row of the subscription until the end of the transaction. Return its generation and the origin of its positions.
+    Raises SubscriptionNotFound unless the subscription is live.
     """
     row = tx.execute(text(_LOCK), key.parameters).one_or_none()
     if row is None:
@@ -96,7 +96,7 @@ def lock(tx: Connection, key: SubscriptionKey) -> tuple[int, int]:
 
 
 def owners(tx: Connection, key: SubscriptionKey) -> tuple[BucketOwner, ...]:
-    """Owners by segment and bucket."""
+    """Return the owners of the subscription, by segment and bucket."""
     return tuple(
         BucketOwner(
             SegmentBucket(row.segment_id, HashRange(row.bucket_start, row.bucket_end)),
@@ -112,7 +112,7 @@ def owners(tx: Connection, key: SubscriptionKey) -> tuple[BucketOwner, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SaidOfBucket:
-    """Why nothing comes of a bucket for so long, as whoever owns it since `generation` says."""
+    """Reason that the owner since `generation` reports for not reading the bucket, and the seconds for which the reason has held."""
 
     segment_id: int
     bucket_start: int
@@ -122,20 +122,20 @@ class SaidOfBucket:
 
 
 def say(tx: Connection, key: SubscriptionKey, consumer: str, said: Sequence[SaidOfBucket]) -> None:
-    """Keep what the consumer says of its buckets in place of all it has said before; what it says of others' counts for nothing."""
+    """Replace all reasons of the consumer by these reports about its buckets. Reports about buckets of other owners are ignored."""
     columns = {
-        "segment_ids": [one.segment_id for one in said],
-        "starts": [one.bucket_start for one in said],
-        "generations": [one.generation for one in said],
-        "reasons": [one.reason for one in said],
-        "seconds": [one.seconds for one in said],
+        "segment_ids": [report.segment_id for report in said],
+        "starts": [report.bucket_start for report in said],
+        "generations": [report.generation for report in said],
+        "reasons": [report.reason for report in said],
+        "seconds": [report.seconds for report in said],
     }
     tx.execute(text(_SAY), {**key.parameters, "consumer": consumer, **columns})
 
 
 def write(tx: Connection, key: SubscriptionKey, changes: OwnerChanges, generation: int) -> int:
-    """Write the changes; the generation, raised by 1 if a bucket got an owner. `generation` is that of `lock`."""
-    # What ends comes first: what is granted may begin with the same hash as a piece of it that ends.
+    """Write the changes. Return the generation, which is raised by 1 if a bucket got an owner. `generation` is that of `lock`."""
+    # Ended rows are deleted first, because a granted bucket may begin at the same hash as an ended one.
     for statement, buckets in ((_END, changes.ended), (_KEEP, changes.kept)):
         if buckets:
             tx.execute(text(statement), [_row(key, bucket) for bucket in sorted(buckets)])

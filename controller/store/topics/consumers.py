@@ -1,8 +1,8 @@
-"""Registered consumers: durable rows. Whether one is alive is known to the leader of its topic alone.
+"""Registered consumers, as durable rows. Only the leader of the topic knows whether a consumer is alive.
 
-Registering and leaving raise the topic's input version and notify, by trigger. What each consumer reads is in
-`bucket_owners`. An incarnation is one life of a consumer; one that has departed is remembered for a while, since what it sent
-may arrive late.
+Triggers raise the topic's input version and notify when a consumer registers or departs. `bucket_owners` stores the buckets of each
+consumer. An incarnation is one process of a consumer. Departed incarnations are kept for some time, because their messages may
+arrive late.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from controller.store.shards import Shards
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRow:
-    """One registered consumer."""
+    """A registered consumer."""
 
     topic_id: int
     subscription: str
@@ -29,9 +29,9 @@ class ConsumerRow:
     registered_at: datetime
     incarnation: str = ""
     away_seconds: float | None = None
-    """For how long it has not been connected, where that was noted."""
+    """Seconds since the consumer lost its connection; None if the consumer is connected."""
     subject: str | None = None
-    """Subject of the token that began the session; None where no token did."""
+    """Subject of the token that began the session; None if the session began without a token."""
 
 
 _REGISTER = """
@@ -51,31 +51,34 @@ _LIST = """
 
 
 def register(tx: Connection, topic_id: int, subscription: str, name: str) -> bool:
-    """Adds the consumer; True when it is new. Raises InvalidInput for its name, else as `ConsumerRegistration.demand`."""
+    """Register the consumer. Return True if the consumer was not registered before.
+
+    Raises InvalidInput for the name, and the errors of `ConsumerRegistration.demand`.
+    """
     demand_name("consumer", name)
     answer = tx.execute(text(_REGISTER), _key(topic_id, subscription, name)).one()
     return ConsumerRegistration(*answer).demand(topic_id, subscription)
 
 
 def unregister(tx: Connection, topic_id: int, subscription: str, name: str) -> bool:
-    """Removes the consumer; False when there was none."""
+    """Remove the consumer. Return False if the consumer was not registered."""
     return tx.execute(text(_UNREGISTER), _key(topic_id, subscription, name)).rowcount == 1
 
 
 def list_consumers(tx: Connection, topic_id: int, subscription: str | None = None) -> list[ConsumerRow]:
-    """Registered consumers, by subscription and name."""
+    """Return the registered consumers of the topic, or of one subscription, by subscription and name."""
     rows = tx.execute(text(_LIST), {"topic_id": topic_id, "subscription": subscription})
     return [ConsumerRow(**row._mapping) for row in rows]
 
 
 MOST_DEPARTED = 1000
-"""Lives of one subscription's consumers that are remembered. Whoever has a token can say goodbye for lives that never were; the
-register of a life that is forgotten leaves a session that ends with its grace period.
+"""Maximum number of departed incarnations that are kept per subscription. The bound is needed because a token holder can deregister
+incarnations that never existed. If a deleted incarnation registers again, its session ends after the grace period.
 """
 LEFT, EXPIRED = "left", "expired"
-"""Why a life of a consumer is over; the third reason is that another one of its name has begun."""
+"""Reasons for which an incarnation has departed. The third reason is `replaced`, by another incarnation of the same name."""
 FOREIGN = "foreign"
-"""Instead of a reason: the session belongs to another subject."""
+"""Value instead of a reason if the session belongs to another subject."""
 _DEPARTED = {LEFT: "has left", "replaced": "was replaced by a newer one"}
 _HAS_SESSION = """
     SELECT EXISTS (SELECT FROM cleave.consumer WHERE topic_id = :topic_id AND subscription = :subscription
@@ -128,11 +131,11 @@ def has_session(tx: Connection, topic_id: int, subscription: str, name: str, inc
 def register_session(
     tx: Connection, topic_id: int, subscription: str, name: str, incarnation: str, subject: str | None = None
 ) -> bool:
-    """The consumer's life `incarnation` begins, or goes on; True when no consumer of that name was there.
+    """Begin or continue the session of `incarnation`. Return True if no consumer of that name was registered.
 
-    Another life of that name departs. Raises AccessForbidden where a session of that name belongs to another subject,
-    SessionExpired for one that was away for too long, FencedOut for one that has left or was replaced, InvalidInput for
-    its name, else as `ConsumerRegistration.demand`.
+    Another incarnation of the name departs. Raises AccessForbidden if a session of the name belongs to another subject,
+    SessionExpired if the incarnation was disconnected for too long, FencedOut if the incarnation has left or was replaced,
+    InvalidInput for the name, and the errors of `ConsumerRegistration.demand`.
     """
     demand_name("consumer", name)
     row = {**_key(topic_id, subscription, name), "incarnation": incarnation, "subject": subject}
@@ -141,7 +144,7 @@ def register_session(
         raise not_yours(name, subscription)
     if departed == EXPIRED:
         raise SessionExpired(
-            f"consumer {name} of {subscription} was away for too long; begin a new session", 0.0
+            f"consumer {name} of {subscription} was disconnected for too long; begin a new session", 0.0
         )
     if departed is not None:
         raise FencedOut(
@@ -151,15 +154,15 @@ def register_session(
 
 
 def not_yours(name: str, subscription: str) -> AccessForbidden:
-    """The error for a token of another subject than the session's."""
+    """Return the error for a token whose subject is not that of the session."""
     return AccessForbidden(
         f"consumer {name} of {subscription} has a session that a token of another subject began; give this consumer another name, "
-        "or ask with a token of that subject"
+        "or use a token of that subject"
     )
 
 
 def demand_owner(tx: Connection, topic_id: int, subscription: str, name: str, subject: str | None) -> None:
-    """Raises AccessForbidden where the consumer's session belongs to another subject."""
+    """Raise AccessForbidden if the session of the consumer belongs to another subject."""
     row = {**_key(topic_id, subscription, name), "subject": subject}
     if tx.execute(text(_IS_FOREIGN), row).scalar_one():
         raise not_yours(name, subscription)
@@ -168,8 +171,8 @@ def demand_owner(tx: Connection, topic_id: int, subscription: str, name: str, su
 def depart(
     tx: Connection, topic_id: int, subscription: str, name: str, incarnation: str, reason: str = LEFT
 ) -> None:
-    """The life `incarnation` is over, registered or not: its row goes, and what it still sends is refused. The row of another
-    life stays.
+    """Record that the incarnation, registered or not, has departed, so that its late messages are refused. Delete its row, but not
+    the row of another incarnation.
     """
     row = {**_key(topic_id, subscription, name), "incarnation": incarnation, "reason": reason}
     tx.execute(text(_DEPART), row)
@@ -177,19 +180,19 @@ def depart(
 
 
 def note_away(tx: Connection, topic_id: int, subscription: str, seconds: Mapping[str, float | None]) -> None:
-    """Keep for how long each of these has not been connected; None: it is."""
+    """Store the seconds for which each of these consumers has been disconnected; None for a connected consumer."""
     if seconds:
         row = {"topic_id": topic_id, "subscription": subscription}
         tx.execute(text(_NOTE_AWAY), {**row, "names": list(seconds), "seconds": list(seconds.values())})
 
 
 def of_shards(tx: Connection, shards: Shards) -> list[ConsumerRow]:
-    """Every registered consumer of the shards' topics, by topic, subscription and name."""
+    """Return the registered consumers of all topics of the shards, by topic, subscription and name."""
     return [ConsumerRow(**row._mapping) for row in tx.execute(text(_OF_SHARDS), shards.parameters)]
 
 
 def forget_departed(tx: Connection, age_seconds: float) -> int:
-    """Forget those that departed so long ago that nothing of them can arrive any more; how many."""
+    """Delete incarnations that departed more than `age_seconds` ago. Return their number."""
     return tx.execute(text(_FORGET), {"age_seconds": age_seconds}).rowcount
 
 

@@ -1,7 +1,7 @@
-"""The end of a topic: its segments are sealed and pruned, its name is free, and what belongs to it is forgotten.
+"""Ends a topic: seals and prunes its segments, frees its name, and deletes the rows that belong to it.
 
-Called by commits in their transactions, with the topic row locked. History and the topic's row stay.
-Consumers, drain marks and checkpoints go with their subscription, by foreign key.
+Commits call these functions in their transactions, with the topic row locked. History and the topic row are kept. Foreign keys delete
+consumers, drain marks and checkpoints with their subscriptions.
 """
 
 from __future__ import annotations
@@ -41,21 +41,23 @@ _FORGET = tuple(
 
 
 def demand_alone(tx: Connection, topic: TopicRow, operation: Operation) -> None:
-    """HeldUp while another operation of the topic lives."""
+    """Raise HeldUp while another operation of the topic is live."""
     of_topic = {"topic_id": topic.topic_id, "operation_id": operation.operation_id}
     others = tx.execute(text(_OTHERS_LIVE), of_topic).scalar_one()
     if others:
-        raise HeldUp(f"{others} older operation(s) of topic {topic.name} still live; wait for them", 0.1)
+        raise HeldUp(
+            f"{others} older operation(s) of topic {topic.name} are live; wait until they have finished", 0.1
+        )
 
 
 def end_segments(tx: Connection, topic_id: int, epoch: int, at: datetime) -> dict[int, str]:
-    """Seal and prune what is left of the topic; returns the logs of those segments by id."""
+    """Seal and prune the remaining segments of the topic. Return their logs by segment id."""
     ended = tx.execute(text(_END_SEGMENTS), {"topic_id": topic_id, "epoch": epoch, "at": at})
     return {row.segment_id: row.backing_topic for row in ended}
 
 
 def end_topic(tx: Connection, topic: TopicRow, epoch: int, at: datetime) -> None:
-    """The name is free; load, subscriptions, due work and mirror are forgotten."""
+    """Free the name of the topic, and delete its load, subscriptions, evaluation and mirror."""
     topics.update_topic(tx, topic, state=TopicState.DELETED.value, epoch=epoch, deleted_at=at)
     for statement in _FORGET:
         tx.execute(text(statement), {"topic_id": topic.topic_id})

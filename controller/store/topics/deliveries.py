@@ -1,6 +1,8 @@
-"""Deliveries that are counted over crashes: where each bucket's reading began, and the messages that fail or kill (sql/schema/26_deliveries.sql).
+"""Counts deliveries across crashes: the position at which each bucket was opened, and messages that fail or end their process
+(sql/schema/26_deliveries.sql).
 
-Only a bucket's present owner changes anything: each call names the consumer's life and the generation of its ownership.
+Only the present owner of a bucket can change its rows: each call has the incarnation of the consumer and the generation of its
+ownership.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from controller.store.topics.bucket_owners import SubscriptionKey
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """One ownership of one bucket, as the consumer that has it names it."""
+    """Ownership of one bucket, as its consumer reports it."""
 
     key: SubscriptionKey
     consumer: str
@@ -26,11 +28,11 @@ class Ownership:
     bucket_start: int
     generation: int
     subject: str | None = None
-    """Subject of the token that says so."""
+    """Subject of the token of the report; None without a token."""
 
     @property
     def parameters(self) -> dict[str, object]:
-        """For the functions of the migration."""
+        """Parameters of the functions in sql/schema/26_deliveries.sql."""
         return {
             **self.key.parameters,
             "segment_id": self.segment_id,
@@ -43,7 +45,7 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class MessageDelivery:
-    """A message that failed, or was begun and not heard of again."""
+    """A message that failed, or whose handling began and has not ended."""
 
     position: Sequence[int]
     deliveries: int
@@ -52,9 +54,9 @@ class MessageDelivery:
 
 
 MOST_TROUBLED = 1000
-"""Messages of a bucket that are remembered, as `cleave.note_delivery` bounds them; as many as a consumer holds by default."""
+"""Maximum number of messages that are kept per bucket, as in `cleave.note_delivery`. A consumer holds this number by default."""
 LONGEST_ERROR = 200
-"""Characters of an error in the answer to a bucket's next reader."""
+"""Maximum number of characters of an error that the next reader of the bucket gets."""
 _OPEN = """
     SELECT cleave.open_bucket(:topic_id, :subscription, :segment_id, :bucket_start, :consumer, :incarnation, :generation,
                               CAST(:position AS bigint[]))
@@ -74,8 +76,8 @@ _NOTE = """
 def open_bucket(
     tx: Connection, ownership: Ownership, position: Sequence[int]
 ) -> tuple[int, list[MessageDelivery]]:
-    """Reading begins at this message: how many lives of consumers in turn have begun there, and the messages from there on that are
-    known. Raises LostRace for who does not own the bucket.
+    """Record that the owner begins to read at this message. Return the number of incarnations that in turn began there, and the recorded
+    messages from there on. Raises LostRace if the consumer does not own the bucket.
     """
     parameters = {**ownership.parameters, "position": list(position)}
     openings = tx.execute(text(_OPEN), parameters).scalar_one()
@@ -86,7 +88,7 @@ def open_bucket(
 
 
 def close_bucket(tx: Connection, ownership: Ownership) -> None:
-    """This life's work in the bucket has ended in good order, so its beginning there is no sign of trouble."""
+    """Record that this incarnation has ended its work in the bucket without a crash, so that its opening does not count."""
     tx.execute(text(_CLOSE), ownership.parameters)
 
 
@@ -98,7 +100,7 @@ def note(
     deliveries: int,
     error: str | None,
 ) -> None:
-    """What happens to a message in its n-th delivery. Said twice it counts once. Raises LostRace for who does not own the bucket."""
+    """Record an event of the message's n-th delivery. Idempotent. Raises LostRace if the consumer does not own the bucket."""
     parameters = {
         **ownership.parameters,
         "position": list(position),
@@ -113,7 +115,7 @@ def note(
 def _not_owned(ownership: Ownership) -> LostRace:
     return LostRace(
         f"consumer {ownership.consumer} does not own bucket {ownership.bucket_start} of segment {ownership.segment_id} since "
-        f"generation {ownership.generation}; what it owns now is in its assignment",
+        f"generation {ownership.generation}; read its present buckets from its assignment",
         0.1,
         what="delivery",
     )

@@ -1,6 +1,7 @@
-"""How much is left of sealed segments that subscriptions have not read to their end: what to count, and what was counted.
+"""Backlogs of sealed segments that subscriptions have not drained: lists the backlogs to count, and stores the counts.
 
-Kept for those that take longer than a moment only. `inspect.undrained` shows it, and says since when it has stood still.
+Only drains that are not completed shortly after the seal are counted. `inspect.undrained` shows the counts and the time since they
+last changed.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from sqlalchemy import Connection, text
 
 from controller.store.shards import Shards
 
-# What was counted longest ago comes first, so that a fleet with more than one round can count has each counted. What was sealed
-# just now gets what the others leave of a round: most of it is drained before it tells anything.
+# The drains that were counted longest ago come first, so that all are counted even if one round cannot count all of them. Recently
+# sealed segments come last, because most of them are drained before a count is useful.
 _SLOW = text("""
     SELECT u.topic_id, u.subscription, u.segment_id, t.data_plane, s.backing_topic
       FROM inspect.undrained u
@@ -27,10 +28,10 @@ _SLOW = text("""
 """)
 _NOTE = text("""
     INSERT INTO cleave.drain_backlog AS b (topic_id, subscription, segment_id, messages)
-    SELECT one.topic_id, one.subscription, one.segment_id, one.messages
+    SELECT counted.topic_id, counted.subscription, counted.segment_id, counted.messages
       FROM unnest(CAST(:topic_ids AS bigint[]), CAST(:subscriptions AS text[]), CAST(:segment_ids AS bigint[]),
-                  CAST(:messages AS bigint[])) AS one (topic_id, subscription, segment_id, messages)
-      JOIN cleave.subscription u ON u.topic_id = one.topic_id AND u.name = one.subscription
+                  CAST(:messages AS bigint[])) AS counted (topic_id, subscription, segment_id, messages)
+      JOIN cleave.subscription u ON u.topic_id = counted.topic_id AND u.name = counted.subscription
      ORDER BY 1, 2, 3
     ON CONFLICT (topic_id, subscription, segment_id) DO UPDATE SET
         messages = excluded.messages, counted_at = clock_timestamp(),
@@ -47,7 +48,7 @@ _FORGET = text("""
 
 @dataclass(frozen=True, slots=True)
 class SlowDrain:
-    """A sealed segment's log that a subscription has been reading for a while."""
+    """Log of a sealed segment that a subscription has not drained for some time."""
 
     topic_id: int
     subscription: str
@@ -65,8 +66,8 @@ def slow_drains(
     fresh_for_seconds: float,
     limit: int,
 ) -> list[SlowDrain]:
-    """Up to `limit` of those sealed for so long, on these data planes: what was not counted for longest first, and what is still
-    fresh last.
+    """Return up to `limit` drains on these data planes of segments that were sealed more than `sealed_for_seconds` ago. Drains that
+    were counted longest ago come first, segments sealed within `fresh_for_seconds` last.
     """
     bounds = {"sealed_for": sealed_for_seconds, "fresh_for": fresh_for_seconds, "limit": limit}
     rows = tx.execute(_SLOW, {**shards.parameters, "planes": sorted(planes), **bounds})
@@ -74,16 +75,16 @@ def slow_drains(
 
 
 def note(tx: Connection, counted: Mapping[SlowDrain, int], shards: Shards) -> None:
-    """What is left of each, in messages. Forgets those of the shards that are read to their end by now."""
+    """Store the backlog of each drain, in messages. Delete the backlogs of drained segments of the shards."""
     drains: Sequence[SlowDrain] = list(counted)
     if drains:
         tx.execute(
             _NOTE,
             {
-                "topic_ids": [one.topic_id for one in drains],
-                "subscriptions": [one.subscription for one in drains],
-                "segment_ids": [one.segment_id for one in drains],
-                "messages": [counted[one] for one in drains],
+                "topic_ids": [drain.topic_id for drain in drains],
+                "subscriptions": [drain.subscription for drain in drains],
+                "segment_ids": [drain.segment_id for drain in drains],
+                "messages": [counted[drain] for drain in drains],
             },
         )
     tx.execute(_FORGET, shards.parameters)

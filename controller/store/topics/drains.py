@@ -1,9 +1,8 @@
-"""Which sealed segments a subscription has read to the end.
+"""Drain marks: records which sealed segments a subscription has drained.
 
-The client that reads a segment to its end marks it. The garbage collector marks what it finds read, and takes the mark
-back where another look finds something to read. Assignment and pruning read the marks. Segments sealed before the
-subscription's first epoch count as drained with no row. Marking and un-marking take the topic lock, so that a segment
-found drained while pruning stays so until the prune is committed.
+A client marks a segment that it has drained. The garbage collector marks segments that it finds drained, and removes the mark if a
+later check finds unread messages. Assignment and pruning read the marks. Segments that were sealed by the creation epoch of the
+subscription count as drained without a mark. Changes of marks take the topic lock, so that a prune does not lose a race with them.
 """
 
 from __future__ import annotations
@@ -57,13 +56,13 @@ _TELL = "SELECT pg_notify('cleave_drains', CAST(:topic_id AS text))"
 
 
 def drained(tx: Connection, topic_id: int, subscription: str) -> set[int]:
-    """Sealed segments without anything left to read for the subscription. Pruned ones are left out."""
+    """Return the sealed segments that the subscription has drained, without pruned segments."""
     parameters = {"topic_id": topic_id, "subscription": subscription}
     return set(tx.execute(text(_DRAINED), parameters).scalars())
 
 
 def undrained_by_anybody(tx: Connection, topic_id: int, segment_ids: Collection[int]) -> dict[int, list[str]]:
-    """Those of the segments that some live subscription still has to read, with the subscriptions' names."""
+    """Return the names of the live subscriptions that have not drained each of these segments. Drained segments are absent."""
     waiting: dict[int, list[str]] = {}
     parameters = {"topic_id": topic_id, "segment_ids": list(segment_ids)}
     for row in tx.execute(text(_UNDRAINED_BY_ANYBODY), parameters):
@@ -72,23 +71,22 @@ def undrained_by_anybody(tx: Connection, topic_id: int, segment_ids: Collection[
 
 
 def mark_drained(tx: Connection, topic_id: int, subscription: str, segment_ids: Collection[int]) -> None:
-    """The subscription has read these SEALED segments to the end; marking twice changes nothing, nor does
-    marking what is pruned.
+    """Record that the subscription has drained these SEALED segments. Idempotent; pruned segments are ignored.
 
-    Raises Conflict for a segment that is not sealed, SubscriptionNotFound.
+    Raises Conflict for a segment that is not sealed, and SubscriptionNotFound.
     """
     parameters = _locked(tx, topic_id, subscription, segment_ids)
     not_sealed = tx.execute(text(_NOT_SEALED), parameters).scalars().all()
     if not_sealed:
         raise Conflict(
-            f"segment {not_sealed[0]} of topic {topics.name_of(tx, topic_id)} is not sealed, so it cannot be drained; read on in it"
+            f"segment {not_sealed[0]} of topic {topics.name_of(tx, topic_id)} is not sealed, so it cannot be drained; continue to read it"
         )
     tx.execute(text(_MARK), parameters)
     tell(tx, topic_id)
 
 
 def undrain(tx: Connection, topic_id: int, subscription: str, segment_ids: Collection[int]) -> None:
-    """Takes the marks back, after a seek into these segments. Raises SubscriptionNotFound."""
+    """Remove the marks of these segments, after a seek into them. Raises SubscriptionNotFound."""
     parameters = _locked(tx, topic_id, subscription, segment_ids)
     tx.execute(text(_UNMARK), parameters)
     tell(tx, topic_id)
@@ -97,7 +95,7 @@ def undrain(tx: Connection, topic_id: int, subscription: str, segment_ids: Colle
 def replace_marks(
     tx: Connection, topic_id: int, subscription: str, *, drained: Collection[int], kept: Collection[int]
 ) -> None:
-    """Marks these sealed segments and no others; what is marked of those that are `kept` stays. Raises SubscriptionNotFound."""
+    """Mark the segments in `drained`, and remove all other marks except those of `kept`. Raises SubscriptionNotFound."""
     parameters = _locked(tx, topic_id, subscription, drained)
     tx.execute(text(_UNMARK_OTHERS), {**parameters, "kept": sorted({*drained, *kept})})
     tx.execute(text(_MARK), parameters)
@@ -105,7 +103,7 @@ def replace_marks(
 
 
 def tell(tx: Connection, topic_id: int) -> None:
-    """Wake up whoever hands out what subscriptions of the topic have to read, when the transaction has committed."""
+    """Notify the leader of the topic, when the transaction has committed, that readable segments may have changed."""
     tx.execute(text(_TELL), {"topic_id": topic_id})
 
 

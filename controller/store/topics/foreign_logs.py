@@ -1,4 +1,4 @@
-"""Logs that have the name of a segment and that this journal must not delete, as the last comparison found them."""
+"""Stores unmanaged logs: logs that have the name of a segment and that this journal must not delete, as last compared."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ _NOTE = text("""
 
 @dataclass(frozen=True, slots=True)
 class ForeignLog:
-    """A log that is kept, and why. `unread`: messages of the subscription that has most of them, None if not known."""
+    """An unmanaged log that is kept, and the reason. `unread` is the largest number of unread messages of any subscription; None if
+    not known.
+    """
 
     topic_id: int
     backing_topic: str
@@ -54,12 +56,12 @@ class ForeignLog:
 
 
 def replace(tx: Connection, data_plane: str, topic_ids: Collection[int], logs: Sequence[ForeignLog]) -> None:
-    """Record the foreign logs of these topics, and forget those that are no longer there."""
-    documents = json.dumps([one.to_document() for one in logs])
+    """Store the unmanaged logs of these topics, and delete the rows of logs that no longer exist."""
+    documents = json.dumps([log.to_document() for log in logs])
     parameters = {"data_plane": data_plane, "topic_ids": list(topic_ids), "logs": documents}
     tx.execute(_REPLACE, parameters)
 
 
 def note(tx: Connection, data_plane: str, log: ForeignLog) -> None:
-    """Record one log that a deletion left alone."""
+    """Store an unmanaged log that a deletion has kept."""
     tx.execute(_NOTE, {"data_plane": data_plane, **log.to_document()})

@@ -1,8 +1,8 @@
-"""Topics that nothing may act on: their logs have to be compared with the journal first, or are ahead of the journal.
+"""Topics on which nothing may act, because their logs are ahead of the journal or not yet compared with the journal.
 
-A topic is *verified* under the database in which its logs were last compared. After a restart, a promotion or a restore the
-database's identity differs, and the topic is unverified until the reconciler has compared its logs again. A topic whose
-logs are ahead of the journal is *held* until it is recovered.
+A topic is *verified* under the identity of the database in which its logs were last compared. A restart, a promotion or a restore
+changes that identity, and the topic is unverified until the reconciler has compared its logs again. A topic whose logs are ahead of
+the journal is *held* until it is recovered.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ WHY_NOT = f"""CASE WHEN {MAY_ACT} THEN NULL
 """SQL expression on `cleave.topic t`: the reason for which nothing acts on the topic; NULL: it may be acted on."""
 RETRY_SECONDS = 1.0
 LONGEST_DELAY_SECONDS = 60.0
-"""No runner defers an operation for longer."""
+"""Maximum time in seconds for which a runner defers an operation."""
 
 _WHY_NOT = text(
     f"SELECT t.name, {WHY_NOT} AS why_not FROM cleave.topic t WHERE t.topic_id = :topic_id"  # noqa: S608 - constants only
 )
-# Two ranges instead of one inequality, so that the index is searched. Topics with work under way come first.
+# Two range conditions instead of one inequality let the planner search the index. Topics with live operations come first.
 _UNVERIFIED = text("""
     SELECT t.topic_id
       FROM cleave.topic t CROSS JOIN (SELECT cleave.database_identity() AS identity) now
@@ -42,8 +42,8 @@ _COUNT = text(
     f"SELECT count(*) FROM cleave.topic t WHERE t.topic_id = ANY (:topic_ids) AND NOT ({MAY_ACT})"  # noqa: S608 - constants only
 )
 _HELD = text("SELECT held_reason FROM cleave.topic WHERE topic_id = :topic_id")
-# Leaders of the lost time may have handed out generations that the journal does not know, so each subscription goes on above them.
-# A server whose clock is behind that of its predecessor would let deferred operations wait for the difference.
+# Leaders of a lost history may have used generations that the journal does not know, so each subscription continues above them. If the
+# clock of the server is behind that of its predecessor, deferred operations would wait too long, so they become due.
 _VERIFY = text("""
     WITH verified AS (
         UPDATE cleave.topic t SET verified_under = cleave.database_identity(), row_version = row_version + 1
@@ -89,7 +89,7 @@ def demand_topic_may_act(tx: Connection, topic_id: int) -> None:
 
 
 def unverified_topics(tx: Connection, *, limit: int, shards: Shards | None = None) -> list[int]:
-    """Ids of up to `limit` topics whose logs were not compared with the journal under this database: those with live
+    """Return the ids of up to `limit` topics whose logs were not compared with the journal under this database: topics with live
     operations first, held topics last.
     """
     parameters = {"shard_count": None, "shards": None} if shards is None else shards.parameters
@@ -124,6 +124,6 @@ def release(tx: Connection, topic_id: int) -> None:
 
 
 def doubt(tx: Connection, topic_ids: Collection[int]) -> None:
-    """Have the logs of these topics compared with the journal before anything else acts on them."""
+    """Mark these topics as unverified, so that their logs are compared with the journal before anything acts on them."""
     if topic_ids:
         tx.execute(_DOUBT, {"topic_ids": sorted(topic_ids)})

@@ -1,6 +1,6 @@
-"""Topics, layouts and policies as a reader's login sees them: through schema `inspect`, and nothing else.
+"""Reads topics, layouts and policies through schema `inspect` only, for logins in role `cleave_inspector`.
 
-The rest of the store reads tables, which the role `cleave_inspector` may not. Each reading is one statement.
+The other modules of the store read tables, which that role may not read. Each read is one statement.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _EFFECTIVE = text("SELECT parameter, value, level FROM inspect.policy_effective 
 
 @dataclass(frozen=True, slots=True)
 class InspectedTopic:
-    """A topic as it was read."""
+    """A topic as read from schema `inspect`."""
 
     topic_id: int
     name: str
@@ -57,12 +57,12 @@ class InspectedTopic:
 
     @property
     def key(self) -> dict[str, Any]:
-        """The topic as the filters of a question name it."""
+        """Name and id of the topic, as the filters of a question use them."""
         return {"topic": self.name, "topic_id": self.topic_id}
 
 
 def find_topic(tx: Connection, name: str) -> InspectedTopic:
-    """The topic that has the name now, in whatever state but deleted. Raises TopicNotFound."""
+    """Return the topic of that name, in any state except deleted. Raises TopicNotFound."""
     row = tx.execute(_TOPIC, {"name": name}).one_or_none()
     if row is None:
         raise _not_there(name)
@@ -70,24 +70,24 @@ def find_topic(tx: Connection, name: str) -> InspectedTopic:
 
 
 def demand_known(tx: Connection, name: str) -> str:
-    """The name, if a topic has it or once had it: its history can be asked for. Raises TopicNotFound."""
+    """Return the name if a topic has or had the name, so that its history can be queried. Raises TopicNotFound."""
     if not tx.execute(_WAS_THERE, {"name": name}).scalar_one():
         raise _not_there(name)
     return name
 
 
 def load_layout(tx: Connection, topic: InspectedTopic) -> SegmentLayout:
-    """The present layout."""
+    """Return the present layout of the topic."""
     return layout_of(tx.execute(_NOW, {"topic_id": topic.topic_id}).all())
 
 
 def layout_at(tx: Connection, topic: InspectedTopic, at: datetime | int) -> SegmentLayout:
-    """The layout at an epoch (int) or at an instant (aware datetime), segments pruned since included.
+    """Return the layout at an epoch (int) or at a time (aware datetime), including segments that were pruned since.
 
-    A segment row knows the epochs in which it was created, sealed and pruned, and `layout_change` knows when each epoch was
-    committed; so it is a selection, and nothing about the past is stored twice. Reserved ids leave no trace in the past:
-    `next_segment_id` is one above the last segment made until then. Raises NotFound when the topic had no layout then, or
-    the epoch was skipped or is still to come.
+    A segment row has the epochs in which the segment was created, sealed and pruned, and `layout_change` has the commit time of each
+    epoch, so the past layout is a selection of segments. Past reservations of ids are not stored: `next_segment_id` is one above the
+    last segment created until then. Raises InvalidInput for a time without a zone, and NotFound if the topic had no layout at that
+    time, or if the epoch was skipped or does not exist yet.
     """
     if isinstance(at, datetime):
         if at.tzinfo is None:
@@ -105,34 +105,36 @@ def layout_at(tx: Connection, topic: InspectedTopic, at: datetime | int) -> Segm
 
 
 def stored_policy(tx: Connection, level: str, name: str | None) -> dict[str, Any]:
-    """What is stored at a level (`cluster`, `namespace`, `topic`); of the cluster every parameter, if it can be read."""
-    found = set_parameters(tx, level, name)
+    """Return the stored policy of a level (`cluster`, `namespace`, `topic`); for the cluster all parameters, if the policy is readable."""
+    stored = set_parameters(tx, level, name)
     if level == "cluster":
         try:
-            return dict(AutoScalePolicy.from_document(found).to_document())
+            return dict(AutoScalePolicy.from_document(stored).to_document())
         except InvalidPolicy:
-            return found  # to be seen, and set right
-    return found
+            return stored  # the caller shows the invalid policy, so that a person can correct it
+    return stored
 
 
 def set_parameters(tx: Connection, level: str, name: str | None) -> dict[str, Any]:
-    """The parameters that a level sets itself, in the order of declaration; of the cluster those that are not their defaults."""
-    found = tx.execute(_STORED, {"level": level, "name": name}).scalar_one_or_none() or {}
+    """Return the parameters that a level sets, in the order of declaration; for the cluster, those that differ from their defaults."""
+    stored = tx.execute(_STORED, {"level": level, "name": name}).scalar_one_or_none() or {}
     return {
-        parameter: found[parameter] for parameter in sorted(found, key=_place) if found[parameter] is not None
+        parameter: stored[parameter]
+        for parameter in sorted(stored, key=_order_of)
+        if stored[parameter] is not None
     }
 
 
 def effective_policy(tx: Connection, topic: InspectedTopic) -> list[dict[str, Any]]:
-    """Each parameter in force with its value and the level it comes from, in the order of declaration."""
+    """Return all parameters in force, each with its value and its level, in the order of declaration."""
     rows = tx.execute(_EFFECTIVE, {"topic_id": topic.topic_id}).mappings()
-    return sorted((dict(row) for row in rows), key=lambda row: _place(row["parameter"]))
+    return sorted((dict(row) for row in rows), key=lambda row: _order_of(row["parameter"]))
 
 
-def _place(parameter: str) -> tuple[int, str]:
-    """Where a parameter stands; one of a newer program's at the end."""
-    known = list(PARAMETERS)
-    return (known.index(parameter) if parameter in known else len(known), parameter)
+def _order_of(parameter: str) -> tuple[int, str]:
+    """Return the sort key of a parameter: the order of declaration, then unknown parameters of newer versions by name."""
+    declared = list(PARAMETERS)
+    return (declared.index(parameter) if parameter in declared else len(declared), parameter)
 
 
 def _not_there(name: str) -> TopicNotFound:

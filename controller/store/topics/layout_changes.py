@@ -1,6 +1,6 @@
-"""Layout changes: one row of history an epoch, written by the commit that makes it and never changed.
+"""Layout changes: one row of history per epoch, written by the commit of the epoch and never changed.
 
-Read here by services that tell others of a change: by topic and epoch, as notifications name them, or since an instant.
+Services that publish changes read them by topic and epoch, as notifications name them, or since a time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CHANGE = """
 
 @dataclass(frozen=True, slots=True)
 class LayoutEvent:
-    """One epoch of one topic; `sealed` and `created` are segment ids of the operation behind it."""
+    """One layout change of a topic. `sealed` and `created` are the segment ids of its operation."""
 
     topic_id: int
     topic: str
@@ -61,20 +61,20 @@ class LayoutEvent:
 
 
 def events(tx: Connection, changes: Sequence[tuple[int, int]]) -> list[LayoutEvent]:
-    """The changes named by topic id and epoch, oldest first; what is not there (any more) is left out."""
+    """Return the changes with these topic ids and epochs, oldest first. Changes that do not exist are absent."""
     parameters = {"topic_ids": [topic_id for topic_id, _ in changes], "epochs": [e for _, e in changes]}
     return [_event(row) for row in tx.execute(_CHANGES, parameters)]
 
 
 Place = tuple[datetime, int, int]
-"""Where in the history of all layouts somebody is: instant, topic id and epoch."""
+"""Position in the history of all layouts: time, topic id and epoch."""
 
 
 def since(tx: Connection, place: Place, limit: int) -> list[LayoutEvent]:
-    """Changes of all topics after that place, oldest first.
+    """Return up to `limit` changes of all topics after the position, oldest first.
 
-    A change is stamped before it is committed, so one may come to be before a place that was read already. Whoever must
-    not miss it begins a little earlier.
+    The time of a change is set before its commit, so a change may become visible with a position that was read already. A caller
+    that must not miss a change starts at an earlier position.
     """
     instant, topic_id, epoch = place
     rows = tx.execute(_SINCE, {"instant": instant, "topic_id": topic_id, "epoch": epoch, "limit": limit})
@@ -86,9 +86,9 @@ def _event(row: Row[Any]) -> LayoutEvent:
 
 
 def write(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> datetime:
-    """The operation's row of history under `epoch`, which the operation takes too; returns its instant.
+    """Write the row of history of the operation, and set the epoch of the operation. Return the time of the row.
 
-    For one operation; reshapes write theirs in the statement that commits them.
+    Reshapes write their rows in the statement that commits them.
     """
     change = {
         "topic_id": topic.topic_id,

@@ -1,7 +1,7 @@
-"""Layouts as they are now, built from segment rows, and the rows of new segments.
+"""Reads present layouts from the rows of segments, and writes the rows of created segments.
 
-Each reading is one statement: a commit in between cannot mix two epochs. Changes come from `commits`. Layouts of the past
-are for people, and in `inspected`.
+Each read is one statement, so that a concurrent commit cannot mix two epochs. `journal.commits` changes layouts. `inspected` reads
+past layouts.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _NOW = f"""
 
 
 def load_layout(tx: Connection, topic_id: int) -> SegmentLayout:
-    """The present layout; empty for a topic being created or deleted. Raises TopicNotFound."""
+    """Return the present layout; empty for a topic that is being created or is deleted. Raises TopicNotFound."""
     layouts = load_layouts(tx, [topic_id])
     if topic_id not in layouts:
-        raise TopicNotFound(f"topic {topic_id} does not exist; look its id up by name")
+        raise TopicNotFound(f"topic {topic_id} does not exist; look up its id by name")
     return layouts[topic_id]
 
 
 def load_layouts(tx: Connection, topic_ids: Collection[int]) -> dict[int, SegmentLayout]:
-    """The present layouts of many topics in one statement; ids that do not exist are absent."""
+    """Return the present layouts of many topics, by id, in one statement. Ids that do not exist are absent."""
     rows_of: dict[int, list[Row[Any]]] = {}
     for row in tx.execute(text(_NOW), {"topic_ids": list(topic_ids)}):
         rows_of.setdefault(row.topic_id, []).append(row)
@@ -56,7 +56,7 @@ def insert_segments(
     backing_topics: Mapping[int, str],
     at: datetime,
 ) -> None:
-    """Writes new ACTIVE segments, and the links to their parents. `at` is the commit's own time."""
+    """Write ACTIVE segments and the links to their parents. `at` is the time of the commit."""
     new = list(segments)
     tx.execute(
         insert(SEGMENT),
@@ -87,7 +87,7 @@ def insert_segments(
 
 
 def layout_of(rows: Sequence[Row[Any]]) -> SegmentLayout:
-    """From rows of one topic at one epoch: its own columns, and those of a segment or none."""
+    """Return the layout of the rows of one topic at one epoch. Each row has the columns of the topic, and of one segment or none."""
     first = rows[0]
     return SegmentLayout.from_selection(
         first.epoch,

@@ -1,8 +1,8 @@
-"""Consumers that brokers list, as last seen: beside the registered ones, which they never change.
+"""Consumers that brokers list, as last observed. They are stored separately from registered consumers.
 
-Written only where something changed, so a round over a quiet fleet reads; a change of a count or a type raises the
-topic's input version and notifies, by trigger, as a registration does. A subscription with registered consumers is
-decided on by those alone (see `situations`).
+Only changes are written, so that observing a quiet fleet only reads. A trigger raises the topic's input version and notifies if a
+count or type changes, as for a registration. For a subscription with registered consumers, decisions use only those (see
+`situations`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from sqlalchemy import Connection, text
 from controller.domain.observed_consumers import SubscriptionUse
 
 NAMES_KEPT = 100
-"""The names kept, for people. The count is of all consumers."""
+"""Maximum number of consumer names that are stored for views. The count covers all consumers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Who consumes from one topic; not whole where a segment's broker was silent."""
+    """Consumers of one topic. `is_whole` is False if the broker of a segment did not answer."""
 
     topic_id: int
     uses: Mapping[str, SubscriptionUse]
@@ -46,7 +46,7 @@ _GIVEN = """
     )
 """
 _CHANGED = f"{_GIVEN} SELECT topic_id FROM news UNION SELECT topic_id FROM gone ORDER BY 1"  # noqa: S608 - our text
-# The triggers raise the same rows statement by statement. They are locked beforehand, so two writers cannot deadlock.
+# The triggers update the same rows in several statements. The rows are locked beforehand, so that two writers cannot deadlock.
 _LOCK = """
     SELECT topic_id FROM cleave.evaluation WHERE topic_id = ANY (:changed) ORDER BY topic_id FOR UPDATE
 """
@@ -64,25 +64,26 @@ _WRITE = f"""{_GIVEN}
 
 
 def record(tx: Connection, observations: Iterable[Observation]) -> list[int]:
-    """Keeps what was seen, one observation a topic; returns the topics with something new, in ascending order.
+    """Store the observations, one per topic. Return the ids of the changed topics, in ascending order.
 
-    An observation that is not whole adds subscriptions and raises counts, but lowers none, since silence is not zero.
+    An observation that is not whole adds subscriptions and raises counts, but never lowers a count, because a silent broker may have
+    consumers.
     """
-    seen = {one.topic_id: one for one in observations}
-    changed = list(tx.execute(text(_CHANGED), _given(seen.values())).scalars())
+    seen = {observation.topic_id: observation for observation in observations}
+    changed = list(tx.execute(text(_CHANGED), _parameters(seen.values())).scalars())
     if changed:
         tx.execute(text(_LOCK), {"changed": changed})
-        given = _given(seen[topic_id] for topic_id in changed)  # the lock of no other topic is held
-        tx.execute(text(_DELETE), given)
-        tx.execute(text(_WRITE), given)
+        parameters = _parameters(seen[topic_id] for topic_id in changed)  # only these topics are locked
+        tx.execute(text(_DELETE), parameters)
+        tx.execute(text(_WRITE), parameters)
     return changed
 
 
-def _given(observations: Iterable[Observation]) -> dict[str, object]:
+def _parameters(observations: Iterable[Observation]) -> dict[str, object]:
     seen = list(observations)
     return {
-        "given": json.dumps([row for one in seen for row in _rows(one)]),
-        "whole": [one.topic_id for one in seen if one.is_whole],
+        "given": json.dumps([row for observation in seen for row in _rows(observation)]),
+        "whole": [observation.topic_id for observation in seen if observation.is_whole],
     }
 
 
@@ -94,11 +95,11 @@ def _rows(observation: Observation) -> Iterable[dict[str, object]]:
             "name": name,
             "subscription_type": _storable(use.subscription_type),
             "consumers": use.consumers,
-            "consumer_names": [_storable(one) for one in use.names[:NAMES_KEPT]],
+            "consumer_names": [_storable(consumer_name) for consumer_name in use.names[:NAMES_KEPT]],
             "is_whole": observation.is_whole,
         }
 
 
 def _storable(name: str) -> str:
-    """A name as PostgreSQL can keep it. Clients may give any, with half a surrogate pair or a zero in it."""
+    """Return the name without characters that PostgreSQL cannot store. Clients may use any name, even with surrogates or NUL."""
     return name.encode(errors="replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")

@@ -1,9 +1,8 @@
-"""Auto-scaling policies at their three levels: cluster, namespace, topic.
+"""Reads and writes policies at their three levels: cluster, namespace, topic.
 
-A level's document is replaced as a whole, under its row version, and only after it has been validated together
-with the levels above it: a namespace merged with the cluster, a topic with both. A change above can make what
-lies below invalid; such a topic is then refused by the evaluator (`invalid-policy`), never acted upon. The parameters
-themselves are the domain's.
+The document of a level is replaced as a whole, under its row version, after it was validated together with the levels above. A
+change at a higher level can make a lower level invalid; then evaluations refuse all actions on the topic (`invalid-policy`). The
+domain defines the parameters.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from controller.store.topics import topics
 
 @dataclass(frozen=True, slots=True)
 class ClusterPolicy:
-    """The cluster's complete policy: what its document leaves out has its default."""
+    """Complete policy of the cluster. Parameters that the document does not set have their defaults."""
 
     policy: AutoScalePolicy
     row_version: int
@@ -42,7 +41,7 @@ class ClusterPolicy:
 
 @dataclass(frozen=True, slots=True)
 class NamespacePolicy:
-    """What a namespace overrides; one that was never set has row version 0."""
+    """Parameters that a namespace overrides. The row version is 0 if the policy was never set."""
 
     namespace: str
     override: PolicyOverride
@@ -53,7 +52,7 @@ class NamespacePolicy:
 
 @dataclass(frozen=True, slots=True)
 class TopicPolicy:
-    """What a topic overrides. The row version is the topic's, so any change of the topic raises it."""
+    """Parameters that a topic overrides. The row version is that of the topic, so any change of the topic raises it."""
 
     topic_id: int
     override: PolicyOverride
@@ -61,22 +60,22 @@ class TopicPolicy:
 
 
 def get_cluster(tx: Connection) -> ClusterPolicy:
-    """The cluster's policy."""
+    """Return the policy of the cluster."""
     return _cluster(tx, "")
 
 
 def get_namespace(tx: Connection, namespace: str) -> NamespacePolicy:
-    """What the namespace (`tenant/namespace`) overrides, which may be nothing."""
+    """Return the parameters that the namespace (`tenant/namespace`) overrides, possibly none."""
     return _namespace(tx, namespace, "")
 
 
 def set_cluster(
     tx: Connection, policy: AutoScalePolicy, *, actor: str, seen_row_version: int | None = None
 ) -> ClusterPolicy:
-    """Replace the cluster's policy. Raises InvalidPolicy, or LostRace if the row is not the version seen."""
+    """Replace the policy of the cluster. Raises InvalidPolicy, or LostRace if the row has another version than `seen_row_version`."""
     validate(policy)
-    found = tx.execute(_CLUSTER[_FOR_UPDATE]).one()  # what it replaces need not be readable
-    _demand_version("the cluster", seen_row_version, found.row_version)
+    row = tx.execute(_CLUSTER[_FOR_UPDATE]).one()  # the replaced policy need not be readable
+    _demand_version("the cluster", seen_row_version, row.row_version)
     default = AutoScalePolicy().to_document()
     document = {
         parameter: value for parameter, value in policy.to_document().items() if value != default[parameter]
@@ -94,14 +93,14 @@ def set_namespace(
     actor: str,
     seen_row_version: int | None = None,
 ) -> NamespacePolicy:
-    """Replace what the namespace overrides, if it is valid with the cluster's policy.
+    """Replace the override of the namespace, which must be valid together with the policy of the cluster.
 
-    An empty override keeps the row, so that its versions never start again. `seen_row_version` 0 demands that nothing
-    is set yet. Raises InvalidPolicy or LostRace.
+    An empty override keeps the row, so that its versions never start again. `seen_row_version` 0 requires that no policy was set
+    yet. Raises InvalidPolicy or LostRace.
     """
     cluster = _cluster(tx, _FOR_SHARE)
-    found = tx.execute(_NAMESPACE[_FOR_UPDATE], {"namespace": namespace}).one_or_none()
-    row_version = 0 if found is None else found.row_version
+    row = tx.execute(_NAMESPACE[_FOR_UPDATE], {"namespace": namespace}).one_or_none()
+    row_version = 0 if row is None else row.row_version
     _demand_version(f"namespace {namespace}", seen_row_version, row_version)
     validate(resolve(cluster.policy, override))
     parameters = {
@@ -113,7 +112,7 @@ def set_namespace(
     topics.say_who(tx, actor)
     if tx.execute(_SET_NAMESPACE, parameters).rowcount != 1:
         raise LostRace(
-            f"the policy of namespace {namespace} was set by somebody else just now; read it again",
+            f"another transaction has just set the policy of namespace {namespace}; read the policy again",
             what="policy",
         )
     return get_namespace(tx, namespace)
@@ -127,10 +126,10 @@ def set_topic(
     actor: str | None = None,
     seen_row_version: int | None = None,
 ) -> TopicPolicy:
-    """Replace what the topic overrides (None: nothing), if it is valid with namespace and cluster.
+    """Replace the override of the topic (None removes it), which must be valid together with the namespace and the cluster.
 
-    The history of policies names the actor, or without one the login. Raises TopicNotFound, TopicNotLive,
-    InvalidPolicy, or LostRace.
+    The policy history records the actor, or the login if `actor` is None. Raises TopicNotFound, TopicNotLive, InvalidPolicy, or
+    LostRace.
     """
     topic = topics.lock_live_topic(tx, topic_id)
     _demand_version(f"topic {topic.name}", seen_row_version, topic.row_version)
@@ -144,22 +143,21 @@ def set_topic(
 def stored_document(
     tx: Connection, *, namespace: str | None = None, topic_id: int | None = None
 ) -> dict[str, Any]:
-    """What is stored at a level (neither: the cluster's), whether it can be read as a policy or not."""
+    """Return the stored document of a topic, a namespace, or (with neither) the cluster, even if it is not a readable policy."""
     if topic_id is not None:
-        found = topics.get_topic(tx, topic_id).policy
+        document = topics.get_topic(tx, topic_id).policy
     elif namespace is not None:
-        found = tx.execute(_NAMESPACE[""], {"namespace": namespace}).scalar()
+        document = tx.execute(_NAMESPACE[""], {"namespace": namespace}).scalar()
     else:
-        found = tx.execute(_CLUSTER[""]).scalar_one()
-    return dict(found or {})
+        document = tx.execute(_CLUSTER[""]).scalar_one()
+    return dict(document or {})
 
 
 def read_policy(cluster: str, namespace: str | None = None, topic: str | None = None) -> AutoScalePolicy:
-    """The policy in force from stored documents, as JSON texts; not validated. Never raises.
+    """Return the policy in force of stored documents, which are JSON texts. Does not validate the policy. Never raises.
 
-    A document this program cannot read (a newer one wrote it, or a hand) gives a policy that is refused as a whole, with
-    the level and the sentence. So nothing is ever done by parameters that are only partly understood, and no other topic is
-    affected.
+    If a document is not readable (a newer version or a manual update wrote it), the result is an `UnreadablePolicy` with the level and
+    the error. So no action follows a policy that is only partly understood, and other topics are not affected.
     """
     reading = PolicyLevel.CLUSTER
     try:
@@ -173,7 +171,7 @@ def read_policy(cluster: str, namespace: str | None = None, topic: str | None = 
 
 
 def in_force(tx: Connection, topic_id: int) -> AutoScalePolicy:
-    """The topic's policy in force, over all levels; see `read_policy`. Raises TopicNotFound."""
+    """Return the policy in force of the topic, as `read_policy` does. Raises TopicNotFound."""
     topic = topics.get_topic(tx, topic_id)
     cluster, namespace = (
         stored_document(tx),
@@ -185,7 +183,7 @@ def in_force(tx: Connection, topic_id: int) -> AutoScalePolicy:
 def in_force_with(
     tx: Connection, topic_ids: Collection[int], level: PolicyLevel, document: Mapping[str, Any]
 ) -> dict[int, AutoScalePolicy]:
-    """What would be in force for each of the topics if `level`, which is theirs, had that document; see `read_policy`."""
+    """Return the policy that would be in force for each topic if its `level` had that document, as `read_policy` does."""
     levels = tx.execute(_LEVELS, {"topic_ids": list(topic_ids)}).mappings()
     instead = {level.value: json.dumps(dict(document))}
     return {
@@ -194,8 +192,8 @@ def in_force_with(
 
 
 def demand_valid(tx: Connection, topic: str, override: PolicyOverride | None) -> None:
-    """Raises InvalidPolicy where the override does not fit the levels above the topic of that name, which may not exist
-    yet. They stand still until the transaction ends.
+    """Raise InvalidPolicy if the override is not valid together with the levels above the topic of that name, which need not exist.
+    The levels above are locked until the transaction ends.
     """
     if override is None:
         return
@@ -251,9 +249,9 @@ def _namespace(tx: Connection, namespace: str, lock: str) -> NamespacePolicy:
     return NamespacePolicy(namespace, override, row.row_version, row.actor, row.updated_at)
 
 
-def _demand_version(whose: str, seen: int | None, found: int) -> None:
-    if seen is not None and seen != found:
+def _demand_version(owner: str, seen: int | None, present: int) -> None:
+    if seen is not None and seen != present:
         raise LostRace(
-            f"the policy of {whose} is at version {found}, not {seen}; read it again and decide anew",
+            f"the policy of {owner} is at version {present}, not {seen}; read the policy again and decide again",
             what="policy",
         )

@@ -1,7 +1,7 @@
-"""A topic's layout as its producers and consumers are told of it, and the log behind each segment.
+"""Reads the layout of a topic, with the log of each segment, as producers and consumers get it.
 
-One statement, so that it is of one moment. That of the ACTIVE segments is no larger for a topic that was reshaped ten thousand
-times; consumers that keep positions themselves need the sealed ones, too.
+One statement reads the layout, so that it is consistent. The result with ACTIVE segments does not grow with the number of past
+reshapes. Consumers that store positions themselves need the sealed segments, too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WHOLE = text(
 
 @dataclass(frozen=True, slots=True)
 class PublishedLayout:
-    """`layout` holds the ACTIVE segments alone, or all that are not pruned, as was asked for."""
+    """A layout with its logs. `layout` holds the ACTIVE segments, or all segments that are not pruned, as requested."""
 
     topic_id: int
     name: str
@@ -48,7 +48,7 @@ class PublishedLayout:
 
 
 def published_layout(tx: Connection, topic: str | int) -> PublishedLayout:
-    """The layout of the topic of that name or id. Raises TopicNotFound, or TopicNotLive while it is being created."""
+    """Return the ACTIVE segments of the topic of that name or id. Raises TopicNotFound, or TopicNotLive while it is being created."""
     statement, parameters = (
         (_BY_NAME, {"name": topic}) if isinstance(topic, str) else (_BY_ID, {"topic_id": topic})
     )
@@ -56,15 +56,15 @@ def published_layout(tx: Connection, topic: str | int) -> PublishedLayout:
 
 
 def published_segments(tx: Connection, topic: str) -> PublishedLayout:
-    """Every segment of the topic of that name that is not pruned; errors as for `published_layout`."""
+    """Return all segments of the topic that are not pruned. Raises TopicNotFound, or TopicNotLive while it is being created."""
     return _published(topic, tx.execute(_WHOLE, {"name": topic}).all())
 
 
 def _published(topic: str | int, rows: Sequence[Row[Any]]) -> PublishedLayout:
     if not rows:
-        raise TopicNotFound(f"no topic {topic}; create it, or check the name")
+        raise TopicNotFound(f"topic {topic} does not exist; create it or check the name")
     if rows[0].state == "creating":
-        raise TopicNotLive(f"{rows[0].name} is still being created; try again in a moment")
+        raise TopicNotLive(f"topic {rows[0].name} is still being created; retry in a moment")
     return PublishedLayout(
         rows[0].topic_id,
         rows[0].name,

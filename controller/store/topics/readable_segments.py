@@ -1,7 +1,7 @@
-"""What a subscription has to read now: the ACTIVE segments, the sealed ones it has not finished, and what descends from these.
+"""Reads the segments that a subscription has to read: ACTIVE segments, sealed segments that are not drained, and their descendants.
 
-One statement, so that it is of one moment. Its cost is that of what is there to read, not of all that the topic ever had: a
-topic that was reshaped ten thousand times costs no more.
+One statement reads them, so that the result is consistent. Its cost depends on the number of these segments, not on the number of
+segments that the topic ever had.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from controller.domain.layout import SegmentLayout
 from controller.store.topics import subscriptions
 from controller.store.topics.layouts import layout_of
 
-# What was sealed before the subscription existed never had a cursor for it, so there is nothing to read. What descends
-# from an unread segment waits for it, read already or not (a seek may have gone back beyond it). Each is looked up by its key.
+# A segment that was sealed before the subscription existed has no cursor of the subscription, so there is nothing to read. The
+# descendants of an undrained segment wait for it, even drained ones (a seek may have moved back). Each is looked up by its key.
 _UNREAD = """
 WITH RECURSIVE own AS MATERIALIZED (
     SELECT u.topic_id, u.name, u.created_epoch, u.parents_block, u.drain_consumers, t.epoch, t.next_segment_id
@@ -70,8 +70,8 @@ _FRONT = f"""
 
 @dataclass(frozen=True, slots=True)
 class ToRead:
-    """`drained` names those of the layout's segments that the subscription has finished. A segment that is not there is read to
-    its end or pruned. `parents_block` and `drain_consumers` are the subscription's, see `domain.drain_barrier` and `domain.assignment`.
+    """Segments that a subscription has to read. `drained` holds the segments of the layout that the subscription has drained. A segment
+    that is not in the layout is drained or pruned. `domain.drain_barrier` uses `parents_block`, `domain.assignment` `drain_consumers`.
     """
 
     layout: SegmentLayout
@@ -83,8 +83,8 @@ class ToRead:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """What may be read now, and what somebody owns. `found` has no more than that, however much waits behind it; `waiting` names
-    those of its segments that may not be read before an ancestor.
+    """Segments that may be read, and segments with owned buckets. `found` holds only these, not the segments that wait for them.
+    `waiting` holds the ids of its segments that must wait for an ancestor.
     """
 
     found: ToRead
@@ -92,23 +92,23 @@ class Front:
 
     @property
     def readable(self) -> SegmentLayout:
-        """The segments that wait for nothing."""
+        """Layout of the segments that do not wait for an ancestor."""
         layout = self.found.layout
         if not self.waiting:
             return layout
-        segments = [one for i, one in layout.segments.items() if i not in self.waiting]
+        segments = [segment for i, segment in layout.segments.items() if i not in self.waiting]
         return SegmentLayout.from_selection(layout.epoch, layout.next_segment_id, segments)
 
 
 def front(tx: Connection, topic_id: int, subscription: str) -> Front:
-    """What the subscription may read now. Raises SubscriptionNotFound."""
+    """Return the segments that the subscription may read. Raises SubscriptionNotFound."""
     rows = _rows(tx, _FRONT, topic_id, subscription)
-    return Front(_found(rows), frozenset(row.segment_id for row in rows if row.waits))
+    return Front(_to_read(rows), frozenset(row.segment_id for row in rows if row.waits))
 
 
 def to_read(tx: Connection, topic_id: int, subscription: str) -> ToRead:
-    """What the subscription has to read now. Raises SubscriptionNotFound."""
-    return _found(_rows(tx, _TO_READ, topic_id, subscription))
+    """Return the segments that the subscription has to read. Raises SubscriptionNotFound."""
+    return _to_read(_rows(tx, _TO_READ, topic_id, subscription))
 
 
 def _rows(tx: Connection, statement: str, topic_id: int, subscription: str) -> Sequence[Row[Any]]:
@@ -118,12 +118,12 @@ def _rows(tx: Connection, statement: str, topic_id: int, subscription: str) -> S
     return rows
 
 
-def _found(rows: Sequence[Row[Any]]) -> ToRead:
-    found = [row for row in rows if row.segment_id is not None]
+def _to_read(rows: Sequence[Row[Any]]) -> ToRead:
+    segments = [row for row in rows if row.segment_id is not None]
     return ToRead(
         layout_of(rows),
-        frozenset(row.segment_id for row in found if row.is_drained),
-        {row.segment_id: row.backing_topic for row in found},
+        frozenset(row.segment_id for row in segments if row.is_drained),
+        {row.segment_id: row.backing_topic for row in segments},
         rows[0].parents_block,
         rows[0].drain_consumers,
     )

@@ -1,6 +1,6 @@
-"""Writes a recovered layout: the only change of a layout that no operation makes and whose epoch rises by more than one.
+"""Writes a recovered layout. Unlike other changes of a layout, a recovery has no operation and may raise the epoch by more than one.
 
-The caller holds the topic's row lock and has compared the logs with the journal under it.
+The caller holds the lock of the topic row, and has compared the logs with the journal under that lock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SEAL = """
     UPDATE cleave.segment SET state = 'SEALED', sealed_epoch = :epoch, sealed_at = :at
      WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids) AND state = 'ACTIVE'
 """
-# An operation whose children are in the recovered layout is done; one whose parents were replaced otherwise can never be done.
+# An operation whose children are in the recovered layout is done. An operation whose parents were replaced by other segments is aborted.
 _END_OPERATIONS = """
     WITH ended AS (
         UPDATE cleave.operation o
@@ -72,10 +72,10 @@ _REPLACE_MARKS = """
 
 @dataclass(frozen=True, slots=True)
 class RecoveredLayout:
-    """A plan, and the positions that the data plane has.
+    """A recovery plan, and the positions that the data plane has.
 
-    `subscriptions`: those to record, with their kind. `marks`: by subscription and sealed segment, True if it is read to its
-    end.
+    `subscriptions` holds the kinds of the subscriptions to record. `marks` holds, by subscription and sealed segment, True if the
+    segment is drained.
     """
 
     plan: RecoveryPlan
@@ -86,7 +86,7 @@ class RecoveredLayout:
 
 
 def why_not_idle(tx: Connection, topic: TopicRow, *, call_timeout_seconds: float) -> str | None:
-    """Return the operation for which a runner may still act; None if there is none."""
+    """Return a message about an operation for which a runner may still act. None if there is none."""
     of_topic = {"topic_id": topic.topic_id, "call_timeout_seconds": call_timeout_seconds}
     claimed = tx.execute(text(_CLAIMED), of_topic).one_or_none()
     if claimed is None:
@@ -98,7 +98,7 @@ def why_not_idle(tx: Connection, topic: TopicRow, *, call_timeout_seconds: float
 
 
 def commit(tx: Connection, topic: TopicRow, recovered: RecoveredLayout, *, actor: str, reason: str) -> int:
-    """Make the plan true and return the new epoch. Raises InvariantViolated if a law of the layout would break."""
+    """Write the plan and return the recovered epoch. Raises InvariantViolated if a rule of the layout would be broken."""
     plan, layout = recovered.plan, recovered.plan.layout
     of_topic = {"topic_id": topic.topic_id, "epoch": layout.epoch}
     state = TopicState.LIVE if topic.state is TopicState.CREATING else topic.state
@@ -116,7 +116,7 @@ def commit(tx: Connection, topic: TopicRow, recovered: RecoveredLayout, *, actor
     tx.execute(text(_END_OPERATIONS), {**of_topic, "added": added, "sealed": list(plan.sealed)})
     kept = {
         "data_plane": topic.data_plane,
-        "backing_topics": [one.backing_topic for one in plan.added.values()],
+        "backing_topics": [log.backing_topic for log in plan.added.values()],
     }
     tx.execute(text(_KEEP), kept)
     for name, kind in sorted(recovered.subscriptions.items()):
@@ -137,25 +137,30 @@ def _insert(tx: Connection, topic: TopicRow, plan: RecoveryPlan) -> None:
     rows: list[dict[str, Any]] = [
         {
             "topic_id": topic.topic_id,
-            "segment_id": one.segment_id,
-            "range_start": one.hash_range.start,
-            "range_end": one.hash_range.end,
-            "state": one.state.value,
-            "merge_depth": one.merge_depth,
-            "bucket_splits": list(one.bucket_splits),
-            "created_epoch": one.created_epoch,
-            "created_at": to_datetime(one.created_at_ms),
-            "sealed_epoch": one.sealed_epoch,
-            "sealed_at": None if one.sealed_at_ms is None else to_datetime(one.sealed_at_ms),
-            "backing_topic": plan.added[one.segment_id].backing_topic,
+            "segment_id": segment.segment_id,
+            "range_start": segment.hash_range.start,
+            "range_end": segment.hash_range.end,
+            "state": segment.state.value,
+            "merge_depth": segment.merge_depth,
+            "bucket_splits": list(segment.bucket_splits),
+            "created_epoch": segment.created_epoch,
+            "created_at": to_datetime(segment.created_at_ms),
+            "sealed_epoch": segment.sealed_epoch,
+            "sealed_at": None if segment.sealed_at_ms is None else to_datetime(segment.sealed_at_ms),
+            "backing_topic": plan.added[segment.segment_id].backing_topic,
         }
-        for one in segments
+        for segment in segments
     ]
     tx.execute(insert(SEGMENT), rows)
     links = [
-        {"topic_id": topic.topic_id, "child_id": one.segment_id, "parent_id": parent_id, "ordinal": ordinal}
-        for one in segments
-        for ordinal, parent_id in enumerate(one.parent_ids)
+        {
+            "topic_id": topic.topic_id,
+            "child_id": segment.segment_id,
+            "parent_id": parent_id,
+            "ordinal": ordinal,
+        }
+        for segment in segments
+        for ordinal, parent_id in enumerate(segment.parent_ids)
     ]
     if links:
         tx.execute(insert(SEGMENT_PARENT), links)

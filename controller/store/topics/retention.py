@@ -1,7 +1,7 @@
-"""Sealed segments whose retention has passed: the candidates of garbage collection, set-wise.
+"""Reads sealed segments whose retention time has passed, which garbage collection checks.
 
-The data plane says whether they are drained; pruning goes through `intents.intend_prune`. Time is the database's. Reads
-only.
+The data plane reports whether the segments are drained, and `topic_intents.intend_prune` prunes them. Ages are by the clock of the
+database.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from controller.store.shards import Shards
 from controller.store.topics.holds import MAY_ACT
 
 RETENTION_PROPERTY = "retention_minutes"
-"""Topic property that overrides the setting; negative keeps for ever, and so does what is not a number."""
+"""Topic property that overrides the setting. A negative value, or a value that is not a number, keeps segments without a limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiredTopic:
-    """A live topic with sealed segments past their retention, oldest id first."""
+    """A live topic with sealed segments whose retention time has passed, by segment id."""
 
     topic_id: int
     name: str
@@ -43,7 +43,7 @@ _EXPIRED = text(f"""
     SELECT r.topic_id, r.name, r.data_plane, array_agg(s.segment_id ORDER BY s.segment_id) AS segment_ids
       FROM cleave.segment s JOIN retention r USING (topic_id)
      WHERE s.state = 'SEALED' AND s.pruned_epoch IS NULL
-       AND s.sealed_at > 'epoch' -- a migrated segment whose time nobody knows
+       AND s.sealed_at > 'epoch' -- the seal time of a migrated segment is not known and is stored as the Unix epoch
        AND r.minutes >= 0 AND s.sealed_at <= clock_timestamp() - r.minutes * interval '1 minute'
        AND NOT EXISTS (SELECT FROM cleave.operation_parent p
                         WHERE p.topic_id = s.topic_id AND p.segment_id = s.segment_id AND p.live)
@@ -55,7 +55,7 @@ _EXPIRED = text(f"""
 def expired_topics(
     tx: Connection, *, default_minutes: float, limit: int, after: int = 0, shards: Shards | None = None
 ) -> Sequence[ExpiredTopic]:
-    """Up to `limit` topics with id above `after`, each with its expired segments that are in no live operation."""
+    """Return up to `limit` topics with ids above `after`, each with its expired segments that are in no live operation."""
     parameters = {"shard_count": None, "shards": None} if shards is None else shards.parameters
     rows = tx.execute(
         _EXPIRED,

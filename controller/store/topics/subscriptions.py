@@ -1,8 +1,7 @@
-"""Subscriptions as recorded: what every new log has to carry.
+"""Recorded subscriptions, whose cursors every created log must have.
 
-Rows are written at the intent (`intents`) and removed at the commit (`commits`) of an operation; each change raises the
-topic's `subscription_version`, which a reshape notes and compares. So to copy subscriptions from log to log, read the
-version and these rows first and the logs second.
+Intents write the rows, and commits delete them. Each change raises the topic's `subscription_version`, which a reshape records and
+compares. So a runner that copies subscriptions from log to log reads the version and these rows first, and the logs second.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from controller.store.topics import topics
 
 
 class SubscriptionKind(StrEnum):
-    """How it is read: in order by assigned consumers, shared, or from the application's own checkpoints."""
+    """Kind of a subscription: read in order by assigned consumers, read as a queue, or read from checkpoints of the application."""
 
     STREAM = "STREAM"
     QUEUE = "QUEUE"
@@ -27,14 +26,14 @@ class SubscriptionKind(StrEnum):
 
 
 class SubscriptionStart(StrEnum):
-    """Where a subscription begins: at the first message that still exists, or behind everything published so far."""
+    """Start of a subscription: at the first message that still exists, or after all messages published so far."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
 
 
 class SubscriptionState(StrEnum):
-    """DELETING: its cursors are being removed, and new logs go without it."""
+    """State of a subscription. While DELETING, its cursors are being deleted, and created logs have no cursor of it."""
 
     LIVE = "live"
     DELETING = "deleting"
@@ -42,8 +41,8 @@ class SubscriptionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRow:
-    """One recorded subscription. It does not read segments that were sealed by `created_epoch`, and begins at the earliest message
-    of every other one. How it is shared out is said in `to_read`.
+    """A recorded subscription. It does not read segments that were sealed by `created_epoch`, and begins at the earliest message of
+    all other segments. `readable_segments` reads the parameters of its assignment.
     """
 
     topic_id: int
@@ -54,16 +53,16 @@ class SubscriptionRow:
     created_at: datetime
     generation: int
     origin: int
-    """Positions kept by applications count under this number only."""
+    """Number under which positions stored by applications are valid."""
 
     @property
     def as_of(self) -> str:
-        """What consumers of a queue say of its segments counts under this text only: it is another one after each seek."""
+        """Version text under which reports of queue consumers about segments are valid. Each seek changes the text."""
         return as_of(self.generation, self.origin)
 
 
 def as_of(generation: int, origin: int) -> str:
-    """See `SubscriptionRow.as_of`."""
+    """Return the version text of a generation and an origin, as in `SubscriptionRow.as_of`."""
     return f"{generation}.{origin}"
 
 
@@ -103,28 +102,28 @@ _SET_SHARING = """
 def insert_subscription(
     tx: Connection, topic_id: int, name: str, kind: SubscriptionKind, created_epoch: int
 ) -> None:
-    """A live subscription. It does not read segments that were sealed by `created_epoch`."""
+    """Insert a live subscription, which does not read segments that were sealed by `created_epoch`."""
     tx.execute(text(_NEW), {"topic_id": topic_id, "name": name, "kind": kind.value, "epoch": created_epoch})
 
 
 def first_epoch(tx: Connection, topic_id: int, since: datetime | None = None) -> int:
-    """Return the newest epoch by which no segment was sealed that still exists and took messages at `since` or later.
+    """Return the newest epoch such that all existing segments sealed by then were sealed before `since`.
 
-    None: of any age.
+    With None, return the newest epoch by which no existing segment was sealed.
     """
     parameters = {"topic_id": topic_id, "since": since}
     return int(tx.execute(text(_FIRST_EPOCH), parameters).scalar_one())
 
 
 def reach_back(tx: Connection, topic_id: int, name: str, epoch: int) -> None:
-    """Have the subscription read what was sealed after that epoch, too."""
+    """Make the subscription read segments that were sealed after the epoch, too."""
     tx.execute(text(_REACH_BACK), {"topic_id": topic_id, "name": name, "epoch": epoch})
 
 
 def set_sharing(
     tx: Connection, topic_id: int, name: str, *, parents_block: bool | None, drain_consumers: int | None
 ) -> None:
-    """How it is shared out from now on; None leaves what is. Raises SubscriptionNotFound."""
+    """Set the parameters of the subscription's assignment. None keeps a parameter. Raises SubscriptionNotFound."""
     get_subscription(tx, topic_id, name)
     tx.execute(
         text(_SET_SHARING),
@@ -138,12 +137,12 @@ def set_sharing(
 
 
 def list_subscriptions(tx: Connection, topic_id: int) -> list[SubscriptionRow]:
-    """Subscriptions of a topic by name, those being deleted included."""
+    """Return the subscriptions of a topic by name, including those being deleted."""
     return [_subscription(row) for row in tx.execute(text(_OF_TOPIC), {"topic_id": topic_id})]
 
 
 def get_subscription(tx: Connection, topic_id: int, name: str) -> SubscriptionRow:
-    """One subscription of a topic. Raises SubscriptionNotFound."""
+    """Return a subscription of a topic. Raises SubscriptionNotFound."""
     row = tx.execute(text(_ONE), {"topic_id": topic_id, "name": name}).one_or_none()
     if row is None:
         raise missing(tx, topic_id, name)
@@ -151,7 +150,7 @@ def get_subscription(tx: Connection, topic_id: int, name: str) -> SubscriptionRo
 
 
 def missing(tx: Connection, topic_id: int, name: str, *, kind: str = "subscription") -> SubscriptionNotFound:
-    """Return the error about a subscription that the topic does not have."""
+    """Return the error for a subscription that the topic does not have."""
     return SubscriptionNotFound(
         f"topic {topics.name_of(tx, topic_id)} has no {kind} {name}; create it, or check the name"
     )

@@ -1,8 +1,8 @@
-"""Topics: reading rows, locking them, and the one way a row changes.
+"""Reads, locks and changes the rows of topics.
 
-The topic row is the lock of everything below it: layouts, intents, commits, subscriptions. It is locked FOR NO
-KEY UPDATE, so that rows which merely refer to the topic can still be written meanwhile. Which changes are
-allowed is for intents, commits and policies; each goes through `update_topic`, by row version.
+The lock of the topic row protects everything that belongs to the topic: layout, intents, commits, subscriptions. The lock is FOR NO
+KEY UPDATE, so that rows that only refer to the topic can be written concurrently. Intents, commits and policies decide which
+changes are allowed; all changes go through `update_topic`, which compares the row version.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from controller.store.postgres.tables import TOPIC
 
 
 class TopicState(StrEnum):
-    """A topic is live between the commits of its creation and of its deletion."""
+    """State of a topic. A topic is live between the commits of its creation and of its deletion."""
 
     CREATING = "creating"
     LIVE = "live"
@@ -32,7 +32,7 @@ class TopicState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """One row of `cleave.topic` as it was read; `row_version` is what a change compares."""
+    """A row of `cleave.topic` as it was read. A change compares `row_version`."""
 
     topic_id: int
     name: str
@@ -60,54 +60,54 @@ _SAY_WHO = text("SELECT set_config('cleave.actor', :actor, true)")
 
 
 def find_topic(tx: Connection, name: str, *, lock: bool = False) -> TopicRow:
-    """The topic that has the name now, in whatever state but deleted. Raises TopicNotFound."""
-    row = _one(tx, TOPIC.c.name == name, TOPIC.c.state != TopicState.DELETED.value, lock=lock)
+    """Return the topic of that name, in any state except deleted. Raises TopicNotFound."""
+    row = _row(tx, TOPIC.c.name == name, TOPIC.c.state != TopicState.DELETED.value, lock=lock)
     if row is None:
         raise TopicNotFound(f"topic {name} does not exist; create it or check the name")
     return _topic(row)
 
 
 def get_topic(tx: Connection, topic_id: int, *, lock: bool = False) -> TopicRow:
-    """The topic of that id, deleted ones included. Raises TopicNotFound."""
-    row = _one(tx, TOPIC.c.topic_id == topic_id, lock=lock)
+    """Return the topic of that id, which may be deleted. Raises TopicNotFound."""
+    row = _row(tx, TOPIC.c.topic_id == topic_id, lock=lock)
     if row is None:
-        raise TopicNotFound(f"topic {topic_id} does not exist; look its id up by name")
+        raise TopicNotFound(f"topic {topic_id} does not exist; look up its id by name")
     return _topic(row)
 
 
 def name_of(tx: Connection, topic_id: int) -> str:
-    """The name of a topic for a message, deleted topics included."""
+    """Return the name of a topic, which may be deleted, for a message."""
     name = tx.execute(select(TOPIC.c.name).where(TOPIC.c.topic_id == topic_id)).scalar_one_or_none()
     return f"with id {topic_id}" if name is None else str(name)
 
 
 def get_topics(tx: Connection, topic_ids: Collection[int]) -> list[TopicRow]:
-    """Those of the topics that there are, deleted ones included."""
+    """Return the existing topics of these ids, including deleted topics."""
     return [_topic(row) for row in tx.execute(select(TOPIC).where(TOPIC.c.topic_id.in_(topic_ids)))]
 
 
 def lock_live_topic(tx: Connection, topic_id: int) -> TopicRow:
-    """The topic, locked until the transaction ends. Raises TopicNotFound, or TopicNotLive naming the state."""
+    """Lock the topic until the end of the transaction and return it. Raises TopicNotFound, or TopicNotLive with the state."""
     topic = get_topic(tx, topic_id, lock=True)
     demand_live(topic.name, topic.state)
     return topic
 
 
 def demand_live(topic: str, state: TopicState) -> None:
-    """Raises TopicNotLive naming the state."""
+    """Raise TopicNotLive, with the state, unless the topic is live."""
     if state is not TopicState.LIVE:
         raise TopicNotLive(f"topic {topic} is {state}; only a live topic takes requests")
 
 
 def namespace_of(name: str) -> str:
-    """`tenant/namespace` of `topic://tenant/namespace/name`."""
+    """Return `tenant/namespace` of the topic name `topic://tenant/namespace/name`."""
     return "/".join(name.removeprefix("topic://").split("/")[:2])
 
 
 def first_free_segment_id(tx: Connection, name: str) -> int:
-    """One above every id that a topic of this name has reserved; a deleted topic reserves no more. Raises TopicExists.
+    """Return the first segment id that no earlier topic of this name has reserved. Raises TopicExists.
 
-    If the name is used and freed before the caller's row is written, the database refuses that row.
+    If another topic uses the name before the caller's row is written, the database refuses that row.
     """
     last = tx.execute(text(_LAST_OF_NAME), {"name": name}).one_or_none()
     if last is None:
@@ -129,9 +129,9 @@ def insert_topic(
     policy: PolicyOverride | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> TopicRow:
-    """A topic in state creating; its name is checked. `policy` is stored as given: the caller checks that it fits the levels above.
+    """Insert a topic in state creating. Raises InvalidInput for its name. The caller checks that `policy` fits the levels above.
 
-    The history of policies names `actor` for it.
+    The policy history records `actor` for the policy.
     """
     columns = {
         "name": demand_topic(name),
@@ -148,14 +148,14 @@ def insert_topic(
 
 
 def say_who(tx: Connection, actor: str | None) -> None:
-    """Whom the history of policies names from here to the end of the transaction; None: the login."""
+    """Set the actor recorded in the policy history for the rest of the transaction; None records the login."""
     tx.execute(_SAY_WHO, {"actor": actor or ""})
 
 
 def update_topic(tx: Connection, topic: TopicRow, /, **changes: object) -> int:
-    """Changes columns of the row as it was read; returns the new row version.
+    """Change columns of the row and return its next row version.
 
-    Raises LostRace when the row has changed since. `changes` are column names of the program's, never input.
+    Raises LostRace if the row has changed since it was read. The names in `changes` come from the program, never from input.
     """
     statement = (
         update(TOPIC)
@@ -164,15 +164,15 @@ def update_topic(tx: Connection, topic: TopicRow, /, **changes: object) -> int:
     )
     if tx.execute(statement).rowcount != 1:
         raise LostRace(
-            f"topic {topic.name} changed after row version {topic.row_version} was read; read it again and repeat",
+            f"topic {topic.name} has changed since row version {topic.row_version} was read; read the topic again and repeat",
             what="topic",
         )
     return topic.row_version + 1
 
 
-def _one(tx: Connection, *conditions: ColumnElement[bool], lock: bool) -> Row[Any] | None:
-    found = select(*TOPIC.c).where(*conditions)
-    return tx.execute(found.with_for_update(key_share=True) if lock else found).one_or_none()
+def _row(tx: Connection, *conditions: ColumnElement[bool], lock: bool) -> Row[Any] | None:
+    query = select(*TOPIC.c).where(*conditions)
+    return tx.execute(query.with_for_update(key_share=True) if lock else query).one_or_none()
 
 
 def _topic(row: Row[Any]) -> TopicRow:

@@ -1,4 +1,4 @@
-"""Which logs are watched for load and consumers: of active segments, and of sealed ones that may still be read."""
+"""Lists the logs that are watched for load and consumers: logs of active segments, and of sealed segments that may still be read."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, text
 
 SEALED_FOR_SECONDS = 600.0
-"""Who samples counters watches sealed segments this much longer, since consumers still read them."""
+"""Seconds after the seal for which load collectors still watch a segment, because consumers still read it."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedLog:
-    """One log to sample."""
+    """A log to sample."""
 
     topic_id: int
     segment_id: int
@@ -29,9 +29,10 @@ def watched_logs(
     planes: Collection[str] | None = None,
     logs: Collection[str] | None = None,
 ) -> list[WatchedLog]:
-    """Logs of live topics whose names begin with `prefix`; sealed ones until that long after they were sealed.
+    """Return the logs of live topics whose names begin with `prefix`, by topic and segment.
 
-    `planes`: those on these data planes only; `logs`: of these backing topics only. By topic and segment.
+    Sealed segments are included for `sealed_for_seconds` after their seal. `planes` restricts the result to these data planes, `logs`
+    to these backing topics.
     """
     rows = tx.execute(
         text("""

@@ -55,7 +55,7 @@ def test_a_child_has_connections_of_its_own_and_the_parent_keeps_its_own(
 def test_a_transaction_of_before_the_fork_is_the_parents_alone(found: Found) -> None:
     in_child, in_parent = found("Transaction")
 
-    assert "was made before a fork" in str(in_child)
+    assert "was opened before a fork" in str(in_child)
     assert in_parent == 1
 
 

@@ -306,13 +306,13 @@ def test_while_a_log_is_out_of_reach_nothing_is_moved_and_it_can_be_given_up(
 
 def test_one_that_moves_cursors_is_not_given_up(bench: Bench, producer: Producer, join: Join) -> None:
     """Whoever asks is told so, and what the runner records in that very moment is refused."""
-    with pytest.raises(Conflict, match="nothing to give up"):
+    with pytest.raises(Conflict, match="nothing to abort"):
         give_up(bench)
     intent = intend(bench, EARLIEST, release_seconds=0.0)
     wait_until(lambda: bench.scalar("SELECT count(*) FROM cleave.bucket_owner") == 0, message="nobody reads")
     bench.run_until(intent.operation.operation_id, OperationState.PREPARED)
 
-    with pytest.raises(Conflict, match="is moving cursors and cannot be given up"):
+    with pytest.raises(Conflict, match="is moving cursors and cannot be aborted"):
         give_up(bench)
 
     see_through(bench, intent)

@@ -408,7 +408,7 @@ def test_it_can_always_be_asked_why_nothing_comes(bench: Bench, producer: Produc
     assert {one.holders for one in of_parent} == {("a",)}
     children = [one for one in found.values() if one.segment_id != 0]
     assert {(one.reason, one.holders) for one in children} == {
-        ("withheld until its parents are read", ("a",))
+        ("withheld until its parents are drained", ("a",))
     }
     assert all(one.since is not None for one in found.values())
     own = {"no data beyond what is in hand", "being handed over once what is in hand is acknowledged"}

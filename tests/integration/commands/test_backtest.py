@@ -117,7 +117,7 @@ def test_no_recorded_load_says_where_it_was_looked_for(cleave: CommandLine, orde
 
 
 def test_a_run_that_is_not_there_is_one_line(cleave: CommandLine) -> None:
-    assert "there is no backtest 7" in cleave.refused("backtests", "show", "7")
+    assert "backtest 7 does not exist" in cleave.refused("backtests", "show", "7")
 
 
 @pytest.mark.usefixtures("recorded")

@@ -165,7 +165,7 @@ def test_a_cycle_is_decided_again_by_the_rules_of_the_command(both: tuple[Desk, 
     assert there == here
     assert there.code == 1
     desk.cleave.execute("UPDATE cleave.bundle_decision SET inputs = NULL, outcome = NULL")
-    assert "no longer kept" in http.refused("bundles", "replay", "1")
+    assert "have been deleted" in http.refused("bundles", "replay", "1")
 
 
 def _ageless(text: str) -> str:

@@ -57,8 +57,8 @@ def test_a_split_by_hand_keeps_the_namespace_s_cap(desk: Desk) -> None:
     words = ("bundles", "split", LOW, "--positions", "0x40000000")
 
     said = desk.cleave.refused(*words)
-    assert "has 2 bundles; 1 more are above max_bundles = 2" in said
-    assert "above max_bundles" in desk.cleave.refused(*words, "--dry-run")
+    assert "has 2 bundles, and 1 more exceed max_bundles = 2" in said
+    assert "exceed max_bundles" in desk.cleave.refused(*words, "--dry-run")
     assert desk.bench.cluster.acts == []
     desk.cleave.ok("bundles", "set-policy", NAMESPACE, "max_bundles=3")
     desk.cleave.ok(*words)
@@ -135,7 +135,7 @@ def test_a_bundle_is_unloaded_to_a_broker(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("bundle", "to", "words"),
     [
-        (LOW, "nobody:1", "nobody:1 is no active broker of cluster staged; choose one of"),
+        (LOW, "nobody:1", "nobody:1 is not an active broker of cluster staged; choose one of"),
         (f"{NAMESPACE}/0x00000000_0x70000000", None, "upper boundary"),
         (f"{NAMESPACE}/LARGEST", None, f"no bundles of namespace {NAMESPACE} are known"),
     ],

@@ -159,7 +159,7 @@ def test_a_noun_without_a_verb_shows_its_help(cleave: CommandLine) -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "code", "word"),
     [
-        ("CLEAVE_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/nowhere", 75, "PostgreSQL is away"),
+        ("CLEAVE_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/nowhere", 75, "PostgreSQL is unreachable"),
         ("CLEAVE_DATABASE_URL", "sqlite:///file", 2, "CLEAVE_DATABASE_URL"),
         ("CLEAVE_WORKER_SHARDS", "many", 2, "CLEAVE_WORKER_SHARDS"),
         ("CLEAVE_RETENTION_MINUTES", "nan", 2, "CLEAVE_RETENTION_MINUTES"),

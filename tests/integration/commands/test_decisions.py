@@ -155,15 +155,13 @@ def test_a_reader_may_replay(cleave: CommandLine) -> None:
 
 
 def test_what_is_not_there_and_what_is_no_question_is_one_line(cleave: CommandLine, orders: str) -> None:
-    assert "decision 99 is not in the ledger" in cleave.refused("decisions", "replay", "99")
+    assert "decision 99 is not in the decision log" in cleave.refused("decisions", "replay", "99")
     assert "--all TOPIC" in cleave.refused("decisions", "replay")
     assert "--all TOPIC" in cleave.refused("decisions", "replay", "1", "--all", orders)
     assert "go with --all" in cleave.refused("decisions", "replay", "1", "--from", "1d")
     assert "does not exist" in cleave.refused("decisions", "replay", "--all", "acme/shop/none")
     assert "neither an instant" in cleave.refused("decisions", "replay", "--all", orders, "--from", "soon")
-    assert "nothing lies between" in cleave.refused(
-        "decisions", "replay", "--all", orders, "--from", "1d", "--to", "2d"
-    )
+    assert "is empty" in cleave.refused("decisions", "replay", "--all", orders, "--from", "1d", "--to", "2d")
 
 
 def test_one_row_is_found_by_an_index_of_each_day(life: Bench) -> None:

@@ -192,7 +192,7 @@ def test_what_is_away_is_wrong_and_the_rest_is_still_looked_at(
         "airflow DAGs",
         "airflow connection",
     }
-    assert "PostgreSQL is away" in found["database"][1]
+    assert "PostgreSQL is unreachable" in found["database"][1]
 
 
 def test_held_topics_are_wrong_and_those_not_compared_yet_a_note(cleave: CommandLine, orders: str) -> None:
@@ -333,7 +333,7 @@ def test_a_login_without_any_right_is_told_which_it_lacks_and_not_that_the_schem
 
     user = make_url(login).username
     assert level == "wrong"
-    assert f"user {user} may not read which migrations are applied" in sentence
+    assert f"user {user} may not read the list of applied migrations" in sentence
     assert f"GRANT cleave_inspector TO {user}" in sentence
 
 

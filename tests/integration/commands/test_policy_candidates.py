@@ -143,7 +143,7 @@ def test_a_rejected_promotion_leaves_the_candidate_in_shadow(cleave: CommandLine
     [
         (("policy", "withdraw"), "candidate {} was withdrawn"),
         (("policy", "promote"), "candidate {} was promoted"),
-        (("policy", "promote", "--ask", "--days", "5"), "candidate {} was weighed again, in backtest"),
+        (("policy", "promote", "--ask", "--days", "5"), "candidate {} was tested again, in backtest"),
     ],
 )
 def test_an_approval_ends_with_its_candidate_and_with_its_evidence(

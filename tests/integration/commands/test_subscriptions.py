@@ -84,7 +84,7 @@ def test_why_refuses_what_no_leader_hands_out_and_a_name_that_is_not_there(
 
     assert f"topic topic://{orders} has no subscription nosuch" in said("nosuch")
     assert "subscription jobs is a queue: " in said("jobs")
-    assert "`QueueConsumer.why` of a consumer says" in said("jobs")
+    assert "`QueueConsumer.why` returns" in said("jobs")
     assert "subscription kept keeps messages for consumers that keep their own place" in said("kept")
     assert cleave.json("consumers", "why", orders) == []
     for act in (["consumers", "lag", orders, "nosuch"], ["consumers", "register", orders, "nosuch", "c1"]):
@@ -101,5 +101,5 @@ def test_a_checkpoint_group_with_a_member_has_buckets(cleave: CommandLine, order
     )
 
     assert {row["reason"] for row in cleave.json("consumers", "why", orders, "--subscription", "kept")} == {
-        "not handed out yet"
+        "not assigned yet"
     }

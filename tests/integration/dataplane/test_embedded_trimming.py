@@ -210,7 +210,7 @@ def test_what_is_trimmed_cannot_be_brought_back_by_hand(
     planes.send(log, b"0")
     assert trimmer.trim(0.0).messages == 1
 
-    with pytest.raises(psycopg2.errors.CheckViolation, match="does not come back"):
+    with pytest.raises(psycopg2.errors.CheckViolation, match="cannot be restored"):
         query(database, "UPDATE embedded.log SET first_offset = 0")
     with pytest.raises(psycopg2.errors.CheckViolation, match="log_first_offset_within"):
         query(database, "UPDATE embedded.log SET first_offset = 2")

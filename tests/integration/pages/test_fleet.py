@@ -52,14 +52,14 @@ def test_what_a_topic_needs_is_said_the_most_urgent_first(bench: Bench) -> None:
     set_policy(bench, split_msg_rate_in=10.0, merge_msg_rate_in=1.0)
     operation = bench.intend(segment_admin.splitting(0)).operation
     bench.execute("UPDATE cleave.operation SET attempts = 3 WHERE state = 'intended'")
-    assert needs(bench) == (6, f"operation {operation.operation_id} is stuck: fails again and again")
+    assert needs(bench) == (6, f"operation {operation.operation_id} is stuck: fails repeatedly")
 
 
 def test_a_held_topic_is_shown_with_its_reason(bench: Bench, pages: AppClient) -> None:
     bench.create(1)
     report(bench, {0: 1.0})
     bench.execute("UPDATE cleave.topic SET verified_under = NULL, row_version = row_version + 1")
-    assert needs(bench) == (4, "nothing new begins until its logs have been compared with the journal")
+    assert needs(bench) == (4, "no operation begins until its logs have been compared with the journal")
     with bench.store.transaction() as tx:
         holds.hold(tx, bench.topic_id, "two logs share segment id 3")
 
@@ -85,13 +85,13 @@ def test_a_bucket_that_is_not_let_go_of_and_a_policy_that_cannot_be_followed_nee
         " release_asked_at) VALUES (:t, 'billing', 0, 0, 65535, 'c1', 1, clock_timestamp() - interval '2 minutes')",
         t=bench.topic_id,
     )
-    assert needs(bench) == (4, "1 entry bucket(s) are not let go of")
+    assert needs(bench) == (4, "1 entry bucket(s) are not released by their owners")
 
     bench.execute(
         """UPDATE cleave.topic SET policy = '{"max_segments": "many"}', row_version = row_version + 1"""
     )
     run(bench)
-    assert needs(bench) == (5, "its policy cannot be followed")
+    assert needs(bench) == (5, "its policy is not valid")
 
 
 def test_a_hole_in_the_ring_and_a_bucket_that_nobody_gets_need_somebody(bench: Bench) -> None:
@@ -106,7 +106,7 @@ def test_a_hole_in_the_ring_and_a_bucket_that_nobody_gets_need_somebody(bench: B
         " VALUES (:t, 'billing', 'c1', clock_timestamp() - interval '2 minutes')",
         t=bench.topic_id,
     )
-    assert needs(bench) == (4, "4 entry bucket(s) are handed to nobody")
+    assert needs(bench) == (4, "4 entry bucket(s) are not assigned")
 
     with bench.store.transaction() as tx:
         tx.execute(text("SET LOCAL session_replication_role = replica"))

@@ -23,9 +23,9 @@ def test_a_child_neither_uses_nor_ends_the_connection_of_its_parent(database: st
     ) as connection:
         before = server_process(connection)
 
-        assert "was made before a fork" in in_child(lambda: server_process(connection))
+        assert "was opened before a fork" in in_child(lambda: server_process(connection))
         assert in_child(connection.rollback) is None
-        assert "was made before a fork" in in_child(connection.commit)
+        assert "was opened before a fork" in in_child(connection.commit)
         assert in_child(connection.close) is None
 
         assert server_process(connection) == before

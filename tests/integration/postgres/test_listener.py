@@ -97,7 +97,7 @@ def test_a_lost_connection_is_made_again_and_announced(driver: StoreDriver, list
 def test_a_server_that_is_away_is_retryable() -> None:
     with (
         Listener("postgresql://nobody@127.0.0.1:1/none", ["cleave_load"]) as listener,
-        pytest.raises(StoreUnavailable, match="PostgreSQL is away"),
+        pytest.raises(StoreUnavailable, match="PostgreSQL is unreachable"),
     ):
         listener.wait(0.0)
 

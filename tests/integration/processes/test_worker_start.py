@@ -33,7 +33,7 @@ def closed_port() -> Iterator[int]:
 
 @contextmanager
 def waiting_worker(
-    database: str, port: int | None, log: Path, why: str = "PostgreSQL is away"
+    database: str, port: int | None, log: Path, why: str = "PostgreSQL is unreachable"
 ) -> Iterator[ChildProcess]:
     """A worker sent to that port, or to the database's own, once it has said that it waits, and for what."""
     there = make_url(database)

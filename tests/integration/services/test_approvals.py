@@ -342,9 +342,7 @@ def test_a_fleet_says_first_who_has_to_approve(cold: Bench) -> None:
     row = proposed(cold)
     urgency, said = needs()
     assert urgency == 3
-    assert (
-        said == f"1 act(s) wait for somebody's approval, the first until {row.expires_at:%Y-%m-%d %H:%M} UTC"
-    )
+    assert said == f"1 action(s) wait for an approval, the first until {row.expires_at:%Y-%m-%d %H:%M} UTC"
     say(cold, row)
     assert needs()[0] == 0
 
@@ -471,7 +469,7 @@ def test_the_database_lets_nobody_rewrite_what_was_proposed(cold: Bench, change:
 
 def test_the_database_lets_nobody_answer_without_a_name_or_twice(cold: Bench) -> None:
     row = proposed(cold)
-    with pytest.raises(InvalidInput, match="An answer is given at an instant by somebody"):
+    with pytest.raises(InvalidInput, match="has the time of the answer and the person who answered"):
         cold.execute("UPDATE cleave.approval SET state = 'approved', outcome = 'x'")
     say(cold, row)
     for change in ("state = 'rejected'", "state = 'expired', ended_at = now(), answered_by = 'eve'"):
@@ -483,22 +481,22 @@ def test_the_database_takes_an_act_that_waits_once(cold: Bench) -> None:
     proposed(cold)
     columns = "subject, subject_id, topic_id, expires_at, action, reason, proposed_by, default_answer, kind, segment_ids, parts, segments, epoch"
 
-    with pytest.raises(Conflict, match="An act of a topic is proposed once at a time"):
+    with pytest.raises(Conflict, match="has one pending approval at a time"):
         cold.execute(f"INSERT INTO cleave.approval ({columns}) SELECT {columns} FROM cleave.approval")
 
 
 @pytest.mark.parametrize(
     ("subject", "columns", "law"),
     [
-        ("operation", {}, "has the plan of its operation and the topic"),
-        ("operation", {**PLAN, "topic_id": "NULL"}, "has the plan of its operation and the topic"),
-        ("operation", {**PLAN, "epoch": "NULL"}, "has the plan of its operation and the topic"),
-        ("promotion", {"kind": "'merge'"}, "has the plan of its operation and the topic"),
-        ("operation", {**PLAN, "segment_ids": "'{}'"}, "An act seals at least one segment"),
-        ("operation", {**PLAN, "parts": "0"}, "An act seals at least one segment"),
-        ("promotion", {"outcome": "'x'"}, "what is not pending says why"),
-        ("promotion", {"ended_at": "now()"}, "What is expired or done ended at an instant"),
-        ("operation", {**PLAN, **DONE}, "is done when an operation of the journal carries it out"),
+        ("operation", {}, "has the plan of the operation and a topic"),
+        ("operation", {**PLAN, "topic_id": "NULL"}, "has the plan of the operation and a topic"),
+        ("operation", {**PLAN, "epoch": "NULL"}, "has the plan of the operation and a topic"),
+        ("promotion", {"kind": "'merge'"}, "has the plan of the operation and a topic"),
+        ("operation", {**PLAN, "segment_ids": "'{}'"}, "An operation seals at least one segment"),
+        ("operation", {**PLAN, "parts": "0"}, "An operation seals at least one segment"),
+        ("promotion", {"outcome": "'x'"}, "that is not pending has an outcome"),
+        ("promotion", {"ended_at": "now()"}, "An expired or done approval has the time of its end"),
+        ("operation", {**PLAN, **DONE}, "is done exactly when it has the id of the operation"),
     ],
 )
 def test_the_database_takes_only_approvals_that_are_whole(

@@ -343,7 +343,7 @@ def test_an_operation_left_out_says_which_row_it_waited_for(bench: Bench) -> Non
     assert lost_races() == races, "who waits has lost nothing"
 
     error = bench.scalar("SELECT last_error FROM cleave.operation WHERE operation_id = :id", id=ids[1])
-    assert error == f"somebody holds the rows of topic {topic_name(1)}; trying again"
+    assert error == f"another transaction has locked the rows of topic {topic_name(1)}; retry"
 
 
 def test_a_record_that_fails_for_some_is_not_made_again_for_those_that_have_moved(

@@ -140,8 +140,8 @@ def test_a_best_of_nothing_is_no_regret(driver: StoreDriver) -> None:
     ("statement", "sentence"),
     [
         ("UPDATE cleave.backtest_run SET state = 'lost'", "running, done or failed"),
-        ("UPDATE cleave.backtest_run SET finished_at = now()", "ended at an instant"),
-        ("UPDATE cleave.backtest_run SET error = 'x'", "says why"),
+        ("UPDATE cleave.backtest_run SET finished_at = now()", "has no end time"),
+        ("UPDATE cleave.backtest_run SET error = 'x'", "has an error"),
         ("UPDATE cleave.backtest_run SET inputs = '{}'", "name policies, loads and prices"),
         ("UPDATE cleave.backtest_result SET cost = 1", "history"),
         (

@@ -187,5 +187,5 @@ def test_a_bucket_that_nobody_was_given_shows_since_when(bench: Bench) -> None:
         "SELECT segment_id, holder, reason, gap_seconds >= 90 FROM inspect.bucket_gaps ORDER BY segment_id, bucket"
     )
 
-    waiting = "not handed out yet"
+    waiting = "not assigned yet"
     assert found == [(0, None, waiting, True)] * 2 + [(1, None, waiting, False)] * 2

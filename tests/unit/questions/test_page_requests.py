@@ -29,7 +29,7 @@ def test_the_rest_of_a_list_is_asked_for_until_the_limit() -> None:
 
 def test_the_first_page_begins_after_no_key_and_a_page_that_is_none_is_refused() -> None:
     assert list(PageRequest().keys([int, str])) == [None, None]
-    with pytest.raises(InvalidInput, match="is no page of this list"):
+    with pytest.raises(InvalidInput, match="is not a page of this list"):
         PageRequest(page="colour").keys([int])
 
 

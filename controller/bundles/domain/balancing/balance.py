@@ -30,7 +30,7 @@ _WITHOUT_REPORT = (MoveRefusalReason.NO_REPORT, MoveRefusalReason.UNKNOWN_USAGE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalanceInputs:
-    """What the moves of one cycle are decided on. `now_ms`: milliseconds since the Unix epoch.
+    """Inputs of the moves of one cycle. `now_ms`: milliseconds since the Unix epoch.
 
     `pending`: moves of earlier cycles that wait or run; they count as made, and their bundles are left alone.
     """
@@ -133,7 +133,7 @@ def place(bundle: Bundle, occupancy: Occupancy, settings: BalanceSettings, state
 def _shed(
     cluster: Cluster, settings: BalanceSettings, state: BalanceState, inputs: BalanceInputs
 ) -> Shedding:
-    """What leaves.
+    """Select the bundles that are moved.
 
     A shedder that goes by averages over time cannot see moves that count as made. For it a broker from which some are
     to leave gives no more until they have.
@@ -195,7 +195,7 @@ def _limited(moves: Iterable[Move], settings: BalanceSettings) -> tuple[list[Mov
 def _destination(
     move: Move, bundle: Bundle, occupancy: Occupancy, settings: BalanceSettings, state: BalanceState
 ) -> Choice | MoveRefusal:
-    """Where the bundle goes, after the checks that the proposals of every shedder pass."""
+    """Return the destination of the bundle, after the checks that apply to the proposals of every shedder."""
     if not settings.shed_bundles_with_policies and occupancy.cluster.policy_of(bundle.namespace).binds:
         return MoveRefusal(MoveRefusalReason.EXCLUDED, move.source, move.bundle_id)
     others = [name for name in occupancy.allowed(bundle) if name != move.source]

@@ -23,7 +23,7 @@ class MoveRefusalReason(StrEnum):
     # The whole cluster.
     FEW_BROKERS = "few-brokers"  # brokers with a report; the fewest there must be
     NO_LOAD = "no-load"  # mean load; what it must be above
-    HIT_COUNT = "hit-count"  # cycles in a row that asked for a move; the number needed
+    HIT_COUNT = "hit-count"  # cycles in a row that required a move; the number needed
     SETTLING = "settling"  # when the report was made (ms); from when on a report counts again
     WITHIN_TARGET = "within-target"  # the figure; what it must be above to act
     MOVE_LIMIT = "move-limit"  # moves wanted; moves allowed
@@ -46,7 +46,7 @@ class MoveRefusalReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerReading:
-    """The figure that a move is made for, beside the bound that it is beyond. `broker` None: it is of all brokers."""
+    """The measured value that causes a move, and the bound that it exceeds. `broker` None: the value is of all brokers."""
 
     broker: str | None
     metric: str
@@ -55,7 +55,7 @@ class BrokerReading:
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """Format the value as a text for people."""
         side = "above" if self.value >= self.bound else "below"
         whose = self.broker or "all brokers"
         return f"{self.metric} of {whose} is {self.value:.4g}, {side} {self.bound:.4g}"

@@ -1,7 +1,7 @@
 """Moves that were decided and are not seen yet: they wait for a person, or run. A cycle counts them as made.
 
 Otherwise each cycle would decide on the same uneven figures again, with other bundles, and propose the whole distance
-anew. What a bundle takes along is its share of its broker's traffic, of each resource, as `even` estimates it.
+again. What a bundle takes along is its share of its broker's traffic, of each resource, as `even` estimates it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def as_if_made(cluster: Cluster, pending: Iterable[PendingMove]) -> Cluster:
 
 
 def _taken_along(bundle: Bundle, source: BrokerReport, owned: Iterable[Bundle]) -> dict[str, float]:
-    """What the bundle uses of each resource of its broker, in the unit of the report."""
+    """Return the usage of the bundle for each resource of its broker, in the unit of the report."""
     stats = [one.stats for one in owned if one.stats is not None]
     own = bundle.stats or BundleStats()
     return {

@@ -102,7 +102,7 @@ class BalanceSettings:
         )
 
     def excludes(self, namespace: str) -> bool:
-        """Whether bundles of this namespace are never shed."""
+        """Return True if bundles of this namespace are never shed."""
         return bool(self.excluded_namespaces) and namespace in {
             name.strip() for name in self.excluded_namespaces.split(",")
         }
@@ -145,7 +145,7 @@ _AT_LEAST: Final[Mapping[str, float]] = {
     **{parameter: 0 for parameter in BALANCE_PARAMETERS if parameter.endswith(("_weight", "_seconds"))},
 }
 _AT_MOST: Final[Mapping[str, float]] = {
-    # Fractions: whoever writes Pulsar's percentages (85) is told, instead of never being shed.
+    # Fractions. A percentage as in Pulsar (85) is refused; otherwise it would disable shedding.
     **dict.fromkeys(
         (
             "history_weight",

@@ -1,4 +1,4 @@
-"""What balancing hands from one cycle to the next: averages, counts, recent moves, plans.
+"""State that balancing passes from one cycle to the next: averages, counts, recent moves, plans.
 
 A value. Every rule takes it and returns a new one, so a stored cycle can be decided again. `document` writes and
 reads it.
@@ -55,7 +55,7 @@ class BalanceState:
     draws: int = 0
 
     def has_counted(self, broker: str, reported_at: int) -> bool:
-        """Whether an earlier cycle has seen the report that the broker made then, or a later one.
+        """Return True if an earlier cycle has seen the report that the broker made then, or a later one.
 
         A cycle may run again before anything new was read.
         """

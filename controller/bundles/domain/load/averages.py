@@ -66,7 +66,7 @@ class TimeAverage:
 
 @dataclass(frozen=True, slots=True)
 class BundleLoad:
-    """What a bundle carries: over minutes (used by the shedders) and over the longest time known."""
+    """Average load of a bundle: over minutes (used by the shedders) and over the longest known time."""
 
     short_term: TimeAverage = TimeAverage(SHORT_TERM_SAMPLES)
     long_term: TimeAverage = TimeAverage(LONG_TERM_SAMPLES)

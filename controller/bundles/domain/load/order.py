@@ -25,7 +25,7 @@ def bundle_order(stats: BundleStats) -> tuple[int, int, int, int, int]:
 
 
 def _rounded(value: float) -> int:
-    """As Java rounds: halves go up."""
+    """Round as Java does: halves go up."""
     return math.floor(value + 0.5)
 
 

@@ -1,4 +1,4 @@
-"""How loaded a broker is: the share of each resource in use, and one number made of them.
+"""Load of a broker: the used share of each resource, and one number computed from the shares.
 
 These are Pulsar's `ResourceUsage` and the three maxima of its `LocalBrokerData`. Pulsar computes in 32-bit floats
 (30 of 100 becomes 0.30000001). Everything here is 64-bit, so figures agree to about 1e-7, and a reading that equals
@@ -16,7 +16,7 @@ from controller.domain.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class ResourceUsage:
-    """What is used and what there is, both in the same unit. A limit <= 0 counts as unknown."""
+    """Usage and limit of a resource, both in the same unit. A limit <= 0 counts as unknown."""
 
     usage: float = 0.0
     limit: float = 0.0
@@ -29,7 +29,7 @@ class ResourceUsage:
 
 @dataclass(frozen=True, slots=True)
 class BrokerResources:
-    """What a broker reports of itself. By default `memory` (the heap) counts in no maximum."""
+    """Resource usage that a broker reports. By default `memory` (the heap) counts in no maximum."""
 
     cpu: ResourceUsage = ResourceUsage()
     direct_memory: ResourceUsage = ResourceUsage()

@@ -1,4 +1,4 @@
-"""What a broker reports of one bundle, or of one topic: rates and counts. Every rule on bundles starts from them.
+"""Rates and counts that a broker reports of one bundle or topic. All rules about bundles use them.
 
 Averages over time are in `averages`. Who owns a bundle is in `cluster`.
 """

@@ -59,7 +59,7 @@ class NamespaceBundles:
 
     @classmethod
     def equal(cls, namespace: str, count: int = DEFAULT_BUNDLES) -> NamespaceBundles:
-        """What Pulsar creates: `count` widths of 2^32 // count; the last bundle takes the remainder.
+        """Create bundles as Pulsar does: `count` widths of 2^32 // count; the last bundle takes the remainder.
 
         Raises InvalidInput unless 1 <= count <= MAX_BUNDLES.
         """
@@ -159,7 +159,7 @@ class NamespaceBundles:
 
 @dataclass(frozen=True, slots=True)
 class BundleSplit:
-    """What a split makes: the namespace's new list, at the version of the old list, and the children, rising."""
+    """Result of a split: the new list of the namespace, at the version of the old list, and the children, rising."""
 
     after: NamespaceBundles
     children: tuple[NamespaceBundle, ...]

@@ -1,4 +1,4 @@
-"""Where a topic lies on the 32-bit ring: the crc32 of its complete name, and how a place on the ring is written.
+"""Hash of a topic on the 32-bit ring, the crc32 of its complete name, and the text form of a hash.
 
 The crc32 is zlib's (polynomial 0xEDB88320), over the UTF-8 bytes of the name, as in Pulsar.
 """
@@ -16,7 +16,7 @@ LAST_HASH = 0xFFFFFFFF
 
 
 def topic_hash(topic: str) -> int:
-    """Where a topic lies, 0..0xffffffff; short names are completed first, see `canonical_topic_name`."""
+    """Return the hash of a topic, 0..0xffffffff; short names are completed first, see `canonical_topic_name`."""
     return zlib.crc32(canonical_topic_name(topic).encode())
 
 

@@ -1,4 +1,4 @@
-"""How the bundles of a namespace are split: when (`triggers`) and where (`algorithms`), as parameters it can override.
+"""Split policy of a namespace: triggers (`triggers`) and cuts (`algorithms`), as parameters that it can override.
 
 Defaults are Pulsar's where Pulsar has the parameter. The overrides are stored with the namespace.
 """
@@ -29,7 +29,7 @@ class SplitPolicy:
 
     `rules` are those of a load manager, `modular` or `extensible`. `algorithm` chooses the cuts; it must be one that
     needs no positions or topics named by a person. Where it refuses,
-    `fallback_algorithm` is asked (empty: none). `max_sessions` 0: no limit. Raises InvalidPolicy at construction
+    `fallback_algorithm` is used (empty: none). `max_sessions` 0: no limit. Raises InvalidPolicy at construction
     for values that can never be right.
     """
 
@@ -59,12 +59,12 @@ class SplitPolicy:
 
     @property
     def thresholds(self) -> SplitThresholds:
-        """When a bundle is hot."""
+        """Return the thresholds above which a bundle is hot."""
         return SplitThresholds(self.max_topics, self.max_sessions, self.max_msg_rate, self.max_byte_rate)
 
     @property
     def trigger_settings(self) -> TriggerSettings:
-        """When a hot bundle is split."""
+        """Return the rules for splitting a hot bundle."""
         return TriggerSettings(
             trigger_rules(self.rules), self.thresholds, self.enabled, self.max_bundles, self.cooldown_seconds
         )
@@ -76,7 +76,7 @@ class SplitPolicy:
         )
 
     def plan(self, request: SplitRequest) -> SplitPlan | CutRefusal:
-        """The cuts, or the refusal of the algorithm that was asked first."""
+        """The cuts, or the refusal of the first algorithm."""
         plan = plan_split(self.algorithm, request)
         if isinstance(plan, SplitPlan) or not self.fallback_algorithm:
             return plan

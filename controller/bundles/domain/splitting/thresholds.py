@@ -1,4 +1,4 @@
-"""When a bundle is hot: strictly above any of Pulsar's four limits.
+"""Thresholds of a hot bundle: strictly above any of Pulsar's four limits.
 
 `triggers` decides by it what to split. `merging` plans by it no bundle that would be split again. Where a hot bundle is
 cut is chosen by `splitting.algorithms`.
@@ -53,7 +53,7 @@ class SplitThresholds:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A figure of a bundle beside its limit."""
+    """Value of a bundle and its limit."""
 
     metric: str
     value: float

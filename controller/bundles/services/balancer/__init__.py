@@ -1,9 +1,8 @@
-"""Bundle balancer: proposes splits and moves of bundles from stored load, applies what is approved, checks the result.
+"""Bundle balancer: proposes splits and moves of bundles from stored load, applies approved proposals, and verifies the results.
 
-`propose` decides a cycle and records it. `apply` carries out what people or an automatic namespace approved. `verify`
-reads whether it holds. `replay` decides a stored cycle again and compares the texts. `merges` shows which bundles could be merged, which Pulsar cannot do. Each is complete by
-itself and may be repeated. Reading brokers and aggregating their reports are services of their own, which run
-before.
+`propose` decides and records a cycle. `apply` applies proposals that a person or the mode automatic has approved. `verify` checks the
+results on the cluster. `replay` decides a stored cycle again and compares the texts. `merges` returns bundles that could be merged,
+which Pulsar cannot do. Each function may be repeated. Other services read brokers and aggregate their reports beforehand.
 """
 
 from controller.bundles.services.balancer.apply import (

@@ -1,9 +1,9 @@
-"""Carries out what was approved, a limited number of acts each time, and records what came of each.
+"""Applies approved proposals, a limited number per call, and records their outcomes.
 
-The approval is the intent. An act that a crash interrupted is claimed again when its claim has expired; it reads
-first and finds itself done. Nothing is done in a namespace in dry run: its proposals are never approved, and
-approved ones of a namespace that went back to dry run are not claimed. What is not done within an hour of its approval
-is refused, since the load has changed, also if it was tried.
+The approval is the intent. A proposal that a crash interrupted is claimed again after its claim has expired; the action reads the
+cluster first and finds its own result. Nothing is applied in a namespace in dry run: its proposals are never approved, and approved
+proposals are not claimed after the namespace went back to dry run. A proposal that was not applied within an hour of its approval
+is refused, even if it was attempted, because the load has changed.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ log = telemetry.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ApplySettings:
-    """Limits of one call: acts of each kind, and how often an act that fails for now is tried.
+    """Limits of one call: the proposals of each kind, and the attempts of a proposal that fails temporarily.
 
-    `claim_seconds` must be longer than one act with its reads takes.
+    `claim_seconds` must exceed the duration of one action with its reads.
     """
 
     max_splits: int = 10
@@ -43,13 +43,13 @@ class ApplySettings:
             raise InvalidInput(f"{self}: give limits >= 0, at least one attempt, and a claim longer than 0 s")
 
     def limit(self, kind: ProposalKind) -> int:
-        """The most acts of the kind. Merges, which cannot be done, are only refused, up to 100."""
+        """Return the maximum number of proposals of the kind. Merges, which cannot be applied, are refused, up to 100."""
         return {ProposalKind.SPLIT: self.max_splits, ProposalKind.UNLOAD: self.max_unloads}.get(kind, 100)
 
 
 @dataclass(frozen=True, slots=True)
 class ActReport:
-    """What came of one act: the proposal's state now, and a sentence."""
+    """Outcome of one proposal: its present state, and a text."""
 
     proposal_id: int
     kind: ProposalKind
@@ -67,9 +67,9 @@ def apply(
     settings: ApplySettings,
     claimant: str,
 ) -> list[ActReport]:
-    """Approve what `cycle_id` proposed in automatic namespaces (None: nothing new), then do what is approved.
+    """Approve the proposals of `cycle_id` in automatic namespaces (None: approve nothing), then apply approved proposals.
 
-    Splits come first. An act that fails never stops the others. Raises StoreUnavailable.
+    Splits come first. A proposal that fails never stops the others. Raises StoreUnavailable.
     """
     with store.transaction() as tx:
         bundle_proposals.expire_approved(tx, cluster)
@@ -93,7 +93,7 @@ def apply(
 
 
 def waiting(store: Store, *, cluster: str, cycle_id: int | None) -> list[ProposalRow]:
-    """What `apply` would carry out: approved acts, and a cycle's own proposals in automatic namespaces."""
+    """Return the proposals that `apply` would apply: approved proposals, and those of the cycle in automatic namespaces."""
     with store.transaction() as tx:
         approved = bundle_proposals.list_proposals(tx, cluster, states=[ProposalState.APPROVED])
         own = []
@@ -103,17 +103,17 @@ def waiting(store: Store, *, cluster: str, cycle_id: int | None) -> list[Proposa
             )
         modes = {row.namespace: row.mode for row in bundle_namespaces.list_namespaces(tx, cluster)}
     automatic = [row for row in own if modes.get(row.namespace) is BalancingMode.AUTOMATIC]
-    found = [row for row in (*approved, *automatic) if row.kind is not ProposalKind.MERGE]
-    return [row for row in found if not row.is_stale]
+    rows = [row for row in (*approved, *automatic) if row.kind is not ProposalKind.MERGE]
+    return [row for row in rows if not row.is_stale]
 
 
 def require_cycle(store: Store, *, cluster: str, cycle_id: int) -> None:
-    """Raises NotFound for a cycle that this cluster never had."""
+    """Raise NotFound if the cluster never had the cycle."""
     with store.transaction() as tx:
-        found = bundle_cycles.get_cycle(tx, cycle_id)
-    if found.cluster != cluster:
+        cycle = bundle_cycles.get_cycle(tx, cycle_id)
+    if cycle.cluster != cluster:
         raise NotFound(
-            f"cycle {cycle_id} is of cluster {found.cluster}, not of {cluster}; name one of its own"
+            f"cycle {cycle_id} belongs to cluster {cycle.cluster}, not to {cluster}; name a cycle of {cluster}"
         )
 
 
@@ -156,7 +156,7 @@ def _split(store: Store, acts: BundleActs, row: ProposalRow) -> tuple[ProposalSt
 
 
 def _store_boundaries(store: Store, row: ProposalRow, boundaries: tuple[int, ...]) -> None:
-    """So that the next cycle sees the parts before a report has them. If another writer was faster, its list stays."""
+    """Store the boundaries, so that the next cycle knows the parts before a report has them. The list of a concurrent writer is kept."""
     try:
         with store.transaction() as tx:
             stored = bundle_namespaces.get_namespace(tx, row.cluster, row.namespace)
@@ -170,11 +170,11 @@ def _store_boundaries(store: Store, row: ProposalRow, boundaries: tuple[int, ...
                     seen_row_version=stored.row_version,
                 )
     except LostRace:
-        log.info("boundaries were written by somebody else", namespace=row.namespace)
+        log.info("boundaries already written", namespace=row.namespace)
 
 
 def _unload(_store: Store, acts: BundleActs, row: ProposalRow) -> tuple[ProposalState, str]:
-    if row.destination is not None:  # the cluster's policies may have changed since it was proposed
+    if row.destination is not None:  # the policies of the cluster may have changed since the proposal
         demand_allowed(acts.reader, row.namespace, row.destination)
     result = acts.unload(row.bundle, destination=row.destination, source=row.broker)
     if result.outcome is ActOutcome.NOTHING_CHANGED:
@@ -188,7 +188,7 @@ def _unload(_store: Store, acts: BundleActs, row: ProposalRow) -> tuple[Proposal
 def _merge(_store: Store, _acts: BundleActs, _row: ProposalRow) -> tuple[ProposalState, str]:
     return (
         ProposalState.REFUSED,
-        "Pulsar's admin API cannot merge bundles; create the namespace anew with fewer",
+        "Pulsar's admin API cannot merge bundles; create the namespace again with fewer bundles",
     )
 
 

@@ -1,6 +1,6 @@
-"""Reads what one cycle is decided on: load, boundaries, policies, state, acts under way, and what the cluster says.
+"""Reads the inputs of a cycle: load, boundaries, policies, state, live proposals, and the placement rules of the cluster.
 
-First the cluster is asked (`placement_rules`). Then what is stored is read in one transaction, and files after it, so
+The rules are read from the cluster first (`placement_rules`), then the stored inputs in one transaction, and the files last, so
 that no transaction waits for a file.
 """
 
@@ -39,15 +39,15 @@ from controller.clock import to_ms
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
 
-_TICKS_WITHIN_MS = 86_400_000  # older ticks say nothing about who is silent now
+_TICKS_WITHIN_MS = 86_400_000  # older ticks do not show which brokers are silent now
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The inputs of a cycle, the state they began with, and how each namespace is balanced.
+    """Inputs of a cycle, the state on which they are based, and the mode of each namespace.
 
-    `is_new`: reports were aggregated since the cycle before. `unreadable`: why the split settings of a namespace cannot
-    be read, by namespace; it is not split.
+    `is_new` is True if reports were aggregated since the previous cycle. `unreadable` holds, by namespace, the reason for which split
+    settings cannot be read; such a namespace is not split.
     """
 
     inputs: CycleInputs
@@ -60,7 +60,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class CycleFiles:
-    """What a cycle looks at besides the database: the area of reports, and what the cluster was asked."""
+    """Inputs of a cycle outside the database: the area of reports, and the placement rules of the cluster."""
 
     area: ReportArea
     rules: PlacementRules
@@ -69,10 +69,10 @@ class CycleFiles:
 def gather(
     store: Store, cluster_name: str, settings: BalanceSettings, files: CycleFiles | None = None
 ) -> Snapshot:
-    """Reads everything. If some namespace is enabled, those in dry run count as load and stay where they are.
+    """Read all inputs. If a namespace is enabled, bundles of namespaces in dry run count as load and are not moved.
 
-    Without `files` no topics are known, and every broker that has reported counts as active: for looks that neither
-    split nor place.
+    Without `files`, no topics are known, and every broker that has reported counts as active. This suits callers that neither
+    split nor place bundles.
     """
     with store.transaction() as tx:
         stored = _read(tx, cluster_name, settings)
@@ -109,10 +109,9 @@ def gather(
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """What is stored, as of one transaction at `now_ms`. `sampled_at`: the end of the last window aggregated (ms).
+    """Stored inputs, as of one transaction at `now_ms`. `sampled_at` is the end of the last aggregated window in milliseconds.
 
-    Unloads that were carried out: `remembered` those that some rule still looks at, `done` those within the time that a
-    proposal may wait.
+    `remembered` holds the applied unloads that a rule still uses, `done` those within the time that a proposal may wait.
     """
 
     now_ms: int
@@ -148,10 +147,10 @@ def _cluster(tx: Connection, cluster: str, namespaces: list[NamespaceRow]) -> Cl
     }
     bundles = []
     for row in namespaces:
-        for one in row.bundles.bundles:
-            found = loads.get((one.namespace, one.lower, one.upper))
-            owner, stats = (None, None) if found is None else (found["broker"], _stats(found))
-            bundles.append(Bundle(str(one), owner, stats))
+        for bundle in row.bundles.bundles:
+            load = loads.get((bundle.namespace, bundle.lower, bundle.upper))
+            owner, stats = (None, None) if load is None else (load["broker"], _stats(load))
+            bundles.append(Bundle(str(bundle), owner, stats))
     brokers = [_broker(row) for row in bundle_loads.brokers_of(tx, cluster)]
     return Cluster(tuple(brokers), tuple(bundles))
 
@@ -176,7 +175,7 @@ def _broker(row: Mapping[str, Any]) -> Broker:
 
 
 def _without_dry_run(settings: BalanceSettings, modes: Mapping[str, BalancingMode]) -> BalanceSettings:
-    """Moves are chosen among what may move. If nothing may, they are chosen among everything, to be shown."""
+    """Return settings that exclude namespaces in dry run from moves. If all are in dry run, none is excluded, so that moves are shown."""
     resting = {name for name, mode in modes.items() if mode is BalancingMode.DRY_RUN}
     if len(resting) == len(modes):
         return settings
@@ -185,7 +184,7 @@ def _without_dry_run(settings: BalanceSettings, modes: Mapping[str, BalancingMod
 
 
 def _after_acts(state: BalanceState, unloads: list[ProposalRow]) -> BalanceState:
-    """The state with the unloads that were carried out. A repeat changes nothing."""
+    """Return the state after the applied unloads. Idempotent."""
     for row in unloads:
         if row.broker is not None and row.applied_at is not None:
             move = Move(str(row.bundle), row.broker, row.destination, 0.0, "byte_rate", MoveReason.OVERLOADED)
@@ -196,8 +195,8 @@ def _after_acts(state: BalanceState, unloads: list[ProposalRow]) -> BalanceState
 def _pending(
     cluster: Cluster, done: list[ProposalRow], under_way: list[ProposalRow]
 ) -> tuple[PendingMove, ...]:
-    """Unloads that wait or run, and those that are done and of which the last reading does not know yet."""
-    found = []
+    """Return unloads that wait or run, and applied unloads that the last report does not show yet."""
+    moves = []
     for row in {str(row.bundle): row for row in (*done, *under_way)}.values():
         bundle = cluster.bundle_by_id.get(str(row.bundle))
         if row.broker is None or row.destination is None or bundle is None or bundle.owner != row.broker:
@@ -205,12 +204,12 @@ def _pending(
         report = cluster.report_of.get(row.broker)
         is_seen = row.applied_at is not None and report and report.reported_at >= to_ms(row.applied_at)
         if row.state is not ProposalState.VERIFIED or not is_seen:
-            found.append(PendingMove(str(row.bundle), row.broker, row.destination))
-    return tuple(sorted(found))
+            moves.append(PendingMove(str(row.bundle), row.broker, row.destination))
+    return tuple(sorted(moves))
 
 
 def _awaited(under_way: list[ProposalRow], namespaces: list[NamespaceRow]) -> dict[str, int]:
-    """The bundles that each namespace gains once the splits that wait or run are seen in its boundaries."""
+    """Return the number of bundles that each namespace gains by splits that wait or run and are not in its boundaries yet."""
     edges = {row.namespace: frozenset(row.boundaries) for row in namespaces}
     gained: Counter[str] = Counter()
     for row in under_way:
@@ -220,36 +219,36 @@ def _awaited(under_way: list[ProposalRow], namespaces: list[NamespaceRow]) -> di
 
 
 def _policies(namespaces: list[NamespaceRow]) -> tuple[dict[str, SplitPolicy], dict[str, str]]:
-    """The split policies, and why settings cannot be read. Such a namespace is not split; the others are."""
-    found, unreadable = {}, {}
+    """Return the split policies, and the reasons for which settings cannot be read. Only the namespaces with a policy are split."""
+    policies, unreadable = {}, {}
     for row in namespaces:
         policy, why = read_stored(row.split_settings)
         if why is None:
-            found[row.namespace] = policy
+            policies[row.namespace] = policy
         else:
             unreadable[row.namespace] = why
-    return found, unreadable
+    return policies, unreadable
 
 
 def _topics(
     area: ReportArea, cluster: str, sampled_at: int, bundles: set[str]
 ) -> dict[str, tuple[BundleTopic, ...]]:
-    """The topics of the bundles that were hot in the last window, each once; none if they are not kept."""
+    """Return the topics of the bundles that were hot in the last window, each once. Empty if they were not stored."""
     table = area.hot_topics(sampled_at) if sampled_at else None
     if table is None:
         return {}
     ranges = {(b.namespace, b.lower): b for b in map(NamespaceBundle.parse, sorted(bundles))}
-    found: dict[str, dict[str, tuple[tuple[int, str], BundleTopic]]] = {}
+    of_bundles: dict[str, dict[str, tuple[tuple[int, str], BundleTopic]]] = {}
     for row in table.to_pylist():
         bundle = ranges.get((row["namespace"], row["lower_bound"]))
         if row["cluster"] != cluster or bundle is None or not bundle.contains(row["hash"]):
             continue
-        told = (row["instant_ms"], row["broker"])
+        reported = (row["instant_ms"], row["broker"])
         topic = BundleTopic(row["topic"], row["hash"], _stats(row | {"topic_count": 1}))
-        known = found.setdefault(str(bundle), {})
-        if topic.name not in known or told > known[topic.name][0]:
-            known[topic.name] = (told, topic)
+        topics = of_bundles.setdefault(str(bundle), {})
+        if topic.name not in topics or reported > topics[topic.name][0]:
+            topics[topic.name] = (reported, topic)
     return {
-        bundle: tuple(topic for _, topic in sorted(known.values(), key=lambda one: one[1].name))
-        for bundle, known in found.items()
+        bundle: tuple(topic for _, topic in sorted(topics.values(), key=lambda entry: entry[1].name))
+        for bundle, topics in of_bundles.items()
     }

@@ -1,6 +1,6 @@
-"""Which cold bundles could be one, by the load that is stored now. Shown to people, never carried out.
+"""Returns cold bundles that could be merged, by the stored load. Merges are only shown, never performed.
 
-Each cycle makes the same look and counts how long a bundle has been cold. Asking here counts nothing.
+Each cycle makes the same check and counts for how many cycles a bundle has been cold. This query does not change the counts.
 """
 
 from __future__ import annotations
@@ -12,6 +12,6 @@ from controller.store.postgres.engine import Store
 
 
 def merges(store: Store, *, cluster: str, settings: BalanceSettings) -> dict[str, MergeVerdict]:
-    """The verdict on each namespace of the cluster, by name. Raises StoreUnavailable."""
+    """Return the merge verdict on each namespace of the cluster, by name. Raises StoreUnavailable."""
     snapshot = gather(store, cluster, settings)
     return look_for_merges(snapshot.inputs, snapshot.state.cold_cycles)

@@ -1,7 +1,7 @@
-"""One cycle: gather, decide, record. Nothing is done to any broker here.
+"""Performs one cycle: reads the inputs, decides, and records. Does not change any broker.
 
-A request is answered by one cycle, however often it is made. Splits and moves become proposals. What was left alone is
-recorded with its reason. If another cycle ended meanwhile (LostRace), this one starts again, at most four times in all.
+A repeated request gets the cycle of the first request. Splits and moves become proposals. Refusals are recorded with their
+reasons. If another cycle ended in the meantime (LostRace), this cycle starts again, with at most four attempts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TRIES = 4
 
 @dataclass(frozen=True, slots=True)
 class ProposedCycle:
-    """A recorded cycle. `is_repeat`: the request had been answered before, and the counts are 0."""
+    """A recorded cycle. If `is_repeat` is True, an earlier request made the cycle, and the counts are 0."""
 
     cycle_id: int
     splits: int
@@ -60,7 +60,7 @@ def propose(
 ) -> ProposedCycle:
     """Decide one cycle of the reader's cluster and record it.
 
-    Raises InvalidPolicy, StoreUnavailable, LostRace after all tries, and what asking the cluster raises.
+    Raises InvalidPolicy, StoreUnavailable, LostRace after all attempts, and errors of reading the cluster.
     """
     validate(settings)
     attempts = tenacity.Retrying(
@@ -81,10 +81,10 @@ def _once(
 ) -> ProposedCycle:
     cluster = reader.cluster
     with store.transaction() as tx:
-        known = bundle_cycles.find_request(tx, request_key)
+        first = bundle_cycles.find_request(tx, request_key)
         namespaces = [row.namespace for row in bundle_namespaces.list_namespaces(tx, cluster)]
-    if known is not None:
-        return ProposedCycle(known, 0, 0, 0, is_repeat=True)
+    if first is not None:
+        return ProposedCycle(first, 0, 0, 0, is_repeat=True)
     snapshot = gather(store, cluster, settings, CycleFiles(area, ask_rules(reader, namespaces)))
     outcome = run_cycle(snapshot.inputs)
     refusals = [
@@ -124,9 +124,8 @@ def _once(
 
 
 def _next_state(snapshot: Snapshot, outcome: CycleOutcome) -> CycleState:
-    """Where a split is only shown, its bundle keeps its hit count, so that the next cycle shows the split again.
-
-    Cold cycles are counted once for each aggregation run.
+    """Return the state for the next cycle. A bundle whose split is only shown keeps its hit count, so that the next cycle shows the split
+    again. Cold cycles are counted once per aggregation run.
     """
     hits, stamps = dict(outcome.hit_counts), dict(outcome.last_split_at_ms)
     for split in outcome.splits:
@@ -191,7 +190,7 @@ def _why(move: Move) -> str:
 
 
 def _refusals(outcome: CycleOutcome, settings: BalanceSettings) -> Iterator[Mapping[str, Any]]:
-    """The rows that people read in inspect.bundles_why_not."""
+    """Yield the rows of inspect.bundles_why_not."""
     for refusal in outcome.balance.refusals:
         namespace, _, bundle = (refusal.bundle_id or "").rpartition("/")
         yield {
@@ -218,7 +217,7 @@ def _refusals(outcome: CycleOutcome, settings: BalanceSettings) -> Iterator[Mapp
         namespace, _, bundle = bundle_id.rpartition("/")
         yield {
             "rule": settings.shedder,
-            "reason": "gives way to a split, or to an act under way",
+            "reason": "gives way to a split, or to a live proposal",
             "namespace": namespace,
             "bundle": bundle,
         }

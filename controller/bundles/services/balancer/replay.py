@@ -1,4 +1,4 @@
-"""Decides a stored cycle again from its own text, and compares the answers byte by byte."""
+"""Replays a stored cycle from its text, and compares the outcomes byte by byte."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from controller.domain.errors import NotFound
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Whether the same inputs gave the same text, and where the first difference is (None: there is none).
+    """Result of a replay: `is_same` is True if the inputs gave the same text; `difference` is the first difference, or None.
 
-    If the code version differs from the stored one, a difference is expected and no error.
+    If the code version differs from the stored version, a difference is expected and not an error.
     """
 
     cycle_id: int
@@ -27,10 +27,10 @@ class Replay:
 
 
 def replay(cycle: StoredCycle) -> Replay:
-    """Decide it again. Raises NotFound where the texts are forgotten, and InvalidInput for a text that cannot be read."""
+    """Replay the cycle. Raises NotFound if the texts were deleted, and InvalidInput for a text that cannot be read."""
     if cycle.inputs is None or cycle.outcome is None:
         raise NotFound(
-            f"what cycle {cycle.cycle_id} was decided on is no longer kept; replay a newer one, or keep more days "
+            f"the inputs of cycle {cycle.cycle_id} have been deleted; replay a newer cycle, or keep more days "
             "(CLEAVE_BUNDLE_INPUTS_KEEP_DAYS)"
         )
     inputs = cycle_from_json(cycle.inputs)
@@ -41,14 +41,14 @@ def replay(cycle: StoredCycle) -> Replay:
 
 
 def difference_of(name: str, stored: str, replayed: str) -> str | None:
-    """Where two texts differ first, as a path with both values; None if their bytes are equal."""
+    """Return the first difference of two texts, as a path with both values. None if their bytes are equal."""
     if stored.encode() == replayed.encode():
         return None
-    found = _first(name, json.loads(stored), json.loads(replayed))
-    if found is not None:
-        return found
+    difference = _first(name, json.loads(stored), json.loads(replayed))
+    if difference is not None:
+        return difference
     at = next(
-        (place for place, pair in enumerate(zip(stored, replayed, strict=False)) if pair[0] != pair[1]),
+        (index for index, pair in enumerate(zip(stored, replayed, strict=False)) if pair[0] != pair[1]),
         min(len(stored), len(replayed)),
     )
     parts = f"{stored[at : at + 40]!r}, {replayed[at : at + 40]!r}"
@@ -60,13 +60,13 @@ def _first(path: str, stored: Any, replayed: Any) -> str | None:
         for key in sorted(stored.keys() | replayed.keys()):
             if (key in stored) != (key in replayed):
                 return f"{path}.{key}: only {'stored' if key in stored else 'replayed'}"
-            if found := _first(f"{path}.{key}", stored[key], replayed[key]):
-                return found
+            if difference := _first(f"{path}.{key}", stored[key], replayed[key]):
+                return difference
         return None
     if isinstance(stored, list) and isinstance(replayed, list):
-        for place, (one, other) in enumerate(zip(stored, replayed, strict=False)):
-            if found := _first(f"{path}[{place}]", one, other):
-                return found
+        for index, (left, right) in enumerate(zip(stored, replayed, strict=False)):
+            if difference := _first(f"{path}[{index}]", left, right):
+                return difference
         if len(stored) != len(replayed):
             return f"{path}: {len(stored)} stored, {len(replayed)} replayed"
         return None

@@ -1,4 +1,4 @@
-"""Checks by reading brokers whether applied acts hold: the boundaries for a split, the owner for an unload."""
+"""Verifies applied proposals by reading brokers: the boundaries for a split, the owner for an unload."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from controller.store.postgres.engine import Store
 log = telemetry.get_logger(__name__)
 
 PATIENCE_SECONDS = 300.0
-"""How long a bundle without an owner after its unload may wait for a client to look it up."""
+"""Seconds for which a bundle without an owner after its unload may wait for the lookup of a client."""
 _CLAIM_SECONDS, _AGAIN_SECONDS, _AT_ONCE = 120.0, 20.0, 100
 
 
 def verify(store: Store, reader: BundleReader, *, claimant: str) -> list[ActReport]:
-    """Verify what was applied in the cluster. What cannot be seen yet stays applied. Raises StoreUnavailable."""
+    """Verify the applied proposals of the cluster. A proposal whose result is not visible yet stays applied. Raises StoreUnavailable."""
     with store.transaction() as tx:
         claimed = bundle_claims.claim(
             tx,
@@ -48,7 +48,7 @@ def _one(store: Store, reader: BundleReader, row: ProposalRow, claimant: str) ->
             bundle_proposals.move(
                 tx, row.proposal_id, state, actor=claimant, outcome=outcome, seen_row_version=row.row_version
             )
-    log.info("bundle act looked at", proposal_id=row.proposal_id, state=state.value, outcome=outcome)
+    log.info("bundle proposal checked", proposal_id=row.proposal_id, state=state.value, outcome=outcome)
     return ActReport(row.proposal_id, row.kind, str(row.bundle), state, outcome)
 
 

@@ -84,7 +84,7 @@ def test_a_merge_is_asked_about_and_approved_under_required_actions_and_then_don
     page = logged_in("bob")
     page.goto(f"{front_door}{PAGES}")
     pages = pages_of(page)
-    expect(pages.locator("#topics")).to_contain_text("1 act(s) wait for somebody's approval")
+    expect(pages.locator("#topics")).to_contain_text("1 action(s) wait for an approval")
     row_of(pages, waiting).get_by_role("link", name="asked in Airflow, too").click()
     expect(page).to_have_url(re.compile(rf"/dags/{ASKS}/runs/.*/required_actions\?map_index=0"))
     question = page.get_by_text(f"{TOPIC}: {waiting.action}?")

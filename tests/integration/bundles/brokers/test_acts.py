@@ -119,7 +119,7 @@ def test_a_split_that_the_list_of_bundles_does_not_show_yet_is_waited_for(bench:
 def test_412_since_somebody_else_split_it_says_so(bench: Bench) -> None:
     bench.cluster.trouble = Trouble.SPLIT_BY_OTHERS
 
-    with pytest.raises(BundleNotFound, match="somebody else split it into 0x00000000_0x40000000, 0x4"):
+    with pytest.raises(BundleNotFound, match="another client split it into 0x00000000_0x40000000, 0x4"):
         bench.acts.split_at(LOWER, [1000])
 
     assert len(bench.cluster.acts) == 1
@@ -133,7 +133,7 @@ def test_a_bundle_that_was_split_before_the_call_is_not_asked_for(bench: Bench) 
         lambda: bench.acts.split_by(LOWER, "range_equally_divide"),
         lambda: bench.acts.unload(LOWER),
     ):
-        with pytest.raises(BundleNotFound, match="somebody else split it into 0x00000000_0x00000005"):
+        with pytest.raises(BundleNotFound, match="another client split it into 0x00000000_0x00000005"):
             act()
     assert bench.cluster.acts == []
 
@@ -159,7 +159,7 @@ def test_places_that_are_not_inside_never_go_out(bench: Bench, cuts: list[int]) 
 def test_a_redirect_out_of_the_cluster_is_refused_and_takes_no_token_along(bench: Bench) -> None:
     bench.cluster.trouble = Trouble.AWAY
 
-    with pytest.raises(DataPlaneUnavailable, match="no broker of the cluster's list") as caught:
+    with pytest.raises(DataPlaneUnavailable, match="not in the cluster's list of brokers") as caught:
         bench.acts.split_at(LOWER, [1000])
 
     assert "secret" not in str(caught.value)
@@ -202,7 +202,7 @@ def test_an_unload_to_nobody_leaves_it_to_the_next_look_up(bench: Bench) -> None
 
 
 def test_an_owner_that_changed_since_is_a_lost_race(bench: Bench) -> None:
-    with pytest.raises(LostRace, match="decide anew"):
+    with pytest.raises(LostRace, match="decide again"):
         bench.acts.unload(LOWER, source=bench.cluster.brokers[1])
     assert bench.cluster.acts == []
 

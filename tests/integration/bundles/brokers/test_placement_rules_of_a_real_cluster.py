@@ -212,13 +212,13 @@ def test_a_forbidden_broker_never_gets_a_bundle(cluster: Cluster) -> None:
     for act in acts:
         by_namespace.setdefault(act.bundle.rpartition("/")[0], set()).add(act.state)
     assert by_namespace == {cluster.bound: {ProposalState.FAILED}, cluster.free: {ProposalState.APPLIED}}
-    assert "isolation policies keep" in next(a.outcome for a in acts if a.state is ProposalState.FAILED)
+    assert "isolation policies exclude" in next(a.outcome for a in acts if a.state is ProposalState.FAILED)
     cluster.look_up(cluster.bound)  # Pulsar itself releases bundles where a policy is set
     assert cluster.owners(cluster.bound) == {cluster.first}
     assert cluster.second in cluster.owners(cluster.free)
     assert cluster.bound not in {namespace for namespace, _ in cluster.propose("with-the-policy")}
     bundle = cluster.reader.bundles(cluster.bound).bundles[0]
-    with pytest.raises(InvalidInput, match="isolation policies keep"):
+    with pytest.raises(InvalidInput, match="isolation policies exclude"):
         check_manual_unload(cluster.driver.store, cluster.reader, str(bundle), cluster.second)
 
 

@@ -119,7 +119,7 @@ def test_a_split_at_several_places_is_seen(real: Real) -> None:
     assert result.outcome is ActOutcome.DONE
     assert [child.lower for child in result.children] == [bundle.lower, *cuts]
     assert real.acts.split_at(bundle, cuts).outcome is ActOutcome.DONE_ALREADY
-    with pytest.raises(BundleNotFound, match="somebody else split it"):
+    with pytest.raises(BundleNotFound, match="another client split it"):
         real.acts.split_at(bundle, [bundle.lower + 15])
 
 

@@ -146,7 +146,7 @@ def test_old_days_go_with_all_their_kinds(ticks: Ticks, tmp_path: Path) -> None:
 
 
 def test_an_interval_of_nothing_is_refused(bench: Bench, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="not longer than 0"):
+    with pytest.raises(InvalidInput, match="must be greater than 0"):
         BundleCollector(
             [bench.reader], ReportArea(str(tmp_path)), name="c", interval_seconds=0, clock=SystemClock()
         )

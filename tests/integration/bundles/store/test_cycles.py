@@ -96,14 +96,14 @@ def test_a_request_is_one_cycle(driver: StoreDriver) -> None:
     assert driver.do(bundle_cycles.find_request, "run-1") == cycle_id
     assert driver.do(bundle_cycles.find_request, "run-2") is None
 
-    with pytest.raises(Conflict, match="one cycle, however often"):
+    with pytest.raises(Conflict, match="gets the cycle of the first request"):
         record(driver, cycle(), seen=1)
 
 
 def test_a_cycle_is_history(driver: StoreDriver) -> None:
     record(driver, cycle())
 
-    with pytest.raises(InvariantViolated, match="never changed"):
+    with pytest.raises(InvariantViolated, match="never change"):
         driver.sql("UPDATE cleave.bundle_decision SET inputs = '{}'")
 
 

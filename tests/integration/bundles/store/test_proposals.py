@@ -169,7 +169,7 @@ def test_a_proposal_goes_forward_only(cycles: Cycles, start: ProposalState) -> N
             row = cycles.move(row, end)
             assert row.state is end
         else:
-            with pytest.raises(InvalidInput, match=f"is {start} and does not become {end}"):
+            with pytest.raises(InvalidInput, match=f"is {start} and cannot become {end}"):
                 cycles.move(row, end)
         cycles.driver.sql("DELETE FROM cleave.bundle_proposal")  # as the owner: the next begins alone
 
@@ -178,7 +178,7 @@ def test_in_dry_run_nothing_is_approved(cycles: Cycles) -> None:
     [row] = cycles.propose(UNLOAD)
 
     assert pending(cycles.driver.store) == []
-    with pytest.raises(InvalidInput, match="is in dry run: enable it"):
+    with pytest.raises(InvalidInput, match="is in dry run; enable the namespace"):
         cycles.move(row, ProposalState.APPROVED)
     assert (
         cycles.driver.do(
@@ -209,7 +209,7 @@ def test_the_next_cycle_takes_the_place_of_what_nobody_approved(cycles: Cycles) 
     old = cycles.driver.do(bundle_proposals.get_proposal, left.proposal_id)
     assert (old.state, old.outcome) == (
         ProposalState.REFUSED,
-        f"cycle {new.cycle_id} decided anew before it was approved",
+        f"cycle {new.cycle_id} decided again before the proposal was approved",
     )
     kept = cycles.driver.do(bundle_proposals.get_proposal, taken.proposal_id)
     assert kept.state is ProposalState.APPROVED
@@ -221,7 +221,7 @@ def test_a_bundle_has_one_live_act(cycles: Cycles) -> None:
     cycles.move(first, ProposalState.APPROVED)
     [second] = cycles.propose(UNLOAD)
 
-    with pytest.raises(Conflict, match="one approved act at a time"):
+    with pytest.raises(Conflict, match="one approved proposal at a time"):
         cycles.move(second, ProposalState.APPROVED)
     assert (
         cycles.driver.do(
@@ -286,7 +286,7 @@ def test_what_is_being_carried_out_does_not_expire(cycles: Cycles) -> None:
     assert cycles.driver.do(bundle_proposals.expire_approved, CLUSTER) == 1
     assert cycles.read(row).outcome == (
         "not done within 60 minutes of its approval: the load has changed since; attempts: 1; "
-        "the last: nobody knows how it ended"
+        "the last: the result is not known"
     )
 
 
@@ -311,7 +311,7 @@ def test_a_claim_is_one_holders_until_it_ends(cycles: Cycles) -> None:
     assert cycles.claim(claimant="you") == []
     cycles.driver.sql("UPDATE cleave.bundle_proposal SET claimed_until = now() - interval '1 second'")
     assert cycles.claim(claimant="you") == ids
-    with pytest.raises(LostRace, match="read it again"):
+    with pytest.raises(LostRace, match="read the proposal again"):
         cycles.move(rows[0], ProposalState.APPLIED)
 
 
@@ -329,14 +329,14 @@ def test_what_is_let_go_comes_back_after_its_delay(cycles: Cycles) -> None:
     cycles.driver.do(bundle_claims.release, now, claimant="me", delay_seconds=-1, why="broker is away")
     assert cycles.claim() == [row.proposal_id]
 
-    with pytest.raises(LostRace, match="taken by somebody else"):
+    with pytest.raises(LostRace, match="another process has claimed proposal"):
         cycles.driver.do(bundle_claims.release, held, claimant="me", delay_seconds=0, why="late")
 
 
 def test_a_proposal_stays_what_it_was(cycles: Cycles) -> None:
     cycles.propose(UNLOAD)
 
-    with pytest.raises(InvariantViolated, match="stays what it was"):
+    with pytest.raises(InvariantViolated, match="never changes"):
         cycles.driver.sql("UPDATE cleave.bundle_proposal SET destination = 'elsewhere'")
 
 
@@ -542,7 +542,7 @@ def test_a_proposal_of_another_cycle_takes_the_approval_along(cycles: Cycles) ->
     ended = approvals.find(cycles.driver.store, old.approval_id)
     assert (ended.state, ended.outcome) == (
         ApprovalState.EXPIRED,
-        f"cycle {new.cycle_id} decided anew",
+        f"cycle {new.cycle_id} decided again",
     )
 
 

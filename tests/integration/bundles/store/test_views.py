@@ -92,7 +92,7 @@ WHY = "SELECT rule, reason, broker, bundle FROM inspect.bundles_why_not ORDER BY
 def test_why_not_names_the_rule_that_refused_and_the_switch_that_is_off(seen: StoreDriver) -> None:
     assert seen.sql(WHY) == [
         ("even", "hit-count", "broker-2", None),
-        ("split", "the namespace is in dry run: enable it", None, "0x80000000_0xffffffff"),
+        ("split", "the namespace is in dry run; enable the namespace", None, "0x80000000_0xffffffff"),
     ]
 
     row = seen.do(

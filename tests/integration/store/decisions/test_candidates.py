@@ -102,8 +102,8 @@ def test_there_are_four_states(bench: Bench) -> None:
     ("values", "error", "words"),
     [
         ("(:t, '{}', 'shadow')", InvalidInput, "sets at least one"),
-        ("""(:t, '{"a": 1}', 'refused')""", InvalidInput, "has ended at an instant"),
-        ("""(:t + 1, '{"a": 1}', 'shadow')""", NotFound, "a topic that there is"),
+        ("""(:t, '{"a": 1}', 'refused')""", InvalidInput, "has the time of its end"),
+        ("""(:t + 1, '{"a": 1}', 'shadow')""", NotFound, "a topic that exists"),
     ],
 )
 def test_rows_that_make_no_sense_are_refused(

@@ -124,7 +124,7 @@ def test_a_commit_waits_for_no_row_and_leaves_out_whose_it_is(driver: StoreDrive
 
     assert set(done) == {free.operation_id}
     assert isinstance(why, LostRace)
-    assert "somebody holds the rows" in str(why)
+    assert "has locked the rows" in str(why)
 
 
 # Commits of one operation.

@@ -113,16 +113,16 @@ BAD_INPUT: list[tuple[str, type[CleaveError], str]] = [
         Conflict,
         "A request key is used once",
     ),
-    ("UPDATE cleave.operation SET finished_at = NULL", InvalidInput, "the time it finished"),
+    ("UPDATE cleave.operation SET finished_at = NULL", InvalidInput, "the time at which it finished"),
     ("SELECT * FROM cleave.no_such_table", Terminal, "cleave migrate"),
     # Laws: no input leads here, only a program that does not keep them.
     ("UPDATE cleave.layout_change SET reason = 'better'", InvariantViolated, "history"),
     ("DELETE FROM cleave.segment", InvariantViolated, "history"),
-    ("UPDATE cleave.segment SET range_end = 5", InvariantViolated, "fixed for life"),
+    ("UPDATE cleave.segment SET range_end = 5", InvariantViolated, "may not change its range"),
     (
         "UPDATE cleave.segment SET drained_at = now() WHERE state = 'ACTIVE'",
         InvalidInput,
-        "sealed can be read to its end",
+        "Only a sealed segment can be drained",
     ),
     (
         "UPDATE cleave.topic SET epoch = epoch - 1, row_version = row_version + 1",
@@ -143,7 +143,7 @@ BAD_INPUT: list[tuple[str, type[CleaveError], str]] = [
     (
         "INSERT INTO cleave.layout_change (topic_id, epoch, kind, origin, actor, reason) VALUES (1, 1, 'split', 'api', 'a', 'r')",
         InvariantViolated,
-        "at epoch 0 but its history at 1",
+        "at epoch 0, but its history is at epoch 1",
     ),
     (
         """INSERT INTO cleave.layout_change (topic_id, epoch, kind, origin, actor, reason, mirrored_from)
@@ -156,8 +156,8 @@ BAD_INPUT: list[tuple[str, type[CleaveError], str]] = [
         InvalidInput,
         "Only a SEALED segment can be pruned",
     ),
-    ("UPDATE cleave.segment SET state = 'SEALED'", InvalidInput, "exactly when it is SEALED"),
-    ("UPDATE cleave.segment SET backing_topic = 'x'", InvariantViolated, "range, buckets, epoch and backing"),
+    ("UPDATE cleave.segment SET state = 'SEALED'", InvalidInput, "A SEALED segment has a sealed epoch"),
+    ("UPDATE cleave.segment SET backing_topic = 'x'", InvariantViolated, "range, buckets, epoch or backing"),
     (
         "UPDATE cleave.topic SET next_segment_id = 0, row_version = row_version + 1",
         InvariantViolated,
@@ -166,7 +166,7 @@ BAD_INPUT: list[tuple[str, type[CleaveError], str]] = [
     (
         "UPDATE cleave.evaluation SET load_version = input_version + 1",
         InvalidInput,
-        "never looked at inputs that are not there",
+        "at most the version of the inputs",
     ),
 ]
 
@@ -272,7 +272,7 @@ def test_the_row_of_a_deleted_topic_is_history(driver: StoreDriver) -> None:
     ("segment_id", "log", "sentence"),
     [
         ("segment_id", "'another'", "reserved once and never used again"),
-        ("99", "backing_topic", "named once"),
+        ("99", "backing_topic", "is used once"),
     ],
 )
 def test_an_id_and_a_log_are_reserved_once_even_after_an_abort(
@@ -335,7 +335,7 @@ def test_a_segment_is_in_one_live_operation(driver: StoreDriver) -> None:
 def test_a_topic_of_a_used_name_goes_on_counting_segments(driver: StoreDriver) -> None:
     driver.delete(driver.create("topic://t/n/a", segments=3).topic_id)
 
-    with pytest.raises(LostRace, match="goes on from there"):
+    with pytest.raises(LostRace, match="by an earlier topic of that name"):
         driver.sql(
             "INSERT INTO cleave.topic (name, namespace, next_segment_id) VALUES ('topic://t/n/a', 't/n', 2)"
         )

@@ -53,7 +53,7 @@ def test_an_error_takes_back_everything_the_transaction_did(driver: StoreDriver)
 def test_a_server_that_is_away_is_retryable() -> None:
     store = Store(f"postgresql://nobody@127.0.0.1:{free_port()}/nothing")
 
-    with pytest.raises(StoreUnavailable, match="PostgreSQL is away"), store.transaction():
+    with pytest.raises(StoreUnavailable, match="PostgreSQL is unreachable"), store.transaction():
         pass
 
 

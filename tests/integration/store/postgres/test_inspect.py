@@ -80,12 +80,12 @@ def test_functions_of_the_schema_cannot_be_led_astray(driver: StoreDriver) -> No
     ("change", "because"),
     [
         ("deadline = clock_timestamp()", "past its deadline"),
-        ("attempts = 3", "fails again and again"),
+        ("attempts = 3", "fails repeatedly"),
         (
             "claimed_by = 'x', claim_expires_at = clock_timestamp() - interval '2 minutes'",
-            "its runner died and nobody took it over",
+            "its runner has died and no other runner has taken over",
         ),
-        ("intended_at = clock_timestamp() - interval '2 minutes'", "nobody runs it"),
+        ("intended_at = clock_timestamp() - interval '2 minutes'", "no runner has claimed it"),
     ],
 )
 def test_what_hangs_is_listed_with_the_reason(driver: StoreDriver, change: str, because: str) -> None:

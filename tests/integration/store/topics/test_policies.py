@@ -225,7 +225,7 @@ def test_of_two_who_set_a_namespaces_first_policy_one_is_told(driver: StoreDrive
                 driver.do, policies.set_namespace, "t/n", PolicyOverride(max_segments=9), actor="bob"
             )
             wait_until(lambda: driver.sql(SOMEBODY_WAITS), message="the second waits for the first")
-        with pytest.raises(LostRace, match="set by somebody else"):
+        with pytest.raises(LostRace, match="has just set the policy"):
             second.result()
 
     assert driver.do(policies.get_namespace, "t/n").actor == "ann"

@@ -1,1 +1,1 @@
-"""Where a bundle goes: which brokers may take it (`occupancy`), and which of them does (one file for each rule)."""
+"""Selection of the destination of a bundle: the permitted brokers (`occupancy`), and the choice among them (one file per rule)."""

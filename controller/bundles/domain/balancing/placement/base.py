@@ -1,4 +1,4 @@
-"""What a way of placing a bundle must offer, and the random choice among equals."""
+"""Interface of a placement rule, and the random choice among equal brokers."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def least_long_term_rate(
     settings: BalanceSettings,
     state: BalanceState,
 ) -> Choice:
-    """See the module."""
+    """Decide by the rule that this module describes."""
     reports = occupancy.cluster.report_of
     scores = {
         name: occupancy.long_term_msg_rate(name)

@@ -32,7 +32,7 @@ class Occupancy:
             self._settle(bundle, bundle.owner)
 
     def owner_of(self, bundle_id: str) -> str | None:
-        """Who has the bundle, after the moves so far."""
+        """Return the owner of the bundle, after the moves so far."""
         return self._owner.get(bundle_id)
 
     def long_term_msg_rate(self, broker: str) -> float:
@@ -53,7 +53,7 @@ class Occupancy:
         return self._active if brokers is None else tuple(name for name in self._active if name in brokers)
 
     def may_take(self, bundle: Bundle, broker: str) -> bool:
-        """Whether a broker may take the bundle: policy, room for topics, anti-affinity."""
+        """Return True if a broker may take the bundle: policy, room for topics, anti-affinity."""
         policy, allowed = self.cluster.policy_of(bundle.namespace), self.cluster.allowed_for(bundle.namespace)
         if broker not in self._active or (allowed is not None and broker not in allowed):
             return False
@@ -96,9 +96,9 @@ class Occupancy:
         return tuple(name for name in fewest if others[name] <= others[owner])
 
     def _company(self, namespaces: Sequence[str]) -> Mapping[str, tuple[int, int]]:
-        """How often these namespaces are in each broker's failure domain, and how many of them are on itself.
+        """Count these namespaces in the failure domain of each broker, and on the broker itself.
 
-        A broker without a failure domain is one by itself.
+        A broker without a failure domain is a domain of its own.
         """
         here = {
             broker.name: sum(self._bundles[broker.name, namespace] > 0 for namespace in namespaces)

@@ -21,7 +21,7 @@ def planned(
     settings: BalanceSettings,  # noqa: ARG001 -- nothing to set
     state: BalanceState,
 ) -> Choice:
-    """See the module."""
+    """Decide by the rule that this module describes."""
     meant = state.planned.get(bundle_id)
     if meant in candidates and meant is not None:
         return Choice(meant, (meant,), state)

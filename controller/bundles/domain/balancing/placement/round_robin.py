@@ -26,7 +26,7 @@ def round_robin(
     settings: BalanceSettings,  # noqa: ARG001 -- nothing to set
     state: BalanceState,
 ) -> Choice:
-    """See the module. Without candidates the broker is None, and the counter stays."""
+    """Choose the next broker in turn. Without candidates the broker is None, and the counter stays."""
     if not candidates:
         return Choice(None, (), state)
     turn = state.round_robin

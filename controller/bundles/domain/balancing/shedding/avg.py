@@ -45,7 +45,7 @@ class _Pair:
 
 
 def avg(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
-    """See the module."""
+    """Decide by the rule that this module describes."""
     few = too_few_brokers(cluster)
     if few is not None:
         return Shedding((), (few,), state)

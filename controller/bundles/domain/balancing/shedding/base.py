@@ -1,4 +1,4 @@
-"""What every shedder offers, and what several share: candidates, their order, the choice among them.
+"""Interface of a shedder, and the shared selection, order and choice of candidates.
 
 Every order is total: by load, then by name. In Pulsar equal ones follow the order of a hash map.
 """
@@ -24,7 +24,7 @@ from controller.bundles.domain.load.averages import BundleLoad
 
 @dataclass(frozen=True, slots=True)
 class Shedding:
-    """What leaves, what stays and why, and the state after the decision.
+    """Moved bundles, refused bundles with reasons, and the state after the decision.
 
     The moves do not count as made in `state`; see `BalanceState.after`.
     """
@@ -57,7 +57,7 @@ class WeighedBundle:
 def may_move(
     cluster: Cluster, bundle: Bundle, settings: BalanceSettings, state: BalanceState, now_ms: int
 ) -> bool:
-    """Whether a bundle may be proposed.
+    """Return True if a bundle may be proposed.
 
     Its load is known, it is not a broker's own, its namespace is not excluded, and it has neither an act under way nor
     moved within the grace period.

@@ -33,7 +33,7 @@ from controller.bundles.domain.cluster import BrokerReport, Cluster
 
 
 def even(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
-    """See the module."""
+    """Decide by the rule that this module describes."""
     old = stale_reports(cluster, settings, now_ms)
     refusals = list(old.values())
     few = too_few_brokers(cluster)

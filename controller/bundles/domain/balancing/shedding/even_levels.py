@@ -86,15 +86,15 @@ class EvenLevels:
         return float((sum((u - middle) ** 2 for u in self.load.values()) / len(self.load)) ** 0.5 / self.mean)
 
     def is_hot(self, name: str) -> bool:
-        """Whether the broker is above the band now."""
+        """Return True if the broker is above the band now."""
         return self.load[name] > self.hot_bound
 
     def is_cold(self, name: str) -> bool:
-        """Whether the broker is below the band now."""
+        """Return True if the broker is below the band now."""
         return self.load[name] < self.cold_bound
 
     def reading(self, name: str) -> BrokerReading:
-        """The broker's usage before the first move, beside the end of the band on its side of the mean."""
+        """The broker's usage before the first move, and the end of the band on its side of the mean."""
         usage = self._before[name]
         bound = self.hot_bound if usage >= self.mean else self.cold_bound
         return BrokerReading(name, "usage", usage, bound)
@@ -104,7 +104,7 @@ class EvenLevels:
         return self.load[name] - self.mean
 
     def scale(self, source: str, destination: str) -> float:
-        """What one unit of the source's usage is on the destination."""
+        """Return the usage on the destination that equals one unit of usage on the source."""
         return self._capacity[source] / self._capacity[destination]
 
     def emptiest(self, names: Iterable[str]) -> list[str]:
@@ -112,7 +112,7 @@ class EvenLevels:
         return heapq.nsmallest(_TRIED_DESTINATIONS, names, key=lambda name: (self.load[name], name))
 
     def bundles_of(self, broker: str) -> list[SharedBundle]:
-        """What may leave the broker in this cycle, by share, then by name; not what was moved here in it."""
+        """Return the bundles that may leave the broker, by share, then by name; without bundles that this cycle moved here."""
         if broker not in self._bundles:
             owned = self.cluster.bundles_of(broker)
             weigher = _Weigher(self._resource, owned)

@@ -22,7 +22,7 @@ MARGIN: Final = 0.05
 
 
 def overload(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
-    """See the module."""
+    """Decide by the rule that this module describes."""
     few = too_few_brokers(cluster)
     if few is not None:
         return Shedding((), (few,), state)

@@ -32,7 +32,7 @@ _LOWER_SHARE: Final = 0.5  # of the margin, given up at the lower boundary
 
 
 def threshold(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
-    """See the module."""
+    """Decide by the rule that this module describes."""
     few = too_few_brokers(cluster)
     if few is not None:
         return Shedding((), (few,), state)

@@ -43,7 +43,7 @@ from controller.bundles.domain.cluster import Bundle, Cluster
 
 
 def transfer(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
-    """See the module."""
+    """Decide by the rule that this module describes."""
     refusals, loads = _loads(cluster, settings, state, now_ms)
     if loads is None:
         return Shedding((), refusals, state)

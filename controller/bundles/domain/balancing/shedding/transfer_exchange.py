@@ -31,7 +31,7 @@ def transferable(
     state: BalanceState,
     now_ms: int,
 ) -> tuple[Bundle, ...]:
-    """Of the source's heaviest bundles those that may go to the destination, the lightest first."""
+    """Return the heaviest bundles of the source that may go to the destination, the lightest first."""
     return tuple(
         bundle
         for bundle in reported_bundles(cluster, source, settings)
@@ -85,7 +85,7 @@ class Exchange:
 
     @property
     def net_share(self) -> float:
-        """What the source is relieved of, as a share of what it had."""
+        """Return the load that leaves the source, as a share of its previous load."""
         had = self.reports[self.source].stats.byte_rate
         return (self._given - self._gained) / had if had else 0.0
 
@@ -124,7 +124,7 @@ class Exchange:
         return MoveRefusal(MoveRefusalReason.NOTHING_FITS, self.source, None, "byte_rate", lightest, target)
 
     def _swap(self, rate: float, back: Iterator[Bundle]) -> list[Bundle] | None:
-        """What must come back so that a bundle of `rate` can go; None where no exchange makes it fit.
+        """Return the bundles that must come back so that a bundle of `rate` can go; None if no exchange makes it fit.
 
         `back` is one pass over the destination's bundles for the whole source. It is never started again, as in Pulsar.
         """

@@ -1,1 +1,1 @@
-"""Where to cut a bundle: one module for each algorithm. `registry` finds an algorithm by name and asks it."""
+"""Split algorithms, which choose the cuts of a bundle: one module per algorithm. `registry` finds and runs one by name."""

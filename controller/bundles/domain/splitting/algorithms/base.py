@@ -1,7 +1,7 @@
-"""What a split algorithm is asked and what it answers: cut points with what each part would carry, or a refusal.
+"""Request and answer of a split algorithm: cut points with the load of each part, or a refusal.
 
 One record of options serves every algorithm. In Pulsar the class of the options follows from the *configured*
-algorithm, and asking for another one by name fails in a cast. `registry` asks the question and checks what all
+algorithm, and selecting another one by name fails in a cast. `registry` runs the algorithm and checks what all
 algorithms have in common. `ring.boundaries` applies the answer.
 """
 
@@ -132,7 +132,7 @@ class SplitRequest:
 
 @dataclass(frozen=True, slots=True)
 class PartLoad:
-    """What one part of a split would carry. Rates are in and out together, per second."""
+    """Load of one part of a split. Rates are in and out together, per second."""
 
     bundle: NamespaceBundle
     topic_count: int
@@ -180,7 +180,7 @@ class SplitPlan:
 
 
 class SplitAlgorithm(Protocol):
-    """Pure. Asked only about bundles that can be split. Raises InvalidInput for options that can never be right."""
+    """Pure. Called only for bundles that can be split. Raises InvalidInput for options that can never be right."""
 
     def __call__(self, request: SplitRequest) -> CutPoints | CutRefusal: ...
 

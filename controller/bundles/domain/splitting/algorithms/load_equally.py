@@ -99,7 +99,7 @@ def _filled(
 
 
 def _even_end(loaded: Sequence[Place], first: int, left: int, most: float, options: SplitOptions) -> int:
-    """Where the part from `first` ends: nearest to an even share, such that `left` parts can take the rest."""
+    """Return the end of the part from `first`: nearest to an even share, such that `left` parts can take the rest."""
     lowest = bisect_left(
         range(len(loaded)),
         True,  # the later this part ends, the easier the rest

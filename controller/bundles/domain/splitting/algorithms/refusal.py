@@ -1,4 +1,4 @@
-"""Why an algorithm does not cut a bundle, or a part of what was asked: a reason, the figures, and a sentence.
+"""Refusal of an algorithm to cut a bundle, or to do a part of a request: a reason, values, and a sentence.
 
 In Pulsar such a split succeeds silently and changes nothing.
 """
@@ -21,14 +21,14 @@ class CutRefusalReason(StrEnum):
     NO_LOAD = "no-load"  # distinct places with any load; 2
     BELOW_LIMIT = "below-limit"  # the rate nearest to its limit; the rate from which it is cut
     NONE_OUTSTANDING = "none-outstanding"  # the highest rate of one place; the rate of an outstanding one
-    # What was asked for by name or number.
+    # Requested by name or number.
     NO_POSITION_INSIDE = "no-position-inside"  # positions given; 1
     POSITION_OUTSIDE = "position-outside"  # the position; the edge it is beyond
     TOPIC_NOT_HERE = "topic-not-here"  # topics of that name in the bundle; 1
-    # What no cut can do.
+    # Impossible for all cuts.
     INSEPARABLE = "inseparable"  # topics at one place; 1
     ABOVE_LIMIT_ALONE = "above-limit-alone"  # the rate of one place; the limit
-    FEWER_PARTS = "fewer-parts"  # parts made; parts asked for
+    FEWER_PARTS = "fewer-parts"  # parts made; parts requested
 
 
 _SENTENCES = {

@@ -38,7 +38,7 @@ NAMED_BY_PEOPLE: Mapping[str, str] = {
     "specified_positions_divide": "positions",
     "specified_topic_count_equally_divide": "a topic",
 }
-"""The algorithms that no policy can use, and what somebody must name for them."""
+"""Algorithms that no policy can use, and the options that a request must name for them."""
 
 PULSAR_ALGORITHMS = tuple(SPLIT_ALGORITHMS)[:4]
 """The default of a broker's `supportedNamespaceBundleSplitAlgorithms`."""
@@ -54,7 +54,7 @@ def split_algorithm(name: str) -> SplitAlgorithm:
 
 
 def plan_split(name: str, request: SplitRequest) -> SplitPlan | CutRefusal:
-    """Where that algorithm cuts, with the load of each part, or why it does not.
+    """Return the cuts of the algorithm with the load of each part, or its refusal.
 
     A bundle that is too narrow and a plan over the budget are refused, whatever the algorithm. Raises InvalidInput
     for an unknown name or for options that the algorithm cannot use.
