@@ -1,4 +1,4 @@
-"""The page about the client: what `pulsar_cleave` exports, from its docstrings."""
+"""The page about the client: the names that `pulsar_cleave` exports, from their docstrings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MADE_BY_THE_APPLICATION = {"Client", "EmbeddedAuth", "PulsarAuth", "PositionTab
 
 
 def client_page() -> str:
-    """Every exported name: classes with arguments, attributes and methods, functions, errors."""
+    """Return the page of every exported name: classes with arguments, attributes and methods, functions, errors."""
     names = [*_FIRST, *(name for name in pulsar_cleave.__all__ if name not in _FIRST)]
     exported = {name: getattr(pulsar_cleave, name) for name in names}
     errors = {name: one for name, one in exported.items() if _is_error(one)}
@@ -28,12 +28,12 @@ def client_page() -> str:
     rows = [(code(name), " ".join(_text(one).split())) for name, one in sorted(errors.items())]
     return page(
         "The client",
-        "`import pulsar_cleave`; installed with `pulsar-cleave[client]`. How to use it: "
-        "[consume from an application](../how-to/consume-from-an-application.md), "
-        "[coming from the Pulsar client](../how-to/coming-from-the-pulsar-client.md).",
+        "This page is for developers of applications who look up a class, a method or an error. `pulsar-cleave[client]` installs the package, and "
+        "`import pulsar_cleave` imports it. [Consume from an application](../how-to/consume-from-an-application.md) explains its use, and "
+        "[coming from the Pulsar client](../how-to/coming-from-the-pulsar-client.md) compares it with `pulsar-client`.",
         *parts,
         "## Errors",
-        "A `Retryable` error may be gone at the next call; a `Terminal` error comes again. [All errors](errors.md).",
+        "After a `Retryable` error a later call may succeed; after a `Terminal` error the same call fails again. See [all errors](errors.md).",
         table(("error", "meaning"), rows),
     )
 
@@ -60,7 +60,7 @@ def _section(name: str, one: Any) -> str:
 
 
 def _attributes(cls: type) -> Iterator[tuple[str, str]]:
-    """Attributes with a docstring, members of an enumeration, and properties."""
+    """Yield attributes with a docstring, members of an enumeration, and properties."""
     for base in reversed(cls.__mro__):
         if base.__module__.startswith(("controller.", "pulsar_cleave.")):
             for name, text in _documented(base):
@@ -71,7 +71,7 @@ def _attributes(cls: type) -> Iterator[tuple[str, str]]:
 
 
 def _documented(cls: type) -> Iterator[tuple[str, str]]:
-    """Names in the body of a class that are followed by a docstring."""
+    """Yield names in the body of a class that are followed by a docstring."""
     body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body  # type: ignore[attr-defined]
     for field, text in pairwise(body):
         target = field.target if isinstance(field, ast.AnnAssign) else getattr(field, "targets", [None])[0]
@@ -91,7 +91,7 @@ def _methods(cls: type) -> Iterator[tuple[str, str]]:
 
 
 def _signature(name: str, one: Any) -> str:
-    """A call as it is written, one argument a line if it is long."""
+    """Return a call as it is written, with one argument per line if the call is long."""
     form = inspect.signature(one)
     given = [str(each) for each in form.parameters.values() if each.name != "self"]
     stars = [at for at, each in enumerate(form.parameters.values()) if each.kind is each.KEYWORD_ONLY]
