@@ -23,9 +23,9 @@ def client_page() -> str:
     """Return the page of every exported name: classes with arguments, attributes and methods, functions, errors."""
     names = [*_FIRST, *(name for name in pulsar_cleave.__all__ if name not in _FIRST)]
     exported = {name: getattr(pulsar_cleave, name) for name in names}
-    errors = {name: one for name, one in exported.items() if _is_error(one)}
-    parts = [_section(name, one) for name, one in exported.items() if name not in errors]
-    rows = [(code(name), " ".join(_text(one).split())) for name, one in sorted(errors.items())]
+    errors = {name: export for name, export in exported.items() if _is_error(export)}
+    parts = [_section(name, export) for name, export in exported.items() if name not in errors]
+    rows = [(code(name), " ".join(_text(export).split())) for name, export in sorted(errors.items())]
     return page(
         "The client",
         "This page is for developers of applications who look up a class, a method or an error. `pulsar-cleave[client]` installs the package, and "
@@ -38,24 +38,24 @@ def client_page() -> str:
     )
 
 
-def _is_error(one: Any) -> bool:
-    return isinstance(one, type) and issubclass(one, CleaveError)
+def _is_error(export: Any) -> bool:
+    return isinstance(export, type) and issubclass(export, CleaveError)
 
 
-def _section(name: str, one: Any) -> str:
+def _section(name: str, export: Any) -> str:
     parts = [f"## {name}"]
-    if name in _MADE_BY_THE_APPLICATION or not isinstance(one, type):
-        parts.append(f"```python\n{_signature(name, one)}\n```")
-    parts.append(_text(one))
-    if not isinstance(one, type):
+    if name in _MADE_BY_THE_APPLICATION or not isinstance(export, type):
+        parts.append(f"```python\n{_signature(name, export)}\n```")
+    parts.append(_text(export))
+    if not isinstance(export, type):
         return "\n\n".join(parts)
-    construction = vars(one).get("__init__")
+    construction = vars(export).get("__init__")
     if name in _MADE_BY_THE_APPLICATION and construction is not None and construction.__doc__:
         parts.append(_text(construction))
-    attributes = list(_attributes(one))
+    attributes = list(_attributes(export))
     if attributes:
         parts.append(table(("attribute", "meaning"), attributes).rstrip())
-    parts += [f"### {name}.{method}\n\n{text}" for method, text in _methods(one)]
+    parts += [f"### {name}.{method}\n\n{text}" for method, text in _methods(export)]
     return "\n\n".join(parts)
 
 
@@ -65,7 +65,7 @@ def _attributes(cls: type) -> Iterator[tuple[str, str]]:
         if base.__module__.startswith(("controller.", "pulsar_cleave.")):
             for name, text in _documented(base):
                 yield code(name), text
-    for name, member in inspect.getmembers(cls, lambda one: isinstance(one, property | cached_property)):
+    for name, member in inspect.getmembers(cls, lambda value: isinstance(value, property | cached_property)):
         if not name.startswith("_") and not issubclass(cls, Enum):
             yield code(name), " ".join(_text(member).split())
 
@@ -90,19 +90,19 @@ def _methods(cls: type) -> Iterator[tuple[str, str]]:
         yield name, f"```python\n{_signature(name, member)}\n```\n\n{_text(member)}"
 
 
-def _signature(name: str, one: Any) -> str:
+def _signature(name: str, export: Any) -> str:
     """Return a call as it is written, with one argument per line if the call is long."""
-    form = inspect.signature(one)
-    given = [str(each) for each in form.parameters.values() if each.name != "self"]
+    form = inspect.signature(export)
+    arguments = [str(each) for each in form.parameters.values() if each.name != "self"]
     stars = [at for at, each in enumerate(form.parameters.values()) if each.kind is each.KEYWORD_ONLY]
     if stars and not any(each.kind is each.VAR_POSITIONAL for each in form.parameters.values()):
-        given.insert(stars[0] - (len(form.parameters) - len(given)), "*")
+        arguments.insert(stars[0] - (len(form.parameters) - len(arguments)), "*")
     returned = form.return_annotation
-    end = "" if returned is form.empty or isinstance(one, type) else f" -> {_named(returned)}"
-    prefix = "async def " if inspect.iscoroutinefunction(inspect.unwrap(one)) else ""
-    call = f"{prefix}{name}({', '.join(given)}){end}"
+    end = "" if returned is form.empty or isinstance(export, type) else f" -> {_named(returned)}"
+    prefix = "async def " if inspect.iscoroutinefunction(inspect.unwrap(export)) else ""
+    call = f"{prefix}{name}({', '.join(arguments)}){end}"
     if len(call) > 100:
-        lines = "".join(f"    {argument},\n" for argument in given)
+        lines = "".join(f"    {argument},\n" for argument in arguments)
         call = f"{prefix}{name}(\n{lines}){end}"
     return call.replace("'", "")
 
@@ -111,5 +111,5 @@ def _named(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
-def _text(one: Any) -> str:
-    return inspect.getdoc(one) or ""
+def _text(export: Any) -> str:
+    return inspect.getdoc(export) or ""

@@ -52,20 +52,20 @@ def _table() -> str:
 
 def _commit(page: str) -> str:
     """Return the commit at which the figures of a page were measured."""
-    found = re.search(
+    match = re.search(
         rf"^## {page}\n.*?^Measured \S+ at commit `([^`]+)`", RESULTS.read_text(), re.DOTALL | re.MULTILINE
     )
-    if found is None:
+    if match is None:
         raise LookupError(f"benchmarks/RESULTS.md names no commit of {page!r}")
-    return found[1]
+    return match[1]
 
 
 def in_readme() -> str:
     """Return the figures that README.md contains. Raises LookupError if it has no place for them."""
-    found = _PLACE.search(README.read_text())
-    if found is None:
+    match = _PLACE.search(README.read_text())
+    if match is None:
         raise LookupError("README.md has no place for figures")
-    return found[0]
+    return match[0]
 
 
 def _gap(system: str, title: str) -> str:

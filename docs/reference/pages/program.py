@@ -73,7 +73,11 @@ def _walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
 
 
 def _parameters(command: Any) -> Iterator[str]:
-    rows = [(code(_name(one)), _default(one), _help(one)) for one in command.params if one.name != "help"]
+    rows = [
+        (code(_name(parameter)), _default(parameter), _help(parameter))
+        for parameter in command.params
+        if parameter.name != "help"
+    ]
     if rows:
         yield table(("argument or option", "default", "meaning"), rows)
 
@@ -89,7 +93,7 @@ def _name(parameter: Any) -> str:
 
 
 def _choices(kind: Any) -> list[str]:
-    return [str(one.value) for one in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
+    return [str(choice.value) for choice in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
 
 
 def _default(parameter: Any) -> str:
@@ -98,24 +102,24 @@ def _default(parameter: Any) -> str:
 
 
 def _help(parameter: Any) -> str:
-    said = [parameter.help or ""]
+    sentences = [parameter.help or ""]
     choices = _choices(parameter.type_descriptor.annotation)
-    said += [f"One of {', '.join(map(code, choices))}."] if choices else []
-    said += [f"From {parameter.min}."] if parameter.min is not None and parameter.max is None else []
-    said += [f"{parameter.min} to {parameter.max}."] if parameter.max is not None else []
-    said += [f"Environment: `{parameter.envvar}`."] if parameter.envvar else []
-    return " ".join(said).strip()
+    sentences += [f"One of {', '.join(map(code, choices))}."] if choices else []
+    sentences += [f"From {parameter.min}."] if parameter.min is not None and parameter.max is None else []
+    sentences += [f"{parameter.min} to {parameter.max}."] if parameter.max is not None else []
+    sentences += [f"Environment: `{parameter.envvar}`."] if parameter.envvar else []
+    return " ".join(sentences).strip()
 
 
 def settings_page() -> str:
     """Return the page of every setting with variable, default, bounds and description, and of the variables that DAGs read."""
-    said = _attribute_docstrings(settings.Settings)
+    descriptions = _attribute_docstrings(settings.Settings)
     rows = []
     for name, field in settings.Settings.model_fields.items():
         variable = str(field.validation_alias or f"CLEAVE_{name.upper()}")
         default = getattr(field.default, "get_secret_value", lambda value=field.default: value)()
         bounds = " and ".join(filter(None, map(_bound, field.metadata)))
-        rows.append((code(variable), code(default), bounds, said[name]))
+        rows.append((code(variable), code(default), bounds, descriptions[name]))
     return page(
         "Settings",
         "This page is for operators who configure a process of Cleave. `cleave`, the worker, the collector and the tasks read settings from "
@@ -151,9 +155,9 @@ def _bound(rule: Any) -> str:
 
 
 def _dag_variables() -> Iterator[tuple[str, str, str]]:
-    asked = re.compile(r'(?:seconds_from|environ\.get)\(\s*"(CLEAVE_\w+)"(?:,\s*"?([\w.]*)"?)?')
+    reads = re.compile(r'(?:seconds_from|environ\.get)\(\s*"(CLEAVE_\w+)"(?:,\s*"?([\w.]*)"?)?')
     for path in (*(ROOT / "dags").glob("*.py"), *(ROOT / "plugins").rglob("*.py")):
-        for variable, default in asked.findall(path.read_text()):
+        for variable, default in reads.findall(path.read_text()):
             yield code(variable), code(default), code(path.relative_to(ROOT))
 
 

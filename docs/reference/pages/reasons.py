@@ -64,8 +64,8 @@ def _of(kind: type[StrEnum], what: Mapping[str, str], *, heading: str) -> list[s
         if group := re.match(r"    # ([^:]+)(?:: (.+))?\.$", line):
             parts += [table(("reason", "`value`; `needed`", "what to do"), rows)] if rows else []
             rows = []
-            said = [f"{group[2][0].upper()}{group[2][1:]}."] if group[2] else []
-            parts += [f"{heading} {group[1]}", *said]
+            introduction = [f"{group[2][0].upper()}{group[2][1:]}."] if group[2] else []
+            parts += [f"{heading} {group[1]}", *introduction]
         elif member := re.match(r'    [A-Z_]+ = "([\w-]+)"(?:  # (.+))?$', line):
             rows.append((code(member[1]), member[2] or "", what.get(member[1], "")))
     return parts[:-1]

@@ -43,11 +43,11 @@ def views() -> str:
 
 def view_columns(sql: str) -> dict[str, list[str]]:
     """Return the columns of each view of schema inspect, from the select list of its outermost SELECT."""
-    found = {}
+    columns: dict[str, list[str]] = {}
     for name, body in re.findall(r"CREATE VIEW inspect\.(\w+) AS\n(.*?;)\n", sql, re.DOTALL):
         items = [re.sub(r"^\s*DISTINCT ON \(.*?\)", "", item) for item in _select_list(body)]
-        found[name] = [re.split(r"\bAS |\.", item)[-1].strip().strip('"') for item in items]
-    return found
+        columns[name] = [re.split(r"\bAS |\.", item)[-1].strip().strip('"') for item in items]
+    return columns
 
 
 def _select_list(body: str) -> list[str]:
