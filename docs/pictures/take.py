@@ -1,7 +1,7 @@
-"""Takes the pictures of the pages: `python -m docs.pictures.take http://127.0.0.1:PORT [TOPIC]`, of an Airflow that runs.
+"""Takes the pictures of the pages from a running Airflow: `python -m docs.pictures.take http://127.0.0.1:PORT [TOPIC]`.
 
-`make demo KEEP=1` leaves one running, and says where; its day ends with a backtest. Needs Playwright and a Chromium
-(tests/support/browser.py).
+`make demo KEEP=1` leaves an Airflow running and prints its address; the demo's day ends with a backtest. Needs Playwright and a
+Chromium (tests/support/browser.py).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ THEMES: tuple[Theme, ...] = ("light", "dark")
 HERE = Path(__file__).parent
 DEMO_TOPIC = "topic://demo/shop/orders"
 SETTLED_MILLISECONDS = 2_500
-"""Until fonts are there and plots are drawn."""
+"""Time until fonts are loaded and plots are drawn."""
 
 
 def take(airflow: str, topic: str) -> None:
-    """One file a picture, beside this one."""
+    """Write one file for each picture into the directory of this module."""
     with browser() as started:
         for theme in THEMES:
             page = _opened(started, airflow, f"topic?{urlencode({'name': topic, 'hours': 1})}", theme)

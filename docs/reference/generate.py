@@ -1,7 +1,6 @@
-"""The pages of docs/reference, written from the code: `python -m docs.reference.generate`, or with `--check`.
+"""Writes the generated pages of docs/reference from the code: `python -m docs.reference.generate`.
 
-Whatever can be read off the code is. `--check` writes nothing and ends with 1 when a page is not what the code says;
-a test runs it.
+With `--check` it writes nothing and exits with 1 if a page differs from the code; a test runs it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 
 def render(page: str) -> str:
-    """The text of a page."""
+    """Return the text of a page."""
     text = re.sub(r"\n{3,}", "\n\n", PAGES[page]()).strip()
     return f"{NOTICE}\n{text}\n"
 

@@ -1,1 +1,1 @@
-"""The parts of the reference, read off the code."""
+"""Pages of the reference, generated from the code."""

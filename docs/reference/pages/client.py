@@ -1,4 +1,4 @@
-"""The page about the client: what `pulsar_cleave` exports, from its docstrings."""
+"""The page about the client: the names that `pulsar_cleave` exports, from their docstrings."""
 
 from __future__ import annotations
 
@@ -20,58 +20,58 @@ _MADE_BY_THE_APPLICATION = {"Client", "EmbeddedAuth", "PulsarAuth", "PositionTab
 
 
 def client_page() -> str:
-    """Every exported name: classes with arguments, attributes and methods, functions, errors."""
+    """Return the page of every exported name: classes with arguments, attributes and methods, functions, errors."""
     names = [*_FIRST, *(name for name in pulsar_cleave.__all__ if name not in _FIRST)]
     exported = {name: getattr(pulsar_cleave, name) for name in names}
-    errors = {name: one for name, one in exported.items() if _is_error(one)}
-    parts = [_section(name, one) for name, one in exported.items() if name not in errors]
-    rows = [(code(name), " ".join(_text(one).split())) for name, one in sorted(errors.items())]
+    errors = {name: export for name, export in exported.items() if _is_error(export)}
+    parts = [_section(name, export) for name, export in exported.items() if name not in errors]
+    rows = [(code(name), " ".join(_text(export).split())) for name, export in sorted(errors.items())]
     return page(
         "The client",
-        "`import pulsar_cleave`; installed with `pulsar-cleave[client]`. How to use it: "
-        "[consume from an application](../how-to/consume-from-an-application.md), "
-        "[coming from the Pulsar client](../how-to/coming-from-the-pulsar-client.md).",
+        "This page is for developers of applications who look up a class, a method or an error. `pulsar-cleave[client]` installs the package, and "
+        "`import pulsar_cleave` imports it. [Consume from an application](../how-to/consume-from-an-application.md) explains its use, and "
+        "[coming from the Pulsar client](../how-to/coming-from-the-pulsar-client.md) compares it with `pulsar-client`.",
         *parts,
         "## Errors",
-        "A `Retryable` error may be gone at the next call; a `Terminal` error comes again. [All errors](errors.md).",
+        "After a `Retryable` error a later call may succeed; after a `Terminal` error the same call fails again. See [all errors](errors.md).",
         table(("error", "meaning"), rows),
     )
 
 
-def _is_error(one: Any) -> bool:
-    return isinstance(one, type) and issubclass(one, CleaveError)
+def _is_error(export: Any) -> bool:
+    return isinstance(export, type) and issubclass(export, CleaveError)
 
 
-def _section(name: str, one: Any) -> str:
+def _section(name: str, export: Any) -> str:
     parts = [f"## {name}"]
-    if name in _MADE_BY_THE_APPLICATION or not isinstance(one, type):
-        parts.append(f"```python\n{_signature(name, one)}\n```")
-    parts.append(_text(one))
-    if not isinstance(one, type):
+    if name in _MADE_BY_THE_APPLICATION or not isinstance(export, type):
+        parts.append(f"```python\n{_signature(name, export)}\n```")
+    parts.append(_text(export))
+    if not isinstance(export, type):
         return "\n\n".join(parts)
-    construction = vars(one).get("__init__")
+    construction = vars(export).get("__init__")
     if name in _MADE_BY_THE_APPLICATION and construction is not None and construction.__doc__:
         parts.append(_text(construction))
-    attributes = list(_attributes(one))
+    attributes = list(_attributes(export))
     if attributes:
         parts.append(table(("attribute", "meaning"), attributes).rstrip())
-    parts += [f"### {name}.{method}\n\n{text}" for method, text in _methods(one)]
+    parts += [f"### {name}.{method}\n\n{text}" for method, text in _methods(export)]
     return "\n\n".join(parts)
 
 
 def _attributes(cls: type) -> Iterator[tuple[str, str]]:
-    """Attributes with a docstring, members of an enumeration, and properties."""
+    """Yield attributes with a docstring, members of an enumeration, and properties."""
     for base in reversed(cls.__mro__):
         if base.__module__.startswith(("controller.", "pulsar_cleave.")):
             for name, text in _documented(base):
                 yield code(name), text
-    for name, member in inspect.getmembers(cls, lambda one: isinstance(one, property | cached_property)):
+    for name, member in inspect.getmembers(cls, lambda value: isinstance(value, property | cached_property)):
         if not name.startswith("_") and not issubclass(cls, Enum):
             yield code(name), " ".join(_text(member).split())
 
 
 def _documented(cls: type) -> Iterator[tuple[str, str]]:
-    """Names in the body of a class that are followed by a docstring."""
+    """Yield names in the body of a class that are followed by a docstring."""
     body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body  # type: ignore[attr-defined]
     for field, text in pairwise(body):
         target = field.target if isinstance(field, ast.AnnAssign) else getattr(field, "targets", [None])[0]
@@ -90,19 +90,19 @@ def _methods(cls: type) -> Iterator[tuple[str, str]]:
         yield name, f"```python\n{_signature(name, member)}\n```\n\n{_text(member)}"
 
 
-def _signature(name: str, one: Any) -> str:
-    """A call as it is written, one argument a line if it is long."""
-    form = inspect.signature(one)
-    given = [str(each) for each in form.parameters.values() if each.name != "self"]
+def _signature(name: str, export: Any) -> str:
+    """Return a call as it is written, with one argument per line if the call is long."""
+    form = inspect.signature(export)
+    arguments = [str(each) for each in form.parameters.values() if each.name != "self"]
     stars = [at for at, each in enumerate(form.parameters.values()) if each.kind is each.KEYWORD_ONLY]
     if stars and not any(each.kind is each.VAR_POSITIONAL for each in form.parameters.values()):
-        given.insert(stars[0] - (len(form.parameters) - len(given)), "*")
+        arguments.insert(stars[0] - (len(form.parameters) - len(arguments)), "*")
     returned = form.return_annotation
-    end = "" if returned is form.empty or isinstance(one, type) else f" -> {_named(returned)}"
-    prefix = "async def " if inspect.iscoroutinefunction(inspect.unwrap(one)) else ""
-    call = f"{prefix}{name}({', '.join(given)}){end}"
+    end = "" if returned is form.empty or isinstance(export, type) else f" -> {_named(returned)}"
+    prefix = "async def " if inspect.iscoroutinefunction(inspect.unwrap(export)) else ""
+    call = f"{prefix}{name}({', '.join(arguments)}){end}"
     if len(call) > 100:
-        lines = "".join(f"    {argument},\n" for argument in given)
+        lines = "".join(f"    {argument},\n" for argument in arguments)
         call = f"{prefix}{name}(\n{lines}){end}"
     return call.replace("'", "")
 
@@ -111,5 +111,5 @@ def _named(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
-def _text(one: Any) -> str:
-    return inspect.getdoc(one) or ""
+def _text(export: Any) -> str:
+    return inspect.getdoc(export) or ""

@@ -1,4 +1,4 @@
-"""The figures in README.md, taken from benchmarks/RESULTS.md: `python -m docs.reference.pages.figures` writes them anew."""
+"""The figures in README.md, taken from benchmarks/RESULTS.md: `python -m docs.reference.pages.figures` updates them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PLACE = re.compile(r"(?<=<!-- figures -->\n).*?(?=<!-- end of figures -->)", re
 
 
 def figures() -> str:
-    """The table, and the commits of its figures. Raises LookupError where a figure is no longer among the results."""
+    """Return the table, and the commits of its figures. Raises LookupError if the results lack a figure."""
     pages = ("pulsar_controllers", "joins", "fleet_pass")
     commits = ", ".join(f"`{_commit(page)}` ({page})" for page in pages)
     return f"{_table()}\nMeasured at {commits}.\n"
@@ -24,12 +24,12 @@ def _table() -> str:
         ("", "Cleave", "Pulsar 5's own"),
         (
             (
-                "a second consumer joins: until it has a segment of its own, median",
+                "a second consumer joins: time until it has a segment of its own, median",
                 f"{_of(f'active_ms, {ours}', consumer, 'p50')} ms",
                 f"{_of(f'active_ms, {native}', consumer, 'p50')} ms",
             ),
             (
-                "7, 50, 200 consumers join a topic of four segments within a second: until the last has its first message",
+                "7, 50 or 200 consumers join a topic of four segments within a second: time until the last one has its first message",
                 ", ".join(
                     f"{_of(f'joins, {count} consumers, 4, new', 'pulsar', 'worst_seconds')} s"
                     for count in (7, 50, 200)
@@ -37,12 +37,12 @@ def _table() -> str:
                 "not measured",
             ),
             (
-                "a segment is split under traffic: pause in sending, median and worst, failed sends",
+                "a segment is split under traffic: pause in sending (median, worst), failed sends",
                 _gap(ours, gap),
                 _gap(native, gap),
             ),
             (
-                "a pass over 100,000 topics: when nothing changed, when 1,000 did",
+                "a pass over 100,000 topics: if nothing changed, if 1,000 topics changed",
                 f"{_of('idle_pass.seconds')} s, {_of('changed_pass.seconds')} s",
                 "not measured",
             ),
@@ -51,21 +51,21 @@ def _table() -> str:
 
 
 def _commit(page: str) -> str:
-    """The commit at which the figures of a page were measured."""
-    found = re.search(
+    """Return the commit at which the figures of a page were measured."""
+    match = re.search(
         rf"^## {page}\n.*?^Measured \S+ at commit `([^`]+)`", RESULTS.read_text(), re.DOTALL | re.MULTILINE
     )
-    if found is None:
+    if match is None:
         raise LookupError(f"benchmarks/RESULTS.md names no commit of {page!r}")
-    return found[1]
+    return match[1]
 
 
 def in_readme() -> str:
-    """What stands there now."""
-    found = _PLACE.search(README.read_text())
-    if found is None:
+    """Return the figures that README.md contains. Raises LookupError if it has no place for them."""
+    match = _PLACE.search(README.read_text())
+    if match is None:
         raise LookupError("README.md has no place for figures")
-    return found[0]
+    return match[0]
 
 
 def _gap(system: str, title: str) -> str:
@@ -74,7 +74,7 @@ def _gap(system: str, title: str) -> str:
 
 
 def _of(row: str, title: str = "figure", column: str = "value") -> str:
-    """The cell of the one table with such a title that has such a row."""
+    """Return a cell of the table with this title and row. Raises LookupError if there is none."""
     columns: list[str] = []
     for line in RESULTS.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]

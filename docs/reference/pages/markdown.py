@@ -1,4 +1,4 @@
-"""The little Markdown that the pages are made of."""
+"""Helpers that write the Markdown of the pages."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def page(title: str, introduction: str, *parts: str) -> str:
-    """A page: its title, what it is about, and what follows."""
+    """Return a page with its title, its introduction and further parts."""
     return "\n\n".join((f"# {title}", introduction, *parts))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
 
     def line(cells: Iterable[object]) -> str:
         return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
@@ -24,5 +24,5 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def code(text: object) -> str:
-    """As code, nothing for nothing."""
+    """Return the text as code; empty for None and for empty text."""
     return f"`{text}`" if text not in (None, "") else ""

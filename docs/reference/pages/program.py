@@ -25,39 +25,40 @@ EXIT_CODES = (
     (0, "done"),
     (
         1,
-        "failed: an operation was aborted, a right or the schema is missing, `doctor` or `check-history` found something",
+        "failed: an operation was aborted, a right or the schema is missing, `doctor` or `check-history` reports a fault",
     ),
-    (2, "the request can never succeed as it is: bad input, not found, conflict, not possible there"),
+    (2, "the request cannot succeed as it is: invalid input, not found, conflict, not possible there"),
     (75, "try again later"),
 )
 
 
-_ROOT = "## In front of any command\n\nAs in `cleave --api-url http://127.0.0.1:8470 topics list`."
-_ENVIRONMENT = """A server wants a token, which is no option, since all users of a machine see options:
+_ROOT = "## Options before any command\n\nExample: `cleave --api-url http://127.0.0.1:8470 topics list`."
+_ENVIRONMENT = """A server requires a token. The token is not an option, because all users of a machine can see options:
 
-| variable | what it is |
+| variable | meaning |
 |---|---|
-| `CLEAVE_API_URL` | the server, where `--api-url` does not name one; neither: the database of `CLEAVE_DATABASE_URL` |
+| `CLEAVE_API_URL` | the server, unless `--api-url` names one. Without both, commands use the database of `CLEAVE_DATABASE_URL` |
 | `CLEAVE_API_TOKEN` | a token of `cleave token` |
-| `CLEAVE_API_TOKEN_FILE` | or the file that it is in; the file wins |
-| `CLEAVE_ACTOR` | the person in whose name a command acts, where several people share a login, as in a container; without: the name of the user |
+| `CLEAVE_API_TOKEN_FILE` | a file with the token; takes precedence over `CLEAVE_API_TOKEN` |
+| `CLEAVE_ACTOR` | the person for whom a command acts, if several people share a login, as in a container. Default: the name of the user |
 
-[What goes over HTTP](../how-to/operate-over-http.md#by-the-command)."""
+[Commands over HTTP](../how-to/operate-over-http.md#by-the-command)."""
 
 
 def commands() -> str:
-    """Every command with its arguments and options, from the typer application."""
+    """Return the page of every command with its arguments and options, from the typer application."""
     program = typer.main.get_command(app)
     parts = [table(("exit code", "meaning"), EXIT_CODES), _ROOT, *_parameters(program), _ENVIRONMENT]
     for path, command in _walk(program, ()):
         parts += [f"## `{' '.join(path)}`", command.help or "", *_parameters(command)]
     return page(
         "Commands",
-        "`--json` prints one document for programs; tables are for people. `--dry-run` asks everything that the real "
-        "run asks and changes nothing. Commands that only read need no more than a login in role `cleave_inspector` "
-        "([logins](../how-to/run-on-your-airflow.md#1-a-database-and-logins)). A mistake is one line on standard error. "
-        "`-h` after any command says what it takes, `cleave --version` which version this is. Shell completion: "
-        "`cleave --install-completion`.",
+        "This page is for users of the command `cleave` who look up an argument, an option or an exit code. "
+        "`--json` prints one document for programs; tables are for people. `--dry-run` performs all checks of the real "
+        "run and changes nothing. Commands that only read need only a login in role `cleave_inspector` "
+        "([logins](../how-to/run-on-your-airflow.md#1-a-database-and-logins)). An error is one line on standard error. "
+        "`-h` after any command prints its help, and `cleave --version` prints the version. `cleave --install-completion` installs "
+        "completion for your shell.",
         *parts,
     )
 
@@ -72,9 +73,13 @@ def _walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
 
 
 def _parameters(command: Any) -> Iterator[str]:
-    rows = [(code(_name(one)), _default(one), _help(one)) for one in command.params if one.name != "help"]
+    rows = [
+        (code(_name(parameter)), _default(parameter), _help(parameter))
+        for parameter in command.params
+        if parameter.name != "help"
+    ]
     if rows:
-        yield table(("argument or option", "default", "what it is"), rows)
+        yield table(("argument or option", "default", "meaning"), rows)
 
 
 def _name(parameter: Any) -> str:
@@ -88,7 +93,7 @@ def _name(parameter: Any) -> str:
 
 
 def _choices(kind: Any) -> list[str]:
-    return [str(one.value) for one in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
+    return [str(choice.value) for choice in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
 
 
 def _default(parameter: Any) -> str:
@@ -97,39 +102,39 @@ def _default(parameter: Any) -> str:
 
 
 def _help(parameter: Any) -> str:
-    said = [parameter.help or ""]
+    sentences = [parameter.help or ""]
     choices = _choices(parameter.type_descriptor.annotation)
-    said += [f"One of {', '.join(map(code, choices))}."] if choices else []
-    said += [f"From {parameter.min}."] if parameter.min is not None and parameter.max is None else []
-    said += [f"{parameter.min} to {parameter.max}."] if parameter.max is not None else []
-    said += [f"Environment: `{parameter.envvar}`."] if parameter.envvar else []
-    return " ".join(said).strip()
+    sentences += [f"One of {', '.join(map(code, choices))}."] if choices else []
+    sentences += [f"From {parameter.min}."] if parameter.min is not None and parameter.max is None else []
+    sentences += [f"{parameter.min} to {parameter.max}."] if parameter.max is not None else []
+    sentences += [f"Environment: `{parameter.envvar}`."] if parameter.envvar else []
+    return " ".join(sentences).strip()
 
 
 def settings_page() -> str:
-    """Every setting with its variable, default, bounds and sentence; then what the DAGs read themselves."""
-    said = _attribute_docstrings(settings.Settings)
+    """Return the page of every setting with variable, default, bounds and description, and of the variables that DAGs read."""
+    descriptions = _attribute_docstrings(settings.Settings)
     rows = []
     for name, field in settings.Settings.model_fields.items():
         variable = str(field.validation_alias or f"CLEAVE_{name.upper()}")
         default = getattr(field.default, "get_secret_value", lambda value=field.default: value)()
         bounds = " and ".join(filter(None, map(_bound, field.metadata)))
-        rows.append((code(variable), code(default), bounds, said[name]))
+        rows.append((code(variable), code(default), bounds, descriptions[name]))
     return page(
         "Settings",
-        "Read from the environment or from a file `.env` in the working directory by `cleave`, the worker, the "
-        "collector and the tasks. In Airflow the extras of the connection `cleave` may name a setting too, in "
-        "lower case and without the prefix; they win. Policies are not settings: see [policy](policy.md).",
-        table(("variable", "default", "bounds", "what it is"), rows),
-        "`cleave migrate` reads `CLEAVE_OWNER_URL` first: the database as a user who may create roles.",
-        "## Read by the DAGs",
-        "When Airflow reads the DAG files.",
+        "This page is for operators who configure a process of Cleave. `cleave`, the worker, the collector and the tasks read settings from "
+        "the environment or from a file `.env` in the working directory. In Airflow, extras of the connection `cleave` may name a setting, in "
+        "lower case and without the prefix, and take precedence. Policies are not settings: see [policy](policy.md).",
+        table(("variable", "default", "bounds", "meaning"), rows),
+        "`cleave migrate` first reads `CLEAVE_OWNER_URL`, the database URL of a user who may create roles.",
+        "## Variables of the DAGs",
+        "Airflow reads these variables when it parses the DAG files.",
         table(("variable", "default", "file"), sorted(_dag_variables())),
     )
 
 
 def _attribute_docstrings(cls: type) -> dict[str, str]:
-    """The text under each annotated attribute of a class."""
+    """Return the text below each annotated attribute of a class."""
     body = ast.parse(inspect.getsource(cls)).body[0].body  # type: ignore[attr-defined]
     pairs = itertools.pairwise(body)
     return {
@@ -150,14 +155,14 @@ def _bound(rule: Any) -> str:
 
 
 def _dag_variables() -> Iterator[tuple[str, str, str]]:
-    asked = re.compile(r'(?:seconds_from|environ\.get)\(\s*"(CLEAVE_\w+)"(?:,\s*"?([\w.]*)"?)?')
+    reads = re.compile(r'(?:seconds_from|environ\.get)\(\s*"(CLEAVE_\w+)"(?:,\s*"?([\w.]*)"?)?')
     for path in (*(ROOT / "dags").glob("*.py"), *(ROOT / "plugins").rglob("*.py")):
-        for variable, default in asked.findall(path.read_text()):
+        for variable, default in reads.findall(path.read_text()):
             yield code(variable), code(default), code(path.relative_to(ROOT))
 
 
 def metrics() -> str:
-    """Every metric the worker and the collector serve."""
+    """Return the page of every metric that processes serve."""
     rows = []
     for value in [*vars(process_metrics).values(), *vars(client_metrics).values()]:
         if isinstance(value, MetricWrapperBase):
@@ -173,16 +178,17 @@ def metrics() -> str:
     ]
     return page(
         "Metrics",
-        "Served for Prometheus by `cleave worker`, `cleave serve`, `cleave collect` and `cleave bundles collect` with `--metrics-port` "
-        "(on loopback unless `--metrics-host` says otherwise), each for what it does itself: the others stay at 0 there. Those that begin with "
-        "`cleave_bundle` are served by `cleave bundles collect`, which reads the gauges from the database, wherever the cycles run. Those of "
+        "This page is for operators who write queries for Prometheus. [Watch the fleet](../how-to/watch-the-fleet.md) contains rules, a board and runbook pages. "
+        "`cleave worker`, `cleave serve`, `cleave collect` and `cleave bundles collect` serve metrics with `--metrics-port` "
+        "(on loopback unless `--metrics-host` is given). Each process serves its own figures; the others stay at 0 there. `cleave bundles collect` serves the metrics "
+        "that begin with `cleave_bundle`, and reads the gauges from the database, wherever the cycles run. Metrics of "
         "producers (`cleave_producer_*`), consumers (`cleave_consumer_messages_total`, `cleave_consumer_acknowledged_total`) and readers "
-        "(`cleave_stalled_readers_total`, `cleave_misplaced_messages_total`, `cleave_shortened_logs_total`) are counted in the application that "
-        "sends or reads, which [serves them itself](../how-to/watch-the-fleet.md#those-of-applications).",
-        table(("metric", "type", "labels", "what it counts"), rows),
-        "## Of the fleet",
-        "Served by `cleave metrics`, out of the database: passes of Airflow and runs of Spark end, and nobody can scrape those. One such "
-        "process answers for all workers and passes; two give the same figures. A login in role `cleave_inspector` is enough for it. "
-        "Those of topics are there for `--most-topics` of them. Rules, board and what to do: [watch the fleet](../how-to/watch-the-fleet.md).",
-        table(("metric", "type", "labels", "what it tells"), fleet),
+        "(`cleave_stalled_readers_total`, `cleave_misplaced_messages_total`, `cleave_shortened_logs_total`) are counted in the application, "
+        "which [serves them itself](../how-to/watch-the-fleet.md#those-of-applications).",
+        table(("metric", "type", "labels", "meaning"), rows),
+        "## Metrics of the fleet",
+        "`cleave metrics` serves these metrics from the database, because passes of Airflow and runs of Spark end before they can be scraped. One such "
+        "process serves the figures of all workers and passes; two serve the same figures. A login in role `cleave_inspector` is enough. "
+        "`--most-topics` limits the number of topics with series of their own.",
+        table(("metric", "type", "labels", "meaning"), fleet),
     )

@@ -1,4 +1,4 @@
-"""The page of reasons: every enum of "why not", read from its source with the comments in it."""
+"""The page of reasons: every enum of refusal reasons, read from its source with the comments."""
 
 from __future__ import annotations
 
@@ -25,17 +25,22 @@ BUNDLES: tuple[tuple[type[StrEnum], str, str, Mapping[str, str]], ...] = (
     (SplitRefusalReason, "Hot bundles that are not split", "`rule` is `split`.", advice.SPLITS),
     (
         CutRefusalReason,
-        "Bundles that cannot be cut, and what a cut leaves undone",
-        "`cleave bundles split` and the `rule` `split` give these as a sentence with the figures.",
+        "Bundles that cannot be cut, and requests that a cut does not fulfil",
+        "`cleave bundles split` and the `rule` `split` show these reasons as a sentence with the figures.",
         advice.CUTS,
     ),
-    (MergeRefusalReason, "Cold bundles that stay apart", "From `cleave bundles merges`.", advice.MERGES),
+    (
+        MergeRefusalReason,
+        "Cold bundles that stay apart",
+        "`cleave bundles merges` shows these reasons.",
+        advice.MERGES,
+    ),
 )
-"""Each enum of bundle balancing, its heading, where its reasons are read, and what to do about each."""
+"""Each enum of bundle balancing with its heading, the place where its reasons are shown, and the advice for each reason."""
 
 
 def reasons() -> str:
-    """Every reason of a refusal: topics first, then bundles."""
+    """Return the page of every reason of a refusal: topics first, then bundles."""
     bundles = [
         part
         for kind, title, where, what in BUNDLES
@@ -43,24 +48,24 @@ def reasons() -> str:
     ]
     return page(
         "Reasons",
-        "Why something was not done: `cleave decide`, `cleave decisions refusals` and `inspect.why_not` give one for "
-        "everything that was left alone; for bundles `cleave bundles propose` and `inspect.bundles_why_not` do. Most "
-        "need nothing: they say that the rules do their work. How to set a parameter: [set policies](../how-to/set-policies.md).",
+        "This page is for operators who want to know why Cleave took no action, and what to do about it. `cleave decide`, `cleave decisions refusals` and `inspect.why_not` show a reason for "
+        "every segment without an action; for bundles `cleave bundles propose` and `inspect.bundles_why_not` do. Most "
+        "reasons need no reaction. [Set policies](../how-to/set-policies.md) explains how to set a parameter.",
         *_of(RefusalReason, advice.TOPICS, heading="##"),
         *bundles,
     )
 
 
 def _of(kind: type[StrEnum], what: Mapping[str, str], *, heading: str) -> list[str]:
-    """A heading and a table for each group of an enum's members, as its comments group them."""
+    """Return a heading and a table for each group of an enum's members, as its comments group them."""
     parts: list[str] = []
     rows: list[tuple[str, str, str]] = []
     for line in [*inspect.getsource(kind).splitlines(), "    # end."]:
         if group := re.match(r"    # ([^:]+)(?:: (.+))?\.$", line):
             parts += [table(("reason", "`value`; `needed`", "what to do"), rows)] if rows else []
             rows = []
-            said = [f"{group[2][0].upper()}{group[2][1:]}."] if group[2] else []
-            parts += [f"{heading} {group[1]}", *said]
+            introduction = [f"{group[2][0].upper()}{group[2][1:]}."] if group[2] else []
+            parts += [f"{heading} {group[1]}", *introduction]
         elif member := re.match(r'    [A-Z_]+ = "([\w-]+)"(?:  # (.+))?$', line):
             rows.append((code(member[1]), member[2] or "", what.get(member[1], "")))
     return parts[:-1]

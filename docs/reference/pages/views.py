@@ -12,12 +12,12 @@ _TOKEN = re.compile(r"'(?:[^']|'')*'|--[^\n]*|[A-Za-z_]\w*|\s+|.", re.DOTALL)
 
 
 def source() -> str:
-    """The files of sql/views, in the order in which they are run."""
+    """Return the text of the files of sql/views, in the order in which they run."""
     return "\n".join(path.read_text() for path in sorted((ROOT / "sql" / "views").glob("*.sql")))
 
 
 def views() -> str:
-    """Views and functions with their COMMENT and columns."""
+    """Return the page of views and functions with their COMMENT and columns."""
     sql = source()
     parts = ["## Views"]
     comments = dict(re.findall(rf"COMMENT ON VIEW inspect\.(\w+) {_SENTENCE}", sql))
@@ -35,19 +35,19 @@ def views() -> str:
         parts += [f"### `inspect.{name}({arguments})`", comment[1].replace("''", "'"), returned]
     return page(
         "Schema `inspect`",
-        "What people ask, as views and functions; the role `cleave_inspector` reads them and nothing else. Queries to "
-        "start from: [ten questions at night](../how-to/ten-questions-at-night.md).",
+        "This page is for operators who query Cleave with SQL. It lists the views and functions of schema `inspect` with their columns. The role "
+        "`cleave_inspector` can read them and nothing else. [Ten questions at night](../how-to/ten-questions-at-night.md) has queries to start from.",
         *parts,
     )
 
 
 def view_columns(sql: str) -> dict[str, list[str]]:
     """Return the columns of each view of schema inspect, from the select list of its outermost SELECT."""
-    found = {}
+    columns: dict[str, list[str]] = {}
     for name, body in re.findall(r"CREATE VIEW inspect\.(\w+) AS\n(.*?;)\n", sql, re.DOTALL):
         items = [re.sub(r"^\s*DISTINCT ON \(.*?\)", "", item) for item in _select_list(body)]
-        found[name] = [re.split(r"\bAS |\.", item)[-1].strip().strip('"') for item in items]
-    return found
+        columns[name] = [re.split(r"\bAS |\.", item)[-1].strip().strip('"') for item in items]
+    return columns
 
 
 def _select_list(body: str) -> list[str]:

@@ -15,7 +15,7 @@ import pytest
 from controller.devstack.serving import serving_leader, token_for
 from tests.support.bench import Bench
 
-PAGE = Path(__file__).resolve().parents[4] / "docs" / "reference" / "client-protocol.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "client-protocol.md"
 ANYTHING = "‹anything›"
 
 

@@ -13,7 +13,7 @@ from controller.commands.cli import app
 from controller.commands.command_list import Listed
 
 ROOT = Path(__file__).parents[3]
-TEXTS = sorted({ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")})
+TEXTS = sorted({*ROOT.glob("*.md"), ROOT / "tests" / "README.md", *(ROOT / "docs").rglob("*.md")})
 OF_THE_PRESENT = [path for path in TEXTS if path.name != "CHANGELOG.md" and path.parent.name != "adr"]
 """Texts that name no command of the past."""
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
