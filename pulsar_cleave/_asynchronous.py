@@ -88,7 +88,7 @@ class AsyncQueueConsumer(_AsyncConsumer[QueueConsumer]):
         try:
             while (
                 timeout_seconds is not None
-                and self._ended is None
+                and self._closing is None
                 and timing.left_seconds
                 and await self.call(_pause_and_count)
             ):
@@ -105,14 +105,14 @@ class AsyncCheckpointConsumer(_AsyncConsumer[CheckpointConsumer]):
 
     async def checkpoint(self) -> Checkpoint:
         """Asynchronous version of `CheckpointConsumer.checkpoint`. A message that a cancelled `receive` has taken lies behind it."""
-        return await self.call(lambda consumer: self._before if self._taken else consumer.checkpoint())
+        return await self.call(lambda consumer: self._before if self._received else consumer.checkpoint())
 
     async def seek(self, checkpoint: Checkpoint | bytes) -> None:
         """Asynchronous version of `CheckpointConsumer.seek`."""
 
         def seek(consumer: CheckpointConsumer) -> None:
             consumer.seek(checkpoint)
-            self._taken.clear()
+            self._received.clear()
 
         await self.call(seek)
 
