@@ -283,11 +283,11 @@ class Attachments:
 
     def to_release(self) -> list[Attachment]:
         """Return the attachments that are to be released and have no unacknowledged messages. Each is
-        returned once, because notifying the application of a release may call this method again.
+               returned once, because notifying the application of a release may call this method again.
 
-        An attachment
- with an opening or a query in progress is not returned: the opening ends with a reader, and
-        the query may move the cursor, and neither may happen after the next owner has begun.
+               An attachment
+        with an opening or a query in progress is not returned: the opening ends with a reader, and
+               the query may move the cursor, and neither may happen after the next owner has begun.
         """
         ready = [
             attachment
