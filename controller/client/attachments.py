@@ -95,7 +95,7 @@ class Attachment(Opening[LogReader]):
             return (
                 "being handed over"
                 if self.is_idle
-                else "being handed over once what is in hand is acknowledged"
+                else "being handed over once its delivered messages are acknowledged"
             )
         if self.work is not None:
             return self.work

@@ -464,7 +464,7 @@ class CheckpointGroupConsumer(OneProcess, ClosedByWith):
         page = read_on(self._readers, segment_reader, reader, self._batch_messages, is_sealed=is_sealed)
         if page is None:
             return None
-        if not self._is_ours(segment):  # the read took so long that another member may own the segment
+        if not self._is_ours(segment):  # the read took long enough for another member to own the segment
             self._forget(segment_reader.segment_id)
             self._changed()
             return None
@@ -488,9 +488,9 @@ class CheckpointGroupConsumer(OneProcess, ClosedByWith):
     def _reason(self, segment_id: int) -> str:
         segment = self._held[segment_id]
         if not self._session.is_current:
-            return "the leader is not heard: it may be another's by now"
+            return "the leader is out of reach: the segment may belong to another member"
         if segment.is_release_requested:
-            return "being handed over once what was handed out is kept"
+            return "being handed over once a checkpoint of its messages is stored"
         if segment.is_done:
             return "read to its end, once that is kept"
         return self._readers.reason(segment_id, is_paused=self._is_paused)

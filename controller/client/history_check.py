@@ -155,7 +155,7 @@ class Verdict:
     def summary(self) -> str:
         """The counts in one line."""
         findings = ", ".join(f"{self.counts[kind]} {kind.replace('_', ' ')}" for kind in Kind)
-        return f"{self.sent} sent, {self.handed_out} handed out, {self.redelivered} of them again: {findings}"
+        return f"{self.sent} sent, {self.handed_out} delivered, {self.redelivered} of them again: {findings}"
 
     def __str__(self) -> str:
         faults = [example for example in self.examples if example.kind in FAULTS]
@@ -401,12 +401,12 @@ class _Judge:
         for message, (sent, handed) in enumerate(zip(self._sent, self._handed, strict=True)):
             if handed and not sent:
                 self._find(
-                    Kind.UNCONFIRMED, message, "handed out, but no producer recorded that it was stored"
+                    Kind.UNCONFIRMED, message, "delivered, but no producer recorded that it was stored"
                 )
             elif sent and not handed:
-                self._find(Kind.LOST, message, "sent and never handed out")
+                self._find(Kind.LOST, message, "sent and never delivered")
             elif sent and demand_acknowledged and not self._acknowledged_at[message]:
-                self._find(Kind.LOST, message, "handed out and never acknowledged")
+                self._find(Kind.LOST, message, "delivered and never acknowledged")
 
     def verdict(self) -> Verdict:
         """Return the result."""
@@ -429,11 +429,11 @@ class _Judge:
         is_repeated = bool(self._handed[message])
         acknowledged_at = self._acknowledged_at[message]
         if is_repeated and acknowledged_at and not self._seeks.can_undo(acknowledged_at, at):
-            self._find(Kind.DUPLICATED, message, "handed out again after it was acknowledged", at, owner)
+            self._find(Kind.DUPLICATED, message, "delivered again after it was acknowledged", at, owner)
         flow = self._messages.flow[message]
         highest = self._key.highest.get(flow, -1)
         if not is_repeated and message < highest:
-            why = f"handed out for the first time after number {self._messages.number[highest]}"
+            why = f"delivered for the first time after number {self._messages.number[highest]}"
             self._find(Kind.OVERTAKEN, message, why, at, owner)
         self._key.highest[flow] = max(message, highest)
         self._go_on(flow, message, owner, at)
@@ -447,7 +447,7 @@ class _Judge:
         if owner == state.present:
             return
         if owner in state.followed:
-            why = f"handed out to an attachment that {self._owners[state.present]} had followed"
+            why = f"delivered to an attachment that {self._owners[state.present]} had followed"
             self._find(Kind.TWO_OWNERS, message, why, at, owner)
             return
         state.followed.add(owner)
@@ -463,7 +463,7 @@ class _Judge:
             return
         if message < course.last:
             if self._handed[message]:  # otherwise it is recorded as a first delivery
-                why = f"handed out again behind number {self._messages.number[course.last]}, without its successors"
+                why = f"delivered again behind number {self._messages.number[course.last]}, without its successors"
                 self._find(Kind.OVERTAKEN, message, why, at, owner)
             return
         if message > course.last + 1:

@@ -80,7 +80,7 @@ class _Lane:
     schedule: KeyedSchedule
     first: Position
     ask_at: float | None = 0.0
-    """Time at which a worker is asked for the stored counts of the bucket; None during the request, and after
+    """Time of the next request to a worker for the stored counts of the bucket; None during the request, and after
     it.
     """
     ask_backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_ASK_SECONDS, _LONGEST_ASK_SECONDS))

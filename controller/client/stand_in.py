@@ -65,7 +65,7 @@ class StandIn:
     def _acquire_turn(self) -> bool:
         """Acquire `turn`, and return True. Return False once the thread is to stop.
 
-        The thread may be told to stop while another thread holds `turn`, because the handler of a signal may
+        `stop` may be called while another thread holds `turn`, because the handler of a signal may
         close the consumer in the middle of a call.
         """
         while not self.turn.acquire(timeout=_LOOK_SECONDS):
