@@ -127,9 +127,9 @@ class Attachment(Opening[LogReader]):
         self.since(self.reason)
         self._on_opened()
 
-    def ask(self, question: Callable[[], Any], asked: Future[Any]) -> None:
+    def ask(self, question: Callable[[], Any], result: Future[Any]) -> None:
         """Run a query like `Opening.ask`, then call `on_free` if the bucket is to be released."""
-        super().ask(question, asked)
+        super().ask(question, result)
         if self.owned.release:
             self._on_free()
 

@@ -89,7 +89,7 @@ class _Lane:
     """Messages that arrived before the worker's answer."""
     no_answer_reason: str | None = None
     """Why there is no answer yet."""
-    known: dict[Position, KnownMessage] = field(default_factory=dict)
+    stored_counts: dict[Position, KnownMessage] = field(default_factory=dict)
     troubled_messages: int = 0
     """Number of further messages to report before they begin."""
     calm_since: float | None = None
@@ -124,7 +124,7 @@ class _Lane:
 
     def offer(self, message: LogMessage) -> None:
         """Add the message to the schedule, with its stored counts."""
-        counts = self.known.pop(message.position, None)
+        counts = self.stored_counts.pop(message.position, None)
         item = WorkItem(message, is_noted=counts is not None or self.troubled_messages > 0)
         if counts is not None:
             item.deliveries, item.deaths, item.error = counts.deliveries, counts.deaths, counts.error
@@ -293,7 +293,7 @@ class KeyedWork(OneProcess, ClosedByWith):
             lane.ask_at = time.monotonic() + lane.ask_backoff.next_seconds()
             return
         lane.opening, lane.no_answer_reason = answer, None
-        lane.known = {counts.position: counts for counts in answer.messages}
+        lane.stored_counts = {counts.position: counts for counts in answer.messages}
         if answer.is_troubled:
             lane.troubled_messages = self._held_limit + self._consumer.batch_messages
         for message in lane.waiting:

@@ -129,8 +129,8 @@ class Opening(Generic[Reader]):
         self.error = None
         self._backoff.reset()
 
-    def ask(self, question: Callable[[], Any], asked: Future[Any]) -> None:
-        """Run `question`, and set its result in the future `asked`. Runs in a background thread, after
+    def ask(self, question: Callable[[], Any], result: Future[Any]) -> None:
+        """Run `question`, and set its result in the future `result`. Runs in a background thread, after
         `will_ask`.
 
         `question` may wait for the data plane for as long as a call may take.
@@ -139,10 +139,10 @@ class Opening(Generic[Reader]):
             answer = question()
         except Exception as error:  # noqa: BLE001 - `take_answer` raises the error
             self._at_rest.set()  # set before the result, because the result may start the next query
-            asked.set_exception(error)
+            result.set_exception(error)
         else:
             self._at_rest.set()
-            asked.set_result(answer)
+            result.set_result(answer)
         self._wakeup.set()
 
     def will_ask(self) -> Future[Any]:

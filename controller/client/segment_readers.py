@@ -73,11 +73,11 @@ class SegmentReaders(Generic[Reader]):
         """
         return min(self._look_at, next_try_at([*self._held.values()]))
 
-    def follow(self, wanted: dict[int, str]) -> None:
+    def follow(self, backing_topics: dict[int, str]) -> None:
         """Read exactly these segments, given with their backing topics."""
-        for segment_id in [segment_id for segment_id in self._held if segment_id not in wanted]:
+        for segment_id in [segment_id for segment_id in self._held if segment_id not in backing_topics]:
             self.drop(segment_id)
-        for segment_id, backing_topic in wanted.items():
+        for segment_id, backing_topic in backing_topics.items():
             if segment_id not in self._held:
                 self._hold(segment_id, backing_topic, 0.0)
 

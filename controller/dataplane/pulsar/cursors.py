@@ -286,7 +286,7 @@ class Cursors:
     def parts_of(
         self, backing_topic: str, places: Sequence[tuple[int, int]], deadline: Deadline
     ) -> dict[tuple[int, int], StoredPart | None]:
-        """Return what entries hold; see `stored`."""
+        """Return the messages that each entry contains, as `stored` reads them."""
         return parts_of(self._admin, backing_topic, places, deadline)
 
     def _subscription(

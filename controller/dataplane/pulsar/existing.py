@@ -61,10 +61,22 @@ def describe_topic(admin: AdminCalls, name: str) -> FoundTopic:
             if asks.state(ask, answer) is LogState.TERMINATED
         ),
         producers=tuple(
-            sorted({who for log, stats_of_log in statistics.items() for who in _producers(log, stats_of_log)})
+            sorted(
+                {
+                    client
+                    for log, stats_of_log in statistics.items()
+                    for client in _producers(log, stats_of_log)
+                }
+            )
         ),
         consumers=tuple(
-            sorted({who for log, stats_of_log in statistics.items() for who in _consumers(log, stats_of_log)})
+            sorted(
+                {
+                    client
+                    for log, stats_of_log in statistics.items()
+                    for client in _consumers(log, stats_of_log)
+                }
+            )
         ),
         subscriptions={
             subscription: is_queue
