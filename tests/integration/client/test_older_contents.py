@@ -320,8 +320,8 @@ class TestCheckpoints:
         values.append(point.to_bytes())
         heir.kept(point)
         assert point.positions[0] is not None
-        assert heir._known is not None
-        assert heir._known.positions[0] == point.positions[0]
+        assert heir._group_position is not None
+        assert heir._group_position.positions[0] == point.positions[0]
 
 
 def test_a_queue_gives_out_what_is_written_next(

@@ -84,7 +84,7 @@ def test_a_producer_closed_with_nothing_pending_has_flushed(producer: Producer) 
     producer.close()
 
     producer.flush()
-    with pytest.raises(Terminal, match="was closed; make a new one"):
+    with pytest.raises(Terminal, match="was closed; create another producer"):
         producer.send(b"1", "key-1")
 
 
@@ -102,7 +102,7 @@ def test_a_send_while_another_thread_closes_says_what_is_dropped_and_not_what_is
         wait_until(lambda: late.done() or len(producer._busy_threads) == 2, message="it waits for that")
         logs.meet()
         closing.result()
-        with pytest.raises(Terminal, match="was closed; make a new one"):
+        with pytest.raises(Terminal, match="was closed; create another producer"):
             late.result()
     assert stored(bench, 0)
 
