@@ -342,7 +342,9 @@ def test_a_transaction_whose_connection_is_lost_gives_its_messages_back(
         store_all(shop, consumer)
 
     if error is cleave.StoreUnavailable:
-        assert "continue to receive: messages whose results are not stored are delivered again" in str(raised.value)
+        assert "continue to receive: messages whose results are not stored are delivered again" in str(
+            raised.value
+        )
         assert isinstance(raised.value.__cause__, psycopg2.Error)
 
 

@@ -106,7 +106,7 @@ def test_a_broker_that_misbehaves_is_silent_and_the_others_are_heard(
     ("manner", "error", "message"),
     [
         (staged_brokers.dripping, DataPlaneTimeout, "whole page in time|completely in time"),
-        (staged_brokers.dying, DataPlaneUnavailable, "broke off at /metrics/"),
+        (staged_brokers.dying, DataPlaneUnavailable, "closed the connection at /metrics/"),
         (staged_brokers.failing, DataPlaneUnavailable, "answers /metrics/ with 500"),
         (staged_brokers.refusing, DataPlaneUnavailable, "check the token"),
         (staged_brokers.talking_of_something_else, DataPlaneUnavailable, "not a metrics page"),

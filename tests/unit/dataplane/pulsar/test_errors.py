@@ -42,7 +42,7 @@ from controller.domain.errors import (
         ),
         (412, "Exceed maximum number of topics in namespace.", Conflict, "limits"),
         (408, "", DataPlaneUnavailable, "gave up waiting"),
-        (429, "Too many requests", DataPlaneUnavailable, "patience"),
+        (429, "Too many requests", DataPlaneUnavailable, "limits the rate"),
         (307, "redirected 5 times", DataPlaneUnavailable, "in a loop"),
         (400, "bad", Terminal, "refuses the request permanently"),
         (418, "a teapot", Terminal, "refuses the request permanently"),
