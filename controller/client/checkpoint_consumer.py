@@ -156,7 +156,7 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
         """
         return self._rounds.receive(
             timeout_seconds,
-            self._look_or_demand,
+            self._poll_or_raise,
             lambda: math.inf if self._is_paused else self._readers.due_at,
             self._demand_open,
         )
@@ -301,14 +301,14 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
         """
         return open_at(self._logs, segment_reader, self._positions[segment_reader.segment_id])
 
-    def _look_or_demand(self) -> CheckpointBatch | None:
+    def _poll_or_raise(self) -> CheckpointBatch | None:
         """Return the next batch. If there is none, raise the error of a segment that is out of reach."""
-        batch = None if self._is_paused else self._look()
+        batch = None if self._is_paused else self._poll()
         if batch is None:
             self._readers.demand_reached()
         return batch
 
-    def _look(self) -> CheckpointBatch | None:
+    def _poll(self) -> CheckpointBatch | None:
         """Run one poll: follow the layout, open the readers that are due, and read from the next segment that
         has messages.
         """
@@ -317,7 +317,7 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
             self._adopt(self._watch.found)
         while True:
             self._readers.open_due()
-            self._demand_there()
+            self._raise_if_deleted()
             done = len(self._done)
             for segment_reader, reader in self._readers.with_something_new():
                 batch = self._read(segment_reader, reader)
@@ -326,7 +326,7 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
             if len(self._done) == done:
                 return None  # otherwise children may begin
 
-    def _demand_there(self) -> None:
+    def _raise_if_deleted(self) -> None:
         """Raise DataGone for deleted messages. A missing log may belong to a pruned segment, so the layout is
         read again.
         """

@@ -203,7 +203,7 @@ class CheckpointGroupConsumer(OneProcess, ClosedByWith):
         `on_wanted`; DataPlaneUnavailable or StoreUnavailable if there is nothing to read and a log or worker
         was out of reach for longer than `patience_seconds`; InvalidInput after `close`.
         """
-        return self._rounds.receive(timeout_seconds, self._look_or_demand, self._due_at, self._demand_alive)
+        return self._rounds.receive(timeout_seconds, self._poll_or_raise, self._due_at, self._demand_alive)
 
     def holds(self, batch: CheckpointBatch) -> bool:
         """Return True if the segment still belongs to this member, according to the last message of the
@@ -414,14 +414,14 @@ class CheckpointGroupConsumer(OneProcess, ClosedByWith):
         """
         return self._readers.due_at if self._session.is_current and not self._is_paused else math.inf
 
-    def _look_or_demand(self) -> CheckpointBatch | None:
+    def _poll_or_raise(self) -> CheckpointBatch | None:
         """Return the next batch. If there is none, raise the error of a segment that is out of reach."""
-        batch = self._look()
+        batch = self._poll()
         if batch is None:
             self._readers.demand_reached()
         return batch
 
-    def _look(self) -> CheckpointBatch | None:
+    def _poll(self) -> CheckpointBatch | None:
         """Run one poll: follow the leader, open the readers that are due, and read from the next segment that
         has messages.
         """
@@ -442,14 +442,14 @@ class CheckpointGroupConsumer(OneProcess, ClosedByWith):
         if self._is_paused:
             return None
         self._readers.open_due()
-        self._demand_there()
+        self._raise_if_deleted()
         for segment_reader, reader in self._readers.with_something_new():
             batch = self._read(segment_reader, reader)
             if batch is not None:
                 return batch
         return None
 
-    def _demand_there(self) -> None:
+    def _raise_if_deleted(self) -> None:
         """Raise DataGone for deleted messages."""
         for segment_reader in self._readers.all:
             if isinstance(segment_reader.error, DataGone):

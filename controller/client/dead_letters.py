@@ -27,7 +27,7 @@ from controller.domain.deliveries import REDRIVE
 from controller.domain.errors import SegmentNotFound
 from controller.forks import OneProcess
 
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +135,7 @@ class DeadLetterReader(OneProcess, ClosedByWith):
             if not messages:
                 if remaining_seconds <= 0:
                     break
-                self._arrived.wait(min(remaining_seconds, _LOOK_SECONDS))
+                self._arrived.wait(min(remaining_seconds, _POLL_SECONDS))
         return letters
 
     def acknowledge(self, letter: DeadLetter) -> None:

@@ -233,7 +233,7 @@ class QueueConsumer(OneProcess, ClosedByWith):
         """
         return self._rounds.receive(
             timeout_seconds,
-            self._look_or_demand,
+            self._poll_or_raise,
             lambda: math.inf if self._is_paused else self._readers.due_at,
             self._follow,
         )
@@ -367,14 +367,14 @@ class QueueConsumer(OneProcess, ClosedByWith):
                 {i: listed.backing_topic for i, listed in self._watch.found.segments.items()}
             )
 
-    def _look_or_demand(self) -> QueuedMessage | None:
+    def _poll_or_raise(self) -> QueuedMessage | None:
         """Return the next message. If there is none, raise the error of a segment that is out of reach."""
-        message = None if self._is_paused else self._look()
+        message = None if self._is_paused else self._poll()
         if message is None:
             self._readers.demand_reached()
         return message
 
-    def _look(self) -> QueuedMessage | None:
+    def _poll(self) -> QueuedMessage | None:
         """Run one poll: open the readers that are due, and take a message from the next segment that
         has one.
         """

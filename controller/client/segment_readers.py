@@ -57,7 +57,7 @@ class SegmentReaders(Generic[Reader]):
         self._held: dict[int, SegmentReader[Reader]] = {}
         self._backoffs: dict[int, Backoff] = {}
         self._threads = ReaderThreads(wakeup.set)
-        self._look_at = 0.0
+        self._poll_at = 0.0
         self._last = -1
         """The segment that was read last in the rotation."""
 
@@ -71,7 +71,7 @@ class SegmentReaders(Generic[Reader]):
         """The time of the next work without a signal, in `time.monotonic` seconds: a retry, or the next poll
         of all logs.
         """
-        return min(self._look_at, next_try_at([*self._held.values()]))
+        return min(self._poll_at, next_try_at([*self._held.values()]))
 
     def follow(self, backing_topics: dict[int, str]) -> None:
         """Read exactly these segments, given with their backing topics."""
@@ -112,9 +112,9 @@ class SegmentReaders(Generic[Reader]):
         """Make each reader read once every LOOK_SECONDS, even without a notification of its log. Return True
         if that was due.
         """
-        if time.monotonic() < self._look_at:
+        if time.monotonic() < self._poll_at:
             return False
-        self._look_at = time.monotonic() + LOOK_SECONDS
+        self._poll_at = time.monotonic() + LOOK_SECONDS
         for segment_reader in self._held.values():
             segment_reader.rung.set()
         return True

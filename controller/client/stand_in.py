@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 
 _LONGEST_REST_SECONDS = 60.0
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _log = logging.getLogger(__name__)
 
 
@@ -68,7 +68,7 @@ class StandIn:
         `stop` may be called while another thread holds `turn`, because the handler of a signal may
         close the consumer in the middle of a call.
         """
-        while not self.turn.acquire(timeout=_LOOK_SECONDS):
+        while not self.turn.acquire(timeout=_POLL_SECONDS):
             if self._is_stopping:
                 return False
         if self._is_stopping:

@@ -145,7 +145,7 @@ class StreamConsumer(OneProcess, ClosedByWith):
             self._changed,
             SuspectReports(servers, topic),
         )
-        self._look_at = 0.0
+        self._poll_at = 0.0
         self._rounds = Rounds(self._wakeup, patience_seconds, DataPlaneUnavailable, StoreUnavailable)
         self._has_changed = threading.Event()
         self._session = Session(
@@ -218,7 +218,7 @@ class StreamConsumer(OneProcess, ClosedByWith):
         """
         with self._stand_in.turn:
             return self._rounds.receive(
-                timeout_seconds, self._look_or_demand, self._due_at, self._demand_alive
+                timeout_seconds, self._poll_or_raise, self._due_at, self._demand_alive
             )
 
     def wait(self, timeout_seconds: float) -> None:
@@ -444,23 +444,23 @@ class StreamConsumer(OneProcess, ClosedByWith):
 
     def _due_at(self) -> float:
         """Return the time of the next poll or opening. Infinity while the leader is out of reach."""
-        return min(self._look_at, self._attachments.next_try_at) if self._session.is_current else math.inf
+        return min(self._poll_at, self._attachments.next_try_at) if self._session.is_current else math.inf
 
-    def _look_or_demand(self) -> Batch | None:
+    def _poll_or_raise(self) -> Batch | None:
         """Return the next batch. If there is none, raise the error of a log that is out of reach."""
-        batch = self._look()
+        batch = self._poll()
         if batch is None:
             self._attachments.demand_reached()
         return batch
 
-    def _look(self) -> Batch | None:
+    def _poll(self) -> Batch | None:
         """Run one poll: follow the assignment, open owned buckets, and read from the next bucket that has
         messages.
 
         While the leader is out of reach no message is delivered.
         """
-        if time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + LOOK_SECONDS
+        if time.monotonic() >= self._poll_at:
+            self._poll_at = time.monotonic() + LOOK_SECONDS
             self._has_changed.set()
             self._attachments.ring_all()
         if not self._session.is_current:

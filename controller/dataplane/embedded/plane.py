@@ -42,7 +42,6 @@ _TOPIC = "topic://"
 
 # The statements of one message form one transaction, and each has its own view of committed data: an action
 # of several steps in one round trip. The log is locked first, so that it cannot be deleted meanwhile.
-# steps in one round trip. The log is locked first, so it cannot be deleted meanwhile.
 _CREATE_LOG = "INSERT INTO embedded.log (name, origin) VALUES (%(log)s, %(origin)s::jsonb) ON CONFLICT (name) DO NOTHING;"
 _ADD_CURSORS = f"""
     SELECT FROM embedded.log WHERE name = %(log)s FOR KEY SHARE;

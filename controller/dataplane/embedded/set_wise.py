@@ -23,8 +23,6 @@ _LATE = "SELECT set_config('synchronous_commit', 'off', true);"
 # for a log that this transaction creates, so only older logs are notified. Rows are looked up one by one
 # instead of by a join, because the planner does not know how few they are, and would scan whole tables for a
 # join.
-# has made, so only older logs are notified of. Rows are looked up one by one where a join would do too: the planner
-# does not know how few there are, and would read whole tables for a join.
 _CREATE = f"""
     INSERT INTO embedded.log (name, origin)
     SELECT w.log, w.origin FROM jsonb_to_recordset(%(successors)s::jsonb) AS w (log text, origin jsonb)
@@ -73,7 +71,6 @@ _SUBSCRIPTIONS = """
 _LISTED = "SELECT topic_path, name FROM embedded.log WHERE topic_path = ANY (%(paths)s) ORDER BY name"
 # No part of a cursor is behind a message that its subscription has not acknowledged. Messages are therefore
 # counted only for a subscription with a part before the end of the log.
-# subscription with a part before the end of the log.
 _DESCRIBED = """
     SELECT l.name, l.terminated_at IS NOT NULL, l.origin, l.next_offset > 0,
            ARRAY(SELECT jsonb_build_array(

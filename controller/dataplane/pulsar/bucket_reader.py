@@ -36,7 +36,7 @@ BUCKET_PREFETCH_MESSAGES = 1000
 """Number of messages that are prefetched, like `PREFETCH_MESSAGES`. A process reads many buckets, and each
 has its own permits.
 """
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 
 
 class BucketReader(PulsarReader):
@@ -133,4 +133,4 @@ class BucketReader(PulsarReader):
                     bucket=str(self._bounds),
                 )
                 return
-            pause.wait(_LOOK_SECONDS)
+            pause.wait(_POLL_SECONDS)

@@ -36,12 +36,12 @@ class StallWatch:
     def heard(self) -> None:
         """Record that a message arrived or was acknowledged."""
         self._suspected = False
-        self._look_at = time.monotonic() + self._seconds
+        self._check_at = time.monotonic() + self._seconds
 
     @property
     def is_due(self) -> bool:
         """True if it is time to check."""
-        return time.monotonic() >= self._look_at
+        return time.monotonic() >= self._check_at
 
     def is_stalled(self, looks_stalled: Callable[[], bool]) -> bool:
         """Return True if two consecutive checks found the reader stalled, with no message or acknowledgement
@@ -50,7 +50,7 @@ class StallWatch:
         if not self.is_due:
             return False
         before, self._suspected = self._suspected, looks_stalled()
-        self._look_at = time.monotonic() + (self._again_seconds if self._suspected else self._seconds)
+        self._check_at = time.monotonic() + (self._again_seconds if self._suspected else self._seconds)
         return before and self._suspected
 
 
