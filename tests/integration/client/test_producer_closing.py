@@ -55,7 +55,8 @@ def test_a_close_that_cannot_store_what_was_sent_says_how_much_is_dropped_and_wh
     producer.send(b"0", "key-1")
 
     with pytest.raises(
-        Terminal, match=r"was closed with 1 message\(s\) that are not known to be stored \(.+\); make"
+        Terminal,
+        match=r"was closed with 1 message\(s\) that are not known to be stored \(.+\); create another producer",
     ) as refusal:
         producer.close()
     producer.close()

@@ -204,7 +204,9 @@ def test_a_message_of_another_kind_of_consumer_is_refused(shop: Shop) -> None:
         given["StreamConsumer"] = stream.receive(60)
         for settle in (queue.acknowledge, queue.negative_acknowledge):
             for kind, message in given.items():
-                with pytest.raises(cleave.InvalidInput, match=f"by {kind}; give this QueueConsumer messages"):
+                with pytest.raises(
+                    cleave.InvalidInput, match=f"from {kind}; give this QueueConsumer messages"
+                ):
                     settle(message)
         assert queue.acknowledge(of_queue)
 
