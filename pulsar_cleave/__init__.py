@@ -1,7 +1,8 @@
-"""The client of Cleave: `Client`, and what its methods take, return and raise.
+"""Contains the client of Cleave: `Client`, and what its methods accept, return and raise.
 
-A `Client` knows addresses of workers and the application's own credentials. It learns from a worker which data plane a topic is on and
-where the logs of the topic are. Names follow Pulsar's client API for scalable topics (PIP-466).
+A `Client` needs the addresses of workers and the application's credentials. A worker tells the client which
+data plane a topic is on, and where the topic's logs are. Names follow Pulsar's client API for scalable topics
+(PIP-466).
 """
 
 from controller.client.checkpoint import Checkpoint, merged

@@ -1,4 +1,6 @@
-"""The producer and the consumers for asyncio: each lives in a thread of its own, and its calls are awaited."""
+"""Contains the producer and the consumers for asyncio: each runs in its own thread, and its calls are
+awaited.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ class AsyncProducer(AsyncClient[Producer]):
 
 
 class _AsyncConsumer(AsyncConsumer[AnyConsumer, Message]):
-    """What the asynchronous consumers share."""
+    """The common base of the asynchronous consumers."""
 
     def _receive(self, consumer: AnyConsumer, seconds: float) -> Message | None:
         return consumer.receive(seconds)
@@ -58,7 +60,9 @@ class _AsyncConsumer(AsyncConsumer[AnyConsumer, Message]):
 
 
 class AsyncStreamConsumer(_AsyncConsumer[StreamConsumer]):
-    """Asynchronous version of `StreamConsumer`, for use in `async with`. Several tasks may share it; one has to go on receiving."""
+    """Asynchronous version of `StreamConsumer`, for use in `async with`. Several tasks may share it; one of
+    them must keep receiving.
+    """
 
     async def acknowledge(self, messages: Message | Sequence[Message]) -> bool:
         """Asynchronous version of `StreamConsumer.acknowledge`."""
@@ -83,12 +87,14 @@ class AsyncQueueConsumer(_AsyncConsumer[QueueConsumer]):
         await self.call(lambda consumer: consumer.negative_acknowledge(messages, delay_seconds))
 
     async def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
-        """Asynchronous version of `QueueConsumer.close`. With `timeout_seconds`, other tasks may acknowledge what they received meanwhile."""
+        """Asynchronous version of `QueueConsumer.close`. With `timeout_seconds`, other tasks may acknowledge
+        received messages meanwhile.
+        """
         timing = CloseTime(timeout_seconds)
         try:
             while (
                 timeout_seconds is not None
-                and self._ended is None
+                and self._closing is None
                 and timing.left_seconds
                 and await self.call(_pause_and_count)
             ):
@@ -101,18 +107,20 @@ class AsyncCheckpointConsumer(_AsyncConsumer[CheckpointConsumer]):
     """Asynchronous version of `CheckpointConsumer`, for use in `async with`. For one task."""
 
     _before: Checkpoint
-    """Where the consumer was before the message that is received and not given out."""
+    """Position of the consumer before a message that is received and not returned yet."""
 
     async def checkpoint(self) -> Checkpoint:
-        """Asynchronous version of `CheckpointConsumer.checkpoint`. A message that a cancelled `receive` has taken lies behind it."""
-        return await self.call(lambda consumer: self._before if self._taken else consumer.checkpoint())
+        """Asynchronous version of `CheckpointConsumer.checkpoint`. The position is before a message that a
+        cancelled `receive` has taken.
+        """
+        return await self.call(lambda consumer: self._before if self._received else consumer.checkpoint())
 
     async def seek(self, checkpoint: Checkpoint | bytes) -> None:
         """Asynchronous version of `CheckpointConsumer.seek`."""
 
         def seek(consumer: CheckpointConsumer) -> None:
             consumer.seek(checkpoint)
-            self._taken.clear()
+            self._received.clear()
 
         await self.call(seek)
 
@@ -126,6 +134,6 @@ class AsyncCheckpointConsumer(_AsyncConsumer[CheckpointConsumer]):
 
 
 def _pause_and_count(consumer: QueueConsumer) -> int:
-    """Give out no more messages. Return the number of messages that are neither acknowledged nor given back."""
+    """Deliver no more messages. Return the number of messages that are neither acknowledged nor returned."""
     consumer.pause()
     return consumer.in_hand

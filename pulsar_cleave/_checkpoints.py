@@ -1,4 +1,4 @@
-"""Consumers that keep their position themselves."""
+"""Contains the consumer whose position the application stores."""
 
 from __future__ import annotations
 
@@ -21,16 +21,20 @@ Value = TypeVar("Value")
 
 @checks_arguments
 class CheckpointConsumer(Consumer[AloneConsumer | GroupConsumer]):
-    """Reads a topic in the order of each key, and acknowledges nothing; `Client.checkpoint_consumer` makes it. For one thread."""
+    """Reads a topic in the order of each key, and acknowledges nothing. Created by
+    `Client.checkpoint_consumer`. For one thread.
+    """
 
     def __init__(self, inner: AloneConsumer | GroupConsumer, topic: str, schema: Schema | None) -> None:
-        """For `Client`."""
+        """Wrap the inner consumer. For `Client`."""
         super().__init__(inner, topic, schema)
         self._before: Checkpoint = inner.checkpoint()
-        """Where the inner consumer was before it read the waiting messages."""
+        """Position of the inner consumer before it read the buffered messages."""
 
     def checkpoint(self) -> Checkpoint:
-        """Return the position behind every message that was given out. Take it when the application has processed these messages."""
+        """Return the position behind every message that was returned. Take it when the application has
+        processed these messages.
+        """
         point = self._inner.checkpoint()
         if not self._waiting or not self._holds(self._waiting[0]):
             return point
@@ -42,42 +46,46 @@ class CheckpointConsumer(Consumer[AloneConsumer | GroupConsumer]):
         if first._after is not None:
             positions[segment_id] = first._after
             generations |= {} if origin is None else {segment_id: origin.generation}
-        else:  # nothing of the batch is given out: as before it was read
+        else:  # no message of the batch was returned, so the position before the batch counts
             positions |= _only(segment_id, self._before.positions)
             generations |= _only(segment_id, self._before.generations)
         done = point.done - {segment_id}
         return replace(point, positions=positions, generations=generations, done=done)
 
     def seek(self, checkpoint: Checkpoint | bytes) -> None:
-        """Go on at the checkpoint, as a consumer that starts there. Raises InvalidInput for a member of a group."""
+        """Continue at the checkpoint, like a consumer that starts there. Raises InvalidInput for a member of
+        a group.
+        """
         self._demand_open()
         if isinstance(self._inner, GroupConsumer):
-            raise InvalidInput(
-                "a member of a group cannot seek; put older values in the place of all kept values"
-            )
+            raise InvalidInput("a member of a group cannot seek; replace all stored values by older values")
         self._inner.restore(checkpoint)
         self._waiting.clear()
 
     def kept(self, checkpoint: Checkpoint) -> None:
-        """Tell a group that this member's checkpoint is stored. Until then the member hands over no segment that it covers."""
+        """Inform a group that this member's checkpoint is stored. Until then the member releases no segment
+        that the checkpoint covers.
+        """
         self._demand_open()
         if isinstance(self._inner, AloneConsumer):
-            raise InvalidInput("this consumer is no member of a group; make it with group= and kept_values=")
+            raise InvalidInput(
+                "this consumer is not a member of a group; create it with group= and kept_values="
+            )
         self._inner.kept(checkpoint)
 
     def why(self) -> tuple[SegmentStatus, ...]:
-        """Return for each segment that is not read to its end why no message of it comes."""
+        """Return for each segment that is not read to its end why no message of it is delivered."""
         return self._inner.why()
 
-    def _read(self, most: int, timeout_seconds: float) -> list[Message]:  # noqa: ARG002 - a batch of its own size
+    def _read(self, most: int, timeout_seconds: float) -> list[Message]:  # noqa: ARG002 - the batch has its own size
         self._before = self._inner.checkpoint()
         batch = self._inner.receive(timeout_seconds)
         if batch is None:
             return []
-        before = (None, *(one.position for one in batch.messages))
+        before = (None, *(message.position for message in batch.messages))
         return [
-            Message(self.topic, batch.segment_id, one, self._schema, batch, after)
-            for one, after in zip(batch.messages, before, strict=False)
+            Message(self.topic, batch.segment_id, stored, self._schema, batch, after)
+            for stored, after in zip(batch.messages, before, strict=False)
         ]
 
     def _holds(self, message: Message) -> bool:

@@ -1,4 +1,4 @@
-"""The client of an application: what it produces and consumes with is made here."""
+"""Contains the client of an application, which creates producers and consumers."""
 
 from __future__ import annotations
 
@@ -47,13 +47,17 @@ BATCH_DELAY_SECONDS = 0.01
 
 @checks_arguments
 class Client:
-    """Makes producers and consumers. Safe to share between threads, and with forked processes: each has connections of its own.
+    """Creates producers and consumers. Safe to share between threads, and with forked processes, each of
+    which has its own connections.
 
-    What the client makes belongs to the process that makes it. Close it before the client. A topic is named as
-    `topic://tenant/namespace/name`, `persistent://tenant/namespace/name`, `tenant/namespace/name`, or `name` in `public/default`.
+    Objects that the client creates belong to the process that creates them. Close them before the client. A
+    topic is named as `topic://tenant/namespace/name`, `persistent://tenant/namespace/name`,
+    `tenant/namespace/name`, or `name` in `public/default`.
 
-    Every method that makes something raises InvalidInput for a wrong argument, TopicNotFound, AccessForbidden if the token does not name
-    the topic, AccessDenied if the workers refuse the token, StoreUnavailable if no worker answers, and Unsupported if this client has no credentials for the data plane of the topic.
+    Every method that creates an object raises InvalidInput for a wrong argument, TopicNotFound,
+    AccessForbidden if the token does not name the topic, AccessDenied if the workers refuse the token,
+    StoreUnavailable if no worker responds, and Unsupported if this client has no credentials for the data
+    plane of the topic.
     """
 
     def __init__(
@@ -66,12 +70,14 @@ class Client:
         proxy: str | None = None,
         call_timeout_seconds: float = 5.0,
     ) -> None:
-        """`workers` are addresses of workers, such as `http://w1:8470,http://w2:8470`: one that does not answer is passed over.
+        """Use the workers at these addresses, such as `http://w1:8470,http://w2:8470`. A worker that does not
+        respond is skipped.
 
-        `token` is the token that `cleave token` prints, or a function that returns it, which is called for each call. `pulsar` and
-        `embedded` are the application's credentials for the data planes; a cluster without authentication needs none. Calls to
-        workers go through `proxy`, such as `http://proxy:3128`, and otherwise directly. A call to a worker or to a data plane takes
-        `call_timeout_seconds` at most. Connects at the first call.
+        `token` is the token that `cleave token` prints, or a function that returns it and is called for each
+        request. `pulsar` and `embedded` are the application's credentials for the data planes; a cluster
+        without authentication needs none. Requests to workers go through `proxy`, such as
+        `http://proxy:3128`, or directly if it is None. A call to a worker or to a data plane takes at most
+        `call_timeout_seconds`. Connects at the first call.
         """
         urls = workers.split(",") if isinstance(workers, str) else workers
         self._servers = Servers(
@@ -91,7 +97,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connections. Safe to repeat."""
+        """Close the connections. Idempotent."""
         self._logs.close()
         self._servers.close()
 
@@ -110,11 +116,13 @@ class Client:
     ) -> Producer:
         """Return a producer of the topic.
 
-        `name` is the beginning of the producer's id; several producers may have one name. A batch is sent when it holds
-        `batch_messages` or `batch_bytes`, or when its first message has waited for `batch_delay_seconds`; None: when it is full, or at
-        `flush`. `Producer.send` blocks while `max_pending_messages` are not stored. `send_timeout_seconds` bounds how long a batch is
-        sent again before an error is raised, and how long this call waits for a worker. With `key_counts_seconds` the producer counts where on the hash ring its keys are, and
-        reports the counts so often, so that segments are split where the load is.
+        `name` is the beginning of the producer's id; several producers may have the same name. A batch is
+        sent when it contains `batch_messages` or `batch_bytes`, or when its first message has waited for
+        `batch_delay_seconds`; if that is None, when it is full or at `flush`. `Producer.send` blocks while
+        `max_pending_messages` are not stored. `send_timeout_seconds` bounds how long a batch is retried
+        before an error is raised, and how long this call waits for a worker. With `key_counts_seconds` the
+        producer counts the hashes of its keys, and reports the counts this often, so that segments are split
+        where the load is.
         """
         topic = _full(topic)
         make = partial(
@@ -142,12 +150,15 @@ class Client:
         batch_messages: int = 500,
         patience_seconds: float = 30.0,
     ) -> StreamConsumer:
-        """Return a consumer that reads in the order of each key. The subscription exists already, of kind stream.
+        """Return a consumer that reads in the order of each key. The subscription must exist and be of kind
+        stream.
 
-        `name` belongs to this consumer alone: a second consumer of one name takes the place of the first, whose calls raise FencedOut.
-        With `positions`, `StreamConsumer.transaction` stores results and positions together. `batch_messages` are read at a time.
-        `patience_seconds` bounds how long a call goes on while the data plane does not answer, and this call while no worker leads the
-        topic. Raises SubscriptionNotFound; Conflict if the subscription is of another kind.
+        `name` belongs to this consumer alone: a second consumer with the same name replaces the first, whose
+        calls then raise FencedOut. With `positions`, `StreamConsumer.transaction` stores results and
+        positions together. `batch_messages` is the number of messages that are read at a time.
+        `patience_seconds` bounds how long a call is retried while the data plane is out of reach, and this
+        call while no worker leads the topic. Raises SubscriptionNotFound; Conflict if the subscription is of
+        another kind.
         """
         topic = _full(topic)
         options: dict[str, Any] = {"batch_messages": batch_messages, "patience_seconds": patience_seconds}
@@ -164,11 +175,13 @@ class Client:
         queue_messages: int = 100,
         patience_seconds: float = 30.0,
     ) -> QueueConsumer:
-        """Return a consumer that shares messages in no order. The subscription exists already, of kind queue.
+        """Return a consumer that shares messages with others in no order. The subscription must exist and be
+        of kind queue.
 
-        `name` is shown to operators; several consumers may have one name. `queue_messages` is the most that waits in the consumer, of
-        each segment. `patience_seconds` bounds how long a call goes on while the data plane does not answer. Raises
-        SubscriptionNotFound; Conflict if the subscription is of another kind.
+        `name` is shown to operators; several consumers may have the same name. `queue_messages` is the
+        largest number of buffered messages of each segment. `patience_seconds` bounds how long a call is
+        retried while the data plane is out of reach. Raises SubscriptionNotFound; Conflict if the
+        subscription is of another kind.
         """
         topic = _full(topic)
         make = partial(InnerQueueConsumer, queue_messages=queue_messages, patience_seconds=patience_seconds)
@@ -191,14 +204,15 @@ class Client:
         batch_messages: int = 500,
         patience_seconds: float = 30.0,
     ) -> CheckpointConsumer:
-        """Return a consumer that keeps its position itself, alone or as a member of a group.
+        """Return a consumer whose position the application stores, alone or as a member of a group.
 
-        `start` is a checkpoint, `Start.EARLIEST` (the default), `Start.LATEST`, or a time with its time zone. A member of a group also
-        gives `group`, which is a subscription of kind checkpoint; a `name` of its own; and `kept_values`, a function that returns the
-        newest stored checkpoint of each member, those that are gone included. `start` of a group is a time or None. `on_wanted` is
-        called, in the thread that calls `receive`, when other members wait for a segment of which not everything is kept.
-        `patience_seconds` bounds how long a call goes on while a segment cannot be read. Raises DataGone if messages were deleted
-        that come next; Conflict if the subscription is of another kind.
+        `start` is a checkpoint, `Start.EARLIEST` (the default), `Start.LATEST`, or a time with its time zone.
+        A member of a group also needs `group`, the name of a subscription of kind checkpoint; `name`, which
+        must be unique in the group; and `kept_values`, a function that returns the newest stored checkpoint
+        of each member, including former members. In a group `start` is a time or None. `on_wanted` is called,
+        in the thread that calls `receive`, when other members wait for a segment whose position is not
+        stored. `patience_seconds` bounds how long a call is retried while a segment is out of reach. Raises
+        DataGone if the next messages were deleted; Conflict if the subscription is of another kind.
         """
         topic = _full(topic)
         options: dict[str, Any] = {"batch_messages": batch_messages, "patience_seconds": patience_seconds}
@@ -214,7 +228,9 @@ class Client:
                 "a member of a group needs group, name and kept_values; give all three, or none"
             )
         if start is not None and not isinstance(start, datetime):
-            raise InvalidInput("a member of a group starts at its kept values; give a time as start, or None")
+            raise InvalidInput(
+                "a member of a group starts at its stored values; give a time as start, or None"
+            )
         options |= {"start": start, "on_wanted": on_wanted or (lambda: None)}
         member = patiently(
             lambda: CheckpointGroupConsumer(
@@ -241,16 +257,18 @@ class Client:
         batch_messages: int = 500,
         patience_seconds: float = 30.0,
     ) -> KeyedWork:
-        """Return work that calls `handle` for each message, on `threads` threads, each key in order. The subscription is of kind stream.
+        """Return an object that calls `handle` for each message, on `threads` threads, each key in order. The
+        subscription must be of kind stream.
 
-        `handle` has handled the message when it returns. An `async def` is refused with InvalidInput, and a handler that returns what has
-        to be awaited has failed.
+        `handle` must have processed the message when it returns. An `async def` is refused with InvalidInput,
+        and a handler that returns an awaitable object has failed.
 
-        A message whose handler raises is handled again after half to all of `first_retry_seconds`, which doubles up to
-        `longest_retry_seconds`. With `dead_letters` a message that failed `max_deliveries` times is put into the dead-letter log of the
-        subscription, and its key goes on; otherwise the message is handled again without a limit. At most `held_limit` messages of a
-        bucket are in hand; give it the same value in all consumers of the subscription. Other arguments and errors are those of
-        `stream_consumer`.
+        A message whose handler raises is processed again after half to all of `first_retry_seconds`; the
+        delay doubles up to `longest_retry_seconds`. With `dead_letters` a message that failed
+        `max_deliveries` times is stored in the dead-letter log of the subscription, and its key continues;
+        otherwise the message is retried without limit. At most `held_limit` messages of a bucket are
+        unsettled; use the same value in all consumers of the subscription. Other arguments and errors are
+        those of `stream_consumer`.
         """
         topic = _full(topic)
         handler = Handler(handle, topic, schema)
@@ -277,7 +295,7 @@ class Client:
     def dead_letters(
         self, topic: str, subscription: str, *, schema: Schema | None = None
     ) -> Iterator[DeadLetters]:
-        """Read the dead letters of a subscription, in a `with` block. Another reader of them is cut off.
+        """Read the dead letters of a subscription, in a `with` block. Another reader of them is disconnected.
 
         Raises NotFound if the subscription has no dead letters.
         """
@@ -294,13 +312,14 @@ class Client:
         properties: Mapping[str, str] | None = None,
         on_change: Change | None = None,
     ) -> TopicWatch:
-        """Follow the topics of a namespace, `tenant/namespace`, that have all these properties and that the token names.
+        """Follow the topics of a namespace, `tenant/namespace`, that have all these properties and that the
+        token may see.
 
-        `on_change` is called, in a thread of the watch, with the topics that were removed and those that were added. It must not block.
-        The topics of the beginning are in `TopicWatch.topics` when this returns.
+        `on_change` is called, in a thread of the watch, with the removed and the added topics. It must not
+        block. `TopicWatch.topics` contains the first set when this method returns.
         """
-        tell = on_change or (lambda _removed, _added: None)
-        return TopicWatch(self._servers, namespace, properties=properties, on_change=tell)
+        notify = on_change or (lambda _removed, _added: None)
+        return TopicWatch(self._servers, namespace, properties=properties, on_change=notify)
 
     def async_producer(self, topic: str, **options: Any) -> AsyncProducer:
         """Return a producer for asyncio, for use in `async with`. Arguments are those of `producer`."""

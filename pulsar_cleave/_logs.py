@@ -1,4 +1,6 @@
-"""The logs of topics: which data plane a topic is on, where that is, and one log client for each plane."""
+"""Locates the logs of topics: finds out which data plane a topic is on, and creates one log client for each
+data plane.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +24,26 @@ class EmbeddedAuth:
     user: str
     """Role of PostgreSQL that is a member of `cleave_client`."""
     password: str | None = field(default=None, repr=False)
-    """Password of the role. None: as libpq finds it, for instance in a password file."""
+    """Password of the role. None: libpq finds it, for instance in a password file."""
     ca_file: str | None = None
-    """PEM bundle that the server's certificate is checked against, with the host name. None: as the workers' address says."""
+    """PEM bundle to check the server's certificate and host name. None: as the address that the workers send
+    says.
+    """
 
 
 class _Access(PulsarAccess):
-    """Brokers' addresses of a worker, and the credentials of the application, which messages name as `PulsarAuth` does."""
+    """Broker addresses from a worker, and the application's credentials, which messages name as `PulsarAuth`
+    does.
+    """
 
     __slots__ = ()
     _name = PulsarAuth._name
 
 
 class Logs(Renewed):
-    """Log clients by data plane, built when a topic needs one. Safe to share between threads and with forked processes."""
+    """Log clients by data plane, created when a topic needs one. Safe to share between threads and with
+    forked processes.
+    """
 
     def __init__(
         self,
@@ -54,11 +62,11 @@ class Logs(Renewed):
 
     def of(self, topic: str) -> LogClient:
         """Return the client of the logs of the topic. Raises Unsupported if this client has no credentials for the data plane."""
-        found = self._servers.ask("GET", f"{topic_path(topic)}/data-plane")
-        plane = str(found["data_plane"])
-        settings = self._settings(topic, plane, found)
+        location = self._servers.ask("GET", f"{topic_path(topic)}/data-plane")
+        plane = str(location["data_plane"])
+        settings = self._settings(topic, plane, location)
         with self._lock:
-            key = (plane, *(found.get(name) for name in ("admin_url", "service_url", "database_url")))
+            key = (plane, *(location.get(name) for name in ("admin_url", "service_url", "database_url")))
             if key not in self._clients:
                 self._clients[key] = build_log_client(plane, settings)
             return self._clients[key]
@@ -70,30 +78,30 @@ class Logs(Renewed):
         for client in clients:
             client.close()
 
-    def _settings(self, topic: str, plane: str, found: Mapping[str, str | None]) -> PlaneSettings:
+    def _settings(self, topic: str, plane: str, location: Mapping[str, str | None]) -> PlaneSettings:
         if plane not in _SETTINGS:
             raise Unsupported(
                 f"{topic} is on data plane {plane}, which keeps the layout itself; use Pulsar's own client for scalable topics"
             )
-        return _SETTINGS[plane](self, topic, found)
+        return _SETTINGS[plane](self, topic, location)
 
-    def _on_pulsar(self, topic: str, found: Mapping[str, str | None]) -> PlaneSettings:
+    def _on_pulsar(self, topic: str, location: Mapping[str, str | None]) -> PlaneSettings:
         auth = self._pulsar or PulsarAuth()
-        admin_url, service_url = found.get("admin_url"), found.get("service_url")
+        admin_url, service_url = location.get("admin_url"), location.get("service_url")
         if admin_url is None or service_url is None:
             raise Unsupported(
                 f"{topic} is on Pulsar, and the workers do not know the brokers' addresses; set CLEAVE_PULSAR_ADMIN_URL and "
                 "CLEAVE_PULSAR_SERVICE_URL of each worker"
             )
-        credentials = {one.name: getattr(auth, one.name) for one in fields(auth)}
+        credentials = {item.name: getattr(auth, item.name) for item in fields(auth)}
         access = _Access(admin_url=admin_url, service_url=service_url, **credentials)
         return PlaneSettings(pulsar=access, call_timeout_seconds=self._call_timeout_seconds)
 
-    def _on_embedded(self, topic: str, found: Mapping[str, str | None]) -> PlaneSettings:
-        auth, url = self._embedded, found.get("database_url")
+    def _on_embedded(self, topic: str, location: Mapping[str, str | None]) -> PlaneSettings:
+        auth, url = self._embedded, location.get("database_url")
         if auth is None or url is None:
             raise Unsupported(
-                f"{topic} is on embedded logs; make the client with embedded=EmbeddedAuth(user=..., password=...)"
+                f"{topic} is on embedded logs; create the client with embedded=EmbeddedAuth(user=..., password=...)"
             )
         login = {"user": auth.user, "password": auth.password}
         if auth.ca_file is not None:

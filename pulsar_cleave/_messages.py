@@ -1,4 +1,4 @@
-"""Messages as an application receives them."""
+"""Contains messages as an application receives them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ _GIVEN_BY: Mapping[type, str] = {
     QueuedMessage: "QueueConsumer",
     CheckpointBatch: "CheckpointConsumer",
 }
-"""The consumer that gives out messages of an origin."""
+"""Name of the consumer class that delivers messages of an origin."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _END_MS = 253_402_300_800_000
 """The end of the year 9999, beyond which Python has no datetime."""
 
 
 class MessageId(NamedTuple):
-    """Identifies a message of a topic. Of two ids with one `segment_id` the smaller one is that of the earlier message."""
+    """Identifies a message of a topic. Of two ids with the same `segment_id`, the smaller belongs to the
+    earlier message.
+    """
 
     segment_id: int
     """Segment whose log holds the message."""
@@ -54,15 +56,20 @@ class Message:
         origin: Any = None,
         after: Position | None = None,
     ) -> None:
-        """For the consumers: `origin` is what they acknowledge by, `after` the position of the message given out before."""
+        """Wrap a stored message. For the consumers.
+
+        `origin` is the object that acknowledges the message. `after` is the position of the message that was
+        delivered before.
+        """
         self.topic, self.message_id = topic, MessageId(segment_id, stored.position)
         self._stored, self._schema, self._origin, self._after = stored, schema, origin, after
 
     @property
     def value(self) -> Any:
-        """The value that was sent: decoded by the consumer's schema, or the bytes if the consumer has no schema.
+        """Value of the message: decoded by the consumer's schema, or the bytes if the consumer has no schema.
 
-        Raises InvalidInput if the schema cannot decode the bytes, for instance those of a message that was sent with another schema.
+        Raises InvalidInput if the schema cannot decode the bytes, for instance those of a message that was
+        sent with another schema.
         """
         return decoded(self._schema, self.data, f"the message {self.message_id} of {self.topic}")
 
@@ -73,7 +80,7 @@ class Message:
 
     @property
     def key(self) -> str | bytes | None:
-        """The key that was sent: text that was sent as `str`, bytes that were sent as `bytes`, None for a message without a key.
+        """Key of the message: `str` or `bytes` as it was sent, None for a message without a key.
 
         A key that another client of Pulsar sent is text.
         """
@@ -87,18 +94,20 @@ class Message:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """The properties that were sent."""
+        """Properties of the message."""
         return {} if self._stored.metadata is None else dict(self._stored.metadata.properties)
 
     @property
     def event_time(self) -> datetime | None:
-        """The event time that was sent, in UTC to the millisecond; None if none was sent."""
+        """Event time of the message, in UTC with milliseconds; None if none was sent."""
         at = None if self._stored.metadata is None else self._stored.metadata.event_time_ms
         return None if at is None or not 0 <= at < _END_MS else _EPOCH + timedelta(milliseconds=at)
 
     @property
     def publish_time(self) -> datetime:
-        """Time of publication in UTC: by the clock of the producer on Pulsar, by that of the database on embedded logs."""
+        """Time of publication in UTC: by the clock of the producer on Pulsar, by that of the database on
+        embedded logs.
+        """
         return _EPOCH + timedelta(milliseconds=self._stored.published_at_ms)
 
     @property
@@ -111,12 +120,14 @@ class Message:
 
 
 def origins(messages: Message | Sequence[Message], kind: type[Origin]) -> list[Origin]:
-    """Return what the messages were received by. Raises InvalidInput for what a consumer of another kind gave out, or none."""
-    found = [messages] if isinstance(messages, Message) else messages
-    for one in found:
-        if not isinstance(one._origin, kind):
-            given_by = _GIVEN_BY.get(type(one._origin), "KeyedWork or DeadLetters")
+    """Return the origins by which the messages are acknowledged. Raises InvalidInput for a message of a
+    consumer of another kind, or of none.
+    """
+    delivered = [messages] if isinstance(messages, Message) else messages
+    for message in delivered:
+        if not isinstance(message._origin, kind):
+            given_by = _GIVEN_BY.get(type(message._origin), "KeyedWork or DeadLetters")
             raise InvalidInput(
-                f"{one} was given out by {given_by}; give this {_GIVEN_BY[kind]} messages that its `receive` returned"
+                f"{message} was received from {given_by}; give this {_GIVEN_BY[kind]} messages that its `receive` returned"
             )
-    return [one._origin for one in found]
+    return [message._origin for message in delivered]

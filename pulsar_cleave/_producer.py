@@ -1,4 +1,4 @@
-"""The producer of an application."""
+"""Contains the producer of an application."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from controller.forks import OneProcess
 from pulsar_cleave._schemas import Schema, encoded
 
 MOST_PROPERTIES = 32 * 1024
-"""Characters of the names and values of one message's properties."""
+"""Largest number of characters in the names and values of one message's properties."""
 _RESERVED = "cleave."
 
 
 class Producer(OneProcess, StoredByWith):
-    """A producer of one topic; `Client.producer` makes it. For one thread.
+    """A producer of one topic. Created by `Client.producer`. For one thread.
 
-    The end of a `with` block stores what was sent. A block that ends with an error drops it.
+    The end of a `with` block stores sent messages. A block that ends with an error drops them.
     """
 
-    _guards_itself = frozenset({"send"})  # the inner producer does
+    _guards_itself = frozenset({"send"})  # the inner producer checks the arguments
 
     def __init__(self, inner: InnerProducer, schema: Schema | None) -> None:
-        """For `Client`."""
+        """Wrap the inner producer. For `Client`."""
         self._inner, self._schema = inner, schema
 
     @property
     def pending(self) -> int:
-        """Number of messages that are sent and not known to be stored."""
+        """Number of messages that were sent and are not known to be stored."""
         return self._inner.pending
 
     def send(
@@ -48,13 +48,15 @@ class Producer(OneProcess, StoredByWith):
         properties: Mapping[str, str] | None = None,
         event_time: datetime | None = None,
     ) -> None:
-        """Send a message. Returns before the message is stored; `flush` waits for it.
+        """Send a message. Returns before the message is stored; `flush` waits for that.
 
-        Messages with one key are stored in the order in which they are sent. Messages without a key are distributed over the segments.
-        `event_time` needs a time zone and keeps milliseconds. Names of properties must not begin with `cleave.`.
+        Messages with the same key are stored in the order in which they are sent. Messages without a key are
+        distributed over the segments. `event_time` needs a time zone and is stored in milliseconds. Names of
+        properties must not begin with `cleave.`.
 
-        Raises InvalidInput for a wrong argument; the message is not sent then. Raises what stood in the way of earlier messages for
-        longer than `send_timeout_seconds`, as `flush`; every message is kept then, this one included.
+        Raises InvalidInput for a wrong argument; the message is then not sent. Raises, like `flush`, the
+        error that has blocked earlier messages for longer than `send_timeout_seconds`; every message is then
+        kept, including this one.
         """
         payload = encoded(self._schema, value)
         metadata = None
@@ -65,15 +67,16 @@ class Producer(OneProcess, StoredByWith):
     def flush(self) -> None:
         """Return when every message is stored.
 
-        Raises DataPlaneUnavailable or StoreUnavailable after `send_timeout_seconds`, and Terminal for what the data plane refuses. The
-        messages are kept: call `flush` again to go on.
+        Raises DataPlaneUnavailable or StoreUnavailable after `send_timeout_seconds`, and Terminal for a
+        refusal of the data plane. The messages are kept: call `flush` again to continue.
         """
         self._inner.flush()
 
     def close(self, *, flush: bool = True) -> None:
-        """Store what was sent, then close. Safe to repeat. Raises Terminal, with the number of messages that are dropped, as `flush`.
+        """Store sent messages, then close. Idempotent. Raises Terminal, with the number of dropped messages,
+        if messages cannot be stored.
 
-        With `flush=False` the messages that are not stored are dropped.
+        With `flush=False` messages that are not stored are dropped.
         """
         self._inner.close(flush=flush)
 
@@ -82,18 +85,18 @@ class Producer(OneProcess, StoredByWith):
 def sent_metadata(
     properties: Mapping[str, str] | None, event_time: datetime | None, *, is_binary_key: bool
 ) -> Metadata:
-    """Return what is sent in addition to key and payload. Raises InvalidInput."""
+    """Return the metadata that is sent with key and payload. Raises InvalidInput."""
     for name, value in (properties or {}).items():
         if not name or name.startswith(_RESERVED):
             raise InvalidInput(
                 f"property {shown(name)} is empty or begins with {_RESERVED!r}; choose another name"
             )
         if b"\0" in utf8(name, "property") + utf8(value, "property"):
-            raise InvalidInput(f"property {shown(name)} holds a character NUL; leave it out")
+            raise InvalidInput(f"property {shown(name)} contains a NUL character; remove it")
     metadata = Metadata(tuple((properties or {}).items()), _milliseconds(event_time), is_binary_key)
     if metadata.size > MOST_PROPERTIES:
         raise InvalidInput(
-            f"properties of {metadata.size} characters; send at most {MOST_PROPERTIES}, and the rest in the value"
+            f"properties of {metadata.size} characters; send at most {MOST_PROPERTIES}, and send the rest in the value"
         )
     return metadata
 

@@ -1,4 +1,4 @@
-"""Values of messages as bytes: what a schema of the library `pulsar-client` does."""
+"""Converts values of messages to bytes and back, with schemas of the library `pulsar-client`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from controller.domain.shown import shown
 
 
 class Schema(Protocol):
-    """Turns values into bytes and back: `BytesSchema`, `StringSchema`, `JsonSchema` and `AvroSchema` of `pulsar.schema`, or your own class.
+    """Converts values to bytes and back: `BytesSchema`, `StringSchema`, `JsonSchema` and `AvroSchema` of
+    `pulsar.schema`, or your own class.
 
-    The application's processes agree on the schema. Cleave stores the bytes, and registers no schema with a broker.
+    The application's processes must agree on the schema. Cleave stores the bytes, and registers no schema
+    with a broker.
     """
 
     def encode(self, obj: Any) -> bytes:
@@ -22,10 +24,12 @@ class Schema(Protocol):
 
 
 def encoded(schema: Schema | None, value: object) -> bytes:
-    """Return the payload of a message. Raises InvalidInput for a value that the schema refuses; without a schema, for other than bytes."""
+    """Return the payload of a message. Raises InvalidInput for a value that the schema refuses, or without a
+    schema for a value that is not bytes.
+    """
     if schema is None:
         if not isinstance(value, bytes):
-            raise InvalidInput(f"value is {shown(value)}; give bytes, or make the producer with a schema")
+            raise InvalidInput(f"value is {shown(value)}; give bytes, or create the producer with a schema")
         return value
     try:
         return schema.encode(value)
@@ -36,13 +40,15 @@ def encoded(schema: Schema | None, value: object) -> bytes:
 
 
 def decoded(schema: Schema | None, data: bytes, message: str) -> Any:
-    """Return the value of a payload; without a schema, the bytes. Raises InvalidInput, which names the message, for other schemas' bytes."""
+    """Return the value of a payload; without a schema, the bytes. Raises InvalidInput with the name of the
+    message if the schema cannot decode it.
+    """
     if schema is None:
         return data
     try:
         return schema.decode(data)
     except Exception as error:
         raise InvalidInput(
-            f"{message} is no value of {type(schema).__name__}: {type(error).__name__}: {error}; give the schema that it was sent with, or "
+            f"{message} is not a value of {type(schema).__name__}: {type(error).__name__}: {error}; use the schema with which it was sent, or "
             "read `data`"
         ) from error

@@ -1,4 +1,4 @@
-"""Consumers that read in the order of each key."""
+"""Contains the consumer that reads in the order of each key."""
 
 from __future__ import annotations
 
@@ -22,69 +22,77 @@ _log = logging.getLogger(__name__)
 
 @checks_arguments
 class StreamConsumer(Consumer[InnerConsumer]):
-    """Reads a topic in the order of each key; `Client.stream_consumer` makes it. For one thread, which goes on calling `receive`.
+    """Reads a topic in the order of each key. Created by `Client.stream_consumer`. For one thread, which must
+    keep calling `receive`.
 
-    The entry buckets of the topic are distributed over the consumers of a subscription. A bucket goes to another consumer when every
-    message that was given out of it is acknowledged.
+    The entry buckets of the topic are distributed over the consumers of a subscription. A bucket is released
+    to another consumer when all its delivered messages are acknowledged.
     """
 
     def __init__(
         self, inner: InnerConsumer, topic: str, schema: Schema | None, connect: Callable[[], Any] | None
     ) -> None:
-        """For `Client`."""
+        """Wrap the inner consumer. For `Client`."""
         super().__init__(inner, topic, schema)
         self._connect = connect
 
     def acknowledge(self, messages: Message | Sequence[Message]) -> bool:
         """Acknowledge the messages, and every earlier message of their buckets.
 
-        Return False if a bucket is not this consumer's any more: what was not acknowledged of it is delivered again, here or to another
-        consumer.
+        Return False if a bucket no longer belongs to this consumer. Its unacknowledged messages are then
+        delivered again, here or to another consumer.
         """
         self._demand_open()
-        answers = [self._inner.acknowledge(one, one.messages[-1].position) for one in _batches(messages)]
+        answers = [
+            self._inner.acknowledge(batch, batch.messages[-1].position) for batch in _batches(messages)
+        ]
         return all(answers)
 
     def negative_acknowledge(self, messages: Message | Sequence[Message]) -> None:
-        """Have the messages delivered again. Their buckets begin again at the first message that is not acknowledged, in order."""
+        """Return the messages, to be delivered again. Their buckets start again at the first unacknowledged
+        message, in order.
+        """
         self._demand_open()
-        for one in _batches(messages):
-            self._inner.give_back(one)
+        for batch in _batches(messages):
+            self._inner.give_back(batch)
 
     @contextmanager
     def transaction(self, messages: Message | Sequence[Message]) -> Iterator[Any]:
-        """Store results and the position of the messages in one transaction of your PostgreSQL, so that each message counts once.
+        """Store results and the position of the messages in one transaction of your PostgreSQL, so that each
+        message counts once.
 
-        Gives a cursor. The end of the `with` block commits, and acknowledges the messages. If another consumer owns the messages by
-        then, or an earlier transaction has stored them, the transaction is rolled back without an error: the results are stored once
-        in either case. An error of the block rolls back and is raised, and the messages are delivered again.
+        Yields a cursor. The end of the `with` block commits, and acknowledges the messages. If another
+        consumer owns the messages by that time, or an earlier transaction has stored them, the transaction is
+        rolled back without an error: in either case the results are stored once. An error in the block rolls
+        back and is raised, and the messages are delivered again.
 
-        Needs `positions` of `Client.stream_consumer`. Raises StoreUnavailable if the connection cannot be made or was lost: messages whose
-        results were not stored are delivered again; go on. Raises Conflict if earlier messages of a bucket are neither stored nor
-        acknowledged; DataPlaneUnavailable if the results are stored and the acknowledgement failed.
+        Needs `positions` of `Client.stream_consumer`. Raises StoreUnavailable if the connection cannot be
+        made or was lost: messages whose results are not stored are delivered again, so continue to receive.
+        Raises Conflict if earlier messages of a bucket are neither stored nor acknowledged;
+        DataPlaneUnavailable if the results are stored but the acknowledgement failed.
         """
         self._demand_open()
         if self._connect is None:
             raise InvalidInput(
-                "this consumer keeps no positions; make it with positions=PositionTable(connect)"
+                "this consumer stores no positions; create it with positions=PositionTable(connect)"
             )
         batches = _batches(messages)
         try:
             connection = self._connect()
         except Exception as error:
             self.negative_acknowledge(messages)
-            raise _away(error) from error
+            raise _unreachable(error) from error
         with closing(connection):
             try:
                 with closing(connection.cursor()) as cursor:
                     yield cursor
-                    for one in batches:
-                        self._inner.commit(one, connection)
+                    for batch in batches:
+                        self._inner.commit(batch, connection)
                 connection.commit()
             except (FencedOut, AlreadyStored) as error:
                 _roll_back(connection)
                 _log.info("%s", error)
-                # AlreadyStored says nothing of the other batches.
+                # AlreadyStored does not show if the other batches are stored.
                 if isinstance(error, FencedOut) or len(batches) > 1:
                     self.negative_acknowledge(messages)
                     return
@@ -92,26 +100,30 @@ class StreamConsumer(Consumer[InnerConsumer]):
                 _roll_back(connection)
                 self.negative_acknowledge(messages)
                 if connection.closed and isinstance(error, getattr(connection, "Error", ())):
-                    raise _away(error) from error
+                    raise _unreachable(error) from error
                 raise
         self.acknowledge(messages)
 
     def why(self) -> tuple[BucketStatus, ...]:
-        """Return for each bucket of the subscription why no message of it comes. Raises StoreUnavailable if no worker answers."""
+        """Return for each bucket of the subscription why no message of it is delivered. Raises
+        StoreUnavailable if no worker responds.
+        """
         return self._inner.why()
 
     def lag(self) -> tuple[BucketLag, ...]:
-        """Return the number of messages that are not acknowledged, of this consumer's buckets and the others. Raises StoreUnavailable."""
+        """Return the number of unacknowledged messages of each bucket, over all consumers. Raises
+        StoreUnavailable.
+        """
         return self._inner.lag()
 
-    def _read(self, most: int, timeout_seconds: float) -> list[Message]:  # noqa: ARG002 - a batch of its own size
+    def _read(self, most: int, timeout_seconds: float) -> list[Message]:  # noqa: ARG002 - the batch has its own size
         batch = self._inner.receive(timeout_seconds)
         if batch is None:
             return []
-        before = (batch.after, *(one.position for one in batch.messages))
+        before = (batch.after, *(message.position for message in batch.messages))
         return [
-            Message(self.topic, batch.segment_id, one, self._schema, batch, after)
-            for one, after in zip(batch.messages, before, strict=False)
+            Message(self.topic, batch.segment_id, stored, self._schema, batch, after)
+            for stored, after in zip(batch.messages, before, strict=False)
         ]
 
     def _holds(self, message: Message) -> bool:
@@ -119,27 +131,29 @@ class StreamConsumer(Consumer[InnerConsumer]):
 
 
 def _roll_back(connection: Any) -> None:
-    """Roll back. A connection that is lost has no transaction; its error would hide why the transaction ended."""
+    """Roll back. An error is ignored, because a lost connection has no transaction, and the error would hide
+    why the transaction ended.
+    """
     with suppress(Exception):
         connection.rollback()
 
 
-def _away(error: BaseException) -> StoreUnavailable:
+def _unreachable(error: BaseException) -> StoreUnavailable:
     return StoreUnavailable(
-        f"the database of the results is out of reach: {type(error).__name__}: {error}; go on: messages whose results are not "
+        f"the database of the results is out of reach: {type(error).__name__}: {error}; continue to receive: messages whose results are not "
         "stored are delivered again"
     )
 
 
 def _batches(messages: Message | Sequence[Message]) -> list[Batch]:
-    """Return the messages by the ownership that they came from, each as a batch in order."""
-    found: dict[int, list[tuple[Batch, Message]]] = {}
-    given = [messages] if isinstance(messages, Message) else messages
-    for batch, message in zip(origins(messages, Batch), given, strict=True):
-        found.setdefault(id(batch.origin), []).append((batch, message))
+    """Return the messages grouped by the ownership that they came from, each group as a batch in order."""
+    groups: dict[int, list[tuple[Batch, Message]]] = {}
+    delivered = [messages] if isinstance(messages, Message) else messages
+    for batch, message in zip(origins(messages, Batch), delivered, strict=True):
+        groups.setdefault(id(batch.origin), []).append((batch, message))
     batches = []
-    for ones in found.values():
-        ones.sort(key=lambda one: one[1].message_id.position)
-        batch, first = ones[0]
-        batches.append(replace(batch, messages=[one._stored for _, one in ones], after=first._after))
+    for group in groups.values():
+        group.sort(key=lambda pair: pair[1].message_id.position)
+        batch, first = group[0]
+        batches.append(replace(batch, messages=[message._stored for _, message in group], after=first._after))
     return batches

@@ -1,4 +1,4 @@
-"""Keyed work with several threads, and the dead letters that it puts away."""
+"""Contains keyed processing with several threads, and the reader of its dead letters."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from pulsar_cleave._schemas import Schema
 
 
 class Handler(WorkObserver):
-    """Calls the application's handler with messages of the client. For the threads of the work."""
+    """Calls the application's handler with messages of this package. For the threads of `KeyedWork`."""
 
     def __init__(self, handle: Callable[[Message], Any], topic: str, schema: Schema | None) -> None:
         self._handle, self._topic, self._schema = handle, topic, schema
         self._begun = threading.local()
 
     def begun(self, batch: Batch, message: LogMessage) -> None:  # noqa: ARG002
-        """Note the segment of the message that this thread handles next."""
+        """Record the segment of the message that this thread processes next."""
         self._begun.segment_id = batch.segment_id
 
     def __call__(self, message: LogMessage) -> object:
@@ -38,57 +38,64 @@ class Handler(WorkObserver):
 
 @checks_arguments
 class KeyedWork(ClosedByWith):
-    """Calls a handler for each message on several threads, the messages of each key one after the other; `Client.keyed_work` makes it.
+    """Calls a handler for each message on several threads, the messages of each key one after the other.
+    Created by `Client.keyed_work`.
 
-    For one thread, which goes on calling `run` or `turn`. A handler that raises has failed: its message is handled again later, and
-    the other messages of its key wait.
+    For one thread, which must keep calling `run` or `turn`. If the handler raises, its message is processed
+    again later, and the other messages of its key wait.
     """
 
     def __init__(self, consumer: InnerConsumer, work: InnerWork) -> None:
-        """For `Client`."""
+        """Wrap the inner objects. For `Client`."""
         self._consumer, self._work = consumer, work
 
     @property
     def running(self) -> int:
-        """Number of messages that are being handled."""
+        """Number of messages that are being processed."""
         return self._work.running
 
     def run(self, is_stopping: Callable[[], bool]) -> None:
-        """Receive and handle messages until `is_stopping` returns True; it is called at least once a second. Raises as `turn`."""
+        """Receive and process messages until `is_stopping`, which is called at least once a second, returns
+        True. Raises as `turn`.
+        """
         self._demand_open()
         self._work.run(is_stopping)
 
     def turn(self, timeout_seconds: float = 1.0) -> None:
-        """Receive, acknowledge what is handled, and begin what can begin; wait for `timeout_seconds` at most.
+        """Receive, acknowledge processed messages, and begin messages; wait up to `timeout_seconds` if there
+        is nothing to do.
 
-        Raises FencedOut if another consumer took the name, NotFound if the topic or subscription is gone, DataPlaneUnavailable, and
-        what a handler raises that is no `Exception`.
+        Raises FencedOut if another consumer registered under the name, NotFound if the topic or subscription
+        was deleted, DataPlaneUnavailable, and an exception of a handler that is not an `Exception`.
         """
         self._demand_open()
         self._work.turn(timeout_seconds)
 
     def pause(self) -> None:
-        """Begin no message until `resume`; go on calling `turn`. May be called from any thread."""
+        """Begin no message until `resume`; continue to call `turn`. For any thread."""
         self._demand_open()
         self._consumer.pause()
 
     def resume(self) -> None:
-        """Begin messages again. May be called from any thread."""
+        """Begin messages again. For any thread."""
         self._demand_open()
         self._consumer.resume()
 
     def why(self) -> tuple[BucketStatus, ...]:
-        """Return for each bucket of the subscription why no message of it comes, keys that wait for a failed message included."""
+        """Return for each bucket of the subscription why no message of it is delivered, including keys that
+        wait for a failed message.
+        """
         return self._consumer.why()
 
     def lag(self) -> tuple[BucketLag, ...]:
-        """Return the number of messages that are not acknowledged. Raises StoreUnavailable."""
+        """Return the number of unacknowledged messages of each bucket. Raises StoreUnavailable."""
         return self._consumer.lag()
 
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
-        """Wait for the handlers that run, acknowledge what is handled, and close the consumer; each within `timeout_seconds` (30).
+        """Wait for running handlers, acknowledge processed messages, and close the consumer; each within
+        `timeout_seconds` (default: 30).
 
-        `run`, `turn`, `pause` and `resume` raise InvalidInput from then on. Safe to repeat.
+        Later calls of `run`, `turn`, `pause` and `resume` raise InvalidInput. Idempotent.
         """
         self._begin_close(timeout_seconds)
         try:
@@ -98,15 +105,15 @@ class KeyedWork(ClosedByWith):
 
 
 class DeadLetter:
-    """A message that keyed work has put into the dead-letter log of its subscription. Immutable."""
+    """A message that keyed work has stored in the dead-letter log of its subscription. Immutable."""
 
     __slots__ = ("_inner", "message")
 
     message: Message
-    """The message, with its own value, key, properties and id."""
+    """The message, with its original value, key, properties and id."""
 
     def __init__(self, inner: InnerLetter, topic: str, schema: Schema | None) -> None:
-        """For `DeadLetters`."""
+        """Wrap a dead letter. For `DeadLetters`."""
         self._inner, origin = inner, inner.origin
         segment_id, stored = -1, inner.message._replace(payload=inner.payload)
         if origin is not None:
@@ -116,17 +123,17 @@ class DeadLetter:
 
     @property
     def error(self) -> str | None:
-        """The last error of the handler; None if the last delivery ended with its process."""
+        """Last error of the handler; None if the last delivery ended with its process."""
         return None if self._inner.origin is None else self._inner.origin.error
 
     @property
     def deliveries(self) -> int | None:
-        """Number of deliveries that failed. None for a message that another program put into the log."""
+        """Number of deliveries that failed. None for a message that another program stored in the log."""
         return None if self._inner.origin is None else self._inner.origin.deliveries
 
     @property
     def parked_at(self) -> datetime | None:
-        """Time at which the message was put into the log."""
+        """Time at which the message was stored in the log."""
         origin = self._inner.origin
         return None if origin is None else datetime.fromtimestamp(origin.parked_at_ms / 1000, UTC)
 
@@ -138,25 +145,28 @@ class DeadLetter:
 
 @checks_arguments
 class DeadLetters:
-    """Reads the dead-letter log of a subscription; `Client.dead_letters` makes it. For one thread.
+    """Reads the dead-letter log of a subscription. Created by `Client.dead_letters`. For one thread.
 
-    Calls raise LostRace if another reader took the dead letters, and InvalidInput after the `with` block.
+    Calls raise LostRace if another reader has replaced this one, and InvalidInput after the `with` block.
     """
 
     def __init__(self, reader: DeadLetterReader, topic: str, schema: Schema | None) -> None:
-        """For `Client`."""
+        """Wrap the reader. For `Client`."""
         self._reader, self._topic, self._schema = reader, topic, schema
 
     def receive_many(self, most: int = 100, timeout_seconds: float = 0.0) -> tuple[DeadLetter, ...]:
-        """Return up to `most` dead letters, the earliest that is not acknowledged first. Waits for the first one for `timeout_seconds`.
+        """Return up to `most` dead letters, the earliest unacknowledged first. Waits up to `timeout_seconds`
+        for the first.
 
         Raises InvalidInput after the `with` block.
         """
-        found = self._reader.read(1, timeout_seconds=timeout_seconds)
-        if found and most > 1:
-            found += self._reader.read(most - 1, timeout_seconds=0.0)
-        return tuple(DeadLetter(one, self._topic, self._schema) for one in found)
+        letters = self._reader.read(1, timeout_seconds=timeout_seconds)
+        if letters and most > 1:
+            letters += self._reader.read(most - 1, timeout_seconds=0.0)
+        return tuple(DeadLetter(letter, self._topic, self._schema) for letter in letters)
 
     def acknowledge(self, letter: DeadLetter) -> None:
-        """Acknowledge the dead letter and every earlier one, so that they are not read again and not put back into the topic."""
+        """Acknowledge the dead letter and every earlier one, so that they are neither read again nor sent
+        back to the topic.
+        """
         self._reader.acknowledge(letter._inner)

@@ -1,5 +1,7 @@
-"""What an application uses: a producer that routes by the layout; consumers that read in key order for a subscription (stream) or at
-positions of their own (checkpoint), or share messages in no order (queue); and all of them awaited (`asynchronous`).
+"""Contains the client library that applications use, synchronous and for asyncio (`asynchronous`).
 
-It needs the domain, a `LogClient` for the logs and a `LayoutSource` for the layouts.
+A producer routes messages by the layout. A stream consumer reads each key in order for a subscription. A
+checkpoint consumer reads from positions that the application stores. Queue consumers share messages in no
+order.
+The package needs the domain, a `LogClient` for the logs and a `LayoutSource` for the layouts.
 """

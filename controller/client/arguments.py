@@ -1,7 +1,8 @@
-"""Checks what an application gives against the annotations and the bounds of numbers, before anything is done with it.
+"""Checks the arguments of an application against the annotations and the bounds of numbers, before any work
+is done with them.
 
-A value of a wrong type is refused by the call that it is given to. Otherwise it would be kept or queued, and fail later: in a library,
-in another thread, again and again.
+The call that receives a value of a wrong type refuses it. Otherwise the value would be stored or queued, and
+would fail later, repeatedly: in a library or in another thread.
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ _WORDS: Mapping[object, str] = {
 
 
 class _Bound(NamedTuple):
-    """The numbers that an argument may be: `least` to `most`, or more than `least` if `is_open`."""
+    """The range of numbers that an argument may have: `least` to `most`. `least` itself is excluded if
+    `is_open`.
+    """
 
     least: float
     most: float = math.inf
     is_open: bool = False
 
     def advice(self, value: Any) -> str | None:
-        """Return what to give instead of the value. None if the value is within the bound, or is no number."""
+        """Return the hint about valid values. None if the value is within the bound, or is not a number."""
         if not isinstance(value, int | float):
             return None
         if value < self.least or (self.is_open and value == self.least):
@@ -48,7 +51,7 @@ class _Bound(NamedTuple):
 
 
 _COUNT = _Bound(1, 2**31 - 1)
-"""Data planes take counts of 32 bits."""
+"""Bound of counts. Data planes store counts in 32 bits."""
 _WAIT = _Bound(0)
 _DELAY = _Bound(0, 366 * 86_400)
 _PERIOD = _Bound(0, 366 * 86_400, is_open=True)
@@ -60,12 +63,14 @@ _BOUNDS: Mapping[str, _Bound] = {
     **dict.fromkeys(("batch_delay_seconds", "key_counts_seconds"), _PERIOD),
     "call_timeout_seconds": _Bound(0.001, 86_400),  # sockets and PostgreSQL count milliseconds in 32 bits
 }
-"""By the name of the argument, which is the same in every call."""
+"""Bounds by argument name. An argument name has the same bound in every call."""
 
 
 def checks_arguments(kind: Checked) -> Checked:
-    """Decorate a class: its constructor and its public methods raise InvalidInput for an argument of a wrong type, and for a number beyond
-    its bound. Methods that are named in `_guards_itself` check their arguments themselves.
+    """Decorate a class so that its constructor and public methods check their arguments.
+
+    They raise InvalidInput for an argument of a wrong type, and for a number beyond its bound. Methods that
+    `_guards_itself` names check their arguments themselves.
     """
     for name, member in list(vars(kind).items()):
         is_public = name == "__init__" or not name.startswith("_")
@@ -79,9 +84,11 @@ def checks_arguments(kind: Checked) -> Checked:
 
 
 def checked(act: Act, *, has_self: bool = False, call: str | None = None) -> Act:
-    """Return `act`, which raises InvalidInput for an argument of a wrong type, and for a number beyond its bound.
+    """Return `act` with a check: it raises InvalidInput for an argument of a wrong type, and for a number
+    beyond its bound.
 
-    `has_self`: the first argument is not checked. `call` is how the application writes the call, if it is not that of `act`.
+    If `has_self`, the first argument is not checked. `call` is the call as an application writes it, if it
+    differs from that of `act`.
     """
     demand = _Arguments(act, has_self=has_self, call=call or _call_of(act)).demand
     if is_awaited(act):
@@ -102,19 +109,25 @@ def checked(act: Act, *, has_self: bool = False, call: str | None = None) -> Act
 
 
 class _Arguments:
-    """What one function takes. The annotations are resolved at the first call, when every module is loaded."""
+    """The arguments that one function accepts. The annotations are resolved at the first call, when every
+    module is loaded.
+    """
 
     def __init__(self, act: Callable[..., Any], *, has_self: bool, call: str) -> None:
         self._act, self._has_self, self._call = act, has_self, call
         self._hints: Mapping[str, Any] = {}
         self._accepts: dict[str, Accepts] | None = None
         self._positional: list[str] = []
-        self._rest: str | None = None
+        self._variadic: str | None = None
 
     def demand(self, arguments: Sequence[object], named: Mapping[str, object]) -> None:
-        """Raise InvalidInput for the first argument that is wrong. Missing arguments, and those too many, are left to the call."""
+        """Raise InvalidInput for the first invalid argument. The call itself reports missing and surplus
+        arguments.
+        """
         accepts = self._resolved() if self._accepts is None else self._accepts
-        names = self._positional if self._rest is None else chain(self._positional, repeat(self._rest))
+        names = (
+            self._positional if self._variadic is None else chain(self._positional, repeat(self._variadic))
+        )
         given = zip(names, arguments[1:] if self._has_self else arguments, strict=False)
         for name, value in chain(given, named.items()) if named else given:
             if name in accepts and not accepts[name](value):
@@ -124,26 +137,35 @@ class _Arguments:
         parameters = [*signature(self._act).parameters.values()][int(self._has_self) :]
         in_order = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
         self._hints = get_type_hints(self._act)
-        self._positional = [one.name for one in parameters if one.kind in in_order]
-        self._rest = next((one.name for one in parameters if one.kind is Parameter.VAR_POSITIONAL), None)
-        self._accepts = {one.name: _within(one.name, _accepts(self._hints[one.name])) for one in parameters}
+        self._positional = [parameter.name for parameter in parameters if parameter.kind in in_order]
+        self._variadic = next(
+            (parameter.name for parameter in parameters if parameter.kind is Parameter.VAR_POSITIONAL), None
+        )
+        self._accepts = {
+            parameter.name: _within(parameter.name, _accepts(self._hints[parameter.name]))
+            for parameter in parameters
+        }
         return self._accepts
 
     def _reason(self, name: str, value: object) -> str:
-        """Return why the value is refused: its bound if its type is right."""
+        """Return the reason why the value is refused: its bound if its type is right, otherwise its type."""
         if _accepts(self._hints[name])(value):
             return f"{name} is {value}; give {_BOUNDS[name].advice(value)}"
         return _refusal(name, self._hints[name], value)
 
 
 def _within(name: str, accepts: Accepts) -> Accepts:
-    """Return whether a value is of the right type, and within the bound of the argument of that name if there is one."""
+    """Return a check that a value has the right type and is within the bound of the argument `name`, if there
+    is a bound.
+    """
     bound = _BOUNDS.get(name)
     return accepts if bound is None else lambda value: accepts(value) and bound.advice(value) is None
 
 
 def _call_of(act: Callable[..., Any]) -> str:
-    """The call as an application writes it: `Client` for the constructor, `consumer.receive` for a method of any kind of consumer."""
+    """Return the call as an application writes it: `Client` for the constructor, `consumer.receive` for a
+    method of any kind of consumer.
+    """
     *_, owner, name = ("", *act.__qualname__.split("."))
     if name == "__init__":
         return owner
@@ -152,38 +174,40 @@ def _call_of(act: Callable[..., Any]) -> str:
 
 
 def _refusal(name: str, hint: Any, value: Any) -> str:
-    """Return what is wrong with the type of the value. The item of a mapping or a sequence is named; values may be secrets and are not shown."""
-    for one in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
-        origin, of = get_origin(one), get_args(one)
+    """Return the reason why the type of the value is wrong, naming the item of a mapping or a sequence.
+    Values may be secrets and are not shown.
+    """
+    for option in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
+        origin, item_hints = get_origin(option), get_args(option)
         is_held = isinstance(origin, type) and issubclass(origin, Mapping | Sequence) and origin is not tuple
         if not is_held or not isinstance(value, origin) or isinstance(value, str | bytes):
             continue
         is_mapping = issubclass(origin, Mapping)
         for key in value if is_mapping else ():
-            if not _accepts(of[0])(key):
-                return f"a key of {name} must be {_described(of[0])}, not {_kind_of(key)}"
-        for at, item in value.items() if is_mapping else enumerate(value):
-            if not _accepts(of[-1])(item):
-                return _refusal(f"{name}[{shown(at)}]", of[-1], item)
+            if not _accepts(item_hints[0])(key):
+                return f"a key of {name} must be {_described(item_hints[0])}, not {_kind_of(key)}"
+        for place, item in value.items() if is_mapping else enumerate(value):
+            if not _accepts(item_hints[-1])(item):
+                return _refusal(f"{name}[{shown(place)}]", item_hints[-1], item)
     return f"{name} must be {_described(hint)}, not {_kind_of(value)}"
 
 
 def _accepts(hint: Any) -> Accepts:
-    """Return whether a value is what `hint` says: the value, and what a sequence or a mapping holds."""
+    """Return a check that a value has the type `hint`, including the items of a sequence or a mapping."""
     origin = get_origin(hint)
     if hint is Any or hint is object or isinstance(hint, TypeVar):
         return lambda _value: True
     if origin in (Union, UnionType):
-        several = [_accepts(one) for one in get_args(hint)]
-        return lambda value: any(accepts(value) for accepts in several)
+        checks = [_accepts(option) for option in get_args(hint)]
+        return lambda value: any(accepts(value) for accepts in checks)
     if hint is float:
         return lambda value: _is_number(value, (int, float))
     if hint is int:
         return lambda value: _is_number(value, int)
     if origin is not None and issubclass(origin, Mapping | Sequence) and origin is not tuple:
-        return _holds(origin, [_accepts(one) for one in get_args(hint)])
+        return _holds_only(origin, [_accepts(item_hint) for item_hint in get_args(hint)])
     if getattr(hint, "_is_protocol", False):
-        members = [name for one in hint.__mro__ for name in vars(one) if _is_member(one, name)]
+        members = [name for base in hint.__mro__ for name in vars(base) if _is_member(base, name)]
         return lambda value: all(hasattr(value, name) for name in members)
     kind = hint if origin is None else origin
     if kind is Callable:
@@ -192,11 +216,13 @@ def _accepts(hint: Any) -> Accepts:
 
 
 def is_asynchronous(value: object) -> bool:
-    """Return True for a function, or an object, whose call has to be awaited: called as an ordinary one it does nothing."""
+    """Return True if the value is a function or an object whose call must be awaited. An ordinary call of it
+    would do nothing.
+    """
     while isinstance(value, partial):
         value = value.func
-    call = getattr(type(value), "__call__", None)  # noqa: B004 - the function itself is wanted
-    return any(is_awaited(one) or isasyncgenfunction(one) for one in (value, call))
+    call = getattr(type(value), "__call__", None)  # noqa: B004 - the check needs the function, not the answer of `callable`
+    return any(is_awaited(function) or isasyncgenfunction(function) for function in (value, call))
 
 
 def _is_number(value: object, kinds: type | tuple[type, ...]) -> bool:
@@ -207,14 +233,18 @@ def _is_nan(value: object) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-def _holds(kind: type, of: Sequence[Accepts]) -> Accepts:
-    """A mapping with keys and values, or a sequence with members, that are accepted. Text is no sequence."""
+def _holds_only(kind: type, checks: Sequence[Accepts]) -> Accepts:
+    """Return a check that a value is a mapping whose keys and values, or a sequence whose items, are
+    accepted. Text is not a sequence.
+    """
 
     def accepts(value: Any) -> bool:
         if not isinstance(value, kind) or isinstance(value, str | bytes):
             return False
-        held: Sequence[Any] = [value.keys(), value.values()] if isinstance(value, Mapping) else [value]
-        return all(is_right(one) for is_right, some in zip(of, held, strict=False) for one in some)
+        parts: Sequence[Any] = [value.keys(), value.values()] if isinstance(value, Mapping) else [value]
+        return all(
+            is_accepted(item) for is_accepted, part in zip(checks, parts, strict=False) for item in part
+        )
 
     return accepts
 
@@ -234,7 +264,7 @@ def _described(hint: Any) -> str:
 
 
 def _kind_of(value: object) -> str:
-    """The value itself is not shown: it may be a secret."""
+    """Return a description of the value's type. The value may be a secret and is not shown."""
     if is_asynchronous(value):
         return "one that has to be awaited (async def)"
     return "nan" if _is_nan(value) else f"a value of type {type(value).__name__}"

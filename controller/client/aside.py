@@ -1,6 +1,8 @@
-"""Calls to workers in threads aside, which the end of the process does not wait for: a worker that is stopped answers late or never.
+"""Calls workers in background threads. The end of the process does not wait for these threads, because a
+stopped worker answers late or never.
 
-For what only talks HTTP. What a data plane's library does has threads that are waited for (`reader_threads`).
+The threads are for HTTP calls only. Calls into the library of a data plane run in threads that the process
+waits for (`reader_threads`).
 """
 
 from __future__ import annotations
@@ -16,10 +18,14 @@ _log = logging.getLogger(__name__)
 
 
 class AsideCalls:
-    """Begun in the order they came, so many at once. For any thread."""
+    """A first-in, first-out queue of calls and the background threads that make them. Safe to use from any
+    thread.
+    """
 
     def __init__(self, threads: int, name: str) -> None:
-        """The threads begin with the first call."""
+        """Create `threads` threads, which is the number of simultaneous calls. The threads start with the
+        first call.
+        """
         self._lock = threading.Lock()
         self._waiting: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._threads = [
@@ -28,7 +34,7 @@ class AsideCalls:
         self._is_begun = self._is_closed = self._is_over = False
 
     def submit(self, call: Call) -> bool:
-        """Have it called soon. What it raises is logged. False once this is closed."""
+        """Queue the call, and return True. Return False after `close`. An exception of the call is logged."""
         with self._lock:
             if self._is_closed:
                 return False
@@ -40,7 +46,9 @@ class AsideCalls:
             return True
 
     def close(self, wait_seconds: float = 0.0) -> None:
-        """Take no more. What was submitted has so long; of the rest nothing is begun. Safe to repeat."""
+        """Accept no further calls. Submitted calls have `wait_seconds` to end; calls that have not begun by
+        then are dropped. Idempotent.
+        """
         until = time.monotonic() + wait_seconds
         with self._lock:
             self._is_closed = True
@@ -57,4 +65,4 @@ class AsideCalls:
             try:
                 call()
             except Exception:  # noqa: BLE001 - the thread would end, and later calls would wait for ever
-                _log.exception("a call aside failed")
+                _log.exception("background call failed")

@@ -1,8 +1,9 @@
-"""What the clients for asyncio in `pulsar_cleave` share: each lives in a thread of its own, and its calls are awaited.
+"""Contains the base classes of the asyncio clients in `pulsar_cleave`: each client runs in its own thread,
+and its calls are awaited.
 
-The work is that of the synchronous clients. What `receive` has taken when the task that awaits it is cancelled is not lost: the
-next `receive` gives it out, if it is this consumer's still. A call of another kind that is cancelled may or may not have been done,
-as after any lost answer.
+The synchronous clients do the work. If the task that awaits `receive` is cancelled, the item that `receive`
+has taken is not lost: the next `receive` returns the item, if it still belongs to this consumer. A cancelled
+call of another kind may or may not have been done, as after any lost response.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from controller.domain.errors import InvalidInput
 from controller.forks import OneProcess
 
 SLICE_SECONDS = 0.05
-"""A waiting `receive` holds the thread no longer than this at a time, so that other calls have their turn."""
+"""Longest time that a waiting `receive` occupies the thread at a time, so that other calls can run."""
 
 
 class Closable(Protocol):
@@ -33,7 +34,7 @@ class Closable(Protocol):
 
 
 class Receiving(Closable, Protocol):
-    """One that receives."""
+    """A synchronous consumer."""
 
     def pause(self) -> None: ...
     def resume(self) -> None: ...
@@ -48,21 +49,24 @@ Result = TypeVar("Result")
 
 @checks_arguments
 class AsyncClient(OneProcess, Generic[Client]):
-    """One client and the thread that it lives in, from the beginning of `async with` to its end. For one event loop."""
+    """A synchronous client and its thread, from the beginning of `async with` to its end. For one
+    event loop.
+    """
 
     def __init__(self, make: Callable[[], Client]) -> None:
-        """`make` makes the client. It is called in the thread, and may block."""
+        """Call `make` in the thread to create the client. `make` may block."""
         self._make = make
         self._client: Client | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cleave-async")
-        self._ended: Future[None] | None = None
+        self._closing: Future[None] | None = None
 
     async def __aenter__(self) -> Self:
         self._demand_maker()
         try:
             await self._in_thread(self._open)
         except BaseException:
-            self._end(lambda client: client.close())  # it may be made yet, and then it is closed
+            # if the client is still being created, it is closed afterwards
+            self._end(lambda client: client.close())
             raise
         return self
 
@@ -72,11 +76,13 @@ class AsyncClient(OneProcess, Generic[Client]):
         await self.close()
 
     async def call(self, act: Callable[[Client], Result]) -> Result:
-        """Whatever else the client can do: `act` is called with it, in its thread."""
+        """Call `act` with the synchronous client, in its thread, and return the result. Gives access to
+        everything else that the client can do.
+        """
         return await self._in_thread(lambda: act(self._opened()))
 
     async def close(self) -> None:
-        """Close it, which goes on if this is cancelled. Safe to repeat."""
+        """Close the client. If the task is cancelled, the close continues. Idempotent."""
         await self._await_end(lambda client: client.close())
 
     def _open(self) -> None:
@@ -91,77 +97,87 @@ class AsyncClient(OneProcess, Generic[Client]):
         await asyncio.shield(asyncio.wrap_future(self._end(close)))
 
     def _end(self, close: Callable[[Client], None]) -> Future[None]:
-        """Have it closed once what is under way has ended."""
-        if self._ended is None:
-            self._ended = self._thread.submit(self._close, close)
+        """Close the client after the calls in progress have ended. Return the future of the close."""
+        if self._closing is None:
+            self._closing = self._thread.submit(self._close, close)
             self._thread.shutdown(wait=False)
-        return self._ended
+        return self._closing
 
     def _close(self, close: Callable[[Client], None]) -> None:
         if self._client is not None:
             close(self._client)
 
     async def _in_thread(self, act: Callable[[], Result]) -> Result:
-        if self._ended is not None:
+        if self._closing is not None:
             raise closed(type(self).__name__)
         return await asyncio.wrap_future(self._thread.submit(act))
 
 
 @checks_arguments
 class AsyncConsumer(AsyncClient[Consumer], Generic[Consumer, Item]):
-    """What the consumers share. Several tasks may receive at once; each item goes to one of them."""
+    """The common base of the asyncio consumers. Several tasks may receive at once; each item goes to one of
+    them.
+    """
 
     def __init__(self, make: Callable[[], Consumer]) -> None:
-        """As for `AsyncClient`."""
+        """Call `make` in the thread to create the consumer. `make` may block."""
         super().__init__(make)
-        self._taken: deque[Item] = deque()
-        """Received, and not given out yet. The thread puts in, the event loop takes out."""
+        self._received: deque[Item] = deque()
+        """Items that were received and not returned yet. The thread appends; the event loop removes."""
 
     async def receive(self, timeout_seconds: float | None = None) -> Item | None:
-        """The next one, waiting for it at most so long, or without end; None when there is none. Raises as the synchronous
-        `receive`.
+        """Return the next item, waiting up to `timeout_seconds`, or without end if None. Return None if there
+        is none.
+
+        Raises the errors of the synchronous `receive`.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
-            left = SLICE_SECONDS if deadline is None else deadline - time.monotonic()
-            slice_seconds = max(0.0, min(left, SLICE_SECONDS))
+            remaining_seconds = SLICE_SECONDS if deadline is None else deadline - time.monotonic()
+            slice_seconds = max(0.0, min(remaining_seconds, SLICE_SECONDS))
             await self._in_thread(partial(self._take, slice_seconds))
-            with suppress(IndexError):  # another task was faster
-                return self._taken.popleft()
+            with suppress(IndexError):  # another task may have taken the item
+                return self._received.popleft()
             if deadline is not None and time.monotonic() >= deadline:
                 return None
 
     async def __aiter__(self) -> AsyncIterator[Item]:
-        """One after the other, without end."""
+        """Yield the items one after the other, without end."""
         while True:
             item = await self.receive()
             if item is not None:
                 yield item
 
     async def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
-        """See the consumer's `close`. It goes on if this is cancelled. Safe to repeat."""
+        """Close the consumer like the synchronous `close`. If the task is cancelled, the close continues.
+        Idempotent.
+        """
         await self._await_end(lambda consumer: consumer.close(timeout_seconds, leave=leave))
 
     def pause(self) -> None:
-        """See the consumer's `pause`. What was received already is given out."""
+        """Asynchronous version of the consumer's `pause`. Items that were received before are still
+        returned.
+        """
         self._opened().pause()
 
     def resume(self) -> None:
-        """See the consumer's `resume`."""
+        """Asynchronous version of the consumer's `resume`."""
         self._opened().resume()
 
     def _take(self, seconds: float) -> None:
-        """In the thread: have something to give out, if there is. What was taken for a task that is gone comes first, unless it
-        is another consumer's by now.
+        """Receive an item if none is waiting for a task. Runs in the thread.
+
+        Items taken for a cancelled task are returned first, unless they belong to another consumer by this
+        time.
         """
         consumer = self._opened()
-        for item in [item for item in self._taken if not self._is_own(consumer, item)]:
-            with suppress(ValueError):  # the event loop was faster
-                self._taken.remove(item)
-        if not self._taken:
+        for item in [item for item in self._received if not self._is_own(consumer, item)]:
+            with suppress(ValueError):  # the event loop may have taken the item
+                self._received.remove(item)
+        if not self._received:
             received = self._receive(consumer, seconds)
             if received is not None:
-                self._taken.append(received)
+                self._received.append(received)
 
     def _receive(self, consumer: Consumer, seconds: float) -> Item | None:
         raise NotImplementedError

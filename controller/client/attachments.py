@@ -1,8 +1,9 @@
-"""The buckets one consumer reads: one object for each ownership, opened aside, let go of when the application has finished.
+"""Opens and closes the readers of the buckets that one consumer owns.
 
-`Session` says which buckets are this consumer's; this opens and closes their readers accordingly. An attachment is of one segment,
-one bucket and one generation, and holds all there is to know of that ownership, so nothing that arrives late can be taken for
-another's. Readers are opened and closed in threads aside: a log out of reach delays no other.
+`Session` says which buckets the consumer owns; this module follows it. An attachment stands for one
+ownership: one segment, one bucket and one generation. It holds all state of the ownership, so a late event
+cannot be applied to another ownership. Readers are opened and closed in background threads, so a log out of
+reach delays no other log.
 """
 
 from __future__ import annotations
@@ -55,31 +56,34 @@ class Attachment(Opening[LogReader]):
         after: threading.Event | None = None,
         on_missing: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_opened` is called in the opening thread when an opening has ended, well or not, `on_free` in the asking thread when it may
-        be let go of, and is to be. See `Opening`.
+        """Create the attachment without opening its log.
+
+        `on_opened` is called in the opening thread when an opening has succeeded or failed. `on_free` is
+        called in the thread of a query when the query has ended and the bucket is to be released. The other
+        parameters are those of `Opening`.
         """
         super().__init__(owned.backing_topic, wakeup, delay_seconds, after, on_missing)
         self.owned, self.origin, self._on_opened, self._on_free = owned, origin, on_opened, on_free
         self.delivered: Position | None = None
         self.acknowledged: Position | None = None
         self.stored: Position | None = None
-        """What the application's results held of it when it was taken."""
-        self._standing = ("being opened", boot_seconds())
+        """Position that the application's stored results had reached when the bucket was opened."""
+        self._reason_and_since = ("being opened", boot_seconds())
         self.is_going = False
-        """It is being let go of: the application is told of it once."""
+        """True once the application was notified of the release, which happens once."""
         self.is_full = False
-        """So much of it is in hand that nothing more is to be read for now."""
+        """True while so many messages are unacknowledged that no more are to be read."""
         self.work: str | None = None
-        """What stands in the way of what is in hand, as whoever works on it says."""
+        """Why unacknowledged messages do not progress, as reported by the component that processes them."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything handed out is acknowledged."""
+        """True if all delivered messages are acknowledged."""
         return self.delivered == self.acknowledged
 
     @property
     def reason(self) -> str:
-        """Why nothing of it is handed out just now."""
+        """The reason why no message of the bucket is delivered at present."""
         if self.error is not None:
             is_held = isinstance(self.error, LostRace | FencedOut)
             return f"{'held by another reader' if is_held else 'out of reach'}: {self.error}"
@@ -91,7 +95,7 @@ class Attachment(Opening[LogReader]):
             return (
                 "being handed over"
                 if self.is_idle
-                else "being handed over once what is in hand is acknowledged"
+                else "being handed over once its delivered messages are acknowledged"
             )
         if self.work is not None:
             return self.work
@@ -100,35 +104,37 @@ class Attachment(Opening[LogReader]):
         return "no data" if self.is_idle else "no data beyond what is in hand"
 
     def since(self, reason: str) -> float:
-        """When this reason began to hold, `boot_seconds`: when it was asked for first. For any thread."""
+        """Return the time since which `reason` has held, in `boot_seconds`: the time of the first query for
+        it. For any thread.
+        """
         kind = "at work" if reason == self.work else reason.partition(":")[0]
-        known, began = self._standing
-        if known == kind:
-            return began
+        last_kind, began_at = self._reason_and_since
+        if last_kind == kind:
+            return began_at
         now = boot_seconds()
-        if kind != WAITS_FOR_RECEIVE:  # which may be nothing, once it is read
-            self._standing = kind, now
+        if kind != WAITS_FOR_RECEIVE:  # the log may have no messages, which only the next poll shows
+            self._reason_and_since = kind, now
         return now
 
     def note_flow(self) -> None:
-        """Something of it was read: whatever kept it back is over."""
+        """Note that messages were read, which ends every reason that kept them back."""
         self.setback = None
-        self._standing = WAITS_FOR_RECEIVE, boot_seconds()
+        self._reason_and_since = WAITS_FOR_RECEIVE, boot_seconds()
 
     def open(self, act: Callable[[], LogReader]) -> None:
-        """See `Opening`."""
+        """Open the reader like `Opening.open`, then call `on_opened`."""
         super().open(act)
         self.since(self.reason)
         self._on_opened()
 
-    def ask(self, question: Callable[[], Any], asked: Future[Any]) -> None:
-        """See `Opening`."""
-        super().ask(question, asked)
+    def ask(self, question: Callable[[], Any], result: Future[Any]) -> None:
+        """Run a query like `Opening.ask`, then call `on_free` if the bucket is to be released."""
+        super().ask(question, result)
         if self.owned.release:
             self._on_free()
 
     def take(self, logs: LogClient, subscription: str, owner: str, claim: StoredPosition) -> LogReader:
-        """The bucket's part of the cursor, and its row beside the results; for `open`."""
+        """Open the reader of the bucket, and claim its row among the application's results. For `open`."""
         owned = self.owned
         reader = logs.open_reader(
             owned.backing_topic,
@@ -148,7 +154,7 @@ class Attachment(Opening[LogReader]):
 
 
 class _Loss:
-    """Losses of a bucket that this consumer owns, until something of the bucket is acknowledged."""
+    """The losses of a bucket that this consumer owns, until a message of the bucket is acknowledged."""
 
     def __init__(self) -> None:
         self.backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
@@ -156,11 +162,13 @@ class _Loss:
 
 
 StoredPosition = Callable[[Attachment], Position | None]
-"""How far the application's results are in a bucket that was just taken."""
+"""Returns the position that the application's results have reached in a bucket that was just opened."""
 
 
 class Attachments:
-    """For one thread at a time, but for what says that it is for any."""
+    """All attachments of one consumer. For one thread at a time, except methods that are marked for any
+    thread.
+    """
 
     def __init__(
         self,
@@ -173,9 +181,12 @@ class Attachments:
         on_free: Callable[[], None] = lambda: None,
         suspects: SuspectReports | None = None,
     ) -> None:
-        """`claim` is called with each that was opened, in the opening thread, before anything of it is read; `on_opened` there too,
-        when an opening has ended. `on_free` is called, in any thread, when something is closed or may be let go of: it is time to
-        `adopt`, and to look at what is `to_release`. `suspects` is told of logs that are missing, and closed with this.
+        """Create the set without attachments.
+
+        `claim` is called in the opening thread with each attachment that was opened, before messages are
+        read. `on_opened` is called in the same thread when an opening has ended. `on_free` is called in any
+        thread when an attachment was closed or may be released: call `adopt` and check `to_release`.
+        `suspects` receives reports of missing logs, and is closed together with this object.
         """
         self._suspects = suspects
         self._logs, self._subscription, self._owner, self._wakeup = logs, subscription, owner, wakeup
@@ -188,37 +199,42 @@ class Attachments:
 
     @property
     def all(self) -> tuple[Attachment, ...]:
-        """Every ownership, by segment, bucket and generation. For any thread."""
-        return tuple(one for _, one in sorted([*self._held.items()], key=itemgetter(0)))
+        """Every ownership, ordered by segment, bucket and generation. For any thread."""
+        return tuple(attachment for _, attachment in sorted([*self._held.items()], key=itemgetter(0)))
 
     @property
     def next_try_at(self) -> float:
-        """When the next one is worth another try, `time.monotonic` seconds; infinity where none is waited for."""
+        """The earliest time of the next attempt to open a log, in `time.monotonic` seconds. Infinity if no
+        log waits.
+        """
         return next_try_at([*self._held.values()])
 
     def adopt(self, assignment: Assignment | None) -> list[OwnedBucket]:
-        """Follow an assignment. What is no longer owned is closed: its owner is another by now. The buckets to release that nothing is
-        held of any more are given back, to be said so, and said again. What is still being closed is among them once it is.
+        """Follow an assignment, and close the attachments that are no longer owned, because another consumer
+        owns their buckets.
+
+        Return the buckets to release that have no attachment. The caller reports them as released,
+        repeatedly. A bucket that is still being closed is returned by a later call, once it is closed.
         """
-        owned = {one.identity: one for one in assignment.buckets} if assignment else {}
+        owned = {bucket.identity: bucket for bucket in assignment.buckets} if assignment else {}
         origin = assignment.origin if assignment else 0
-        for identity in [identity for identity, one in self._held.items() if one.is_closed]:
-            del self._held[identity]  # let go of aside
+        for identity in [identity for identity, attachment in self._held.items() if attachment.is_closed]:
+            del self._held[identity]  # released by `let_go_aside`
         for identity in [identity for identity in self._held if identity not in owned]:
             self._stop(self._held[identity])
-        gone = []
+        released = []
         self._released &= owned.keys()
         for identity, bucket in owned.items():
-            held = self._held.get(identity)
-            if held is not None:
-                if bucket.sealed and not held.owned.sealed:
-                    held.rung.set()  # its end may have come
-                held.owned = bucket
+            attachment = self._held.get(identity)
+            if attachment is not None:
+                if bucket.sealed and not attachment.owned.sealed:
+                    attachment.rung.set()  # the segment may have reached its end
+                attachment.owned = bucket
                 continue
             after = self._threads.leaving(identity[:2])
             if bucket.release or identity in self._released:
-                # What was released once is not taken up again: the word of it may be under way.
-                gone += [bucket] if after is None else []
+                # A released bucket is not opened again, because the report of its release may be under way.
+                released += [bucket] if after is None else []
             else:
                 loss = self._losses.get(identity[:2])
                 delay_seconds = 0.0 if loss is None else loss.backoff.next_seconds()
@@ -233,85 +249,99 @@ class Attachments:
                     partial(self._report, bucket.segment_id),
                 )
                 self._held[identity].setback = None if loss is None else loss.setback
-        return gone
+        return released
 
     def open_due(self) -> None:
-        """Have those opened whose time has come."""
-        for one in self._held.values():
-            act = partial(one.take, self._logs, self._subscription, self._owner, self._claim)
-            self._threads.open(one, act)
+        """Open the readers that are due, in background threads."""
+        for attachment in self._held.values():
+            act = partial(attachment.take, self._logs, self._subscription, self._owner, self._claim)
+            self._threads.open(attachment, act)
 
     def ask(self, attachment: Attachment, question: Callable[[], Any]) -> None:
-        """Have its reader asked what may take long; see `Opening.take_answer`."""
+        """Run `question` in a background thread; `Opening.take_answer` returns the result."""
         self._threads.ask(attachment, question)
 
     def with_something_new(self) -> Iterator[tuple[Attachment, LogReader]]:
-        """Those that may have something new, each in its turn. The caller stops when it found something."""
+        """Yield the attachments that may have new messages, in rotation. The caller stops iterating when it
+        has a message.
+        """
         identities = sorted(self._held)
         for _ in identities:
             self._turn += 1
-            one = self._held.get(identities[self._turn % len(identities)])
+            attachment = self._held.get(identities[self._turn % len(identities)])
             if (
-                one is None
-                or one.owned.release
-                or one.is_full
-                or not one.has_news
-                or one.next_try_at > time.monotonic()
+                attachment is None
+                or attachment.owned.release
+                or attachment.is_full
+                or not attachment.has_news
+                or attachment.next_try_at > time.monotonic()
             ):
                 continue
-            reader = one.reader
+            reader = attachment.reader
             if reader is not None:
-                yield one, reader
+                yield attachment, reader
 
     def to_release(self) -> list[Attachment]:
-        """Those that are to be let go of and whose messages are all settled, each once: what the application does when it is told of
-        one may bring the caller here again. What is being opened or asked is not at rest: an opening ends with a reader, and a question
-        may with moving the cursor to where it is, neither of which must come after the next owner.
+        """Return the attachments that are to be released and have no unacknowledged messages. Each is
+               returned once, because notifying the application of a release may call this method again.
+
+               An attachment
+        with an opening or a query in progress is not returned: the opening ends with a reader, and
+               the query may move the cursor, and neither may happen after the next owner has begun.
         """
         ready = [
-            one
-            for one in self._held.values()
-            if one.owned.release and one.is_idle and one.is_at_rest and not one.is_going
+            attachment
+            for attachment in self._held.values()
+            if attachment.owned.release
+            and attachment.is_idle
+            and attachment.is_at_rest
+            and not attachment.is_going
         ]
-        for one in ready:
-            one.is_going = True
+        for attachment in ready:
+            attachment.is_going = True
         return ready
 
     def ring_all(self) -> None:
-        """Have each read once, whether its log notified or not."""
-        for one in self._held.values():
-            one.rung.set()
+        """Make each attachment read once, even without a notification of its log."""
+        for attachment in self._held.values():
+            attachment.rung.set()
 
     def holds(self, attachment: object) -> bool:
-        """Whether this very ownership still goes on."""
+        """Return True if this very ownership still exists."""
         return isinstance(attachment, Attachment) and self._held.get(attachment.owned.identity) is attachment
 
     def release(self, attachment: Attachment) -> None:
-        """Let go of it for good: this ownership is not taken up again. `adopt` tells when that is done."""
+        """Release the ownership for good; it is not opened again. `adopt` returns the bucket when the release
+        is complete.
+        """
         self._released.add(attachment.owned.identity)
         self._stop(attachment)
 
     def lose(self, attachment: Attachment, error: CleaveError | None = None) -> None:
-        """Stop reading it. While it is owned it is opened anew, later each time until something of it is acknowledged. `error`: why
-        it was lost.
+        """Close the attachment. While the bucket is owned it is reopened, after a growing delay until a
+        message is acknowledged.
+
+        `error` is the cause of the loss.
         """
         loss = self._losses.setdefault(attachment.owned.identity[:2], _Loss())
         loss.setback = error.message if isinstance(error, LogShortened) else attachment.setback
         self._stop(attachment)
 
     def succeed(self, attachment: Attachment) -> None:
-        """Something of it is acknowledged."""
+        """Note that a message of the attachment was acknowledged, which ends the growing delay."""
         self._losses.pop(attachment.owned.identity[:2], None)
 
     def lose_all(self) -> None:
-        """Others may own all of it by now."""
-        for one in [*self._held.values()]:
-            self._stop(one)
+        """Close all attachments, because other consumers may own their buckets."""
+        for attachment in [*self._held.values()]:
+            self._stop(attachment)
 
     def let_go_aside(self) -> None:
-        """Others may own all of it by now, and the consumer's thread is busy: have nothing attached. For any thread."""
-        for one in [*self._held.values()]:
-            self._threads.stop(one.owned.identity[:2], one)
+        """Close all attachments while the consumer's thread is busy, because other consumers may own their
+        buckets. For any thread.
+        """
+        for attachment in [*self._held.values()]:
+            self._threads.stop(attachment.owned.identity[:2], attachment)
 
     def _stop(self, attachment: Attachment) -> None:
         if self.holds(attachment):
@@ -319,19 +349,23 @@ class Attachments:
         self._threads.stop(attachment.owned.identity[:2], attachment)
 
     def demand_reached(self) -> None:
-        """Raises why a log was out of reach when it was last tried, or can never be read. A cursor that is still held, or still
-        being made, is waited for; whether this process is the stale one of its name, its session says.
+        """Raise the error of a log that was out of reach at the last attempt, or that can never be read.
+
+        A cursor that another reader holds, or that does not exist yet, raises nothing: the consumer waits for
+        it. The session detects if another process has replaced this consumer.
         """
-        for one in self._held.values():
-            is_waited_for = isinstance(one.error, NotFound | FencedOut)
+        for attachment in self._held.values():
+            is_waited_for = isinstance(attachment.error, NotFound | FencedOut)
             if (
-                isinstance(one.error, DataPlaneUnavailable | StoreUnavailable | Terminal)
+                isinstance(attachment.error, DataPlaneUnavailable | StoreUnavailable | Terminal)
                 and not is_waited_for
             ):
-                raise one.error
+                raise attachment.error
 
     def close(self) -> None:
-        """Let go of all at once. Waits for what is being opened, asked and closed, since threads end before the process does."""
+        """Close all attachments. Waits for openings, queries and closes in progress, because threads must end
+        before the process does.
+        """
         self.lose_all()
         self._threads.close()
         if self._suspects is not None:
@@ -343,7 +377,9 @@ class Attachments:
 
 
 def settle_each(attachments: Sequence[Attachment], act: Callable[[Attachment], None]) -> None:
-    """Call back for each; an error of one keeps none of the others from it, and the last is raised at the end."""
+    """Call `act` for each attachment. An error does not keep the others from their call; the last error is
+    raised at the end.
+    """
     with ExitStack() as stack:
-        for one in reversed(attachments):
-            stack.callback(act, one)
+        for attachment in reversed(attachments):
+            stack.callback(act, attachment)

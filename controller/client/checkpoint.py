@@ -1,9 +1,12 @@
-"""Where an application is in a topic, as one value: a place in every segment that the topic had at one epoch.
+"""Represents the position of an application in a topic as one value: a position in every segment that the
+topic had at one epoch.
 
-A segment is done, or has a position: that of the last message handed out, a place before the first one, or None for its very
-beginning. The value is the application's to keep, as bytes, beside its results. A group of consumers has one value for each member,
-which say together where the group is (`merged`). A position names the timeline of its log where logs have timelines, so a log that
-became shorter is read on where its history leaves that of the position.
+A segment is either done or has a position. A position is that of the last delivered message, a place before
+the first message, or None for the beginning of the segment. The application stores the value, as bytes, with
+its results. In a group of consumers each member has a value of its own, and `merged` computes the position of
+the group.
+If logs have timelines, a position names the timeline of its log. A log that became shorter is then read on
+from the point where its history leaves that of the position.
 """
 
 from __future__ import annotations
@@ -22,9 +25,13 @@ from controller.domain.utf8 import utf8
 from controller.domain.whole_numbers import MOST, from_digits, whole
 
 VERSION, OF_A_MEMBER = 1, 2
-"""Of what `to_bytes` gives; that of a member of a group has generations, too, which an older library would not know of."""
+"""Versions of the format of `to_bytes`. The checkpoint of a group member also has generations, which older
+libraries cannot read.
+"""
 MOST_DONE = 2**22
-"""Segments that a checkpoint may say are done; a damaged one could name more than fit into memory."""
+"""Largest number of done segments in a checkpoint. A damaged checkpoint could name more than fit into
+memory.
+"""
 
 
 @checks_arguments
@@ -43,7 +50,9 @@ class Checkpoint:
     done: frozenset[int]
     """Segments that are read to their end."""
     generations: Mapping[int, int] = field(default_factory=dict)
-    """Generation at which a member of a group got each of its segments. Of two checkpoints of one segment the later owner's counts."""
+    """Generation at which a member of a group acquired each of its segments. Of two checkpoints with one
+    segment, the later owner's position counts.
+    """
 
     def to_bytes(self) -> bytes:
         """Return the checkpoint as bytes, to be stored. Their form is private to this library."""
@@ -67,23 +76,25 @@ class Checkpoint:
             version = whole(document["cleave_checkpoint"], "version")
         except (ValueError, KeyError, TypeError, RecursionError, InvalidInput):
             raise InvalidInput(
-                f"{shown(kept)} is no checkpoint; give what `Checkpoint.to_bytes` gave"
+                f"{shown(kept)} is not a checkpoint; give the bytes that `Checkpoint.to_bytes` returned"
             ) from None
         if version not in (VERSION, OF_A_MEMBER):
             raise InvalidInput(
-                f"a checkpoint of version {shown(version)}, and this library reads up to {OF_A_MEMBER}; install a newer one"
+                f"a checkpoint has version {shown(version)}, and this library reads versions up to {OF_A_MEMBER}; install a newer library"
             )
         try:
             return cls._from_document(document)
         except (ValueError, KeyError, TypeError, AttributeError, InvalidInput) as error:
-            raise InvalidInput(f"a checkpoint that is damaged ({error}); give an earlier one") from None
+            raise InvalidInput(f"the checkpoint is damaged ({error}); give an earlier checkpoint") from None
 
     @classmethod
     def _from_document(cls, document: Mapping[str, Any]) -> Self:
         positions = {_segment_id(i): _position(at) for i, at in document["positions"].items()}
         done = _segments_of(document["done"])
         if done & positions.keys():
-            raise ValueError(f"segment {min(done & positions.keys())} is done and is not")
+            raise ValueError(
+                f"segment {min(done & positions.keys())} is listed both as done and with a position"
+            )
         generations = {
             _segment_id(i): whole(at, "generation") for i, at in document.get("generations", {}).items()
         }
@@ -101,27 +112,29 @@ def merged(kept: Iterable[Checkpoint]) -> Checkpoint:
     generations counts as earlier than the others. Raises InvalidInput for checkpoints of different topics.
     """
     values = list(kept)
-    newest = max(values, key=lambda one: one.epoch)
-    if any(one.topic_id != newest.topic_id for one in values):
+    newest = max(values, key=lambda value: value.epoch)
+    if any(value.topic_id != newest.topic_id for value in values):
         raise InvalidInput("checkpoints of different topics; give those of one group")
-    done = frozenset[int]().union(*(one.done for one in values))
-    found: dict[int, tuple[int, Position]] = {}
+    done = frozenset[int]().union(*(value.done for value in values))
+    latest: dict[int, tuple[int, Position]] = {}
     positions: dict[int, Position | None] = {}
-    for one in values:
-        for segment_id, position in one.positions.items():
-            place = one.generations.get(segment_id, 0), position or ()
-            if segment_id not in done and place >= found.get(segment_id, place):
-                found[segment_id], positions[segment_id] = place, position
-    generations = {i: generation for i, (generation, _) in found.items() if generation}
+    for value in values:
+        for segment_id, position in value.positions.items():
+            place = value.generations.get(segment_id, 0), position or ()
+            if segment_id not in done and place >= latest.get(segment_id, place):
+                latest[segment_id], positions[segment_id] = place, position
+    generations = {i: generation for i, (generation, _) in latest.items() if generation}
     return Checkpoint(newest.topic_id, newest.topic, newest.epoch, positions, done, generations)
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON. Raises ValueError for a name that stands in it twice: one of the two places would be lost."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name stands twice in an object")
-    return found
+    """Return the object of JSON. Raises ValueError for a repeated name, because one of its values would be
+    lost.
+    """
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        raise ValueError("a name is repeated in an object")
+    return document
 
 
 def _segment_id(text: str) -> int:
@@ -132,7 +145,9 @@ def _segment_id(text: str) -> int:
 
 
 def _segments_of(runs: Any) -> frozenset[int]:
-    """The segments of `_runs`. Raises ValueError or InvalidInput for others; the number of segments is bounded before they are made."""
+    """Return the segments of `_runs`. Raises ValueError or InvalidInput for invalid runs. The number of
+    segments is checked before they are created.
+    """
     pairs = [
         (whole(first, "first segment"), whole(last, "last segment", least=first)) for first, last in runs
     ]
@@ -152,9 +167,11 @@ def _position(at: Any) -> Position | None:
 
 
 def _runs(numbers: frozenset[int]) -> list[tuple[int, int]]:
-    """First and last of each run of successive numbers: a topic that was reshaped often has long ones."""
-    found = sorted(numbers)
-    breaks = [(a, b) for a, b in pairwise(found) if b != a + 1]
+    """Return the first and the last number of each run of successive numbers. A topic that was reshaped often
+    has long runs.
+    """
+    ordered = sorted(numbers)
+    breaks = [(a, b) for a, b in pairwise(ordered) if b != a + 1]
     return list(
-        zip([*found[:1], *(b for _, b in breaks)], [*(a for a, _ in breaks), *found[-1:]], strict=True)
+        zip([*ordered[:1], *(b for _, b in breaks)], [*(a for a, _ in breaks), *ordered[-1:]], strict=True)
     )

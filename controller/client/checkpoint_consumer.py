@@ -1,9 +1,11 @@
-"""Reads a topic in the order of each key for an application that keeps its own position: nothing is acknowledged anywhere.
+"""Reads a topic in the order of each key for an application that stores its own position. Nothing is
+acknowledged in the data plane.
 
-One consumer reads every segment. A segment's children are read when it, and all it descends from, is read to its end; that is
-seen to here, since no leader is asked. `checkpoint` names a place in every segment of the newest layout that this consumer
-knows, and a consumer that begins with it goes on exactly there. A segment that is out of reach is waited for: nothing stands for
-a place that is not known. What was deleted before it was read is told (DataGone).
+One consumer reads every segment. The children of a segment are read when the segment and all its ancestors
+are read to their ends; this module enforces the order, because there is no leader. `checkpoint` returns a
+position in every segment of the newest layout that the consumer knows, and a consumer that starts with it
+continues exactly there. The consumer waits for a segment out of reach, because no substitute for an unknown
+position is safe. If messages were deleted before they were read, the consumer raises DataGone.
 """
 
 from __future__ import annotations
@@ -39,18 +41,22 @@ from controller.domain.errors import (
 from controller.forks import OneProcess
 
 PARALLEL_LOCATES = 4
-"""Segments in which a place is looked up at once; all are needed, so one that hangs is waited for."""
+"""Number of segments whose positions are looked up at once. All are needed, so the consumer waits for a
+lookup that hangs.
+"""
 MOST_LOOKS = 5
-"""So often a beginning consumer asks for the layout when segments disappear while it looks for its places in them."""
+"""Number of times a starting consumer requests the layout when segments disappear while it looks up its
+positions.
+"""
 
 
 class Start(StrEnum):
     """Position at which a consumer without a checkpoint begins."""
 
     EARLIEST = "earliest"
-    """The first message that the topic still has."""
+    """The first message that the topic still stores."""
     LATEST = "latest"
-    """The first message that is published from now on."""
+    """The first message that is published after the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +66,12 @@ class CheckpointBatch:
     segment_id: int
     messages: Sequence[LogMessage]
     origin: object = None
-    """In a group, the ownership it came from."""
+    """In a group, the ownership that the messages came from."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentStatus:
-    """Why nothing comes of a segment just now. `holder` is the member of the group that it waits for."""
+    """The reason why no message of a segment is delivered at present."""
 
     segment_id: int
     """Segment of the topic."""
@@ -74,12 +80,14 @@ class SegmentStatus:
     holder: str | None = None
     """Member of the group that the segment waits for."""
     since: str | None = None
-    """When that began, in ISO 8601, where another member has it or nobody."""
+    """Time at which the reason began, in ISO 8601; set if the segment belongs to another member or to
+    none.
+    """
 
 
 @checks_arguments
 class CheckpointConsumer(OneProcess, ClosedByWith):
-    """For one thread; `pause` and `resume` may come from any."""
+    """Consumer of all segments of a topic. For one thread; any thread may call `pause` and `resume`."""
 
     def __init__(
         self,
@@ -91,13 +99,14 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
         batch_messages: int = 500,
         patience_seconds: float = 30.0,
     ) -> None:
-        """`start` is a checkpoint, or its bytes; or earliest, latest, or an instant with its time zone, as the messages'
-        `published_at_ms` counts.
+        """Start at `start`: a checkpoint or its bytes; earliest, latest; or an instant with its time zone,
+        compared with `published_at_ms` of the messages.
 
-        The places of a start without a checkpoint are looked up here, in every segment, so that a checkpoint taken at once stands
-        for them. `patience_seconds` bounds how long this and `receive` wait for a segment out of reach. Raises
-        DataPlaneUnavailable, StoreUnavailable after that; NotFound; DataGone, Conflict or InvalidInput for a checkpoint that
-        cannot be gone on from.
+        For a start without a checkpoint, the constructor looks up the position in every segment, so a
+        checkpoint that is taken at once contains the positions. `patience_seconds` bounds how long the
+        constructor and `receive` wait for a segment out of reach.
+        Raises DataPlaneUnavailable or StoreUnavailable after that time; NotFound; DataGone, Conflict or
+        InvalidInput for a checkpoint from which the consumer cannot continue.
         """
         self._logs, self._batch_messages, self._patience_seconds = logs, batch_messages, patience_seconds
         self._wakeup = threading.Event()
@@ -107,8 +116,10 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
         )
         self._positions: dict[int, Position | None] = {}
         self._done: set[int] = set()
-        self._known: dict[int, ListedSegment] = {}
-        """The segments of the newest layout, and those that have left it before they were read to their end."""
+        self._segments: dict[int, ListedSegment] = {}
+        """The segments of the newest layout, and segments that left the layout before they were read to their
+        ends.
+        """
         self._parents: dict[int, frozenset[int]] = {}
         self._watch = patiently(
             lambda: SegmentWatch(servers, topic, on_change=self._wakeup.set), seconds=patience_seconds
@@ -121,52 +132,60 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
             raise
 
     def checkpoint(self) -> Checkpoint:
-        """Where this consumer is: behind all that `receive` has given out. Take it when the application has done with that."""
+        """Return the position of this consumer: behind all messages that `receive` has returned. Take it when
+        the application has processed them.
+        """
         layout = self._layout
         return Checkpoint(
             layout.topic_id, layout.topic, layout.epoch, dict(self._positions), frozenset(self._done)
         )
 
     def restore(self, checkpoint: Checkpoint | bytes) -> None:
-        """Go on from there, as a new consumer would. Raises as the constructor; this consumer is where it was then."""
+        """Continue from `checkpoint`, like a new consumer. Raises as the constructor does; the position is
+        then unchanged.
+        """
         self._begin(Checkpoint.from_bytes(checkpoint) if isinstance(checkpoint, bytes) else checkpoint)
 
     def receive(self, timeout_seconds: float) -> CheckpointBatch | None:
-        """The next messages of one segment, waiting for them at most so long; None when there are none.
+        """Return the next messages of one segment, waiting up to `timeout_seconds`. Return None if there are
+        none.
 
-        Raises DataGone when what comes next was deleted; TopicNotFound; DataPlaneUnavailable or StoreUnavailable when there is
-        nothing to read, and something has been out of reach for longer than the patience; InvalidInput once it is closed.
+        Raises DataGone if the next messages were deleted; TopicNotFound; DataPlaneUnavailable or
+        StoreUnavailable if there is nothing to read and a segment was out of reach for longer than
+        `patience_seconds`; InvalidInput after `close`.
         """
         return self._rounds.receive(
             timeout_seconds,
-            self._look_or_demand,
+            self._poll_or_raise,
             lambda: math.inf if self._is_paused else self._readers.due_at,
             self._demand_open,
         )
 
     def why(self) -> tuple[SegmentStatus, ...]:
-        """Of each segment that is not read to its end why nothing of it comes."""
+        """Return for each segment that is not read to its end why no message of it is delivered."""
         return tuple(
             SegmentStatus(segment_id, self._reason(segment_id)) for segment_id in sorted(self._positions)
         )
 
     def pause(self) -> None:
-        """Hand out nothing until `resume`."""
+        """Deliver no messages until `resume`."""
         self._is_paused = True
 
     def resume(self) -> None:
-        """Hand out again."""
+        """Deliver messages again."""
         self._is_paused = False
         self._wakeup.set()
 
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:  # noqa: ARG002
-        """Read no further, within `timeout_seconds` (30). Nothing is acknowledged anywhere, and nobody else waits for this consumer:
-        `leave` is there so that consumers of all kinds are closed in the same way.
+        """Stop reading, within `timeout_seconds` (default: 30).
+
+        Nothing is acknowledged, and no other consumer waits for this one. `leave` has no effect; it exists so
+        that consumers of all kinds are closed in the same way.
         """
         timing = self._begin_close(timeout_seconds)
-        self._wakeup.set()  # a `receive` that waits ends
+        self._wakeup.set()  # ends a `receive` that waits
         close_and_say_goodbye(
-            f"a consumer of {self._watch.found.topic}",
+            f"consumer of {self._watch.found.topic}",
             timing,
             self._readers.close,
             lambda _seconds: self._watch.close(),
@@ -175,144 +194,168 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
     def _described(self) -> str:
         return f"CheckpointConsumer of {self._watch.found.topic}"
 
-    # Where to begin.
+    # Starting position.
 
     def _begin(self, start: Checkpoint | Start | datetime) -> None:
-        """Take up this place, all of it or, when an error is raised, nothing."""
+        """Start at this position in all segments; after an error the position of every segment is
+        unchanged.
+        """
         if isinstance(start, datetime):
             instant_of(start)
-        found, positions, done = self._places(start)
+        segments, positions, done = self._places(start)
         self._readers.follow({})
         self._positions, self._done = positions, done
-        self._known, self._parents = {}, {}
-        self._adopt(found)
+        self._segments, self._parents = {}, {}
+        self._adopt(segments)
 
     def _places(
         self, start: Checkpoint | Start | datetime
     ) -> tuple[SegmentList, dict[int, Position | None], set[int]]:
-        """The layout as it is now, and the place of `start` in each segment."""
-        for look in range(MOST_LOOKS):
-            found = patiently(self._watch.ask, seconds=self._patience_seconds)
+        """Return the current layout, and the position of `start` in each segment."""
+        for attempt in range(MOST_LOOKS):
+            segments = patiently(self._watch.ask, seconds=self._patience_seconds)
             try:
                 if isinstance(start, Checkpoint):
-                    return found, *restored(start, found)
-                return found, *self._located(start, found)
-            except SegmentNotFound:  # pruned a moment ago
-                if look + 1 == MOST_LOOKS:
+                    return segments, *restored(start, segments)
+                return segments, *self._located(start, segments)
+            except SegmentNotFound:  # the segment was pruned a moment ago
+                if attempt + 1 == MOST_LOOKS:
                     raise
         raise AssertionError("unreachable")
 
     def _located(
-        self, start: Start | datetime, found: SegmentList
+        self, start: Start | datetime, layout: SegmentList
     ) -> tuple[dict[int, Position | None], set[int]]:
-        """The place of `start` in each segment."""
-        done = {i for i, one in found.segments.items() if start is Start.LATEST and one.is_sealed}
+        """Return the position of `start` in each segment of the layout, and the segments that count
+        as done.
+        """
+        done = {i for i, segment in layout.segments.items() if start is Start.LATEST and segment.is_sealed}
         instant_ms = (
             instant_of(start) if isinstance(start, datetime) else 0 if start is Start.EARLIEST else None
         )
-        looked_at = [one for i, one in sorted(found.segments.items()) if i not in done]
+        unread = [segment for i, segment in sorted(layout.segments.items()) if i not in done]
 
-        def locate(one: ListedSegment) -> Position:
+        def locate(segment: ListedSegment) -> Position:
             return patiently(
-                lambda: self._logs.locate(one.backing_topic, instant_ms), seconds=self._patience_seconds
+                lambda: self._logs.locate(segment.backing_topic, instant_ms), seconds=self._patience_seconds
             )
 
         with ThreadPoolExecutor(PARALLEL_LOCATES, thread_name_prefix="cleave-locate") as threads:
-            positions = list(threads.map(locate, looked_at))
-        return {one.segment_id: at for one, at in zip(looked_at, positions, strict=True)}, done
+            positions = list(threads.map(locate, unread))
+        return {segment.segment_id: at for segment, at in zip(unread, positions, strict=True)}, done
 
     # Following the layout.
 
-    def _adopt(self, found: SegmentList) -> None:
-        """Follow this layout: what is new is read from its very beginning, what is gone and done is forgotten."""
-        for segment_id in found.segments.keys() - self._positions.keys() - self._done:
+    def _adopt(self, layout: SegmentList) -> None:
+        """Follow this layout. Read added segments from their beginning; forget segments that left the layout
+        and are done.
+        """
+        for segment_id in layout.segments.keys() - self._positions.keys() - self._done:
             self._positions[segment_id] = None
-        self._done &= found.segments.keys()
+        self._done &= layout.segments.keys()
         departed = {
-            i: one for i, one in self._known.items() if i in self._positions.keys() - found.segments.keys()
+            i: segment
+            for i, segment in self._segments.items()
+            if i in self._positions.keys() - layout.segments.keys()
         }
-        self._known = {**departed, **found.segments}
-        links = {i: self._parents.get(i, frozenset()) for i in self._known}
-        for segment_id, one in found.segments.items():
+        self._segments = {**departed, **layout.segments}
+        links = {i: self._parents.get(i, frozenset()) for i in self._segments}
+        for segment_id, segment in layout.segments.items():
             links[segment_id] |= {
-                *one.parent_ids,
-                *(i for i, gone in departed.items() if _follows(one, gone)),
+                *segment.parent_ids,
+                *(i for i, old in departed.items() if _follows(segment, old)),
             }
         self._parents = links
-        self._layout = found
+        self._layout = layout
         self._follow()
 
     def _follow(self) -> None:
-        """Read those segments whose ancestors are all read to their ends. Parents have lower ids than their children."""
+        """Read the segments whose ancestors are all read to their ends. Parents have lower ids than their
+        children.
+        """
         waits: dict[int, bool] = {}
-        for segment_id in sorted(self._known):
+        for segment_id in sorted(self._segments):
             parents = self._parents[segment_id]
-            waits[segment_id] = any(one in self._positions or waits.get(one, False) for one in parents)
-        self._readers.follow({i: self._known[i].backing_topic for i in self._positions if not waits[i]})
+            waits[segment_id] = any(
+                parent in self._positions or waits.get(parent, False) for parent in parents
+            )
+        self._readers.follow({i: self._segments[i].backing_topic for i in self._positions if not waits[i]})
 
     def _waits_for(self, segment_id: int) -> list[int]:
-        """Ancestors that are not read to their ends. One that nothing is known of was pruned long ago, and counts as done."""
+        """Return the ancestors that are not read to their ends. An unknown ancestor was pruned long ago, and
+        counts as done.
+        """
         seen: set[int] = set()
         unseen = set(self._parents.get(segment_id, ()))
         while unseen:
-            one = unseen.pop()
-            seen.add(one)
-            unseen |= self._parents.get(one, frozenset()) - seen
+            ancestor = unseen.pop()
+            seen.add(ancestor)
+            unseen |= self._parents.get(ancestor, frozenset()) - seen
         return sorted(seen & self._positions.keys())
 
     # Reading.
 
-    def _open(self, one: SegmentReader[PositionReader]) -> PositionReader:
-        """In a thread aside. The position is this reading's: it does not change before there is a reader."""
-        return open_at(self._logs, one, self._positions[one.segment_id])
+    def _open(self, segment_reader: SegmentReader[PositionReader]) -> PositionReader:
+        """Open the reader of a segment. Runs in a background thread. The position does not change before the
+        reader is open.
+        """
+        return open_at(self._logs, segment_reader, self._positions[segment_reader.segment_id])
 
-    def _look_or_demand(self) -> CheckpointBatch | None:
-        """When there is nothing, what is out of reach is told."""
-        batch = None if self._is_paused else self._look()
+    def _poll_or_raise(self) -> CheckpointBatch | None:
+        """Return the next batch. If there is none, raise the error of a segment that is out of reach."""
+        batch = None if self._is_paused else self._poll()
         if batch is None:
             self._readers.demand_reached()
         return batch
 
-    def _look(self) -> CheckpointBatch | None:
-        """One round: follow the layout, open what is to be read, and read from the next segment that has something."""
+    def _poll(self) -> CheckpointBatch | None:
+        """Run one poll: follow the layout, open the readers that are due, and read from the next segment that
+        has messages.
+        """
         self._readers.ring_all_if_due()
         if self._watch.take() and self._watch.found.epoch >= self._layout.epoch:
             self._adopt(self._watch.found)
         while True:
             self._readers.open_due()
-            self._demand_there()
+            self._raise_if_deleted()
             done = len(self._done)
-            for one, reader in self._readers.with_something_new():
-                batch = self._read(one, reader)
+            for segment_reader, reader in self._readers.with_something_new():
+                batch = self._read(segment_reader, reader)
                 if batch is not None:
                     return batch
             if len(self._done) == done:
-                return None  # or else children may begin
+                return None  # otherwise children may begin
 
-    def _demand_there(self) -> None:
-        """Raise for what was deleted. A log that is not there may be one that was pruned, of which the layout tells."""
-        for one in self._readers.all:
-            if isinstance(one.error, SegmentNotFound):
-                if self._has_left(one.segment_id):
+    def _raise_if_deleted(self) -> None:
+        """Raise DataGone for deleted messages. A missing log may belong to a pruned segment, so the layout is
+        read again.
+        """
+        for segment_reader in self._readers.all:
+            if isinstance(segment_reader.error, SegmentNotFound):
+                if self._has_left(segment_reader.segment_id):
                     raise DataGone(
-                        f"segment {one.segment_id} ({one.backing_topic}) was deleted before it was read to its end; begin anew"
-                    ) from one.error
+                        f"segment {segment_reader.segment_id} ({segment_reader.backing_topic}) was deleted before it was read to its end; start again without the checkpoint"
+                    ) from segment_reader.error
                 self._watch.look_again()
-            elif isinstance(one.error, DataGone):
-                raise one.error
+            elif isinstance(segment_reader.error, DataGone):
+                raise segment_reader.error
 
-    def _read(self, one: SegmentReader[PositionReader], reader: PositionReader) -> CheckpointBatch | None:
-        """The segment's next batch. It is noted when there can never be another one."""
-        # Only what the layout says is sealed is done: its children are in that layout, too.
-        is_sealed = self._known[one.segment_id].is_sealed or self._has_left(one.segment_id)
-        found = read_on(self._readers, one, reader, self._batch_messages, is_sealed=is_sealed)
-        if found is None:
+    def _read(
+        self, segment_reader: SegmentReader[PositionReader], reader: PositionReader
+    ) -> CheckpointBatch | None:
+        """Return the next batch of the segment, and mark the segment as done if it is read to its end."""
+        # Only a segment that the layout shows as sealed is done: that layout also contains its children.
+        is_sealed = self._segments[segment_reader.segment_id].is_sealed or self._has_left(
+            segment_reader.segment_id
+        )
+        page = read_on(self._readers, segment_reader, reader, self._batch_messages, is_sealed=is_sealed)
+        if page is None:
             return None
-        if found.messages:
-            self._positions[one.segment_id] = found.messages[-1].position
-        if found.is_end:
-            self._note_done(one.segment_id)
-        return CheckpointBatch(one.segment_id, found.messages) if found.messages else None
+        if page.messages:
+            self._positions[segment_reader.segment_id] = page.messages[-1].position
+        if page.is_end:
+            self._note_done(segment_reader.segment_id)
+        return CheckpointBatch(segment_reader.segment_id, page.messages) if page.messages else None
 
     def _note_done(self, segment_id: int) -> None:
         self._done.add(segment_id)
@@ -320,7 +363,7 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
         self._follow()
 
     def _has_left(self, segment_id: int) -> bool:
-        """Whether it was pruned, as far as is known."""
+        """Return True if the known layout no longer has the segment, so that the segment was pruned."""
         return segment_id not in self._layout.segments
 
     def _reason(self, segment_id: int) -> str:
@@ -331,48 +374,51 @@ class CheckpointConsumer(OneProcess, ClosedByWith):
 
 
 def instant_of(start: datetime) -> int:
-    """Milliseconds since the Unix epoch. Raises InvalidInput without a time zone."""
+    """Return the instant in milliseconds since the Unix epoch. Raises InvalidInput without a time zone."""
     if start.tzinfo is None:
         raise InvalidInput(f"instant {start.isoformat()} has no time zone; give one")
     return to_ms(start)
 
 
-def _follows(one: ListedSegment, gone: ListedSegment) -> bool:
-    """Whether a segment descends from one that left the layout, perhaps before its successors were known: whatever came later and
-    shares keys with it does.
+def _follows(segment: ListedSegment, departed: ListedSegment) -> bool:
+    """Return True if `segment` descends from a segment that left the layout, perhaps before its children were
+    known.
+
+    Every later segment that shares keys with it is a descendant.
     """
-    return one.segment_id > gone.segment_id and one.hash_range.overlaps(gone.hash_range)
+    return segment.segment_id > departed.segment_id and segment.hash_range.overlaps(departed.hash_range)
 
 
-def restored(kept: Checkpoint, found: SegmentList) -> tuple[dict[int, Position | None], set[int]]:
-    """Places in the segments that there are now. What is new since is read from its very beginning.
+def restored(kept: Checkpoint, layout: SegmentList) -> tuple[dict[int, Position | None], set[int]]:
+    """Return the positions of the checkpoint in the current segments, and the done segments. Segments without
+    a position are read from their beginning.
 
-    Raises Conflict for a checkpoint of another topic, or of an epoch that is still to come; DataGone where a segment is gone that
-    was not read to its end.
+    Raises Conflict for a checkpoint of another topic, or of an epoch later than the topic's; DataGone if a
+    segment is gone that was not read to its end.
     """
-    if kept.topic_id != found.topic_id:
+    if kept.topic_id != layout.topic_id:
         raise Conflict(
-            f"the checkpoint is of {kept.topic} (topic {kept.topic_id}), and {found.topic} is topic {found.topic_id}: begin anew"
+            f"the checkpoint is of {kept.topic} (topic {kept.topic_id}), and {layout.topic} is topic {layout.topic_id}; start again without the checkpoint"
         )
-    if kept.epoch > found.epoch:
+    if kept.epoch > layout.epoch:
         raise Conflict(
-            f"the checkpoint is of epoch {kept.epoch}, and {found.topic} is at epoch {found.epoch}: its layout was put back; "
-            "begin anew"
+            f"the checkpoint is of epoch {kept.epoch}, and {layout.topic} is at epoch {layout.epoch}, so its layout was restored from a backup; "
+            "start again without the checkpoint"
         )
-    gone = sorted(kept.positions.keys() - found.segments.keys())
-    if gone:
+    missing = sorted(kept.positions.keys() - layout.segments.keys())
+    if missing:
         raise DataGone(
-            f"segment(s) {', '.join(map(str, gone))} of {found.topic} were deleted before they were read to their end; begin "
-            "anew where messages are left, and have a checkpoint subscription keep what you need"
+            f"segment(s) {', '.join(map(str, missing))} of {layout.topic} were deleted before they were read to their end; "
+            "start again at the earliest stored message, and create a checkpoint subscription that keeps the messages you need"
         )
     unnamed = [
         i
-        for i, one in found.segments.items()
-        if one.created_epoch <= kept.epoch and i not in kept.positions and i not in kept.done
+        for i, segment in layout.segments.items()
+        if segment.created_epoch <= kept.epoch and i not in kept.positions and i not in kept.done
     ]
     if unnamed:
         raise InvalidInput(
-            f"the checkpoint does not name segment {min(unnamed)}, which its epoch had; give an earlier one"
+            f"the checkpoint does not name segment {min(unnamed)}, which existed at its epoch; give an earlier checkpoint"
         )
-    positions = {i: kept.positions.get(i) for i in found.segments if i not in kept.done}
-    return positions, set(kept.done & found.segments.keys())
+    positions = {i: kept.positions.get(i) for i in layout.segments if i not in kept.done}
+    return positions, set(kept.done & layout.segments.keys())

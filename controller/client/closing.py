@@ -1,4 +1,6 @@
-"""Closing: at the end of a `with` block, and a consumer within its time, of which a share is the goodbye's alone."""
+"""Closes clients: at the end of a `with` block, and a consumer within a time limit, part of which is reserved
+for deregistration.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,16 @@ from controller.domain.errors import InvalidInput
 
 _log = logging.getLogger(__name__)
 CLOSE_SECONDS = 30.0
-"""What a consumer's close may take where the application does not say."""
+"""Time limit for closing a consumer if the application gives none."""
 MOST_CLOSE_SECONDS = 86_400
 GOODBYE_SHARE = 0.2
-"""The part of that which is kept for the goodbye."""
+"""Part of the time limit that is reserved for deregistration."""
 LEAST_SECONDS = 1.0
-"""What closing has, and what the goodbye has, however short the time."""
+"""Minimum time for closing the readers, and minimum time for deregistration, however short the time limit."""
 
 
 class Closable(Protocol):
-    """Whose `close` raises nothing."""
+    """An object with a method `close` that raises nothing."""
 
     def close(self) -> None: ...
 
@@ -34,14 +36,14 @@ def closed(kind: str) -> InvalidInput:
 
 
 class ClosedByWith(ABC):
-    """For use in a `with` block, whose end calls `close`, however it ends."""
+    """A class for use in a `with` block. The end of the block calls `close`, also after an error."""
 
     _is_closed = False
-    """Whether `close` was called."""
+    """True once `close` was called."""
 
     @abstractmethod
     def close(self) -> None:
-        """What its end is."""
+        """Release the resources of the object."""
 
     def __enter__(self) -> Self:
         self._demand_open()
@@ -62,14 +64,18 @@ class ClosedByWith(ABC):
             raise closed(self._kind())
 
     def _begin_close(self, timeout_seconds: float | None) -> CloseTime:
-        """Refuse calls from here on, and return the time of the close. Raises InvalidInput for a wrong time, and refuses none then."""
+        """Refuse further calls, and return the time limit of the close. Raises InvalidInput for an invalid
+        time, and then refuses no call.
+        """
         timing = CloseTime(timeout_seconds)
         self._is_closed = True
         return timing
 
 
 class StoredByWith(ABC):
-    """For use in a `with` block. The end of the block stores what was sent; a block that ends with an error drops it."""
+    """A class for use in a `with` block. The end of the block stores the sent messages; after an error the
+    block drops them.
+    """
 
     @abstractmethod
     def close(self, *, flush: bool = True) -> None:
@@ -85,48 +91,52 @@ class StoredByWith(ABC):
 
 
 class CloseTime:
-    """The time of one close, counted from here on."""
+    """The time limit of one close, counted from the creation of this object."""
 
     def __init__(self, timeout_seconds: float | None) -> None:
-        """None: CLOSE_SECONDS. Raises InvalidInput."""
+        """Use CLOSE_SECONDS if `timeout_seconds` is None. Raises InvalidInput."""
         timeout_seconds = CLOSE_SECONDS if timeout_seconds is None else timeout_seconds
         if not 0 <= timeout_seconds <= MOST_CLOSE_SECONDS:
             raise InvalidInput(
-                f"{timeout_seconds:g} s for closing; give 0 or more, and at most {MOST_CLOSE_SECONDS}"
+                f"timeout_seconds is {timeout_seconds:g}; give 0 or more, and at most {MOST_CLOSE_SECONDS}"
             )
         self.goodbye_seconds = max(GOODBYE_SHARE * timeout_seconds, LEAST_SECONDS)
-        """The goodbye's alone."""
+        """Time reserved for deregistration."""
         self._closed_at = time.monotonic() + max(timeout_seconds - self.goodbye_seconds, LEAST_SECONDS)
 
     @property
     def left_seconds(self) -> float:
-        """What is left for everything before the goodbye."""
+        """Time that remains for everything before deregistration."""
         return max(0.0, self._closed_at - time.monotonic())
 
 
 def close_and_say_goodbye(
     what: str, timing: CloseTime, close: Callable[[], None], goodbye: Callable[[float], None]
 ) -> None:
-    """Have `close` done, waited for as long as there is time, and then the goodbye, which is told how many seconds it has.
+    """Run `close` for as long as the time limit allows, then `goodbye`, which receives its own time limit in
+    seconds.
 
-    `close` goes on in a thread aside when its time is over. The goodbye is said whatever became of that, and when this thread is
-    interrupted (KeyboardInterrupt, or what a signal's handler raises), too; the interruption is raised at the end.
+    `what` names the consumer in the log. If `close` exceeds its time, it continues in a background thread.
+    `goodbye` runs whatever the outcome of `close`, also after an interruption of this thread:
+    KeyboardInterrupt, or an exception of a signal handler. The interruption is raised at the end.
     """
     try:
-        if not _done_within(close, timing.left_seconds):
-            _log.warning("%s: what it reads is not closed in time; that goes on while it says goodbye", what)
+        if not _finishes_within(close, timing.left_seconds):
+            _log.warning("%s: readers not closed in time; closing continues during deregistration", what)
     finally:
-        _despite_interruptions(lambda: goodbye(timing.goodbye_seconds), timing.goodbye_seconds)
+        _run_despite_interruptions(lambda: goodbye(timing.goodbye_seconds), timing.goodbye_seconds)
 
 
-def _done_within(act: Callable[[], None], seconds: float) -> bool:
-    """Whether `act`, in a thread aside that the process waits for, was done in that time. Raises what it raised."""
+def _finishes_within(act: Callable[[], None], seconds: float) -> bool:
+    """Run `act` in a background thread that the process waits for, and return True if it ended within
+    `seconds`. Raises the error of `act`.
+    """
     ended, errors = threading.Event(), list[BaseException]()
 
     def run() -> None:
         try:
             act()
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+        except BaseException as error:  # noqa: BLE001 - the waiting thread raises the error
             errors.append(error)
         finally:
             ended.set()
@@ -138,29 +148,32 @@ def _done_within(act: Callable[[], None], seconds: float) -> bool:
     return is_ended
 
 
-def _despite_interruptions(act: Callable[[], None], seconds: float) -> None:
-    """Have it done in a thread aside, waited for so long. The process does not wait for it."""
+def _run_despite_interruptions(act: Callable[[], None], seconds: float) -> None:
+    """Run `act` in a background thread, and wait for it up to `seconds`, even if this thread is interrupted.
+    The process does not wait for the thread.
+    """
     ended, until = threading.Event(), time.monotonic() + seconds
     turn = threading.Lock()
 
     def run() -> None:
-        if not turn.acquire(blocking=False):  # begun twice: the first start was interrupted
+        # the thread was started twice, because the first start was interrupted
+        if not turn.acquire(blocking=False):
             return
         try:
             act()
-        except Exception:  # noqa: BLE001 - nothing is waiting for it when its time is over
-            _log.exception("a goodbye failed")
+        except Exception:  # noqa: BLE001 - no thread waits for `act` once its time is over
+            _log.exception("deregistration failed")
         finally:
             ended.set()
 
     interruption: BaseException | None = None
     is_begun = False
-    while not ended.is_set() and (left := until - time.monotonic()) > 0:
+    while not ended.is_set() and (remaining_seconds := until - time.monotonic()) > 0:
         try:
             if not is_begun:
                 threading.Thread(target=run, name="cleave-goodbye", daemon=True).start()
                 is_begun = True
-            ended.wait(left)
+            ended.wait(remaining_seconds)
         except BaseException as error:  # noqa: BLE001 - raised below
             interruption = error
     if interruption is not None:

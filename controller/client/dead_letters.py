@@ -1,11 +1,12 @@
-"""Dead letters: messages that could not be handled, put away in the order of their keys, and read back.
+"""Stores dead letters, which are messages that could not be processed, in the order of their keys, and reads
+them.
 
-A subscription's dead-letter log is made by the leader of its topic (`services/dead_letters`). A message is appended to it first, under
-its own key, and acknowledged after that: a crash in between puts it there twice, and none is lost. Since its key is held until then,
-messages of one key lie there in their order.
+The leader of the topic creates the dead-letter log of a subscription (`services/dead_letters`). A message is
+first appended to the log under its own key and acknowledged afterwards: a crash in between stores it twice,
+but loses none. The key of the message is held until then, so the messages of a key are stored in their order.
 
-What is stored is one line of JSON that says where the message came from and why it is here (`Origin`), a line feed, and then the
-message's payload as it was. Any client of the data plane can read that.
+A stored message is one line of JSON with the origin of the message and its last error (`Origin`), a line
+feed, and the unchanged payload. Any client of the data plane can read it.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from controller.domain.deliveries import REDRIVE
 from controller.domain.errors import SegmentNotFound
 from controller.forks import OneProcess
 
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a dead letter came from, and why it is one."""
+    """The origin of a dead letter, and the reason why it is one."""
 
     topic: str
     subscription: str
@@ -38,35 +39,38 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     position: tuple[int, ...]
     published_at_ms: int
     deliveries: int
-    """How often it was handled, or begun, in vain."""
+    """Number of deliveries that failed or killed their process."""
     error: str | None
-    """What happened at last."""
+    """Last error of the processing."""
     consumer: str
-    """Who put it here."""
+    """Name of the consumer that stored the dead letter."""
     parked_at_ms: int
 
     def written(self, payload: bytes) -> bytes:
-        """As it is stored, with the message's payload."""
+        """Return the stored form: this origin as a line of JSON, followed by the payload."""
         return msgspec.json.encode(self) + b"\n" + payload
 
 
-# Made here: two threads that decode a type for the first time end the process.
+# The decoder is created here because two threads that first decode a type at the same time end the process.
 _ORIGIN = msgspec.json.Decoder(Origin)
 
 
 class DeadLetter(NamedTuple):
-    """One message of a dead-letter log. One that another program put there has no origin, and its payload is as it lies there."""
+    """One message of a dead-letter log.
+
+    A message that another program stored has no origin, and its payload is the stored payload.
+    """
 
     origin: Origin | None
     key: bytes | None
     payload: bytes
-    """The message's own."""
+    """Payload of the original message."""
     message: LogMessage
-    """As it lies in the dead-letter log."""
+    """The message as stored in the dead-letter log."""
 
     @classmethod
     def of(cls, message: LogMessage) -> Self:
-        """As it was read."""
+        """Return the dead letter that a message of the dead-letter log contains."""
         head, _, payload = message.payload.partition(b"\n")
         try:
             return cls(_ORIGIN.decode(head), message.key, payload, message)
@@ -75,22 +79,27 @@ class DeadLetter(NamedTuple):
 
 
 class DeadLetterLog:
-    """Puts messages into the dead-letter log. For any thread."""
+    """Appends messages to the dead-letter log of one subscription. Safe to use from any thread."""
 
     def __init__(self, logs: LogClient, ask: Callable[[str, Mapping[str, object]], Any]) -> None:
-        """`ask` asks a worker as a consumer of the subscription; `StreamConsumer.ask`. The log is made at the first message."""
+        """Create the object; the log itself is created at the first message. `ask` sends a worker a request
+        of a consumer of the subscription (`StreamConsumer.ask`).
+        """
         self._logs, self._ask = logs, ask
-        # Batches are numbered from 1 in each process, so each needs a name that nobody used before.
+        # Each process numbers its batches from 1, so each process needs a producer name that was never used
+        # before.
         self._producer = f"dead-letters-{uuid.uuid4().hex}"
         self._lock = threading.Lock()
         self._number = 0
         self._backing_topic: str | None = None
 
     def put(self, origin: Origin, message: LogMessage) -> None:
-        """Append it; when this returns it is stored. Raises what stood in the way: it may be stored nevertheless."""
+        """Append the message; when the method returns, the message is stored. After an error the message may
+        be stored nevertheless.
+        """
         payload = origin.written(message.payload)
         outgoing = OutgoingMessage(payload, message.key, metadata=message.metadata)
-        with self._lock:  # the numbers of a producer go up
+        with self._lock:  # the numbers of a producer must increase
             if self._backing_topic is None:
                 self._backing_topic = str(self._ask("dead-letters", {})["backing_topic"])
             self._number += 1
@@ -99,41 +108,45 @@ class DeadLetterLog:
                     self._backing_topic, [outgoing], producer=self._producer, sequence=self._number
                 )
             except SegmentNotFound:
-                self._backing_topic = None  # somebody deleted it; the next try has it made anew
+                self._backing_topic = None  # the log was deleted; the next attempt has it created again
                 raise
 
 
 @checks_arguments
 class DeadLetterReader(OneProcess, ClosedByWith):
-    """Reads a dead-letter log from its first message that nobody has acknowledged; `reading_dead_letters` makes it."""
+    """Reads a dead-letter log from its first unacknowledged message. Created by `reading_dead_letters`."""
 
     def __init__(self, reader: LogReader, arrived: threading.Event) -> None:
         self._reader, self._arrived = reader, arrived
         self._is_closed = False
 
     def read(self, count: int, *, timeout_seconds: float = 30.0) -> list[DeadLetter]:
-        """The next `count`, or fewer when no more come in that time. Raises InvalidInput once it is closed."""
+        """Return the next `count` dead letters, or fewer if no more arrive within `timeout_seconds`. Raises
+        InvalidInput after `close`.
+        """
         self._demand_open()
-        found: list[DeadLetter] = []
+        letters: list[DeadLetter] = []
         deadline = time.monotonic() + timeout_seconds
-        while len(found) < count:
+        while len(letters) < count:
             self._arrived.clear()
-            messages = self._reader.read(count - len(found))
-            found += map(DeadLetter.of, messages)
-            left = deadline - time.monotonic()
+            messages = self._reader.read(count - len(letters))
+            letters += map(DeadLetter.of, messages)
+            remaining_seconds = deadline - time.monotonic()
             if not messages:
-                if left <= 0:
+                if remaining_seconds <= 0:
                     break
-                self._arrived.wait(min(left, _LOOK_SECONDS))
-        return found
+                self._arrived.wait(min(remaining_seconds, _POLL_SECONDS))
+        return letters
 
     def acknowledge(self, letter: DeadLetter) -> None:
-        """This one and all before it are dealt with: they are not read again. Raises InvalidInput once it is closed."""
+        """Acknowledge this dead letter and all before it, so that they are not read again. Raises
+        InvalidInput after `close`.
+        """
         self._demand_open()
         self._reader.acknowledge(letter.message.position)
 
     def close(self) -> None:
-        """Read no more."""
+        """Close the reader."""
         self._is_closed = True
         self._reader.close()
 
@@ -146,7 +159,9 @@ class DeadLetterReader(OneProcess, ClosedByWith):
 def reading_dead_letters(
     logs: LogClient, backing_topic: str, *, owner: str = "dead letters"
 ) -> Iterator[DeadLetterReader]:
-    """Read a dead-letter log, alone: whoever read it before is cut off. What is not acknowledged is read again the next time."""
+    """Open the only reader of a dead-letter log; the previous reader is disconnected. Unacknowledged dead
+    letters are read again by the next reader.
+    """
     arrived = threading.Event()
     reader = logs.open_reader(
         backing_topic, REDRIVE, owner=owner, live_owners=(), on_arrival=arrived.set, bucket=None

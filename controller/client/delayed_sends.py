@@ -1,4 +1,4 @@
-"""Sends messages of a producer whose batch is not full in time."""
+"""Sends a producer's messages that have waited for the batch delay although their batch is not full."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from controller.domain.errors import InvalidInput
 
 
 class DelayedSends:
-    """A thread that sends messages which have waited for the delay, from `start` until `close`."""
+    """A thread that sends the messages that have waited for the batch delay, from `start` until `close`."""
 
     def __init__(self, delay_seconds: float, send_due: Callable[[float], float | None]) -> None:
-        """`send_due` sends what has waited for the delay and returns when the next message will have, in `time.monotonic` seconds, or None
-        if no message waits. Raises InvalidInput.
+        """Create the thread without starting it.
+
+        `send_due` sends the messages that have waited for `delay_seconds`. It returns the time at which the
+        next message will have waited that long, in `time.monotonic` seconds, or None if no message waits.
+        Raises InvalidInput.
         """
         if not 0 < delay_seconds < math.inf:
             raise InvalidInput(f"a batch delay of {delay_seconds} s; give more than 0, or None")
@@ -33,7 +36,7 @@ class DelayedSends:
         self._waits.set()
 
     def close(self) -> None:
-        """End the thread. Waits for what the thread is sending."""
+        """End the thread. Waits for a batch that the thread is sending."""
         self._closing.set()
         self._waits.set()
         self._thread.join()
@@ -41,7 +44,8 @@ class DelayedSends:
     def _run(self) -> None:
         while not self._closing.is_set():
             self._waits.wait()
-            self._waits.clear()  # before the look: a message that is sent from here on is seen, or sets the event again
+            # cleared before sending, so that a message that arrives meanwhile is sent or sets the event again
+            self._waits.clear()
             due = self._send_due()
             while due is not None and not self._closing.wait(max(0.0, due - time.monotonic())):
                 due = self._send_due()

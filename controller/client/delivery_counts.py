@@ -1,14 +1,17 @@
-"""Deliveries that are counted over crashes, as a consumer says them to a worker.
+"""Reports deliveries to a worker, so that they are counted across crashes of consumers.
 
-A message that kills its process would come again for ever if deaths did not count. But to note every message before it is
-handled costs a call each. So nothing is noted where nothing is wrong. A consumer makes one call when it begins to read a bucket: it
-says at which first message. A bucket that `TROUBLED_OPENINGS` lives of consumers in turn opened at the same message, without getting
-beyond it and without an end in good order, is in trouble. From there on, for as many messages as can have been in hand, each
-is noted before it is begun, and nothing else runs in the process meanwhile: if it dies, the note is the only one that is left, and the
-death is charged to that very message. A message whose handling failed is noted too, and before each further delivery.
+A message that kills its process would be delivered forever if deaths did not count. But a report before each
+message would cost one call per message, so a healthy bucket has no reports of messages. A consumer makes one
+call when it starts to read a bucket, with the position of the first message. A bucket is in trouble if
+`TROUBLED_OPENINGS` consecutive processes started at the same message, without progress and without closing
+the bucket. Then each message is reported before its processing begins, for as many messages as can have been
+unacknowledged, and the process runs nothing else meanwhile. If the process dies, only one report is open, so
+the death is charged to that message. A message whose processing failed is reported too, and again before each
+further delivery.
 
-The notes are rows that any worker writes, for the bucket's present owner only (sql/schema/26_deliveries.sql), by the first hash of what it owns. Where
-that was a bucket and is a run of them by now, the notes still tell of the same messages: a position is one of the whole segment.
+Workers store the reports as rows for the bucket's present owner only (sql/schema/26_deliveries.sql), by the
+first hash of the owned range. If the range has since changed from one bucket to several, the reports still
+identify the same messages, because a position refers to the whole segment.
 """
 
 from __future__ import annotations
@@ -23,11 +26,13 @@ from controller.dataplane.base import Position
 from controller.domain.deliveries import DeliveryEvent
 
 TROUBLED_OPENINGS = 3
-"""With one or two a restart or a hand-over may have come before anything was done."""
+"""Number of openings at the same message that put a bucket in trouble. One or two may be due to a restart or
+a change of owner.
+"""
 
 
 class KnownMessage(msgspec.Struct, frozen=True):
-    """A message that is in trouble, as earlier lives left it."""
+    """A message in trouble, as earlier processes reported it."""
 
     position: tuple[int, ...]
     deliveries: int
@@ -36,36 +41,40 @@ class KnownMessage(msgspec.Struct, frozen=True):
 
 
 class Opening(msgspec.Struct, frozen=True):
-    """What is known of a bucket when its reading begins."""
+    """The stored counts of a bucket when its reading begins."""
 
     openings: int
     messages: tuple[KnownMessage, ...]
 
     @property
     def is_troubled(self) -> bool:
-        """Whether its messages are to be noted one by one."""
+        """True if the messages of the bucket are to be reported before their processing begins."""
         return self.openings >= TROUBLED_OPENINGS
 
 
-# Made here: two threads that decode a type for the first time end the process.
+# The decoder is created here because two threads that first decode a type at the same time end the process.
 _OPENING = msgspec.json.Decoder(Opening)
 
 
 class DeliveryCounts:
-    """For any thread. Every call raises StoreUnavailable while no worker answers, and LostRace for a bucket that is not owned."""
+    """Reports of one consumer. Safe to use from any thread.
+
+    Every call raises StoreUnavailable while no worker responds, and LostRace for a bucket that the consumer
+    does not own.
+    """
 
     def __init__(self, ask: Callable[[str, Mapping[str, object]], Any]) -> None:
-        """`ask` asks a worker as this consumer; `StreamConsumer.ask`."""
+        """Create the object. `ask` sends a worker a request of this consumer (`StreamConsumer.ask`)."""
         self._ask = ask
 
     def opened(self, owned: OwnedBucket, position: Position) -> Opening:
-        """Reading begins at this message."""
-        found = self._ask("opened", {**_named(owned), "position": position})
-        return msgspec.convert(found, _OPENING.type)
+        """Report that reading begins at this message, and return the stored counts of the bucket."""
+        answer = self._ask("opened", {**_ownership(owned), "position": position})
+        return msgspec.convert(answer, _OPENING.type)
 
     def closed(self, owned: OwnedBucket) -> None:
-        """Reading has ended in good order."""
-        self._ask("closed", _named(owned))
+        """Report that the consumer has closed the bucket without a crash."""
+        self._ask("closed", _ownership(owned))
 
     def note(
         self,
@@ -75,12 +84,12 @@ class DeliveryCounts:
         deliveries: int,
         error: str | None = None,
     ) -> None:
-        """What happens to a message in its n-th delivery. Said twice it counts once."""
-        said = {"position": position, "event": event.value, "deliveries": deliveries, "error": error}
-        self._ask("deliveries", {**_named(owned), **said})
+        """Report an event of the message's n-th delivery. Idempotent."""
+        report = {"position": position, "event": event.value, "deliveries": deliveries, "error": error}
+        self._ask("deliveries", {**_ownership(owned), **report})
 
 
-def _named(owned: OwnedBucket) -> dict[str, object]:
+def _ownership(owned: OwnedBucket) -> dict[str, object]:
     return {
         "segment_id": owned.segment_id,
         "bucket_start": owned.bucket_start,

@@ -1,4 +1,4 @@
-"""A stream of events that is held open: opened again, with jitter, whenever it breaks, until it is closed."""
+"""Holds a stream of server-sent events open, and reopens it, with jitter, whenever it breaks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from controller.domain.errors import Retryable, Terminal
 from controller.forks import OneProcess
 
 LEAVES_WITHIN_SECONDS = 2.0
-"""The thread of what is closed is waited for no longer: a worker that is stopped may keep it for the length of a call."""
+"""Longest time that `close` waits for the thread: a worker that is stopped may hold it for the length of a
+call.
+"""
 SILENT_SECONDS = 30.0
-"""A stream that has said nothing for so long is opened anew; heartbeats come more often."""
+"""A stream without any event for this time is reopened; heartbeats are more frequent."""
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.1, 5.0
 _log = logging.getLogger(__name__)
 
 
 class EventWatch(OneProcess):
-    """From construction to `close`, in a thread of its own."""
+    """One stream and its thread, from construction to `close`."""
 
     def __init__(
         self,
@@ -32,8 +34,11 @@ class EventWatch(OneProcess):
         query: Callable[[], Mapping[str, Any]] = dict,
         on_refusal: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_event` is called with each event's name and data, heartbeats left out; when it raises, the stream is opened anew.
-        `query` at each opening. `on_refusal` says that a worker refused for good; the watch goes on trying.
+        """Start the thread.
+
+        `on_event` is called with the name and the data of each event except heartbeats; if it raises, the
+        stream is reopened. `query` is called at each opening, and returns the query parameters. `on_refusal`
+        is called when a worker refuses the request with a terminal error; the watch keeps trying.
         """
         self._servers, self._path = servers, path
         self._on_event, self._query, self._on_refusal = on_event, query, on_refusal
@@ -43,7 +48,7 @@ class EventWatch(OneProcess):
         self._thread.start()
 
     def close(self) -> None:
-        """Tell no more; safe to repeat."""
+        """End the watch. Idempotent."""
         self._closed.set()
         if self._feed is not None:
             self._feed.hang_up()
@@ -59,12 +64,14 @@ class EventWatch(OneProcess):
                 pass
             except Terminal:
                 self._on_refusal()
-            except Exception:  # noqa: BLE001 - the thread would end, and no change would be told any more
-                _log.exception("the watch of %s failed; opening it anew", self._path)
+            except Exception:  # noqa: BLE001 - the thread would end, and later changes would be missed
+                _log.exception("watch of %s failed; reopening it", self._path)
             self._closed.wait(backoff.next_seconds())
 
     def _follow(self, backoff: Backoff) -> bool:
-        """Hold one stream open until it ends. Return True if only its token has run out: the next stream has a fresh one."""
+        """Follow one stream until it ends. Return True if it ended only because its token expired; the next
+        stream has a fresh token.
+        """
         with self._servers.events(self._path, query=self._query(), silent_seconds=SILENT_SECONDS) as feed:
             self._feed = feed
             for event in feed:

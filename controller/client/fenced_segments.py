@@ -1,4 +1,4 @@
-"""Segments of a topic whose log takes no messages, since it is terminated or missing."""
+"""Tracks the segments of a topic whose log refuses messages because the log is terminated or missing."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # it loads what calls workers over HTTP
+if TYPE_CHECKING:  # this import loads the HTTP client
     from controller.client.suspects import SuspectReports
 
 
 class FencedSegments:
-    """The fenced segments of one producer, used under the lock of the producer."""
+    """The fenced segments of one producer. For use under the producer's lock."""
 
     def __init__(self, suspects: SuspectReports | None) -> None:
-        """`suspects` is told of segments that stay fenced; None where the source of layouts takes no reports."""
+        """Create an empty set. `suspects` receives reports of segments that stay fenced; None if the layout
+        source takes no reports.
+        """
         self._suspects = suspects
         self._since: dict[int, float] = {}
         """`time.monotonic` seconds of the first refusal, by segment id."""
@@ -24,27 +26,27 @@ class FencedSegments:
         return segment_id in self._since
 
     def add(self, segment_id: int, *, is_missing: bool) -> None:
-        """Note that the log refused messages."""
+        """Record that the log of the segment refused messages."""
         self._since.setdefault(segment_id, time.monotonic())
         (self._missing.add if is_missing else self._missing.discard)(segment_id)
 
     def note_stored(self, segment_id: int) -> None:
-        """Note that the log has taken messages: a missing log was created again."""
+        """Record that the log has stored messages: a missing log was created again."""
         if segment_id in self._missing:
             self._missing.discard(segment_id)
             self._since.pop(segment_id, None)
 
     def retain(self, active: Collection[int]) -> None:
-        """Forget segments that are not active any longer."""
+        """Forget segments that are no longer active."""
         self._since = {segment_id: at for segment_id, at in self._since.items() if segment_id in active}
         self._missing.intersection_update(active)
 
     def state_of(self, segment_id: int) -> str:
-        """Return the state of the log of a fenced segment, for messages."""
+        """Return the state of the log of a fenced segment, for use in messages."""
         return "missing" if segment_id in self._missing else "terminated"
 
     def report(self, after_seconds: float) -> None:
-        """Report segments that have been fenced for so long."""
+        """Report the segments that have been fenced for at least `after_seconds`."""
         if self._suspects is None:
             return
         for segment_id, at in self._since.items():
@@ -52,6 +54,6 @@ class FencedSegments:
                 self._suspects.report(segment_id)
 
     def close(self) -> None:
-        """Report no more. Safe to repeat."""
+        """Send no further reports. Idempotent."""
         if self._suspects is not None:
             self._suspects.close()

@@ -1,16 +1,17 @@
-"""What producers and consumers write down of each message, for `history_check` to judge afterwards.
+"""Records what producers and consumers do with each message, for `history_check` to judge afterwards.
 
-Each process appends lines to a file of its own while it runs. A killed process leaves what it had written. When each
-event is written:
+Each process appends lines to its own file while it runs. A killed process leaves the lines that it had
+written. Each event is written at this time:
 
 - `sent`: after the data plane acknowledged the message to the producer;
 - `handed_out`: before the application gets the message;
-- `begun`, `ended`: before and after the application's work on it;
-- `failed`: after work on it that is to be done again, in place of `ended`;
-- `acknowledged`: after the data plane took the acknowledgement;
-- `seeking`, `sought`: before somebody asks for a seek of the subscription, and after it is done.
+- `begun`, `ended`: before and after the application processes the message;
+- `failed`: in place of `ended`, after processing that must be repeated;
+- `acknowledged`: after the data plane accepted the acknowledgement;
+- `seeking`, `sought`: before a seek of the subscription is requested, and after the seek is done.
 
-A line has these fields, with a tab between them; the last four are a consumer's alone, and of a seek there are but two::
+A line has these fields, separated by tabs. Only a consumer's lines have the last four, and the lines of a
+seek have only two::
 
     at_ns  event  producer  key  number  [consumer  segment  bucket  attachment]
     at_ns  event
@@ -30,19 +31,21 @@ from controller.client.closing import ClosedByWith
 from controller.domain.errors import InvalidInput
 
 SUFFIX = ".history"
-"""Of a file's name; a directory stands for the files in it, at any depth, whose names end so."""
+"""Suffix of the name of a history file. A directory stands for all files with this suffix in it, at any
+depth.
+"""
 _OF_SEEK, _OF_PRODUCER, _OF_CONSUMER = 2, 5, 9
 _MOST_DIGITS = 18
-"""What fits 64 bits."""
+"""Largest number of decimal digits that fits 64 bits."""
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 _TAIL_BYTES = 65536
 
 Message = tuple[str, str, int]
-"""Producer, key and number. The number counts the messages of one producer for one key, upwards."""
+"""Producer, key and number. A producer numbers its messages of one key upwards."""
 
 
 class Event(StrEnum):
-    """What happened to a message, or to the subscription."""
+    """An event of a message, or of the subscription."""
 
     SENT = "sent"
     HANDED_OUT = "handed_out"
@@ -55,11 +58,13 @@ class Event(StrEnum):
 
 
 OF_SEEKS = (Event.SEEKING, Event.SOUGHT)
-"""Of the whole subscription, and of no message."""
+"""Events of the whole subscription, without a message."""
 
 
 class Attachment(NamedTuple):
-    """One period in which one consumer owns one bucket. No two periods of a consumer have the same three values."""
+    """One period in which one consumer owns one bucket. No two periods of a consumer have the same three
+    values.
+    """
 
     segment: str | int
     bucket: str | int
@@ -68,41 +73,49 @@ class Attachment(NamedTuple):
 
 
 class Readings:
-    """Names the attachments of a consumer that knows its readings as objects, as `StreamConsumer` does."""
+    """Names the attachments of a consumer that represents its readings by objects, as
+    `StreamConsumer` does.
+    """
 
     def __init__(self) -> None:
         self._present: dict[tuple[int, str], tuple[object, Attachment]] = {}
 
     def attachment(self, segment_id: int, bucket: str, reading: object) -> Attachment:
-        """Of this reading of the bucket. A new one has a name that no process of this machine gave before."""
-        known = self._present.get((segment_id, bucket))
-        if known is None or known[0] is not reading:
-            known = reading, Attachment(segment_id, bucket, f"{time.monotonic_ns():x}")
-            self._present[segment_id, bucket] = known
-        return known[1]
+        """Return the attachment of this reading of the bucket. A new attachment has a name that no process of
+        this machine used before.
+        """
+        present = self._present.get((segment_id, bucket))
+        if present is None or present[0] is not reading:
+            present = reading, Attachment(segment_id, bucket, f"{time.monotonic_ns():x}")
+            self._present[segment_id, bucket] = present
+        return present[1]
 
 
 class Record(NamedTuple):
-    """One line. `at_ns` is the machine's monotonic clock, which is one for all its processes."""
+    """One line of a history. `at_ns` is the machine's monotonic clock, which all its processes share."""
 
     at_ns: int
     event: Event
     producer: str = ""
-    """Empty, as is the key, for a seek."""
+    """Producer of the message. Empty for a seek, like `key`."""
     key: str = ""
     number: int = 0
     consumer: str = ""
-    """Empty, as are the next three, for what was sent and for a seek."""
+    """Name of the consumer. Empty for sent messages and for a seek, like the three fields below."""
     segment: str = ""
     bucket: str = ""
     attachment: str = ""
 
 
 class _HistoryFile(ClosedByWith):
-    """Appends lines to a file. When a call returns, its lines survive a kill of the process, though not of the machine."""
+    """Appends lines to a file. When a call returns, its lines survive a kill of the process, but not a crash
+    of the machine.
+    """
 
     def __init__(self, path: Path) -> None:
-        """A line that a killed predecessor left unfinished is taken away, so that it spoils none of ours."""
+        """Open the file, and remove a line that a killed process left unfinished, because it would corrupt
+        the next line.
+        """
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         os.ftruncate(self._descriptor, _whole_lines(self._descriptor))
 
@@ -126,96 +139,100 @@ class _HistoryFile(ClosedByWith):
 
 
 class ProducerHistory(_HistoryFile):
-    """A producer's file."""
+    """The history file of a producer."""
 
     def sent(self, messages: Iterable[Message]) -> None:
-        """The data plane has acknowledged them."""
+        """Record that the data plane has acknowledged the messages."""
         self._write(Event.SENT, messages, "\n")
 
 
 class ConsumerHistory(_HistoryFile):
-    """A consumer's file."""
+    """The history file of a consumer."""
 
     def __init__(self, path: Path, consumer: str) -> None:
         super().__init__(path)
         self._consumer = _field(consumer)
 
     def handed_out(self, messages: Iterable[Message], attachment: Attachment) -> None:
-        """The application gets them next, in this order."""
+        """Record that the application gets these messages next, in this order."""
         self._note(Event.HANDED_OUT, messages, attachment)
 
     def begun(self, messages: Iterable[Message], attachment: Attachment) -> None:
-        """The application's work on them begins."""
+        """Record that the application begins to process the messages."""
         self._note(Event.BEGUN, messages, attachment)
 
     def ended(self, messages: Iterable[Message], attachment: Attachment) -> None:
-        """The application's work on them is over, well or not."""
+        """Record that the application has finished the messages, whatever the result."""
         self._note(Event.ENDED, messages, attachment)
 
     def failed(self, messages: Iterable[Message], attachment: Attachment) -> None:
-        """The application's work on them was in vain, and is to be done again before any successor's begins."""
+        """Record that the processing of the messages failed, and must be repeated before a successor
+        begins.
+        """
         self._note(Event.FAILED, messages, attachment)
 
     def acknowledged(self, messages: Iterable[Message], attachment: Attachment) -> None:
-        """The data plane has taken their acknowledgement."""
+        """Record that the data plane has accepted the acknowledgement of the messages."""
         self._note(Event.ACKNOWLEDGED, messages, attachment)
 
     def _note(self, event: Event, messages: Iterable[Message], attachment: Attachment) -> None:
-        where = "\t".join(_field(str(one)) for one in attachment)
-        self._write(event, messages, f"\t{self._consumer}\t{where}\n")
+        fields = "\t".join(_field(str(field)) for field in attachment)
+        self._write(event, messages, f"\t{self._consumer}\t{fields}\n")
 
 
 class SeekHistory(_HistoryFile):
-    """The file of whoever asks for seeks of the subscription."""
+    """The history file of the process that requests seeks of the subscription."""
 
     @contextmanager
     def seek(self) -> Iterator[None]:
-        """Ask for it in here, and wait until it is done. An error leaves the seek open: it may still come about."""
+        """Record a seek that the body requests and awaits. After an error the seek stays open, because it may
+        still take effect.
+        """
         self._append(f"{time.monotonic_ns()}\t{Event.SEEKING}\n")
         yield
         self._append(f"{time.monotonic_ns()}\t{Event.SOUGHT}\n")
 
 
 def _field(text: str) -> str:
-    """The text without a tab or a line break."""
+    """Return the text with tabs and line breaks escaped."""
     return text.translate(_ESCAPES)
 
 
 def _whole_lines(descriptor: int) -> int:
-    """Where the last whole line ends, bytes from the file's beginning."""
+    """Return the end of the last complete line, in bytes from the beginning of the file."""
     end = os.fstat(descriptor).st_size
     while end > 0:
         begin = max(0, end - _TAIL_BYTES)
-        found = os.pread(descriptor, end - begin, begin).rfind(b"\n")
-        if found >= 0:
-            return begin + found + 1
+        line_feed = os.pread(descriptor, end - begin, begin).rfind(b"\n")
+        if line_feed >= 0:
+            return begin + line_feed + 1
         end = begin
     return 0
 
 
 def history_files(paths: Iterable[Path]) -> list[Path]:
-    """The files that these files and directories stand for, each once.
+    """Return the files that the given files and directories stand for, each once.
 
-    Raises InvalidInput for what does not exist and for a directory without a history.
+    Raises InvalidInput for a path that does not exist and for a directory without a history.
     """
-    found: dict[Path, None] = {}
+    files: dict[Path, None] = {}
     for path in paths:
         if not path.is_dir():
             if not path.exists():
                 raise InvalidInput(f"history {path} does not exist; name a file or a directory")
-            found[path] = None
+            files[path] = None
             continue
         inside = sorted(path.rglob(f"*{SUFFIX}"))
         if not inside:
-            raise InvalidInput(f"directory {path} holds no file *{SUFFIX}; name the files themselves")
-        found.update(dict.fromkeys(inside))
-    return list(found)
+            raise InvalidInput(f"directory {path} contains no file *{SUFFIX}; name the files themselves")
+        files.update(dict.fromkeys(inside))
+    return list(files)
 
 
 def read_history(*paths: Path) -> Iterator[Record]:
-    """The records of these files, file by file. A last line that is not finished is left out.
+    """Yield the records of the files, file by file. An unfinished last line is omitted.
 
-    Raises InvalidInput for a file that cannot be read and for a line that is no record.
+    Raises InvalidInput for a file that cannot be read and for a line that is not a record.
     """
     for path in paths:
         try:
@@ -236,13 +253,15 @@ def _record(fields: list[str], path: Path, line: int) -> Record:
     is_seek = event in OF_SEEKS
     at_ns, number = fields[0], "0" if is_seek else fields[4] if event and len(fields) > _OF_SEEK else ""
     if event is None or not (at_ns.isdecimal() and number.isdecimal()):
-        raise _malformed(path, line, "give at_ns, event, producer, key, number, and of a consumer four more")
+        raise _malformed(
+            path, line, "give at_ns, event, producer, key, number, and four more fields for a consumer"
+        )
     if len(at_ns) > _MOST_DIGITS or len(number) > _MOST_DIGITS:
-        raise _malformed(path, line, f"at_ns and number have {_MOST_DIGITS} digits at most")
+        raise _malformed(path, line, f"give at_ns and number with at most {_MOST_DIGITS} digits")
     if is_seek:
         if len(fields) == _OF_SEEK:
             return Record(int(at_ns), event)
-        raise _malformed(path, line, f"{event!s} is of the subscription: give at_ns and event")
+        raise _malformed(path, line, f"{event!s} concerns the whole subscription; give only at_ns and event")
     if event is Event.SENT:
         if len(fields) == _OF_PRODUCER:
             return Record(int(at_ns), event, fields[2], fields[3], int(number))
@@ -255,5 +274,5 @@ def _record(fields: list[str], path: Path, line: int) -> Record:
     )
 
 
-def _malformed(path: Path, line: int, why: str) -> InvalidInput:
-    return InvalidInput(f"history {path}, line {line} is no record: {why}")
+def _malformed(path: Path, line: int, reason: str) -> InvalidInput:
+    return InvalidInput(f"history {path}, line {line} is not a record: {reason}")

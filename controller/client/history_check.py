@@ -1,23 +1,26 @@
-"""The order certificate: what the histories of a run say of every message.
+"""Judges the histories of a run: the order certificate of every message.
 
-What is a fault, and what is none:
+The findings, and what is not a fault:
 
-- *lost*: sent and never handed out. On demand also: handed out and never acknowledged.
-- *duplicated*: handed out again after it was acknowledged. A message that was not acknowledged may come again, and
-  after a seek of the subscription so may one that was: acknowledgements from before the seek's end count for nothing from
-  its beginning on.
-- *overtaken*: work on a message began before its predecessor's had ended for the first time; or a message was handed
-  out, the first time or again, behind one that should follow it. The predecessor is the message before it of the same
-  producer and key. A key may go back to an earlier number and go on in order from there: its *rewind*.
-- *gap*: within one attachment a key went on over a message that nobody had been handed before.
-- *two owners*: consumers, or two attachments of one consumer, worked on the same key at the same time; or an attachment
-  was handed a message of the key when another attachment had followed it.
-- *unconfirmed*, which is no fault: handed out though no producer knows that it was stored. Its process died before the
-  answer came.
+- *lost*: the message was sent and never delivered. If acknowledgement is demanded, also: delivered and never
+  acknowledged.
+- *duplicated*: the message was delivered again after its acknowledgement. An unacknowledged message may be
+  delivered again. After a seek of the subscription an acknowledged message may too: once the seek has begun,
+  acknowledgements from before its end do not count.
+- *overtaken*: processing of the message began before its predecessor had ended for the first time; or the
+  message was delivered, for the first time or again, behind a message that should follow it. The predecessor
+  is the previous message of the same producer and key. A key may go back to an earlier number and continue in
+  order from there: its *rewind*.
+- *gap*: within one attachment a key skipped a message that no consumer had received before.
+- *two owners*: consumers, or two attachments of one consumer, processed the same key at the same time; or an
+  attachment received a message of the key after another attachment had followed it.
+- *unconfirmed*, which is not a fault: the message was delivered although no producer recorded that it was
+  stored, because the producer's process died before the response arrived.
 
-Of work that a kill cut off, the history does not say how long it went on. It says that the process was alive when it
-wrote its last line. So work without an end lasts until the last line of its attachment, and what began later
-does not overlap it. Overlap that was longer than that is not seen.
+If a kill interrupted the processing of a message, the history does not show how long the processing lasted.
+It shows that the process was alive when it wrote its last line. Processing without an end therefore counts
+until the last line of its attachment, and does not overlap processing that began later. A longer overlap is
+not detected.
 """
 
 from __future__ import annotations
@@ -37,11 +40,11 @@ EXAMPLES = 5
 _EVENTS = {event: code for code, event in enumerate(Event)}
 _NO_OWNER = -1
 _CODES: Mapping[int, Literal["b", "i", "q"]] = {8: "b", 32: "i", 64: "q"}
-"""How Python names whole numbers of so many bits."""
+"""Type code of Python's `array` for whole numbers of a number of bits."""
 
 
 class Kind(StrEnum):
-    """What may be found of a message; see the module."""
+    """The kind of a finding, as the module describes it."""
 
     LOST = "lost"
     DUPLICATED = "duplicated"
@@ -56,7 +59,9 @@ OF_ORDER = (Kind.OVERTAKEN, Kind.GAP)
 
 
 class Owner(NamedTuple):
-    """Who was handed the message, and in which attachment. All empty where nobody was."""
+    """The consumer that received the message, and its attachment. All fields are empty if no consumer
+    received it.
+    """
 
     consumer: str = ""
     segment: str = ""
@@ -69,7 +74,9 @@ class Owner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One message of which something was found. `at_ns` is when it showed; None where it shows at the end."""
+    """A finding about one message. `at_ns` is the time at which it appeared; None if it appears only at the
+    end.
+    """
 
     kind: Kind
     producer: str
@@ -80,53 +87,59 @@ class Example:
     owner: Owner
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
-        told = asdict(self)
-        del told["owner"]
-        return {**told, **self.owner._asdict()}
+        """Return the example as a JSON object."""
+        document = asdict(self)
+        del document["owner"]
+        return {**document, **self.owner._asdict()}
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is wrong with a run. `sent`, `ended`, `acknowledged` count messages, `handed_out` every hand-out."""
+    """The result of judging a run. `sent`, `ended`, `acknowledged` count messages; `handed_out` counts all
+    deliveries.
+    """
 
     sent: int
     handed_out: int
     redelivered: int
-    """Hand-outs but for the first of each message. No fault by itself."""
+    """Deliveries except the first of each message. Not a fault by itself."""
     ended: int
     acknowledged: int
     counts: Mapping[Kind, int]
-    """How often each was found."""
+    """Number of findings of each kind."""
     examples: tuple[Example, ...]
-    """A bounded number of each kind, key by key."""
+    """A bounded number of examples of each kind, key by key."""
 
     @property
     def faults(self) -> int:
-        """How many were found."""
+        """Total number of faults."""
         return sum(self.counts[kind] for kind in FAULTS)
 
     @property
     def is_clean(self) -> bool:
-        """No fault was found."""
+        """True if there is no fault."""
         return not self.faults
 
     @property
     def in_order_and_complete(self) -> bool:
-        """At least once, each key in order."""
+        """True if each message was delivered at least once, and each key in order."""
         return not any(self.counts[kind] for kind in (Kind.LOST, *OF_ORDER))
 
     @property
     def exactly_once(self) -> bool:
-        """No fault, and nothing was handed out twice."""
+        """True if there is no fault and no message was delivered twice."""
         return self.is_clean and not self.redelivered
 
     def of(self, kind: Kind) -> tuple[tuple[str, str, int], ...]:
-        """Producer, key and number of the examples of one kind."""
-        return tuple((one.producer, one.key, one.number) for one in self.examples if one.kind is kind)
+        """Return producer, key and number of the examples of one kind."""
+        return tuple(
+            (example.producer, example.key, example.number)
+            for example in self.examples
+            if example.kind is kind
+        )
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the verdict as a JSON object."""
         return {
             "is_clean": self.is_clean,
             "sent": self.sent,
@@ -135,19 +148,21 @@ class Verdict:
             "ended": self.ended,
             "acknowledged": self.acknowledged,
             **{kind.value: self.counts[kind] for kind in Kind},
-            "examples": [one.document() for one in self.examples],
+            "examples": [example.document() for example in self.examples],
         }
 
     @property
     def summary(self) -> str:
         """The counts in one line."""
-        found = ", ".join(f"{self.counts[kind]} {kind.replace('_', ' ')}" for kind in Kind)
-        return f"{self.sent} sent, {self.handed_out} handed out, {self.redelivered} of them again: {found}"
+        findings = ", ".join(f"{self.counts[kind]} {kind.replace('_', ' ')}" for kind in Kind)
+        return f"{self.sent} sent, {self.handed_out} delivered, {self.redelivered} of them again: {findings}"
 
     def __str__(self) -> str:
-        faults = [one for one in self.examples if one.kind in FAULTS]
-        said = [f"{one.kind}: {one.producer}, {one.key}, {one.number}: {one.why}" for one in faults]
-        return "\n".join([self.summary, *said])
+        faults = [example for example in self.examples if example.kind in FAULTS]
+        lines = [
+            f"{fault.kind}: {fault.producer}, {fault.key}, {fault.number}: {fault.why}" for fault in faults
+        ]
+        return "\n".join([self.summary, *lines])
 
 
 def check(
@@ -155,18 +170,19 @@ def check(
 ) -> Verdict:
     """Judge the histories of all producers and of the consumers of one subscription.
 
-    `examples` bounds those of each kind. A record takes about 150 bytes of memory while this runs.
+    `examples` is the maximum number of examples of each kind. The check takes about 150 bytes of memory per
+    record.
     """
     columns = _Columns()
     columns.take(records)
     judge = _Judge(columns, examples)
-    judge.look_at_all()
-    judge.look_at_the_end(demand_acknowledged)
+    judge.process_records()
+    judge.find_final_faults(demand_acknowledged)
     return judge.verdict()
 
 
 class _Columns:
-    """The records as columns of numbers. Texts are kept once each, and a number stands for them."""
+    """The records as columns of numbers. Each text is stored once, and is represented by a number."""
 
     def __init__(self) -> None:
         self.at, self.number = array("q"), array("q")
@@ -175,11 +191,11 @@ class _Columns:
         self.producers: dict[str, int] = {}
         self.owners: dict[Owner, int] = {}
         self.last_at = array("q")
-        """When each owner's last line was written."""
+        """Time of each owner's last line."""
         self.seeks = _Seeks()
 
     def take(self, records: Iterable[Record]) -> None:
-        """Append them."""
+        """Append the records."""
         keys, producers, owners, last_at = self.keys, self.producers, self.owners, self.last_at
         for record in records:
             at, event, producer, key, number = record[:5]
@@ -194,18 +210,19 @@ class _Columns:
             if event is Event.SENT:
                 self.owner.append(_NO_OWNER)
                 continue
-            who = owners.setdefault(Owner._make(record[5:]), len(owners))
-            self.owner.append(who)
-            if who == len(last_at):
+            owner = owners.setdefault(Owner._make(record[5:]), len(owners))
+            self.owner.append(owner)
+            if owner == len(last_at):
                 last_at.append(at)
-            elif at > last_at[who]:
-                last_at[who] = at
+            elif at > last_at[owner]:
+                last_at[owner] = at
 
     def arrange(self) -> tuple[_Messages, Iterator[tuple[int, int, int, int, int]]]:
-        """The messages, and the records of each key in the order of time: key, at_ns, event, message, owner.
+        """Return the messages, and the records of each key in order of time: key, at_ns, event, message,
+        owner.
 
-        A message is numbered by its place among those of all keys, so its predecessor's number is one less. Records of
-        one instant stay in the order in which they were read.
+        A message is numbered by its place among the messages of all keys, so the number of its predecessor is
+        one less. Records with the same time stay in the order in which they were read.
         """
         import pyarrow as pa
         from pyarrow import compute
@@ -239,31 +256,37 @@ class _Columns:
 
 
 class _Seeks:
-    """From when to when somebody sought."""
+    """The periods in which seeks of the subscription were in progress."""
 
     def __init__(self) -> None:
-        self._over: list[tuple[int, int]] = []
+        self._finished: list[tuple[int, int]] = []
         self._open: list[int] = []
 
     def take(self, event: Event, at: int) -> None:
-        """The next line of a file. Who asks and dies leaves a seek open. It is done when a later one is, since seeks follow one
-        another, and may be under way for ever if none comes.
+        """Take the next line of a file.
+
+        If the requesting process died, its seek stays open. Seeks follow one another, so an open seek is done
+        when a later one is; without a later one it may be in progress forever.
         """
         if event is Event.SEEKING:
             self._open.append(at)
         else:
-            self._over += [(begun, at) for begun in self._open]
+            self._finished += [(begun, at) for begun in self._open]
             self._open = []
 
-    def undo(self, acknowledged_at: int, at: int) -> bool:
-        """Whether what was acknowledged then may come again at `at`."""
-        return any(begun <= at and acknowledged_at <= over for begun, over in self._over) or any(
+    def can_undo(self, acknowledged_at: int, at: int) -> bool:
+        """Return True if a message that was acknowledged at `acknowledged_at` may be delivered again
+        at `at`.
+        """
+        return any(begun <= at and acknowledged_at <= ended for begun, ended in self._finished) or any(
             begun <= at for begun in self._open
         )
 
 
 class _Messages(NamedTuple):
-    """Of each message, by its place: the places of its texts, its number, and its flow, which is a producer's key."""
+    """Columns of the messages: the indexes of their texts, their numbers, and their flows. A flow is a key of
+    one producer.
+    """
 
     key: memoryview
     producer: memoryview
@@ -272,14 +295,14 @@ class _Messages(NamedTuple):
 
 
 def _shared(values: array[int], kind: pa.DataType) -> pa.Array:
-    """The same memory as Arrow sees it."""
+    """Return the values as an Arrow array that shares their memory."""
     import pyarrow as pa
 
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 def _values(column: pa.ChunkedArray) -> memoryview:
-    """The numbers of a column without nulls."""
+    """Return the numbers of a column without nulls."""
     whole = column.combine_chunks()
     code = _CODES[whole.type.bit_width]
     buffer = whole.buffers()[1]
@@ -288,7 +311,7 @@ def _values(column: pa.ChunkedArray) -> memoryview:
 
 
 def _changes(column: pa.ChunkedArray) -> pa.Array:
-    """For each row whether its value is not that of the row before; the first one's is not."""
+    """Return for each row whether its value differs from that of the row before. True for the first row."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -298,7 +321,7 @@ def _changes(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _count(begins: pa.Array) -> pa.Array:
-    """For each row how many before it, and itself, are true, less one."""
+    """Return for each row the number of true values up to and including the row, less one."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -307,36 +330,38 @@ def _count(begins: pa.Array) -> pa.Array:
 
 @dataclass(slots=True)
 class _Pass:
-    """How an attachment goes through a flow: from a message on, upwards, until it goes back."""
+    """The progress of an attachment through a flow: upwards from a first message, until the attachment goes
+    back.
+    """
 
     start: int
     last: int
     jumped: list[tuple[int, int]]
-    """Stretches that it went over, ends included."""
+    """Ranges of messages that were skipped, both ends included."""
 
     def went_over(self, message: int) -> bool:
         return any(first <= message <= last for first, last in self.jumped)
 
 
-class _OfOneKey:
-    """What is known of a key up to the present instant."""
+class _KeyState:
+    """The state of a key at the present record."""
 
     __slots__ = ("followed", "highest", "passes", "present", "working")
 
     def __init__(self) -> None:
         self.highest: dict[int, int] = {}
-        """Of each flow the latest message that was handed out."""
+        """Highest delivered message of each flow."""
         self.passes: dict[tuple[int, int], _Pass] = {}
-        """By flow and owner."""
+        """Progress by flow and owner."""
         self.present = _NO_OWNER
         self.followed: set[int] = set()
-        """Owners that have had the key, and the present one."""
+        """Owners that have had the key, including the present owner."""
         self.working: dict[int, set[int]] = {}
-        """Of each owner the messages it has begun and not ended."""
+        """Messages that each owner has begun and not ended."""
 
 
 class _Judge:
-    """Goes through the records key by key, each in the order of time."""
+    """Judges the records key by key, each key in order of time."""
 
     def __init__(self, columns: _Columns, examples: int) -> None:
         self._messages, self._rows = columns.arrange()
@@ -346,16 +371,16 @@ class _Judge:
         count = len(self._messages.number)
         self._sent, self._handed, self._ended = (bytearray(count) for _ in range(3))
         self._acknowledged_at = array("q", bytes(8 * count))
-        """Of each message when it was last; 0 where it was not."""
+        """Time of the last acknowledgement of each message; 0 if there is none."""
         self._seeks = columns.seeks
         self._hand_outs = 0
         self._counts = dict.fromkeys(Kind, 0)
         self._examples: dict[Kind, list[Example]] = {kind: [] for kind in Kind}
-        self._most = examples
-        self._key = _OfOneKey()
+        self._max_examples = examples
+        self._key = _KeyState()
 
-    def look_at_all(self) -> None:
-        """Every record."""
+    def process_records(self) -> None:
+        """Process every record."""
         acts: dict[Event, Callable[[int, int, int], None]] = {
             Event.SENT: self._on_sent,
             Event.HANDED_OUT: self._on_handed_out,
@@ -368,21 +393,23 @@ class _Judge:
         present = -1
         for key, at, event, message, owner in self._rows:
             if key != present:
-                present, self._key = key, _OfOneKey()
+                present, self._key = key, _KeyState()
             by_code[event](message, owner, at)
 
-    def look_at_the_end(self, demand_acknowledged: bool) -> None:
-        """What shows only when everything is known."""
+    def find_final_faults(self, demand_acknowledged: bool) -> None:
+        """Record the findings that appear only when all records are known."""
         for message, (sent, handed) in enumerate(zip(self._sent, self._handed, strict=True)):
             if handed and not sent:
-                self._find(Kind.UNCONFIRMED, message, "handed out, and no producer knows that it was stored")
+                self._find(
+                    Kind.UNCONFIRMED, message, "delivered, but no producer recorded that it was stored"
+                )
             elif sent and not handed:
-                self._find(Kind.LOST, message, "sent and never handed out")
+                self._find(Kind.LOST, message, "sent and never delivered")
             elif sent and demand_acknowledged and not self._acknowledged_at[message]:
-                self._find(Kind.LOST, message, "handed out and never acknowledged")
+                self._find(Kind.LOST, message, "delivered and never acknowledged")
 
     def verdict(self) -> Verdict:
-        """What was found."""
+        """Return the result."""
         return Verdict(
             sent=sum(self._sent),
             handed_out=self._hand_outs,
@@ -390,7 +417,7 @@ class _Judge:
             ended=sum(self._ended),
             acknowledged=sum(map(bool, self._acknowledged_at)),
             counts=self._counts,
-            examples=tuple(one for kind in Kind for one in self._examples[kind]),
+            examples=tuple(example for kind in Kind for example in self._examples[kind]),
         )
 
     def _on_sent(self, message: int, _owner: int, _at: int) -> None:
@@ -399,40 +426,44 @@ class _Judge:
     def _on_handed_out(self, message: int, owner: int, at: int) -> None:
         self._hand_outs += 1
         self._look_at_owner(message, owner, at)
-        again = bool(self._handed[message])
+        is_repeated = bool(self._handed[message])
         acknowledged_at = self._acknowledged_at[message]
-        if again and acknowledged_at and not self._seeks.undo(acknowledged_at, at):
-            self._find(Kind.DUPLICATED, message, "handed out again after it was acknowledged", at, owner)
+        if is_repeated and acknowledged_at and not self._seeks.can_undo(acknowledged_at, at):
+            self._find(Kind.DUPLICATED, message, "delivered again after it was acknowledged", at, owner)
         flow = self._messages.flow[message]
         highest = self._key.highest.get(flow, -1)
-        if not again and message < highest:
-            why = f"handed out for the first time after number {self._messages.number[highest]}"
+        if not is_repeated and message < highest:
+            why = f"delivered for the first time after number {self._messages.number[highest]}"
             self._find(Kind.OVERTAKEN, message, why, at, owner)
         self._key.highest[flow] = max(message, highest)
         self._go_on(flow, message, owner, at)
         self._handed[message] = 1
 
     def _look_at_owner(self, message: int, owner: int, at: int) -> None:
-        """An attachment that another one has followed is handed nothing more of the key."""
+        """Record a fault if the attachment receives a message of the key although another attachment has
+        followed it.
+        """
         state = self._key
         if owner == state.present:
             return
         if owner in state.followed:
-            why = f"handed out to an attachment that {self._owners[state.present]} had followed"
+            why = f"delivered to an attachment that {self._owners[state.present]} had followed"
             self._find(Kind.TWO_OWNERS, message, why, at, owner)
             return
         state.followed.add(owner)
         state.present = owner
 
     def _go_on(self, flow: int, message: int, owner: int, at: int) -> None:
-        """An attachment goes upwards or begins again further down. In between it goes over nothing that is new."""
+        """Follow an attachment, which continues upwards or starts again further down. Record a fault if it
+        skips new messages.
+        """
         course = self._key.passes.get((flow, owner))
         if course is None or (message <= course.last and not course.went_over(message)):
             self._key.passes[flow, owner] = _Pass(message, message, [])
             return
         if message < course.last:
-            if self._handed[message]:  # else it is told as a first hand-out
-                why = f"handed out again behind number {self._messages.number[course.last]}, without its successors"
+            if self._handed[message]:  # otherwise it is recorded as a first delivery
+                why = f"delivered again behind number {self._messages.number[course.last]}, without its successors"
                 self._find(Kind.OVERTAKEN, message, why, at, owner)
             return
         if message > course.last + 1:
@@ -450,17 +481,17 @@ class _Judge:
             before >= 0
             and flows[before] == flows[message]
             and not self._ended[before]
-            and self._handed[before]  # else it is told where it is lost, gone over, or handed out late
+            and self._handed[before]  # otherwise it is recorded as lost, skipped or delivered late
         ):
             why = f"begun before number {self._messages.number[before]} had ended for the first time"
             self._find(Kind.OVERTAKEN, message, why, at, owner)
         working = self._key.working
-        for other in [one for one in working if one != owner]:
+        for other in [worker for worker in working if worker != owner]:
             if self._last_at[other] > at:
                 why = f"begun while {self._owners[other]} worked on the key"
                 self._find(Kind.TWO_OWNERS, message, why, at, owner)
             else:
-                del working[other]  # a kill has cut it off
+                del working[other]  # the process was killed before this time
         working.setdefault(owner, set()).add(message)
 
     def _on_ended(self, message: int, owner: int, at: int) -> None:
@@ -468,7 +499,7 @@ class _Judge:
         self._on_failed(message, owner, at)
 
     def _on_failed(self, message: int, owner: int, _at: int) -> None:
-        """It is worked on no longer. If that was in vain, its successor may not begin yet."""
+        """End the processing of the message. After a failure its successor may not begin."""
         begun = self._key.working.get(owner)
         if begun is not None:
             begun.discard(message)
@@ -482,11 +513,11 @@ class _Judge:
         self, kind: Kind, message: int, why: str, at: int | None = None, owner: int = _NO_OWNER
     ) -> None:
         self._counts[kind] += 1
-        if len(self._examples[kind]) < self._most:
+        if len(self._examples[kind]) < self._max_examples:
             key, producer = (
                 self._keys[self._messages.key[message]],
                 self._producers[self._messages.producer[message]],
             )
-            who = self._owners[owner] if owner != _NO_OWNER else Owner()
+            found_owner = self._owners[owner] if owner != _NO_OWNER else Owner()
             number = self._messages.number[message]
-            self._examples[kind].append(Example(kind, producer, key, number, why, at, who))
+            self._examples[kind].append(Example(kind, producer, key, number, why, at, found_owner))

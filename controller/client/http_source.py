@@ -1,4 +1,4 @@
-"""Layouts over HTTP, for applications that hold no login to Cleave's database."""
+"""Reads layouts over HTTP, for applications without access to Cleave's database."""
 
 from __future__ import annotations
 
@@ -17,31 +17,33 @@ from controller.domain.segment import Segment, SegmentState
 
 @checks_arguments
 class HttpSource:
-    """A `LayoutSource` on Cleave's workers."""
+    """A `LayoutSource` that queries Cleave's workers."""
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
         self._names: dict[int, str] = {}
 
     def topic(self, name: str) -> TopicSnapshot:
-        """The topic as it is now."""
+        """Return the present state of the topic."""
         document = self._servers.ask("GET", f"{topic_path(name)}/layout")
         snapshot = _snapshot(document)
         self._names[snapshot.topic_id] = name
         return snapshot
 
     def watch(self, topic_id: int, on_change: Callable[[], None]) -> EventWatch:
-        """Call back after every change, from a thread of the watch's own. The topic was looked up here before."""
+        """Call `on_change` after every change, from a thread of the watch. `topic` must have read the topic
+        before.
+        """
         path = f"{topic_path(self._names[topic_id])}/layout/watch"
-        # A refusal is a change: the owner's next look says which.
+        # A refusal counts as a change, because the owner's next read of the topic returns its reason.
         return EventWatch(self._servers, path, lambda _event, _data: on_change(), on_refusal=on_change)
 
     def suspects(self, topic: str) -> SuspectReports:
-        """See `TakesSuspects`."""
+        """Return where to report segments of the topic that have no log. The caller closes the result."""
         return SuspectReports(self._servers, topic)
 
     def hand_in(self, topic: str, producer: str, counts: Sequence[tuple[int, int, int]]) -> None:
-        """See `TakesKeyCounts`; any worker takes them."""
+        """Send the counts of a producer's keys to any worker."""
         document = {"producer": producer, "counts": counts}
         self._servers.ask("POST", f"{topic_path(topic)}/key-counts", document=document)
 
@@ -53,17 +55,17 @@ def _snapshot(document: Mapping[str, Any]) -> TopicSnapshot:
         document["next_segment_id"],
         (
             Segment(
-                segment_id=one["segment_id"],
-                hash_range=HashRange(one["range_start"], one["range_end"]),
+                segment_id=row["segment_id"],
+                hash_range=HashRange(row["range_start"], row["range_end"]),
                 state=SegmentState.ACTIVE,
                 parent_ids=(),
-                created_epoch=one["created_epoch"],
+                created_epoch=row["created_epoch"],
                 sealed_epoch=None,
-                created_at_ms=one["created_at_ms"],
+                created_at_ms=row["created_at_ms"],
                 sealed_at_ms=None,
-                bucket_splits=tuple(one["bucket_splits"]),
+                bucket_splits=tuple(row["bucket_splits"]),
             )
-            for one in segments
+            for row in segments
         ),
     )
     return TopicSnapshot(
@@ -71,5 +73,5 @@ def _snapshot(document: Mapping[str, Any]) -> TopicSnapshot:
         document["topic"],
         document["data_plane"],
         layout,
-        {one["segment_id"]: one["backing_topic"] for one in segments},
+        {row["segment_id"]: row["backing_topic"] for row in segments},
     )

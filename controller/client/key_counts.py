@@ -1,7 +1,7 @@
-"""What a producer counts of its keys: how many messages lie on which hashes of the ring.
+"""Counts the messages of a producer by the hashes of their keys.
 
-A hot hash is counted by itself, so that it can be told from its neighbours; the rest by blocks of 64 hashes. So what is handed in
-is of bounded size, however many keys there are.
+A hot hash is counted on its own, so that it can be distinguished from its neighbours. The other hashes are
+counted in blocks of 64. The size of a report is therefore bounded, however many keys there are.
 """
 
 from __future__ import annotations
@@ -23,33 +23,37 @@ from controller.domain.key_counts import KeyCount
 _log = logging.getLogger(__name__)
 
 HOT_HASHES = 1_024
-"""So many are counted by themselves, those with most messages."""
+"""Number of hashes that are counted on their own: those with most messages."""
 BLOCK_HASHES = 64
 _KEYLESS = -1
 
 
 def summed(counts: Counter[int]) -> list[KeyCount]:
-    """What is handed in for messages by hash: the hottest hashes, and blocks with all others. Messages without a key count for the
-    whole ring.
+    """Return the report of message counts by hash: the hottest hashes, and blocks with all others. Messages
+    without a key count for the whole ring.
     """
     keyless = counts.pop(_KEYLESS, 0)
     hot = dict(nlargest(HOT_HASHES, counts.items(), key=lambda item: item[1]))
     blocks: Counter[int] = Counter()
-    for one, messages in counts.items():
-        if one not in hot:
-            blocks[one // BLOCK_HASHES] += messages
-    rest = [(block * BLOCK_HASHES, BLOCK_HASHES, messages) for block, messages in sorted(blocks.items())]
-    anywhere = [(0, RING_SIZE, keyless)] if keyless else []
-    return [(one, 1, messages) for one, messages in sorted(hot.items())] + rest + anywhere
+    for segment_hash, messages in counts.items():
+        if segment_hash not in hot:
+            blocks[segment_hash // BLOCK_HASHES] += messages
+    cold = [(block * BLOCK_HASHES, BLOCK_HASHES, messages) for block, messages in sorted(blocks.items())]
+    unkeyed = [(0, RING_SIZE, keyless)] if keyless else []
+    return [(segment_hash, 1, messages) for segment_hash, messages in sorted(hot.items())] + cold + unkeyed
 
 
 class KeyCounts:
-    """Counts for one producer, and hands in now and then, from a thread of its own that `start` begins."""
+    """The key counts of one producer, reported periodically by a thread that `start` begins."""
 
     def __init__(
         self, hand_in: Callable[[Sequence[KeyCount]], None], every_seconds: float, lock: threading.RLock
     ) -> None:
-        """`lock` is held by whoever counts. What `hand_in` cannot deliver (a CleaveError) is lost: the next counts say the same."""
+        """Create the counter. The caller of `count` holds `lock`.
+
+        If `hand_in` raises a CleaveError, the counts are lost, which is harmless because the next counts are
+        similar.
+        """
         self._hand_in, self._every_seconds, self._lock = hand_in, every_seconds, lock
         self._counts: Counter[int] = Counter()
         self._closing = threading.Event()
@@ -59,23 +63,25 @@ class KeyCounts:
     def handed_to(
         cls, source: LayoutSource, topic: str, producer: str, every_seconds: float, lock: threading.RLock
     ) -> Self:
-        """Counts of a producer, for the source that tells it of its topic. Raises InvalidInput."""
+        """Return a counter that reports to the layout source of a producer. Raises InvalidInput."""
         if not 0 < every_seconds < math.inf:
             raise InvalidInput(f"key counts every {every_seconds} s; give more than 0, or None")
         if not isinstance(source, TakesKeyCounts):
-            raise InvalidInput("counts of keys are handed in to Cleave's workers; give an HttpSource")
+            raise InvalidInput(
+                "key counts are sent to Cleave's workers, which this source cannot reach; give an HttpSource"
+            )
         return cls(partial(source.hand_in, topic, producer), every_seconds, lock)
 
     def start(self) -> None:
-        """Hand in from now on."""
+        """Start the thread."""
         self._thread.start()
 
     def count(self, segment_hash: int | None) -> None:
-        """A message on this hash, None: without a key. The lock is held."""
+        """Count a message with this hash, or without a key if None. The caller holds the lock."""
         self._counts[_KEYLESS if segment_hash is None else segment_hash] += 1
 
     def close(self) -> None:
-        """Hand in no more."""
+        """End the thread, and send no further counts."""
         self._closing.set()
         self._thread.join()
 
@@ -89,4 +95,4 @@ class KeyCounts:
                 except CleaveError:
                     continue
                 except Exception:  # noqa: BLE001 - the thread would end, and the worker would get no more counts
-                    _log.exception("counts of keys not handed in")
+                    _log.exception("cannot send key counts")

@@ -1,10 +1,13 @@
-"""What becomes of one message on a thread of `KeyedWork`: it is handled, and noted before and after where it is in trouble.
+"""Processes one message on a thread of `KeyedWork`, and reports a message in trouble before and after its
+processing.
 
-A message that comes for the first time in a healthy bucket is only handled. One that failed before, or that is in a bucket in trouble,
-is noted before it begins, so that a death is charged to it; see `delivery_counts`.
+The first delivery of a message in a healthy bucket is not reported. A message that failed before, or whose
+bucket is in trouble, is reported before its processing begins, so that a death of the process is charged to
+it (`delivery_counts`).
 
-With a dead-letter log a message that was delivered `max_deliveries` times in vain is put there, and its key goes on. Without one, what
-fails is tried for ever, and a message during whose handling so many processes died is not begun again: its key is held.
+With a dead-letter log, a message that was delivered `max_deliveries` times without success is stored there,
+and its key continues. Without a dead-letter log, a failing message is retried forever, and a message during
+which `max_deliveries` processes died is not begun again: its key is held.
 """
 
 from __future__ import annotations
@@ -29,32 +32,36 @@ from controller.domain.deliveries import DeliveryEvent
 from controller.domain.errors import CleaveError, InvalidInput
 
 _NOTING_SECONDS = 2.0
-"""How long a worker is asked to note an end. After that the delivery stays noted as begun, and may count as a death."""
+"""Longest time to retry the report of an end. If the report fails, the delivery stays recorded as begun, and
+may count as a death.
+"""
 _LONGEST_ERROR = 300
-"""Characters of a handler's error that are kept."""
+"""Largest number of characters that are kept of a handler's error."""
 _log = logging.getLogger(__name__)
 
 
 class End(StrEnum):
-    """What became of a message on a thread."""
+    """The result of processing a message on a thread."""
 
     DONE = "done"
     PARKED = "parked"
-    """It is in the dead-letter log."""
+    """The message is in the dead-letter log."""
     FAILED = "failed"
     PUT_OFF = "put off"
-    """It was not begun, and may be in a moment."""
+    """The message was not begun, and may be begun shortly."""
     STUCK = "stuck"
-    """It is not to be begun again, and cannot be put away just now."""
+    """The message must not be begun again, and cannot be stored in the dead-letter log at present."""
     HELD = "held"
-    """It is not to be begun again."""
+    """The message must not be begun again."""
     BROKEN = "broken"
-    """By what is no failure of the handler, such as SystemExit: the consumer's thread raises it."""
+    """The processing ended with an exception that is not a failure of the handler, such as SystemExit. The
+    consumer's thread raises it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`why` says what stands in its way, where it is not done."""
+    """The result of processing a message. `why` is the reason why the message is not done."""
 
     end: End
     why: str | None = None
@@ -62,7 +69,7 @@ class Outcome:
 
 
 class Handling:
-    """For the pool's threads."""
+    """Processes messages for one consumer. For the pool's threads."""
 
     def __init__(
         self,
@@ -77,18 +84,21 @@ class Handling:
         self._observer, self._max_deliveries, self._dead_letters = observer, max_deliveries, dead_letters
 
     def run(self, batch: Batch, owned: OwnedBucket, item: WorkItem) -> Outcome:
-        """One delivery. Raises nothing. The bucket may have been lost since it was given out: a process may be stopped anywhere."""
+        """Deliver the message once, and return the outcome. Raises nothing.
+
+        The process may have been stopped since the message was chosen, so the bucket may have been lost.
+        """
         try:
             if self._is_over(item):
-                return self._put_away(batch, item)
+                return self._store_dead_letter(batch, item)
             if item.is_noted:
                 self._counts.note(owned, item.position, DeliveryEvent.BEGUN, item.deliveries + 1)
             if not self._consumer.may_begin(batch):
-                return Outcome(End.PUT_OFF, "the bucket may be another consumer's by now")
+                return Outcome(End.PUT_OFF, "the bucket may belong to another consumer")
             return self._handled(batch, owned, item)
         except CleaveError as error:
-            return Outcome(End.PUT_OFF, f"it cannot be noted before it is begun: {error}")
-        except BaseException as error:  # noqa: BLE001 - for the consumer's thread to raise
+            return Outcome(End.PUT_OFF, f"cannot report the delivery before it begins: {error}")
+        except BaseException as error:  # noqa: BLE001 - the consumer's thread raises it
             return Outcome(End.BROKEN, one_line(error), error)
 
     def _handled(self, batch: Batch, owned: OwnedBucket, item: WorkItem) -> Outcome:
@@ -96,29 +106,35 @@ class Handling:
         self._observer.begun(batch, item.message)
         try:
             _demand_handled(self._handle(item.message._replace(deliveries=item.deliveries)))
-        except Exception as error:  # noqa: BLE001 - the application's
+        except Exception as error:  # noqa: BLE001 - an exception of the application
             self._observer.failed(batch, item.message)
             item.is_noted = True
             self._note_end(owned, item, DeliveryEvent.FAILED, one_line(error))
             item.error = one_line(error)
-            return self._put_away(batch, item) if self._is_over(item) else Outcome(End.FAILED, item.error)
+            return (
+                self._store_dead_letter(batch, item)
+                if self._is_over(item)
+                else Outcome(End.FAILED, item.error)
+            )
         self._observer.ended(batch, item.message)
         if item.is_noted:
             self._note_end(owned, item, DeliveryEvent.ENDED)
         return Outcome(End.DONE)
 
     def _is_over(self, item: WorkItem) -> bool:
-        """Whether it is not to be begun again."""
+        """Return True if the message must not be begun again."""
         count = item.deaths if self._dead_letters is None else item.deliveries
         return count >= self._max_deliveries
 
-    def _put_away(self, batch: Batch, item: WorkItem) -> Outcome:
-        """Into the dead-letter log, where there is one. It is acknowledged afterwards."""
+    def _store_dead_letter(self, batch: Batch, item: WorkItem) -> Outcome:
+        """Store the message in the dead-letter log, if there is one. The caller acknowledges it
+        afterwards.
+        """
         if self._dead_letters is None:
-            why = f"{item.error}, {item.deaths} times; it is not begun again, and there is no dead-letter log to put it into"
+            why = f"{item.error}; {item.deaths} processes died, so the message is not begun again; configure a dead-letter log to store it"
             return Outcome(End.HELD, why)
         if not self._consumer.owns(batch):
-            return Outcome(End.PUT_OFF, "the bucket may be another consumer's by now")
+            return Outcome(End.PUT_OFF, "the bucket may belong to another consumer")
         origin = Origin(
             topic=self._consumer.topic,
             subscription=self._consumer.subscription,
@@ -133,9 +149,11 @@ class Handling:
         try:
             self._dead_letters.put(origin, item.message)
         except CleaveError as error:
-            return Outcome(End.STUCK, f"{item.error}; it cannot be put into the dead-letter log: {error}")
+            return Outcome(
+                End.STUCK, f"{item.error}; cannot store the message in the dead-letter log: {error}"
+            )
         _log.warning(
-            "%s, segment %d, message %s: put into the dead-letter log after %d deliveries: %s",
+            "%s, segment %d, message %s: stored in the dead-letter log after %d deliveries: %s",
             self._consumer.topic,
             batch.segment_id,
             item.position,
@@ -156,18 +174,20 @@ class Handling:
 
 
 def _demand_handled(result: object) -> None:
-    """Raise InvalidInput if the handler returned work that is still to be run, such as a coroutine: the message is not handled."""
+    """Raise InvalidInput if the handler returned unfinished work, such as a coroutine, so that the message is
+    not processed.
+    """
     if not (isawaitable(result) or isgenerator(result) or isasyncgen(result)):
         return
     if iscoroutine(result):
-        result.close()  # or Python warns that it was never awaited
+        result.close()  # otherwise Python warns that the coroutine was never awaited
     raise InvalidInput(
-        f"the handler returned a value of type {type(result).__name__}, which nothing runs; give an ordinary function that has handled "
+        f"the handler returned a value of type {type(result).__name__}, which is never run; give an ordinary function that has handled "
         "the message when it returns"
     )
 
 
 def one_line(error: BaseException) -> str:
-    """An error as it is told and kept."""
+    """Return the error as one line of limited length, for reports."""
     text = f"{type(error).__name__}: {error}".replace("\0", " ").encode(errors="replace").decode()
     return " ".join(text.split())[:_LONGEST_ERROR]

@@ -1,11 +1,14 @@
-"""What may be worked on next of one bucket, by several threads at once: each key in order, different keys side by side.
+"""Decides which message of a bucket is processed next by several threads: each key in order, different keys
+in parallel.
 
-Pure: it has no threads and no clock, and calls nobody. Messages are offered in the order of their positions. `next` gives out the
-earliest one whose key nobody works on, and whose time has come; `done` and `failed` say what became of it. A failed message keeps
-its key until it is done. Everything before `lowest_unsettled` may be acknowledged, and nothing else.
+Pure: no threads, no clock, no I/O. Messages are offered in the order of their positions. `next` returns the
+earliest message that is due and whose key is not being processed; `done` and `failed` record its result. A
+failed message holds its key until it is done. Messages before `lowest_unsettled` may be acknowledged, and no
+others.
 
-The laws (tests/unit/client/test_keyed_schedule_laws.py): of one key a message begins only when its predecessor is done; no position
-is settled while one before it is not; no more than the limit is in hand, if nothing is offered while it is full.
+Invariants (tests/unit/client/test_keyed_schedule_laws.py): a message begins only when its predecessor of the
+same key is done; no position is settled before all earlier positions are; the limit is kept if nothing is
+offered while the schedule is full.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from controller.dataplane.base import LogMessage, Position
 
 
 class WorkState(StrEnum):
-    """Of one message in hand."""
+    """The state of an unsettled message."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -30,85 +33,95 @@ class WorkState(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class WorkItem:
-    """One message in hand. For the thread that has the schedule, and while it runs for the thread that works on it."""
+    """An unsettled message. For the thread that owns the schedule, and during processing for the thread that
+    processes the message.
+    """
 
     message: LogMessage
     deliveries: int = 0
-    """How often work on it has begun, in earlier processes too where that is known."""
+    """Number of deliveries that have begun, including those of earlier processes as far as known."""
     deaths: int = 0
-    """How often its process died meanwhile."""
+    """Number of processes that died during a delivery."""
     is_noted: bool = False
-    """A worker knows of its deliveries, or is to be told of them before they begin."""
+    """True if the deliveries of the message are reported to a worker before they begin."""
     is_tried: bool = False
-    """It has been begun since it was offered."""
+    """True once the message was begun after it was offered."""
     error: str | None = None
-    """How the last handling of it ended, where not well."""
+    """Error of the last processing; None after a success."""
     why: str | None = None
-    """Why it is not done yet; None where it only waits for its turn."""
+    """Why the message is not done; None if it only waits for its turn."""
     failing_since: datetime | None = None
     state: WorkState = WorkState.WAITING
 
     @property
     def position(self) -> Position:
-        """Where it lies."""
+        """Position of the message in the log."""
         return self.message.position
 
 
 class KeyedSchedule:
-    """Of one ownership of one bucket."""
+    """The schedule of one ownership of one bucket."""
 
     def __init__(self, busy: set[bytes], limit: int) -> None:
-        """`busy` are the keys that this process works on, of whatever bucket: shared, since a bucket that was lost and came back
-        finds work of before still going on. `limit`: with so many in hand it is full (>= 1).
+        """Create an empty schedule.
+
+        `busy` contains the keys that this process is processing, of all buckets. The set is shared, because a
+        bucket that was lost and came back may still have earlier work in progress. The schedule is full with
+        `limit` unsettled messages (at least 1).
         """
         self._busy, self.limit = busy, limit
         self._window: deque[WorkItem] = deque()
         self._items: dict[Position, WorkItem] = {}
         self._failing: dict[Position, WorkItem] = {}
         self._flows: dict[bytes, deque[WorkItem]] = {}
-        self._heads: list[tuple[Position, WorkItem]] = []  # heap of those that may begin, one of each key
-        self._delayed: list[tuple[float, Position, WorkItem]] = []  # heap of those that wait for another try
+        self._heads: list[tuple[Position, WorkItem]] = []  # heap of messages that may begin, one of each key
+        # heap of messages that wait for another attempt
+        self._delayed: list[tuple[float, Position, WorkItem]] = []
         self._running = 0
         self.settled: Position | None = None
-        """Everything up to and including this may be acknowledged."""
+        """Last position that may be acknowledged, with all before it."""
 
     @property
     def lowest_unsettled(self) -> Position | None:
-        """The first message that is not done; None when all are."""
+        """Position of the first message that is not done; None if all are done."""
         return self._window[0].position if self._window else None
 
     @property
     def in_hand(self) -> int:
-        """Messages from the lowest unsettled one on, those that are done included: what a crash would deliver again."""
+        """Number of messages from the lowest unsettled message on, including done messages: what a crash
+        would deliver again.
+        """
         return len(self._window)
 
     @property
     def is_full(self) -> bool:
-        """Nothing more should be offered until something is settled."""
+        """True if no message should be offered until a message is settled."""
         return len(self._window) >= self.limit
 
     @property
     def running(self) -> int:
-        """Messages that are being worked on."""
+        """Number of messages that are being processed."""
         return self._running
 
     @property
     def next_due_at(self) -> float:
-        """When the next delayed message may be tried again; infinity where there is none."""
+        """Time at which the next delayed message may be retried; infinity if there is none."""
         return self._delayed[0][0] if self._delayed else float("inf")
 
     @property
     def has_untried(self) -> bool:
-        """Whether there is a message that may be begun and never was; one behind a failing message may not."""
+        """True if a message may begin that was never begun. A message behind a failing message of its key may
+        not.
+        """
         return any(not item.is_tried for _, item in self._heads)
 
     @property
     def failing(self) -> Collection[WorkItem]:
-        """Messages that hold their keys because they are not done after a try, the longest held first."""
+        """Messages that hold their keys because an attempt failed, the longest held first."""
         return self._failing.values()
 
     def offer(self, item: WorkItem) -> None:
-        """Take in the next message of the bucket; behind all that were offered before."""
+        """Add the next message of the bucket, behind all that were offered before."""
         self._window.append(item)
         self._items[item.position] = item
         key = item.message.key
@@ -120,23 +133,27 @@ class KeyedSchedule:
         heapq.heappush(self._heads, (item.position, item))
 
     def next(self, now: float) -> WorkItem | None:
-        """The earliest message that may be begun; it is running then. None when there is none at this time."""
+        """Return the earliest message that may begin, and mark it as running. Return None if there is none at
+        `now`.
+        """
         while self._delayed and self._delayed[0][0] <= now:
             _, position, item = heapq.heappop(self._delayed)
             heapq.heappush(self._heads, (position, item))
         passed: list[tuple[Position, WorkItem]] = []
         while self._heads and self._heads[0][1].message.key in self._busy:
             passed.append(heapq.heappop(self._heads))
-        found = self._heads[0][1] if self._heads else None
-        if found is not None:
+        candidate = self._heads[0][1] if self._heads else None
+        if candidate is not None:
             heapq.heappop(self._heads)
-            self._begin(found)
-        for one in passed:
-            heapq.heappush(self._heads, one)
-        return found
+            self._begin(candidate)
+        for head in passed:
+            heapq.heappush(self._heads, head)
+        return candidate
 
     def done(self, position: Position) -> Iterable[LogMessage]:
-        """The running message is done with, and its key's next one may begin. Answers what is settled by that, in order."""
+        """Mark the running message as done, so that the next message of its key may begin. Return the
+        messages that this settles, in order.
+        """
         item = self._end(position)
         item.state = WorkState.DONE
         self._failing.pop(position, None)
@@ -157,7 +174,9 @@ class KeyedSchedule:
         return settled
 
     def failed(self, position: Position, due_at: float) -> None:
-        """The running message is not done, and to be tried again then. Nothing else of its key begins before."""
+        """Mark the running message as failed, to be retried at `due_at`. No other message of its key begins
+        before it is done.
+        """
         item = self._end(position)
         if item.why is not None:
             self._failing[position] = item

@@ -1,20 +1,23 @@
-"""Works on a topic's messages with several threads, each key in order: what fails is tried again with its key held.
+"""Processes a topic's messages on several threads, each key in order. A failed message is retried while its
+key is held.
 
-`KeyedWork` takes what a `StreamConsumer` receives and calls the application's handler for each message on one of its threads.
-Messages of one key are worked on one after the other, those of different keys side by side, of several buckets at a time. A
-message without a key is worked on by itself.
+`KeyedWork` takes the messages that a `StreamConsumer` receives, and calls the application's handler for each
+message on one of its threads. Messages of one key are processed one after the other, messages of different
+keys in parallel, across several buckets. A message without a key has no order.
 
-A handler that raises has failed: its message is tried again, later each time, and its key waits meanwhile while other keys go on.
-There is no negative acknowledgement and no time-out of one, since either would bring a key out of order. A bucket is acknowledged
-up to the lowest message that is not done, and no further, so a crash delivers that one and what is behind it again.
-When a bucket has `held_limit` messages in hand, nothing more is read of it until some are settled; other buckets go on.
+If the handler raises, its message is retried after a growing delay. Its key waits meanwhile, and other keys
+continue. There is no negative acknowledgement and no acknowledgement timeout, because either would break the
+order of a key. A bucket is acknowledged up to the lowest message that is not done, so a crash delivers that
+message and all behind it again. While a bucket has `held_limit` unsettled messages, no more messages of it
+are read; other buckets continue.
 
-Everything but the handler happens in the thread that calls `turn` or `run`, which is the consumer's; the pool's threads
-report to it (`keyed_handling`). When a bucket is to go to another consumer nothing more of it is begun; what has begun is finished and
-acknowledged, and the bucket goes. What is in hand of a bucket that was lost is dropped: it is neither begun nor acknowledged here.
+Everything except the handler runs in the thread that calls `turn` or `run`, which is the consumer's thread.
+The pool's threads report to it (`keyed_handling`). If a bucket is to be released to another consumer, no
+message of it is begun; messages in progress are finished and acknowledged, and then the bucket is released.
+Unsettled messages of a lost bucket are dropped: they are neither begun nor acknowledged here.
 
-Deliveries are counted over crashes (`delivery_counts`): the reading of a bucket begins with one call to a worker. While a bucket is in
-trouble the process works on one message at a time.
+Deliveries are counted across crashes (`delivery_counts`): the first read of a bucket makes one call to a
+worker. While a bucket is in trouble the process handles one message at a time.
 """
 
 from __future__ import annotations
@@ -54,16 +57,18 @@ from controller.forks import OneProcess
 
 _log = logging.getLogger(__name__)
 ACKNOWLEDGE_SECONDS = 0.1
-"""While work goes on in a bucket it is acknowledged this often at most."""
+"""Shortest time between two acknowledgements of a bucket while its messages are being processed."""
 CALM_SECONDS = 5.0
-"""A bucket in trouble of which nothing was left to begin for the first time for so long is in trouble no more."""
+"""A bucket in trouble is healthy again after this time without a message that could begin for the
+first time.
+"""
 _FIRST_ASK_SECONDS, _LONGEST_ASK_SECONDS = 0.05, 2.0
 _CALL_THREADS = 2
 _MOST_DOUBLINGS = 30
-_MOST_SAID = 3
-"""Failing messages that `why()` names of each bucket."""
+_MAX_NAMED = 3
+"""Largest number of failing messages that `why()` names for each bucket."""
 _SHORTEST_WAIT_SECONDS = 0.005
-"""What is due and cannot be done just now is looked at again after this."""
+"""Delay before a due action that cannot be performed is checked again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -71,27 +76,31 @@ class _Lane:
     """One ownership of one bucket, from its first message on."""
 
     batch: Batch
-    """The newest of it."""
+    """Newest batch of the bucket."""
     schedule: KeyedSchedule
     first: Position
     ask_at: float | None = 0.0
-    """When a worker is to be asked what it knows of the bucket; None while it is asked, and after."""
+    """Time of the next request to a worker for the stored counts of the bucket; None during the request, and after
+    it.
+    """
     ask_backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_ASK_SECONDS, _LONGEST_ASK_SECONDS))
     opening: Opening | None = None
     waiting: list[LogMessage] = field(default_factory=list)
-    """What came before the answer."""
-    unheard: str | None = None
+    """Messages that arrived before the worker's answer."""
+    no_answer_reason: str | None = None
     """Why there is no answer yet."""
-    known: dict[Position, KnownMessage] = field(default_factory=dict)
+    stored_counts: dict[Position, KnownMessage] = field(default_factory=dict)
     troubled_messages: int = 0
-    """So many more are to be noted before they begin."""
+    """Number of further messages to report before they begin."""
     calm_since: float | None = None
     acknowledged: Position | None = None
     acknowledged_at: float = 0.0
     settled: list[LogMessage] = field(default_factory=list)
-    """What is settled and not acknowledged yet."""
+    """Messages that are settled and not acknowledged yet."""
     parked: list[WorkItem] = field(default_factory=list)
-    """What is in the dead-letter log, and not acknowledged yet: it stays noted until then, or it would be handled again after a crash."""
+    """Messages that are in the dead-letter log and not acknowledged yet. They stay recorded as begun until
+    then, because otherwise a crash would have them processed again.
+    """
 
     @property
     def held(self) -> Attachment:
@@ -103,26 +112,28 @@ class _Lane:
 
     @property
     def is_behind(self) -> bool:
-        """Whether there is something to acknowledge."""
+        """True if there are settled messages to acknowledge."""
         return self.schedule.settled != self.acknowledged
 
     def acknowledge_at(self) -> float:
-        """When it is time to acknowledge: soon, and at once when nothing is left to wait for."""
+        """Return the time of the next acknowledgement: soon, or at once if no work remains to wait for."""
         if not self.is_behind:
             return float("inf")
         is_last = not self.schedule.in_hand or (self.held.owned.release and not self.schedule.running)
         return 0.0 if is_last else self.acknowledged_at + ACKNOWLEDGE_SECONDS
 
     def offer(self, message: LogMessage) -> None:
-        """Into the schedule, with what is known of it."""
-        known = self.known.pop(message.position, None)
-        item = WorkItem(message, is_noted=known is not None or self.troubled_messages > 0)
-        if known is not None:
-            item.deliveries, item.deaths, item.error = known.deliveries, known.deaths, known.error
+        """Add the message to the schedule, with its stored counts."""
+        counts = self.stored_counts.pop(message.position, None)
+        item = WorkItem(message, is_noted=counts is not None or self.troubled_messages > 0)
+        if counts is not None:
+            item.deliveries, item.deaths, item.error = counts.deliveries, counts.deaths, counts.error
         self.schedule.offer(item)
 
-    def look_for_trouble(self, now: float) -> None:
-        """Whether it is still in trouble."""
+    def update_trouble(self, now: float) -> None:
+        """End the trouble of the bucket after CALM_SECONDS without a message that could begin for the first
+        time.
+        """
         if not self.troubled_messages or self.schedule.has_untried:
             self.calm_since = None
         elif self.calm_since is None:
@@ -133,7 +144,9 @@ class _Lane:
 
 @checks_arguments
 class KeyedWork(OneProcess, ClosedByWith):
-    """For the consumer's thread, which goes on calling `turn` or `run`. Close it before the consumer."""
+    """Keyed processing of one consumer's messages. For the consumer's thread, which must keep calling `turn`
+    or `run`. Close it before the consumer.
+    """
 
     def __init__(
         self,
@@ -148,16 +161,17 @@ class KeyedWork(OneProcess, ClosedByWith):
         dead_letters: LogClient | None = None,
         observer: WorkObserver | None = None,
     ) -> None:
-        """`handle` is called on `threads` threads and has done its work when it returns: an ordinary function. Some message is handled
-        twice after a crash.
+        """Call `handle` for each message on one of `threads` threads. `handle` is an ordinary function whose
+        work is done when it returns. After a crash some messages are processed twice.
 
-        With `held_limit` messages of a bucket in hand no further batch of it is read; give it the same value in all consumers of a
-        subscription. A failed message is tried again after half to all of `first_retry_seconds`, which doubles up to
-        `longest_retry_seconds`.
+        With `held_limit` unsettled messages of a bucket, no further batch of the bucket is read; use the same
+        value in all consumers of a subscription. A failed message is retried after half to all of
+        `first_retry_seconds`; the delay doubles up to `longest_retry_seconds`.
 
-        With `dead_letters`, the client of the logs, a message that failed or killed `max_deliveries` times is put into the
-        subscription's dead-letter log, and its key goes on. Without, what fails is tried for ever, and a message during whose handling so
-        many processes died is not begun again.
+        With `dead_letters`, the client of the logs, a message that failed or killed its process
+        `max_deliveries` times is stored in the subscription's dead-letter log, and its key continues. Without
+        it, a failing message is retried forever, and a message during which `max_deliveries` processes died
+        is not begun again.
         """
         self._consumer = consumer
         self._threads, self._held_limit = threads, held_limit
@@ -173,46 +187,50 @@ class KeyedWork(OneProcess, ClosedByWith):
         self._reports: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="cleave-work")
         self._at_work: set[Future[None]] = set()
-        """What threads have, also when nobody hears their reports any more."""
+        """Work in progress on threads, including work of lost buckets."""
         self._calls = AsideCalls(_CALL_THREADS, "cleave-work-calls")
         consumer.stay_while(lambda: bool(self._at_work))
 
     @property
     def running(self) -> int:
-        """Messages that threads have now."""
+        """Number of messages that are being processed."""
         return self._running
 
     def run(self, is_stopping: Callable[[], bool]) -> None:
-        """Go on until `is_stopping`, which is asked once a second and more often. Raises as `turn`."""
+        """Repeat `turn` until `is_stopping`, which is called at least once a second, returns True. Raises as
+        `turn`.
+        """
         while not is_stopping():
             self.turn(LOOK_SECONDS)
 
     def turn(self, timeout_seconds: float) -> None:
-        """One round: receive, acknowledge what is done, begin what can be begun; when there is nothing to do, wait for at most so
-        long. Raises as `StreamConsumer.receive`, and what is raised by a handler that is no Exception.
+        """Do one cycle: receive, acknowledge done messages, and begin messages. If there is nothing to do,
+        wait up to `timeout_seconds`.
+
+        Raises as `StreamConsumer.receive`, and the exception of a handler that is not an Exception.
         """
         self._demand_open()
         batch = self._consumer.receive(0.0)
         if batch is not None:
             self._take(batch)
-        self._hear()
-        self._tend()
-        self._begin()
+        self._run_reports()
+        self._maintain()
+        self._begin_messages()
         if batch is None:
             due_seconds = max(self._due_at() - time.monotonic(), _SHORTEST_WAIT_SECONDS)
             self._consumer.wait(min(timeout_seconds, due_seconds))
 
     def close(self, timeout_seconds: float | None = None) -> None:
-        """Begin nothing more, wait for what has begun, and acknowledge what is done. Close the consumer next: it does not leave while
-        something is still being worked on.
+        """Begin no more messages, wait for those in progress, and acknowledge those that are done. Close the
+        consumer next, which does not leave while messages are being processed.
 
-        It takes `timeout_seconds` (30) at most, of which a fifth, and no less than a second, is for acknowledging alone; that is done
-        when this is interrupted, too.
+        The call takes at most `timeout_seconds` (default: 30). A fifth of the time, and at least a second, is
+        reserved for acknowledging, which also happens after an interruption.
         """
         timing = self._begin_close(timeout_seconds)
         try:
             while self._running and timing.left_seconds:
-                self._hear(timing.left_seconds)
+                self._run_reports(timing.left_seconds)
         finally:
             self._settle_until(time.monotonic() + timing.goodbye_seconds)
 
@@ -220,20 +238,20 @@ class KeyedWork(OneProcess, ClosedByWith):
         return f"KeyedWork of {self._consumer.topic}"
 
     def _settle_until(self, deadline: float) -> None:
-        """Acknowledge what is done, and say what has ended in good order."""
+        """Acknowledge done messages, and report the buckets that were closed without a crash."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         try:
-            self._hear()
-            self._tend(deadline)
+            self._run_reports()
+            self._maintain(deadline)
             for lane in self._lanes.values():
-                self._say_closed(lane)
+                self._report_closed(lane)
         finally:
             self._calls.close(max(0.0, deadline - time.monotonic()))
         if self._running:
-            _log.warning("%d message(s) are still being worked on, and come again", self._running)
+            _log.warning("%d message(s) still in progress; they are delivered again", self._running)
 
     def _take(self, batch: Batch) -> None:
-        """A batch that was received, into the schedule of its bucket."""
+        """Add a received batch to the schedule of its bucket."""
         held = cast(Attachment, batch.origin)
         lane = self._lanes.get(held)
         if lane is None:
@@ -249,12 +267,12 @@ class KeyedWork(OneProcess, ClosedByWith):
                 lane.offer(message)
 
     def _report(self, report: Callable[[], None]) -> None:
-        """Have it done in the consumer's thread."""
+        """Run `report` in the consumer's thread."""
         self._reports.put(report)
         self._consumer.wake()
 
-    def _hear(self, wait_seconds: float = 0.0) -> None:
-        """What the threads have reported; waits for the first one."""
+    def _run_reports(self, wait_seconds: float = 0.0) -> None:
+        """Run the reports of the threads. Waits up to `wait_seconds` for the first report."""
         with suppress(queue.Empty):
             report = self._reports.get(timeout=wait_seconds) if wait_seconds else self._reports.get_nowait()
             while True:
@@ -262,7 +280,7 @@ class KeyedWork(OneProcess, ClosedByWith):
                 report = self._reports.get_nowait()
 
     def _ask(self, lane: _Lane, owned: OwnedBucket) -> None:
-        """On a thread for calls: what is known of a bucket."""
+        """Query a worker for the stored counts of a bucket. Runs in a background thread."""
         try:
             answer: Opening | Exception = self._counts.opened(owned, lane.first)
         except Exception as error:  # noqa: BLE001 - a worker of another version may answer anything
@@ -271,11 +289,11 @@ class KeyedWork(OneProcess, ClosedByWith):
 
     def _on_opening(self, lane: _Lane, answer: Opening | Exception) -> None:
         if isinstance(answer, Exception):
-            lane.unheard = f"no worker says what is known of its deliveries: {answer}"
+            lane.no_answer_reason = f"cannot read the stored delivery counts: {answer}"
             lane.ask_at = time.monotonic() + lane.ask_backoff.next_seconds()
             return
-        lane.opening, lane.unheard = answer, None
-        lane.known = {one.position: one for one in answer.messages}
+        lane.opening, lane.no_answer_reason = answer, None
+        lane.stored_counts = {counts.position: counts for counts in answer.messages}
         if answer.is_troubled:
             lane.troubled_messages = self._held_limit + self._consumer.batch_messages
         for message in lane.waiting:
@@ -283,7 +301,7 @@ class KeyedWork(OneProcess, ClosedByWith):
         lane.waiting = []
 
     def _conclude(self, lane: _Lane, item: WorkItem, outcome: Outcome) -> None:
-        """What became of a message, of a bucket that may be lost by now."""
+        """Record the outcome of a message. Its bucket may have been lost."""
         self._running -= 1
         if outcome.end in (End.DONE, End.PARKED):
             if outcome.end is End.PARKED:
@@ -304,9 +322,12 @@ class KeyedWork(OneProcess, ClosedByWith):
         delay_seconds = min(self._first_retry_seconds * 2.0**doublings, self._longest_retry_seconds)
         return random.uniform(0.5, 1.0) * delay_seconds  # noqa: S311 - no secret
 
-    def _tend(self, closed_at: float | None = None) -> None:
-        """Acknowledge what is settled, let go of what others wait for, forget what is lost, and say what is held. While closing this
-        is tried no longer than until `closed_at`, and what cannot be acknowledged comes again.
+    def _maintain(self, closed_at: float | None = None) -> None:
+        """Maintain each bucket: acknowledge settled messages, release buckets that other consumers wait for,
+        forget lost buckets, and update the reasons.
+
+        While closing, acknowledgements are retried until `closed_at`. Messages that cannot be acknowledged
+        are delivered again.
         """
         now = time.monotonic()
         for lane in list(self._lanes.values()):
@@ -319,16 +340,16 @@ class KeyedWork(OneProcess, ClosedByWith):
             if not self._consumer.has(lane.batch):
                 self._forget(lane)
             elif held.owned.release and not schedule.running and not lane.is_behind:
-                self._say_closed(lane)
+                self._report_closed(lane)
                 self._consumer.let_go(lane.batch)
                 self._forget(lane)
             else:
                 if lane.ask_at is not None and lane.ask_at <= now and not self._is_closed:
                     lane.ask_at = None
                     self._calls.submit(partial(self._ask, lane, held.owned))
-                lane.look_for_trouble(now)
+                lane.update_trouble(now)
                 held.is_full = lane.is_full
-                held.work = self._said_of(lane)
+                held.work = self._wait_reasons(lane)
 
     def _acknowledge(self, lane: _Lane, patience_seconds: float | None = None) -> None:
         upto = lane.schedule.settled
@@ -337,74 +358,86 @@ class KeyedWork(OneProcess, ClosedByWith):
         if self._consumer.acknowledge(lane.batch, upto, patience_seconds=patience_seconds):
             self._observer.acknowledged(lane.batch, lane.settled)
             lane.acknowledged, lane.acknowledged_at, lane.settled = upto, time.monotonic(), []
-            for item in [one for one in lane.parked if one.position <= upto]:
+            for item in [parked for parked in lane.parked if parked.position <= upto]:
                 lane.parked.remove(item)
                 note = partial(self._counts.note, lane.held.owned, item.position, DeliveryEvent.ENDED)
-                self._say(partial(note, item.deliveries))
+                self._send(partial(note, item.deliveries))
 
-    def _say_closed(self, lane: _Lane) -> None:
-        """Its work has ended in good order; of interest only where it began where another's had begun."""
+    def _report_closed(self, lane: _Lane) -> None:
+        """Report that the bucket was closed without a crash. Only needed if an earlier process had opened it
+        at the same message.
+        """
         if lane.opening is not None and lane.opening.openings > 1 and not lane.schedule.running:
-            self._say(partial(self._counts.closed, lane.held.owned))
+            self._send(partial(self._counts.closed, lane.held.owned))
 
-    def _say(self, call: Callable[[], None]) -> None:
-        """To a worker, aside. What is not heard of it is forgotten when the bucket is opened anew."""
+    def _send(self, call: Callable[[], None]) -> None:
+        """Send a report to a worker in a background thread. A lost report is forgotten when the bucket is
+        reopened.
+        """
 
-        def say() -> None:
+        def send() -> None:
             with suppress(CleaveError):
                 call()
 
-        self._calls.submit(say)
+        self._calls.submit(send)
 
     def _forget(self, lane: _Lane) -> None:
-        """Nothing more of it is begun or acknowledged. What still runs of it reports later, and holds its key until then."""
+        """Forget the bucket, so that no message of it is begun or acknowledged. A message in progress still
+        reports, and holds its key until then.
+        """
         del self._lanes[lane.held]
         self._turns.remove(lane)
 
-    def _begin(self) -> None:
-        """Give every free thread a message, the buckets in turns. While one of them is in trouble, one message at a time."""
-        now, idle = time.monotonic(), 0
-        most = 1 if any(lane.troubled_messages for lane in self._turns) else self._threads
-        while not self._is_closed and self._running < most and idle < len(self._turns):
+    def _begin_messages(self) -> None:
+        """Give every free thread a message, taking the buckets in rotation. While a bucket is in trouble,
+        begin one message at a time.
+        """
+        now, idle_lanes = time.monotonic(), 0
+        limit = 1 if any(lane.troubled_messages for lane in self._turns) else self._threads
+        while not self._is_closed and self._running < limit and idle_lanes < len(self._turns):
             lane = self._turns[0]
             self._turns.rotate(-1)
             is_ours = not lane.held.owned.release and self._consumer.may_begin(lane.batch)
             item = lane.schedule.next(now) if is_ours else None
             if item is None:
-                idle += 1
+                idle_lanes += 1
                 continue
-            idle = 0
+            idle_lanes = 0
             self._running += 1
             working = self._pool.submit(self._work, lane, lane.batch, lane.held.owned, item)
             self._at_work.add(working)
             working.add_done_callback(self._at_work.discard)
 
     def _work(self, lane: _Lane, batch: Batch, owned: OwnedBucket, item: WorkItem) -> None:
-        """On a thread of the pool."""
+        """Process a message on a thread of the pool, and report the outcome."""
         self._report(partial(self._conclude, lane, item, self._handling.run(batch, owned, item)))
 
     def _due_at(self) -> float:
-        """When there is something to do even if nobody wakes this thread, `time.monotonic` seconds."""
+        """Return the time of the next work without a signal, in `time.monotonic` seconds."""
         times = [lane.acknowledge_at() for lane in self._turns]
         times += [lane.ask_at for lane in self._turns if lane.ask_at is not None]
         if self._running < self._threads:
             times += [lane.schedule.next_due_at for lane in self._turns]
         return min(times, default=float("inf"))
 
-    def _said_of(self, lane: _Lane) -> str | None:
-        """Why messages of the bucket wait, for `why()`; None where they only wait for their turn."""
-        said = [_held(item) for item in itertools.islice(lane.schedule.failing, _MOST_SAID)]
+    def _wait_reasons(self, lane: _Lane) -> str | None:
+        """Return why messages of the bucket wait, for `why()`. None if they only wait for their turn."""
+        reasons = [_held(item) for item in itertools.islice(lane.schedule.failing, _MAX_NAMED)]
         if lane.schedule.is_full:
-            said.insert(0, f"paused with {lane.schedule.in_hand} messages in hand (limit {self._held_limit})")
+            reasons.insert(
+                0, f"paused with {lane.schedule.in_hand} messages in hand (limit {self._held_limit})"
+            )
         if lane.troubled_messages:
-            said.append("its first messages are begun one at a time, since processes died over them")
-        if lane.unheard is not None:
-            said.append(lane.unheard)
-        return "; ".join(said) or None
+            reasons.append(
+                "its first messages are begun one at a time, because processes died while handling them"
+            )
+        if lane.no_answer_reason is not None:
+            reasons.append(lane.no_answer_reason)
+        return "; ".join(reasons) or None
 
 
 def _held(item: WorkItem) -> str:
     key, since = item.message.key, item.failing_since
-    what = "a message without a key" if key is None else f"key {shown(key.decode(errors='replace'))}"
-    when = "" if since is None else f" since {since.isoformat(timespec='seconds')}"
-    return f"{what} is held{when} by a failing message (delivery {item.deliveries}: {item.why})"
+    subject = "a message without a key" if key is None else f"key {shown(key.decode(errors='replace'))}"
+    start = "" if since is None else f" since {since.isoformat(timespec='seconds')}"
+    return f"{subject} is held{start} by a failing message (delivery {item.deliveries}: {item.why})"

@@ -1,4 +1,6 @@
-"""How far behind a subscription is, as a worker counts it: of all that is to be read, whoever reads it."""
+"""Reads the lag of a subscription, as a worker counts it: of all segments and buckets, whichever consumer
+reads them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from controller.client.servers import path_part, topic_path
 
 @dataclass(frozen=True, slots=True)
 class BucketLag:
-    """How many messages of a bucket are not acknowledged, whoever reads it; of a whole segment where `bucket` is None."""
+    """The number of unacknowledged messages of a bucket, whichever consumer reads it; of a whole segment if
+    `bucket` is None.
+    """
 
     segment_id: int
     """Segment of the topic."""
@@ -22,11 +26,11 @@ class BucketLag:
     messages: int | None
     """Number of messages that are not acknowledged; None if the data plane could not count, and `error` says why."""
     error: str | None
-    """Why the messages could not be counted."""
+    """Reason why the messages could not be counted."""
 
 
 def lag_path(topic: str, subscription: str) -> str:
-    """Where it is asked for."""
+    """Return the path of the request for a subscription's lag."""
     return f"{topic_path(topic)}/subscriptions/{path_part(subscription)}/lag"
 
 

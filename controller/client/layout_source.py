@@ -1,7 +1,8 @@
-"""Where a client learns what the topic looks like now: the protocol, and the snapshots it gives.
+"""Defines how a client reads and watches the layout of a topic.
 
-`PostgresSource` reads the rows, `HttpSource` asks the workers. A snapshot is of one moment and holds the ACTIVE segments, so it is
-no larger for a topic that was reshaped ten thousand times. A watcher that is told of a change asks for a new one.
+`PostgresSource` reads the rows, and `HttpSource` queries the workers. A snapshot shows one moment and
+contains only ACTIVE segments, so it does not grow with the number of reshapes. A watcher is notified of
+changes and then reads a new snapshot.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from controller.domain.layout import SegmentLayout
 
-if TYPE_CHECKING:  # it loads what calls workers over HTTP
+if TYPE_CHECKING:  # this import loads the HTTP client
     from controller.client.suspects import SuspectReports
 
 
@@ -28,36 +29,43 @@ class TopicSnapshot:
 
 
 class Watch(Protocol):
-    """A subscription to changes, until `close`."""
+    """A subscription to the changes of a layout, until `close`."""
 
     def close(self) -> None:
-        """Tell no more; safe to repeat."""
+        """End the subscription. Idempotent."""
 
 
 class LayoutSource(Protocol):
-    """Safe to share between threads. Every call raises StoreUnavailable while the source is away."""
+    """A source of layouts. Safe to share between threads. Every call raises StoreUnavailable while the source
+    is out of reach.
+    """
 
     def topic(self, name: str) -> TopicSnapshot:
-        """The topic as it is now; TopicNotFound, or TopicNotLive while it is being created."""
+        """Return the present state of the topic. Raises TopicNotFound, or TopicNotLive while the topic is
+        being created.
+        """
 
     def watch(self, topic_id: int, on_change: Callable[[], None]) -> Watch:
-        """Call back, from another thread, after every change of layout, and after a gap.
+        """Call `on_change` from another thread after every change of the layout, and after a gap in the
+        notifications.
 
-        It may be called for nothing, and must not block.
+        `on_change` may be called without a change, and must not block.
         """
 
 
 @runtime_checkable
 class TakesSuspects(Protocol):
-    """A source that hands on which segments a producer found without a log that takes its messages."""
+    """A source that forwards reports of segments whose log takes no messages."""
 
     def suspects(self, topic: str) -> SuspectReports:
-        """Return where to report segments of the topic; the caller closes it."""
+        """Return where to report segments of the topic. The caller closes the result."""
 
 
 @runtime_checkable
 class TakesKeyCounts(Protocol):
-    """A source that hands on what a producer counted of its keys."""
+    """A source that forwards a producer's key counts."""
 
     def hand_in(self, topic: str, producer: str, counts: Sequence[tuple[int, int, int]]) -> None:
-        """First hash, how many hashes, messages; since the last time. Raises StoreUnavailable, and what a worker refuses it with."""
+        """Send the counts since the last call: first hash, number of hashes, number of messages. Raises
+        StoreUnavailable, or the worker's refusal.
+        """

@@ -1,7 +1,8 @@
-"""One reading of a log: opened in a thread aside, asked there what may take long, tried again when it fails, closed once.
+"""Opens one log in a background thread, runs slow queries there, retries failures, and closes the reader
+once.
 
-A log out of reach delays no other: the consumer's thread never waits for one. What is closed while it is being opened is closed again
-when that has ended.
+The consumer's thread never waits for a log, so a log out of reach delays no other log. If a slot is closed
+while its reader is being opened, the opening thread closes the reader.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ from controller.client.patience import Backoff
 from controller.domain.errors import CleaveError, SegmentNotFound, Terminal
 
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.02, 1.0
-"""What cannot be opened or read is tried again after this time, which doubles. A hand-over takes milliseconds."""
+"""The first delay before a failed opening or reading is retried, and the longest; the delay doubles. Moving a
+bucket to another consumer takes milliseconds.
+"""
 Reader = TypeVar("Reader", bound=Closable)
 
 
 class Opening(Generic[Reader]):
-    """For the consumer's thread; `ring`, the opening and the asking are for others."""
+    """The reader of one log. For the consumer's thread, except `ring`, `open` and `ask`, which other threads
+    call.
+    """
 
     def __init__(
         self,
@@ -32,8 +37,11 @@ class Opening(Generic[Reader]):
         after: threading.Event | None = None,
         on_missing: Callable[[], None] = lambda: None,
     ) -> None:
-        """`delay_seconds`: not to be opened before; for what was lost a moment ago. Nor before `after` is set: the last reader is
-        closed then. `on_missing` is called, in any thread, each time the log is found missing.
+        """Create the slot without opening the log.
+
+        `delay_seconds` is the delay before the first opening, for a log that was lost a moment ago. The log
+        is not opened before `after` is set: the preceding reader is closed then. `on_missing` is called, in
+        any thread, each time the log is found missing.
         """
         self._on_missing = on_missing
         self.backing_topic, self._wakeup, self._after = backing_topic, wakeup, after
@@ -41,40 +49,42 @@ class Opening(Generic[Reader]):
         self._backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         self.reader: Reader | None = None
         self.error: CleaveError | None = None
-        """Why it could not be opened or read when that was last tried."""
+        """The error of the last attempt to open or read the log. None after a success."""
         self.setback: str | None = None
-        """Why messages come again, or others in their place: the log became shorter. Until the next messages are read."""
+        """The reason why messages are repeated, or replaced by others: the log became shorter. None once the
+        next messages are read.
+        """
         self.next_try_at = time.monotonic() + delay_seconds
         self.rung = threading.Event()
         self.is_being_opened = self.is_closed = False
-        self._asked: Future[Any] | None = None
+        self._query: Future[Any] | None = None
         self._at_rest = threading.Event()
-        """No other thread is at it."""
+        """Set while no other thread opens the log or runs a query."""
         self._at_rest.set()
 
     @property
     def is_being_asked(self) -> bool:
-        """Whether its reader is another thread's just now."""
-        return self._asked is not None and not self._asked.done()
+        """True while a background thread uses the reader for a query."""
+        return self._query is not None and not self._query.done()
 
     @property
     def has_news(self) -> bool:
-        """Whether there may be something to read, or there is an answer to take."""
-        return not self.is_being_asked and (self.rung.is_set() or self._asked is not None)
+        """True if the log may have messages to read, or a query has a result to take."""
+        return not self.is_being_asked and (self.rung.is_set() or self._query is not None)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is still to be opened, and may be."""
+        """True if the log is not open yet and may be opened."""
         is_to_be = self.reader is None and not self.is_being_opened and not self.is_closed
         return is_to_be and (self._after is None or self._after.is_set())
 
     def ring(self) -> None:
-        """There may be something new."""
+        """Signal that the log may have new messages."""
         self.rung.set()
         self._wakeup.set()
 
     def take_turn(self) -> bool:
-        """Whether it is time to open it; then it is being opened."""
+        """Return True if the log is to be opened at this time, and mark it as being opened."""
         with self._lock:
             is_due = self.is_waiting and self.next_try_at <= time.monotonic()
             if is_due:
@@ -83,8 +93,8 @@ class Opening(Generic[Reader]):
             return is_due
 
     def open(self, act: Callable[[], Reader]) -> None:
-        """Runs in a thread aside, after `take_turn`."""
-        if not self.is_closed:  # while it waited for a thread
+        """Open the log with `act`. Runs in a background thread, after `take_turn`."""
+        if not self.is_closed:  # the slot may be closed while it waits for a thread
             self._open(act)
         self.rest()
         self.ring()
@@ -94,8 +104,8 @@ class Opening(Generic[Reader]):
             reader = act()
         except CleaveError as error:
             self.fail(error)
-        except Exception as error:  # noqa: BLE001 - of a library; the thread's pool would swallow it
-            self.fail(Terminal(f"{self.backing_topic} could not be opened: {type(error).__name__}: {error}"))
+        except Exception as error:  # noqa: BLE001 - an exception of a library, which the thread pool would swallow
+            self.fail(Terminal(f"cannot open {self.backing_topic}: {type(error).__name__}: {error}"))
         else:
             with self._lock:
                 is_late = self.is_closed
@@ -106,65 +116,80 @@ class Opening(Generic[Reader]):
                 reader.close()
 
     def fail(self, error: CleaveError) -> None:
-        """Not to be opened or read just now: again after a while that doubles."""
+        """Record the error of an opening or a reading. The next attempt follows after a delay that
+        doubles.
+        """
         if isinstance(error, SegmentNotFound):
             self._on_missing()
         self.error = error
         self.next_try_at = time.monotonic() + self._backoff.next_seconds()
 
     def succeed(self) -> None:
-        """It was reached."""
+        """Record that the log was reached."""
         self.error = None
         self._backoff.reset()
 
-    def ask(self, question: Callable[[], Any], asked: Future[Any]) -> None:
-        """Runs in a thread aside, after `will_ask`: `question` may wait for the data plane as long as a call may take."""
+    def ask(self, question: Callable[[], Any], result: Future[Any]) -> None:
+        """Run `question`, and set its result in the future `result`. Runs in a background thread, after
+        `will_ask`.
+
+        `question` may wait for the data plane for as long as a call may take.
+        """
         try:
             answer = question()
-        except Exception as error:  # noqa: BLE001 - raised where the answer is taken
-            self._at_rest.set()  # before the answer, upon which the next question may follow
-            asked.set_exception(error)
+        except Exception as error:  # noqa: BLE001 - `take_answer` raises the error
+            self._at_rest.set()  # set before the result, because the result may start the next query
+            result.set_exception(error)
         else:
             self._at_rest.set()
-            asked.set_result(answer)
+            result.set_result(answer)
         self._wakeup.set()
 
     def will_ask(self) -> Future[Any]:
-        """Its reader is for the thread aside until there is an answer."""
+        """Reserve the reader for a query in a background thread, and return the future of the result."""
         self._at_rest.clear()
-        self._asked = Future()
-        return self._asked
+        self._query = Future()
+        return self._query
 
     def take_answer(self) -> Any:
-        """What was asked last came to this; None where nothing was. Raises what the question raised. What has arrived meanwhile is to be
-        looked at.
+        """Return the result of the last query, or None if there was no query. Raises the error of the query.
+
+        Wakes the consumer if messages arrived during the query.
         """
-        asked, self._asked = self._asked, None
+        query, self._query = self._query, None
         if self.rung.is_set():
             self._wakeup.set()
-        return None if asked is None else asked.result()
+        return None if query is None else query.result()
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether it is neither being opened nor asked."""
+        """True if no thread opens the log or runs a query."""
         return self._at_rest.is_set()
 
     def come_to_rest(self) -> None:
-        """Returns when it is so."""
+        """Wait until no thread opens the log or runs a query."""
         self._at_rest.wait()
 
     def rest(self) -> None:
-        """What was begun has ended, or is not done: there are no threads any more."""
+        """Mark the opening or query as ended. Also called if it will never run, because the threads have
+        ended.
+        """
         self._at_rest.set()
         self.is_being_opened = False
 
     def stop(self) -> Reader | None:
-        """Read no further, for good; what is to be closed, if anything is. What is unacknowledged is read again by the next reader."""
+        """Close the slot for good, and return the reader for the caller to close. Return None if no reader is
+        open.
+
+        The next reader receives the unacknowledged messages again.
+        """
         with self._lock:
             reader, self.reader, self.is_closed = self.reader, None, True
         return reader
 
 
-def next_try_at(some: Sequence[Opening[Reader]]) -> float:
-    """When the next one is worth another try, `time.monotonic` seconds; infinity where none is waited for."""
-    return min((one.next_try_at for one in some if one.is_waiting), default=float("inf"))
+def next_try_at(slots: Sequence[Opening[Reader]]) -> float:
+    """Return the earliest time of the next attempt among the slots that are to be opened, in `time.monotonic`
+    seconds. Infinity if there is none.
+    """
+    return min((slot.next_try_at for slot in slots if slot.is_waiting), default=float("inf"))

@@ -1,4 +1,6 @@
-"""Trying again: a call for a given time, or a thread's own work for as long as it goes on."""
+"""Retries failed work: one call for a given time, or the work of a consumer's thread until an outage lasts
+too long.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,10 @@ _FIRST_SECONDS, _LONGEST_SECONDS = 0.05, 2.0
 
 @checked
 def patiently(act: Callable[[], Result], *, seconds: float) -> Result:
-    """The answer of `act`, tried again after DataPlaneUnavailable and StoreUnavailable; then the last of these.
+    """Return the result of `act`. Retry it on DataPlaneUnavailable and StoreUnavailable, then raise the last
+    error.
 
-    `act` must be safe to repeat. The time bounds when the last try begins, not when it ends.
+    `act` must be safe to repeat. `seconds` bounds the start of the last attempt, not its end.
     """
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception_type((DataPlaneUnavailable, StoreUnavailable)),
@@ -31,37 +34,45 @@ def patiently(act: Callable[[], Result], *, seconds: float) -> Result:
 
 
 class Backoff:
-    """How long to wait before the next try: twice as long each time, with jitter, so that many do not come back at once."""
+    """The delay before the next attempt: doubles each time, with jitter, so that many clients do not
+    reconnect at once.
+    """
 
     def __init__(self, first_seconds: float, longest_seconds: float) -> None:
-        """The waits are between half and all of the delay, which begins at `first_seconds`."""
+        """Begin with a delay of `first_seconds`. Each wait takes between half of the delay and the whole
+        delay, at most `longest_seconds`.
+        """
         self._first_seconds, self._longest_seconds = first_seconds, longest_seconds
         self._delay_seconds = first_seconds
 
     def next_seconds(self) -> float:
-        """The wait before the next try."""
+        """Return the seconds to wait before the next attempt, and double the delay for the attempt
+        after it.
+        """
         delay_seconds = self._delay_seconds
         self._delay_seconds = min(2 * delay_seconds, self._longest_seconds)
         return random.uniform(0.5, 1.0) * delay_seconds  # noqa: S311 - no secret
 
     def reset(self) -> None:
-        """It worked: the next wait is a short one."""
+        """Reset the delay to `first_seconds`, after a success."""
         self._delay_seconds = self._first_seconds
 
 
 class Outage:
-    """Since when nothing was reached, of a consumer that goes on looking; for its thread."""
+    """The time since which a consumer that keeps trying has reached nothing. For the consumer's thread."""
 
     def __init__(self, patience_seconds: float) -> None:
         self._patience_seconds = patience_seconds
         self._since: float | None = None
 
     def over(self) -> None:
-        """Something was reached, or nothing is out of reach."""
+        """Note that the outage has ended: something was reached, or nothing is out of reach."""
         self._since = None
 
     def bear(self, error: Exception) -> None:
-        """Raises the error when nothing was reached for longer than the patience; the next outage has its full patience again."""
+        """Raise `error` if the outage has lasted longer than `patience_seconds`; then the next outage has the
+        full time again.
+        """
         self._since = self._since or time.monotonic()
         if time.monotonic() - self._since > self._patience_seconds:
             self._since = None

@@ -1,4 +1,6 @@
-"""Reads a whole segment from a position on, for consumers that keep their own places: messages, and whether that was the end."""
+"""Reads a segment from a position, for consumers that store their own positions. Returns messages, and
+whether the segment has ended.
+"""
 
 from __future__ import annotations
 
@@ -13,78 +15,85 @@ from controller.domain.errors import DataPlaneUnavailable, LogShortened
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read just now, and whether nothing can come after it. `unanswered`: why that could not be asked for."""
+    """Messages that were read, and whether no message can follow. `unanswered` is the error if the log could
+    not be asked for its end.
+    """
 
     messages: Sequence[LogMessage]
     is_end: bool
     unanswered: DataPlaneUnavailable | None = None
 
 
-def open_at(logs: LogClient, one: SegmentReader[PositionReader], after: Position | None) -> PositionReader:
-    """Open a reader behind the position; where the log became shorter, behind the last message that its history shares with the
-    position's. The messages after that are of the log's own history, and none of them was read.
+def open_at(
+    logs: LogClient, segment_reader: SegmentReader[PositionReader], after: Position | None
+) -> PositionReader:
+    """Open a reader behind the position `after`.
+
+    If the log became shorter, open the reader behind the last message that the log shares with the history of
+    the position. The messages that follow belong to the log's own history, and none of them was read.
     """
     try:
-        return logs.open_reader_at(one.backing_topic, after, on_arrival=one.ring)
+        return logs.open_reader_at(segment_reader.backing_topic, after, on_arrival=segment_reader.ring)
     except LogShortened as error:
-        one.setback = error.message
-        return logs.open_reader_at(one.backing_topic, error.resume, on_arrival=one.ring)
+        segment_reader.setback = error.message
+        return logs.open_reader_at(segment_reader.backing_topic, error.resume, on_arrival=segment_reader.ring)
 
 
 def read_on(
     readers: SegmentReaders[PositionReader],
-    one: SegmentReader[PositionReader],
+    segment_reader: SegmentReader[PositionReader],
     reader: PositionReader,
-    most_messages: int,
+    limit: int,
     *,
     is_sealed: bool,
 ) -> Reading | None:
-    """The segment's next messages. None where there are none just now, or it is out of reach: then it is opened anew. What the log has
-    to be asked for is asked aside and comes with a later look.
+    """Return the next messages of the segment. Return None if there are none at present, or if the segment is
+    out of reach and is therefore reopened.
 
-    `is_sealed`: whether the consumer knows that nothing more is written there. A log is sealed before its children are known, and
+    Slow queries of the log run in a background thread, and a later call returns their result. `is_sealed` is
+    True if the consumer knows that the log is complete. A log is sealed before its children are known, and
     its end counts only when they are.
     """
     try:
-        found: Reading | None = one.take_answer()
-        if found is None:
-            found = _read_or_ask(readers, one, reader, most_messages, is_sealed=is_sealed)
+        result: Reading | None = segment_reader.take_answer()
+        if result is None:
+            result = _read_or_ask(readers, segment_reader, reader, limit, is_sealed=is_sealed)
     except DataPlaneUnavailable as error:
-        readers.reopen(one, error)
+        readers.reopen(segment_reader, error)
         return None
-    if found is not None and found.unanswered is not None:  # what is open goes on
-        one.rung.set()
-        one.fail(found.unanswered)
-    elif found is not None:
-        one.succeed()
-        readers.settled(one.segment_id)
-        if found.messages:
-            client_metrics.CONSUMER_MESSAGES.labels("checkpoint").inc(len(found.messages))
-            one.rung.set()
-            one.setback = None
-    return found
+    if result is not None and result.unanswered is not None:  # the reader stays open
+        segment_reader.rung.set()
+        segment_reader.fail(result.unanswered)
+    elif result is not None:
+        segment_reader.succeed()
+        readers.settled(segment_reader.segment_id)
+        if result.messages:
+            client_metrics.CONSUMER_MESSAGES.labels("checkpoint").inc(len(result.messages))
+            segment_reader.rung.set()
+            segment_reader.setback = None
+    return result
 
 
 def _read_or_ask(
     readers: SegmentReaders[PositionReader],
-    one: SegmentReader[PositionReader],
+    segment_reader: SegmentReader[PositionReader],
     reader: PositionReader,
-    most_messages: int,
+    limit: int,
     *,
     is_sealed: bool,
 ) -> Reading | None:
-    one.rung.clear()
+    segment_reader.rung.clear()
     is_far = reader.may_wait()
-    messages = () if is_far else reader.read(most_messages)
+    messages = () if is_far else reader.read(limit)
     if messages or not (is_far or is_sealed):
         return Reading(messages, is_end=False)
 
     def ask() -> Reading:
-        found = reader.read(most_messages) if is_far else ()
+        messages = reader.read(limit) if is_far else ()
         try:
-            return Reading(found, not found and is_sealed and reader.is_at_end())
+            return Reading(messages, not messages and is_sealed and reader.is_at_end())
         except DataPlaneUnavailable as error:
-            return Reading(found, is_end=False, unanswered=error)
+            return Reading(messages, is_end=False, unanswered=error)
 
-    readers.ask(one, ask)
+    readers.ask(segment_reader, ask)
     return None

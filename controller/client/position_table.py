@@ -1,13 +1,17 @@
-"""Results and positions in one transaction: an application that keeps its results in PostgreSQL counts each message once.
+"""Stores results and positions in one transaction, so that an application with results in PostgreSQL counts
+each message once.
 
-A table in the application's own database holds, for each bucket, how far its messages are in the results, and under which ownership.
-Whoever takes a bucket raises its row to the new ownership before it reads (`claim`); what the row says is done is not handed out
-again. A batch is stored by the same transaction as its results (`store`), if the row still has the ownership the batch came from.
-So a process that was stopped, lost the bucket and goes on cannot commit, and what was committed but not acknowledged is not done
-twice. Acknowledging afterwards only lets the log forget; nothing here acknowledges.
+A table in the application's database holds for each bucket the position up to which its messages are in the
+results, and the ownership. Before a consumer reads a bucket it raises the bucket's row to its own ownership
+(`claim`); messages that the row records as stored are not delivered again. The transaction of a batch's
+results also stores the position (`store`), if the row still has the ownership of the batch. A process that
+was stopped and has lost the bucket can therefore not commit, and messages that were committed but not
+acknowledged are not counted twice. The acknowledgement afterwards only lets the log discard messages; this
+module does not acknowledge.
 
-A position stands for one message for good. Where a log gives an offset out again, after a fail-over or a restore, the position begins with
-the timeline of the message (`controller.dataplane.embedded.timelines`), and what was written later is greater.
+A position refers to one message permanently. If a log reuses an offset, after a failover or a restore, the
+position begins with the timeline of the message (`controller.dataplane.embedded.timelines`), so a later
+message has a greater position.
 
 Works with a connection of psycopg 2 or 3, or of SQLAlchemy on either.
 """
@@ -34,7 +38,7 @@ from controller.domain.errors import (
 from controller.postgres.sqlstates import Condition, condition
 
 LOCK_TIMEOUT_MS = 2_000
-"""Taking a bucket waits no longer for a transaction of its last owner; it is tried again."""
+"""Longest wait for a transaction of the last owner when a bucket is claimed. The claim is retried."""
 _OWNED = """topic_id = %s AND subscription = %s AND segment_id = %s AND bucket_start = %s
                AND origin = %s AND generation = %s"""
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?")
@@ -42,8 +46,10 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?")
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """An ownership of a bucket. `origin` says since when positions of this subscription mean anything: a new subscription of that
-    name, or a seek, has another one.
+    """An ownership of a bucket.
+
+    `origin` identifies the period in which positions of this subscription are comparable: a new subscription
+    of the same name, or a seek, has a different origin.
     """
 
     topic_id: int
@@ -53,33 +59,37 @@ class Claim:
     bucket_start: int
     generation: int
     bucket_end: int | None = None
-    """Its last hash, in a segment that has too many buckets to own each: what is owned there may be a run of them."""
+    """Last hash of the owned range, if a consumer owns a run of buckets because the segment has many."""
 
     @property
     def place(self) -> tuple[int, str, int, int]:
-        """The row it is about, by the first hash, or by first and last, which make a number below zero: another one for each pair. So
-        whoever owns a run finds nothing that was stored of its first bucket alone, which may be far ahead of the others.
+        """The key of the row: by the first hash, or by first and last hash, combined to a negative number
+        that is unique to the pair.
+
+        An owner of a run of buckets therefore does not read the position of the run's first bucket alone,
+        which may be far ahead of the others.
         """
-        row, last = self.bucket_start, self.bucket_end
-        if last is not None and last > row:
-            row = -(last * (last - 1) // 2 + row + 1)
-        return self.topic_id, self.subscription, self.segment_id, row
+        row_number, last = self.bucket_start, self.bucket_end
+        if last is not None and last > row_number:
+            row_number = -(last * (last - 1) // 2 + row_number + 1)
+        return self.topic_id, self.subscription, self.segment_id, row_number
 
 
 @checks_arguments
 class PositionTable:
-    """A table in the application's PostgreSQL that holds the position of each bucket beside the results.
+    """A table in the application's PostgreSQL with the position of each bucket, next to the results.
 
     Safe to share between consumers and threads.
     """
 
     def __init__(self, connect: Callable[[], Any], *, name: str = "cleave_position") -> None:
-        """`connect` returns a new connection of psycopg 2 or 3. `name` is the name of the table, with or without a schema.
+        """Use the table `name`, with or without a schema. `connect` returns a new connection of psycopg 2 or
+        3.
 
-        Raises InvalidInput for a name that is not of lower-case letters, digits and `_`.
+        Raises InvalidInput for a name that contains other characters than lower-case letters, digits and `_`.
         """
         if not _NAME.fullmatch(name):
-            raise InvalidInput(f"{name!r} is no plain table name; use lower-case letters, digits and _")
+            raise InvalidInput(f"{name!r} is not a plain table name; use lower-case letters, digits and _")
         self.connect, self.name = connect, name
 
     @property
@@ -100,10 +110,12 @@ class PositionTable:
             connection.commit()
 
     def claim(self, claim: Claim) -> Position | None:
-        """Take the bucket's row for this ownership; what its results hold already, None for nothing.
+        """Claim the bucket's row for this ownership. Return the position that the results have reached, None
+        for none.
 
-        Raises FencedOut where a newer ownership has the row; Terminal where there is no such table, or the login may not use it;
-        StoreUnavailable while the database is away, or the last owner's transaction goes on.
+        Raises FencedOut if a newer ownership has the row; Terminal if the table does not exist or the login
+        may not use it; StoreUnavailable while the database is out of reach, or while the last owner's
+        transaction continues.
         """
         try:
             with closing(self.connect()) as connection:
@@ -115,18 +127,19 @@ class PositionTable:
         if row is None:
             raise FencedOut(
                 f"bucket {claim.bucket_start} of segment {claim.segment_id} belongs to a newer owner than generation "
-                f"{claim.generation} in {self.name}; leave it"
+                f"{claim.generation} in {self.name}; stop reading it"
             )
         return None if row[0] is None else tuple(row[0])
 
     def store(
         self, connection: Any, claim: Claim, position: Position, *, after: Position | None = None
     ) -> None:
-        """Note, in the transaction of `connection`, that everything up to `position` is in the results.
+        """Record, in the transaction of `connection`, that all messages up to `position` are in the results.
 
-        `after` is the position that the results have to hold before: of what was handed out just before. Raises FencedOut where the
-        bucket has another owner by now, AlreadyStored where the results hold it already, Conflict where they do not hold what
-        comes before it: this position would say that they do. The transaction is to be rolled back then.
+        `after` is the position that the results must already have: that of the messages that were delivered
+        just before. Raises FencedOut if the bucket has another owner, AlreadyStored if the results already
+        have the position, and Conflict if the results lack the messages before it, because this position
+        would claim them. After an error, roll back the transaction.
         """
         owned = (*claim.place, claim.origin, claim.generation)
         reached, before = list(position), None if after is None else list(after)
@@ -136,20 +149,20 @@ class PositionTable:
         if row is None:
             raise FencedOut(
                 f"bucket {claim.bucket_start} of segment {claim.segment_id} is no longer owned as of generation "
-                f"{claim.generation}; roll back, its new owner does these messages"
+                f"{claim.generation}; roll back, because the new owner processes these messages"
             )
         if row[0] is None or tuple(row[0]) < position:
             raise Conflict(
-                f"messages up to position {before} of segment {claim.segment_id}, which were handed out before these, are not "
-                "in the results; roll back, and commit those first or give them back"
+                f"messages up to position {before} of segment {claim.segment_id}, which were delivered before these, are not "
+                "in the results; roll back, and commit those messages first or return them"
             )
         raise AlreadyStored(
             f"the results hold position {reached} of segment {claim.segment_id} already; roll back and acknowledge"
         )
 
     def _error_of(self, error: Exception) -> CleaveError:
-        """What an error of the driver means for the application."""
-        driver_error = getattr(error, "orig", error)  # SQLAlchemy wraps it
+        """Return the error of the application for an error of the driver."""
+        driver_error = getattr(error, "orig", error)  # SQLAlchemy wraps the driver's error
         state = getattr(driver_error, "sqlstate", None) or getattr(driver_error, "pgcode", None)
         reason = f"{type(driver_error).__name__}: {driver_error}"
         match condition(state):
@@ -189,7 +202,7 @@ class PositionTable:
 
 
 def _execute(connection: Any, statement: str, parameters: Sequence[object]) -> Any:
-    """The first row, if there is one."""
+    """Execute the statement, and return its first row, or None."""
     if hasattr(connection, "exec_driver_sql"):
         result = connection.exec_driver_sql(statement, tuple(parameters) or None)
         return result.first() if result.returns_rows else None

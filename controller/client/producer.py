@@ -1,12 +1,15 @@
 """Sends keyed messages to the segment that owns them, in order for each key across splits and merges.
 
-Messages wait in one lane for each entry bucket of a segment and go out in batches, so that a batch holds one bucket's messages
-and its reader gets it whole (PIP-486). Each lane has one batch under way at most, in a thread of the producer's, while the
-application goes on: a second one could be stored where the first was not. When a segment turns out to be fenced, its lanes
-wait until the layout with the segment's successors is published; the other lanes go on. Its messages are then routed anew, in order
-and before anything newer, once it is known what became of each batch that was under way. Nothing is sent twice: a batch whose answer
-was lost is repeated under its own number first, and the log knows whether it has it. So is a batch for an active segment whose log is
-missing: a worker, to which the producer reports the segment, creates the log again.
+Messages wait in one lane for each entry bucket of a segment and are sent in batches, so that a batch contains
+one bucket's messages and the bucket's reader receives it whole (PIP-486). A lane sends at most one batch at a
+time, in a thread of the producer, while the application continues: a second batch could be stored although
+the first was not.
+
+If a segment is fenced, its lanes wait until the layout with the segment's successors is published; other
+lanes continue. Once the result of each batch in flight is known, the remaining messages are routed again, in
+order and before newer messages. Nothing is sent twice: a batch whose response was lost is first repeated
+under its own number, and the log detects whether it has the batch. A batch for an active segment whose log is
+missing is repeated too: the producer reports the segment, and a worker creates the log again.
 """
 
 from __future__ import annotations
@@ -51,24 +54,28 @@ from controller.forks import OneProcess
 
 _log = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 5 * 1024 * 1024 - 64 * 1024
-"""What every data plane takes as it is set by itself; keys are short beside it."""
+"""Largest payload, which every data plane accepts with its default settings. Keys are small in comparison."""
 PARALLEL_SENDS = 4
-"""Batches under way at once, each of another lane."""
+"""Number of batches in flight at once, each of another lane."""
 RETRY_SECONDS = 0.1
-"""A producer with a delay looks this often at what could not be sent after it, and for a layout that is awaited."""
+"""Time between two attempts of a producer with a batch delay to send overdue messages, or to read an awaited
+layout.
+"""
 LOOK_SECONDS = 1.0
-"""While a fence is waited out, the layout is read this often even if no notification came."""
+"""Time between two reads of the layout while a fenced segment has no successor, even without a
+notification.
+"""
 MOST_ROUTES = 65_536
-"""Keys whose lane is remembered; beyond it they are reckoned anew."""
+"""Number of keys whose lane is cached. The cache is cleared when it is full."""
 MOST_OPENED_AHEAD = 1_000
-"""Messages in doubt that are looked at for what to open ahead."""
+"""Number of messages in doubt that decide which logs are opened ahead."""
 _KEYS = (str, bytes, type(None))
 """Types of a key."""
 _METADATA = (Metadata, type(None))
 
 
 def _refusal(payload: object, key: object, metadata: object) -> InvalidInput:
-    """Return why a message is not sent."""
+    """Return the error that explains why a message is refused."""
     if not isinstance(payload, bytes):
         return InvalidInput(
             f"producer.send: payload must be bytes, not a value of type {type(payload).__name__}"
@@ -82,17 +89,20 @@ def _refusal(payload: object, key: object, metadata: object) -> InvalidInput:
             f"producer.send: metadata must be Metadata or None, not a value of type {type(metadata).__name__}"
         )
     return InvalidInput(
-        f"a message of {len(payload)} bytes; send at most {MAX_MESSAGE_BYTES}, or a reference to where the rest is"
+        f"a message of {len(payload)} bytes; send at most {MAX_MESSAGE_BYTES}, or store the data elsewhere and send a reference"
     )
 
 
 @checks_arguments
 class Producer(OneProcess, StoredByWith):
-    """One producer of one topic. `close`, and so the end of a `with` block, stores what is pending; a block that ends with an error drops
-    it. For one thread; it has others of its own that send.
+    """One producer of one topic. For one thread; the producer sends in its own threads.
+
+    `close`, and so the end of a `with` block, stores pending messages. A block that ends with an error drops
+    them.
     """
 
-    _guards_itself = frozenset({"send"})  # by `_takes_nothing`, which each message is asked for anyway
+    # `send` checks its arguments together with `_takes_nothing`, which each message needs anyway
+    _guards_itself = frozenset({"send"})
 
     def __init__(
         self,
@@ -109,21 +119,24 @@ class Producer(OneProcess, StoredByWith):
         key_counts_seconds: float | None = None,
         on_stored: Callable[[Sequence[OutgoingMessage]], None] = lambda _messages: None,
     ) -> None:
-        """`batch_*` say when a lane is sent without `flush`: without `batch_delay_seconds` only when it is full.
-        `max_pending_messages` says when `send` blocks.
+        """Create the producer, and start to follow the layout.
 
-        `send_timeout_seconds` bounds how long a batch is tried again, and how long `send` and `flush` wait for a layout, before they
-        raise. With `key_counts_seconds` the producer counts where on the ring its keys lie, and hands the counts in so often, so that
-        segments are cut where the load lies; `source` has to be an HttpSource then. `on_stored` is told, in the order of each key,
-        what the data plane has acknowledged: in threads of the producer's, one call after the other. It must not wait for this
-        producer.
+        `batch_*` say when a lane is sent without `flush`: without `batch_delay_seconds` only when it is full.
+        `send` blocks while `max_pending_messages` are pending. `send_timeout_seconds` bounds how long a batch
+        is retried, and how long `send` and `flush` wait for a layout, before they raise.
+
+        With `key_counts_seconds` the producer counts the hashes of its keys, and sends the counts this often,
+        so that segments are split where the load is; `source` must then be an HttpSource. `on_stored` is
+        called with the messages that the data plane has acknowledged, in the order of each key. The calls
+        come one after the other from the producer's threads, and must not wait for this producer.
         """
         self._batch_messages, self._batch_bytes = batch_messages, batch_bytes
         self._max_pending = max_pending_messages
         self._send_timeout_seconds, self._on_stored = send_timeout_seconds, on_stored
         self._logs = logs
         self._eager = logs if isinstance(logs, EagerLogClient) else None
-        # Batches are numbered from 1 in each process, so each needs a name that nobody used before.
+        # Each process numbers its batches from 1, so each process needs a producer id that was never used
+        # before.
         self.producer_id = f"{demand_name('producer', name)}-{uuid.uuid4().hex[:12]}"
         self._lock = threading.RLock()
         self._busy_threads: set[int] = set()
@@ -147,15 +160,15 @@ class Producer(OneProcess, StoredByWith):
         self._pending = 0
         self._progress = threading.Event()
         self._takes_nothing = False
-        """`close` was called."""
+        """True once `close` was called."""
         self._is_closing = False
-        """No batch is begun."""
-        self._has_failed = False  # some lane has an error that the application is to be told of
+        """True once no further batch may begin."""
+        self._has_failed = False  # True if a lane has an error that the application's next call raises
         self._is_outdated = True
-        """There may be a layout that is newer than what is routed by."""
+        """True if a layout may exist that is newer than the layout used for routing."""
         self._watch = LayoutWatch(source, topic, on_change=self._changed)
         self._snapshot: TopicSnapshot = self._watch.snapshot
-        """What is routed by: the newest one, once nothing of the segments that are gone is in doubt any more."""
+        """Layout used for routing: the newest layout, once no batch for a removed segment is in doubt."""
         self._opened_ahead = self._snapshot
         for thread in (self._delayed, self._key_counts):
             if thread is not None:
@@ -163,15 +176,16 @@ class Producer(OneProcess, StoredByWith):
 
     @property
     def pending(self) -> int:
-        """Messages sent by the application and not known to be stored."""
+        """Number of messages sent by the application and not known to be stored."""
         return self._pending
 
     def send(self, payload: bytes, key: str | bytes | None = None, metadata: Metadata | None = None) -> None:
-        """Queue a message, and begin to send what makes a full batch. It waits only for room.
+        """Queue a message, and begin to send full batches. Blocks only while too many messages are pending.
 
-        Without a key the active segments take turns. It raises what stood in the way of earlier messages for longer than the timeout,
-        as `flush` does. An error leaves everything queued, this message included; only InvalidInput, for a payload or key of another type,
-        a key that has no UTF-8 form, or a message that is too long, leaves this message out. Raises Terminal once the producer is closed.
+        Messages without a key go to the active segments in rotation. Raises, like `flush`, the error that has
+        blocked earlier messages for longer than the timeout. After an error every message stays queued,
+        including this one. Only after InvalidInput is this message not queued: a payload or key of a wrong
+        type, a key without a UTF-8 form, or a message that is too long. Raises Terminal after `close`.
         """
         is_bytes, is_right = isinstance(payload, bytes), isinstance(metadata, _METADATA)
         if not is_bytes or len(payload) > MAX_MESSAGE_BYTES or not is_right or not isinstance(key, _KEYS):
@@ -179,7 +193,8 @@ class Producer(OneProcess, StoredByWith):
         if self._takes_nothing:
             self._refuse_to_send()
         thread, busy_threads = threading.get_ident(), self._busy_threads
-        is_nested = thread in busy_threads  # as in `_busy`, which would cost each message a third more
+        # repeats `_busy`, because calling `_busy` would make each message a third more expensive
+        is_nested = thread in busy_threads
         busy_threads.add(thread)
         try:
             with self._lock:
@@ -198,7 +213,7 @@ class Producer(OneProcess, StoredByWith):
         finally:
             if not is_nested:
                 busy_threads.discard(thread)
-        if self._is_closing:  # meanwhile
+        if self._is_closing:  # closed by another thread
             self._end()
             self._demand_stored()
         if self._delayed is not None:
@@ -207,21 +222,23 @@ class Producer(OneProcess, StoredByWith):
             self._work_until(lambda: self._pending < self._max_pending, sends_all=False)
 
     def flush(self) -> None:
-        """Return when everything is stored.
+        """Return when all messages are stored.
 
-        Raises what stood in the way after `send_timeout_seconds`: SegmentTerminated when no successor of a fenced
-        segment was published, or a missing log was not created again, DataPlaneUnavailable, StoreUnavailable. Call it again to go on where it stopped.
-        Raises Terminal when the producer was or is being closed with something pending, and says how much.
+        Raises the error that persists after `send_timeout_seconds`: SegmentTerminated if no successor of a
+        fenced segment was published, or a missing log was not created again; DataPlaneUnavailable;
+        StoreUnavailable. Call it again to continue. Raises Terminal if the producer is closed with pending
+        messages, and gives their number.
         """
         self._store_until(lambda: self._pending == 0)
 
     def close(self, *, flush: bool = True) -> None:
-        """Store what is pending, as `flush` does, and end. Waits for the answers to what is under way, each for as long as a call may take.
-        For any thread, and safe to repeat. With `flush=False` what is pending is dropped.
+        """Store pending messages, as `flush` does, and end. With `flush=False` pending messages are dropped.
 
-        Raises Terminal where something could not be stored: it says how much was dropped, and why. A `send` or `flush` that another
-        thread is in ends instead, and that call says how much was dropped. A signal's handler may call this: where it interrupts
-        one of those, that call closes the producer, since what is under way may wait for it.
+        Waits for the responses of batches in flight, each for as long as a call may take. For any thread;
+        idempotent. Raises Terminal if messages could not be stored, with their number and the reason. A
+        `send` or `flush` of another thread is ended, and raises the number of dropped messages. A signal
+        handler may call this method: if it interrupts `send` or `flush`, that call closes the producer,
+        because batches in flight may wait for it.
         """
         stores = (
             flush and not self._takes_nothing and not self._storing_threads and not self._is_interrupted()
@@ -232,7 +249,7 @@ class Producer(OneProcess, StoredByWith):
             if stores and self._pending:
                 self._store_until(self._ends_if_stored)
         except CleaveError as error:
-            if self._is_closing:  # by another thread
+            if self._is_closing:  # closed by another thread
                 raise
             failure = error
         finally:
@@ -242,8 +259,8 @@ class Producer(OneProcess, StoredByWith):
             raise self._closed(failure) from failure
 
     def _ends_if_stored(self) -> bool:
-        """End once nothing is pending. The lock is held, so a `send` in another thread comes before, and is stored, or
-        after, and is refused.
+        """Begin to close if no message is pending. The lock is held, so a `send` of another thread comes
+        before and is stored, or after and is refused.
         """
         self._is_closing = self._pending == 0
         return self._is_closing
@@ -263,7 +280,9 @@ class Producer(OneProcess, StoredByWith):
         return f"Producer of {self._watch.snapshot.name}"
 
     def _end_unless_interrupted(self) -> None:
-        """End the producer's threads, unless this is a signal's handler that interrupts a call: then that call ends them."""
+        """End the producer's threads, unless this is a signal handler that interrupts a call. That call then
+        ends the threads.
+        """
         if not self._is_interrupted():
             self._progress.set()
             self._end()
@@ -273,7 +292,9 @@ class Producer(OneProcess, StoredByWith):
 
     @contextmanager
     def _busy(self) -> Iterator[None]:
-        """Note that the calling thread is in the middle of a call. A handler's own calls leave the note of the call they interrupt."""
+        """Mark the calling thread as being in a call. A call of a signal handler leaves the mark of the
+        interrupted call.
+        """
         thread = threading.get_ident()
         is_nested = thread in self._busy_threads
         self._busy_threads.add(thread)
@@ -284,42 +305,46 @@ class Producer(OneProcess, StoredByWith):
                 self._busy_threads.discard(thread)
 
     def _end(self) -> None:
-        """Have all threads end. Nothing is begun any more."""
+        """End all threads. No further batch is begun."""
         with self._busy():
             if self._key_counts is not None:
                 self._key_counts.close()
             if self._delayed is not None:
                 self._delayed.close()
-            self._sends.shutdown(wait=True)  # what was begun must be ended
+            self._sends.shutdown(wait=True)  # batches in flight must end
             self._fenced.close()
             self._watch.close()
 
     def _refuse_to_send(self) -> None:
-        """Raise why nothing is taken; what is under way has ended then."""
+        """Raise the reason why no message is accepted, after the batches in flight have ended."""
         self._demand_maker()
         if self._is_closing:
             self._end_unless_interrupted()
         raise self._closed()
 
-    def _closed(self, why: CleaveError | None = None) -> Terminal:
-        what = f"the producer of {self._snapshot.name}"
+    def _closed(self, error: CleaveError | None = None) -> Terminal:
+        name = f"the producer of {self._snapshot.name}"
         if not self._is_closing:
-            return Terminal(f"{what} is being closed; make a new one")
+            return Terminal(f"{name} is being closed; create another producer")
         dropped = f" with {self._pending} message(s) that are not known to be stored" if self._pending else ""
-        return Terminal(f"{what} was closed{dropped}{f' ({why})' if why else ''}; make a new one")
+        return Terminal(
+            f"{name} was closed{dropped}{f' ({error})' if error else ''}; create another producer"
+        )
 
     def _demand_stored(self) -> None:
-        """Raise if the closed producer has dropped something."""
+        """Raise Terminal if the closed producer has dropped messages."""
         if self._pending:
             raise self._closed()
 
     def _work_until(self, is_done: Callable[[], bool], *, sends_all: bool) -> None:
-        """Route and send until it is done. With `sends_all` batches that are not full go out too; without, when nothing else does."""
+        """Route and send until `is_done` returns True. If `sends_all`, batches that are not full are sent
+        too; otherwise only when nothing else is in flight.
+        """
         thread = threading.get_ident()
         self._storing_threads.add(thread)
         try:
             with self._busy():
-                self._go_on_until(is_done, sends_all=sends_all)
+                self._send_until(is_done, sends_all=sends_all)
         finally:
             self._storing_threads.discard(thread)
             if self._is_closing:
@@ -327,11 +352,12 @@ class Producer(OneProcess, StoredByWith):
         if self._is_closing:
             self._demand_stored()
 
-    def _go_on_until(self, is_done: Callable[[], bool], *, sends_all: bool) -> None:
-        """Return when it is done, or the producer is being closed."""
+    def _send_until(self, is_done: Callable[[], bool], *, sends_all: bool) -> None:
+        """Return when `is_done` returns True, or the producer is being closed."""
         deadline = time.monotonic() + self._send_timeout_seconds
         while not self._is_closing:
-            self._progress.clear()  # before looking: what happens from here on rings again
+            # cleared before the check, so that a change during the check sets it again
+            self._progress.clear()
             with self._lock:
                 is_routed = self._route_all()
                 self._fenced.report(LOOK_SECONDS)
@@ -349,7 +375,7 @@ class Producer(OneProcess, StoredByWith):
             if fenced and now >= deadline:
                 raise SegmentTerminated(
                     f"{fenced[0].backing_topic} is {self._fenced.state_of(fenced[0].segment_id)} and {self._snapshot.name} has no successor "
-                    f"for it after {self._send_timeout_seconds:g} s; look at the topic's operations, then flush again"
+                    f"for it after {self._send_timeout_seconds:g} s; check the topic's operations, then flush again"
                 )
             limits = [
                 LOOK_SECONDS,
@@ -367,7 +393,7 @@ class Producer(OneProcess, StoredByWith):
         ]
 
     def _demand_sent(self) -> None:
-        """Raise what stands in the way of a lane; it is tried again all the same."""
+        """Raise the error of a lane. The lane is retried nevertheless."""
         for lane in self._lanes.values():
             if lane.error is not None:
                 error = lane.error
@@ -376,16 +402,18 @@ class Producer(OneProcess, StoredByWith):
         self._has_failed = False
 
     def _send_due(self, delay_seconds: float) -> float | None:
-        """Send each lane whose oldest message has waited for so long. What stands in the way is the next call's to tell. Returns when
-        the next will be due, `time.monotonic` seconds; None where nothing waits.
+        """Send each lane whose oldest message has waited for `delay_seconds`. The application's next call
+        raises the errors.
+
+        Return when the next lane is due, in `time.monotonic` seconds; None if no message waits.
         """
         with self._lock:
             try:
                 is_routed = self._route_all()
             except CleaveError:
                 return time.monotonic() + RETRY_SECONDS
-            except Exception:  # noqa: BLE001 - the thread would end, and nothing would be sent any more
-                _log.exception("what has waited was not sent; trying again")
+            except Exception:  # noqa: BLE001 - the thread would end, and no later message would be sent
+                _log.exception("cannot send delayed messages; retrying")
                 return time.monotonic() + RETRY_SECONDS
             self._fenced.report(LOOK_SECONDS)
             now = time.monotonic()
@@ -399,7 +427,9 @@ class Producer(OneProcess, StoredByWith):
             return min((lane.since + delay_seconds for lane in waiting), default=None)
 
     def _route_all(self) -> bool:
-        """Move what is not routed yet into its lanes, in order; False while that has to wait for batches in doubt."""
+        """Move unrouted messages into their lanes, in order. Return False if that must wait for batches in
+        doubt.
+        """
         if not self._follow_layout():
             return False
         while self._unrouted:
@@ -417,12 +447,13 @@ class Producer(OneProcess, StoredByWith):
         self._changed()
 
     def _follow_layout(self) -> bool:
-        """Adopt the newest layout. Messages that wait for segments that are gone are routed anew, before anything newer. False while
-        it is not known what became of a batch for one of these.
+        """Adopt the newest layout. Messages for removed segments are routed again, before newer messages.
+
+        Return False while the result of a batch for a removed segment is unknown.
         """
         if not self._is_outdated:
             return True
-        self._is_outdated = False  # before looking: a change from here on sets it again
+        self._is_outdated = False  # cleared before reading, so that a change during the read sets it again
         try:
             is_adopted = self._adopt_newest()
         except BaseException:
@@ -435,22 +466,22 @@ class Producer(OneProcess, StoredByWith):
         if self._watch.changed:
             patiently(self._watch.refresh_if_changed, seconds=self._send_timeout_seconds)
         active = {segment.segment_id for segment in self._watch.snapshot.layout.active}
-        gone = [place for place in self._lanes if place[0] not in active]
-        in_doubt = [self._lanes[place] for place in gone if self._lanes[place].in_doubt is not None]
-        if in_doubt:  # its log still knows whether it is stored
+        removed = [place for place in self._lanes if place[0] not in active]
+        in_doubt = [self._lanes[place] for place in removed if self._lanes[place].in_doubt is not None]
+        if in_doubt:  # the log still knows if it has stored the batch
             self._open_ahead(in_doubt)
             self._start_lanes(in_doubt)
             return False
-        homeless = [message for place in gone for message in self._lanes.pop(place).waiting]
-        self._unrouted.extendleft(reversed(homeless))
+        unrouted = [message for place in removed for message in self._lanes.pop(place).waiting]
+        self._unrouted.extendleft(reversed(unrouted))
         self._fenced.retain(active)
         self._routes.clear()
         self._snapshot = self._watch.snapshot
         return True
 
     def _open_ahead(self, lanes: Sequence[SendLane]) -> None:
-        """Begin to open, once for each layout, what the messages in doubt go to if they are not stored: the answer to that takes
-        as long.
+        """Begin to open, once for each layout, the logs that messages in doubt go to if they are not stored.
+        The opening takes as long as the response to the batches, so both run at the same time.
         """
         snapshot = self._watch.snapshot
         if self._eager is None or self._opened_ahead is snapshot:
@@ -469,7 +500,7 @@ class Producer(OneProcess, StoredByWith):
             self._eager.open_ahead(lane.backing_topic, producer=lane.producer, bucket=lane.bucket)
 
     def _put(self, payload: bytes, key: str | bytes | None, metadata: Metadata | None) -> SendLane:
-        """Into its lane."""
+        """Append the message to its lane, and return the lane."""
         if key is None:
             segment, bucket_hash = self._next_place()
             lane = self._lane(segment, bucket_hash)
@@ -487,7 +518,7 @@ class Producer(OneProcess, StoredByWith):
         return lane
 
     def _route(self, key: str | bytes) -> tuple[SendLane, bytes, int, int]:
-        """The lane of a key, the key's bytes, its bucket hash and its segment hash."""
+        """Return the lane of a key, the key's bytes, its bucket hash and its segment hash."""
         coded = key_bytes(key)
         hashes = key_hash(coded)
         segment = self._snapshot.layout.segment_for(hashes.segment_hash)
@@ -498,14 +529,18 @@ class Producer(OneProcess, StoredByWith):
         return route
 
     def _next_place(self) -> tuple[Segment, int]:
-        """Segment and bucket hash of a message without a key: segments take turns, and their buckets do."""
+        """Return segment and bucket hash of a message without a key: the segments in rotation, and the
+        buckets of each.
+        """
         turn, active = next(self._turn), self._snapshot.layout.active
         segment = active[turn % len(active)]
         starts = (0, *segment.bucket_splits)
         return segment, starts[turn // len(active) % len(starts)]
 
     def _lane(self, segment: Segment, bucket_hash: int) -> SendLane:
-        """A segment with one bucket takes batches of any."""
+        """Return the lane of a bucket, created if necessary. A segment with one bucket accepts batches with
+        any bucket hash.
+        """
         bucket = bucket_of(segment.bucket_splits, bucket_hash)
         lane = self._lanes.get((segment.segment_id, bucket))
         if lane is None:
@@ -514,7 +549,7 @@ class Producer(OneProcess, StoredByWith):
         return lane
 
     def _start_lanes(self, lanes: Iterable[SendLane], *, whole_batches: bool = False) -> None:
-        """Send of each what waits, or what makes whole batches."""
+        """Send the waiting messages of each lane, or only whole batches."""
         for lane in lanes:
             if lane.in_doubt is not None or not whole_batches or self._is_full(lane):
                 self._start(lane)
@@ -523,7 +558,9 @@ class Producer(OneProcess, StoredByWith):
         return len(lane.waiting) >= self._batch_messages or lane.waiting_bytes >= self._batch_bytes
 
     def _start(self, lane: SendLane) -> None:
-        """Send the next batch aside: the one in doubt, or else one that waits and whose segment is not fenced."""
+        """Send the next batch in a background thread: the batch in doubt, or otherwise a waiting batch if its
+        segment is not fenced.
+        """
         if lane.is_sending or lane.next_try_at > time.monotonic() or self._is_closing:
             return
         if lane.in_doubt is None:
@@ -541,13 +578,15 @@ class Producer(OneProcess, StoredByWith):
         )
         lane.is_sending = True
         try:
-            self._sends.submit(self._send_batch, lane, batch, self._begun(lane) or append)
-        except RuntimeError:  # closed meanwhile: it is not known what became of it
+            self._sends.submit(self._send_batch, lane, batch, self._begin_append(lane) or append)
+        except RuntimeError:  # the producer was closed meanwhile: the result of the batch is unknown
             lane.is_sending = False
 
-    def _begun(self, lane: SendLane) -> Callable[[], int] | None:
-        """Have the batch sent here and now, which is cheaper than by threads that take turns at the interpreter, and return what waits
-        for the answer; None where it has to be sent aside.
+    def _begin_append(self, lane: SendLane) -> Callable[[], int] | None:
+        """Send the batch in this thread, and return the function that waits for the response. None if the
+        batch must be sent in a background thread.
+
+        Sending in this thread is cheaper, because threads would compete for the interpreter.
         """
         if self._eager is None or lane.in_doubt is None:
             return None
@@ -556,24 +595,25 @@ class Producer(OneProcess, StoredByWith):
             return self._eager.begin_append(
                 lane.backing_topic, batch, producer=lane.producer, sequence=number, bucket=lane.bucket
             )
-        except CleaveError:  # as `append` will
+        except CleaveError:  # `append` raises the error again
             return None
 
     def _send_batch(self, lane: SendLane, batch: list[OutgoingMessage], append: Callable[[], int]) -> None:
-        """Runs in a thread aside. When there is a whole batch by now, it is the next one."""
+        """Send a batch, and start the next one if it is full. Runs in a background thread."""
         stored, failure, is_missing = 0, None, False
         try:
             stored = append()
         except SegmentTerminated:
             pass
-        except SegmentNotFound:  # fenced so long ago that it is deleted, or lost
+        # the log was deleted long after the fence, or was lost
+        except SegmentNotFound:
             is_missing = True
-        except Exception as error:  # noqa: BLE001 - the next call raises it
+        except Exception as error:  # noqa: BLE001 - the application's next call raises it
             failure = error
         with self._lock:
             lane.is_sending = False
             if is_missing and self._is_active(lane.segment_id):
-                self._miss(lane)
+                self._await_log(lane)
             elif failure is None:
                 self._settle(lane, batch, stored)
             else:
@@ -586,24 +626,26 @@ class Producer(OneProcess, StoredByWith):
             self._delayed.ring()
 
     def _is_active(self, segment_id: int) -> bool:
-        return any(one.segment_id == segment_id for one in self._watch.snapshot.layout.active)
+        return any(segment.segment_id == segment_id for segment in self._watch.snapshot.layout.active)
 
-    def _miss(self, lane: SendLane) -> None:
-        """Repeat the batch under its number: it may be stored if the log is created again, which makes no new layout."""
+    def _await_log(self, lane: SendLane) -> None:
+        """Repeat the batch under its number after a delay: it can be stored once the log is created again,
+        which makes no new layout.
+        """
         self._fenced.add(lane.segment_id, is_missing=True)
         lane.next_try_at = time.monotonic() + LOOK_SECONDS
         self._look_again()
 
     def _settle(self, lane: SendLane, batch: list[OutgoingMessage], stored: int) -> None:
-        """So many of the batch, from its front, are stored; none can be of the rest."""
+        """Record that the first `stored` messages of the batch are stored. None of the others can be."""
         lane.in_doubt = None
         lane.forget_failures()
         self._pending -= stored
         if stored < len(batch):
-            # For all its buckets: a fenced log is not asked again.
+            # The segment counts as fenced for all its buckets, because a fenced log is not called again.
             self._fenced.add(lane.segment_id, is_missing=False)
             lane.put_back(batch[stored:])
-            if self._is_active(lane.segment_id):  # else the layout with its successors is known
+            if self._is_active(lane.segment_id):  # otherwise the layout with the successors is known
                 self._look_again()
         else:
             self._fenced.note_stored(lane.segment_id)
@@ -612,5 +654,5 @@ class Producer(OneProcess, StoredByWith):
             client_metrics.PRODUCER_MESSAGES.inc(stored)
             try:
                 self._on_stored(batch[:stored])
-            except Exception as error:  # noqa: BLE001 - the application's own, and the next call raises it
+            except Exception as error:  # noqa: BLE001 - an exception of the application, which its next call raises
                 lane.error = error

@@ -1,9 +1,11 @@
-"""Shares the messages of a topic with any number of other consumers, in no order, each message settled by itself.
+"""Receives messages of a queue subscription, whose consumers divide the messages in no order. Each message is
+settled by itself.
 
-A consumer reads every segment that its subscription has still something in, sealed or not, parents and children side by side. No
-leader gives anything out: the data plane gives each message to one consumer. What is neither acknowledged nor given back when a
-consumer closes, or is not heard of any more, is given to another. Who finds a sealed segment settled to its end says so, and then
-nobody reads it any more and it may be collected.
+A consumer reads every segment in which its subscription has messages, sealed or not, parents and children in
+parallel. No leader assigns segments: the data plane delivers each message to one consumer. If a consumer
+closes or is disconnected, its messages that are neither acknowledged nor returned are delivered to another
+consumer. A consumer that finds a sealed segment drained reports it. After that no consumer reads the segment,
+and the segment may be pruned.
 """
 
 from __future__ import annotations
@@ -42,51 +44,57 @@ from controller.domain.names import demand_name
 from controller.forks import OneProcess
 
 SAY_AGAIN_SECONDS = 5.0
-"""A segment that is drained and still in the list is said to be drained again after this time."""
+"""Time after which a drained segment that is still listed is reported as drained again."""
 _RECEIVED = client_metrics.CONSUMER_MESSAGES.labels("queue")
-"""Looked up once: the lookup takes longer than the count, which each message is."""
+"""Looked up once, because the lookup takes longer than the counting, which happens for each message."""
 
 
-class _Share:
-    """One attachment to one log: what it was given and has not handed out, what is in hand. Safe to share between threads."""
+class _SegmentBuffer:
+    """The messages of one attachment to one log: buffered messages, and delivered messages that are not
+    settled. Safe to share between threads.
+    """
 
-    def __init__(self, reader: QueueReader, most_waiting: int) -> None:
-        self._reader, self._most_waiting = reader, most_waiting
+    def __init__(self, reader: QueueReader, limit: int) -> None:
+        self._reader, self._limit = reader, limit
         self._lock = threading.RLock()
         self._waiting: deque[LogMessage] = deque()
         self._in_hand: set[Position] = set()
         self.is_lost = False
-        self.said_drained_at = float("-inf")
-        self.asked_as_of: str | None = None
-        """Of which list it was asked whether it is drained."""
+        self.reported_drained_at = float("-inf")
+        self.queried_as_of: str | None = None
+        """`as_of` of the segment list for which the log was queried whether it is drained."""
 
     @property
     def in_hand(self) -> int:
-        """Messages handed out and not settled."""
+        """Number of messages that were delivered and not settled."""
         return len(self._in_hand)
 
     def holds(self, position: Position) -> bool:
-        """Whether it is in hand, and nobody else's by now."""
+        """Return True if the message is delivered here and not yet delivered to another consumer."""
         return not self.is_lost and position in self._in_hand and self._reader.is_current
 
     def may_wait(self) -> bool:
-        """Whether nothing is to be had here without asking what may take long."""
+        """Return True if the next read may block on the data plane."""
         return not self._waiting and self._reader.may_wait()
 
     def ask(self, *, may_be_drained: bool) -> bool:
-        """Have something wait here, if there is anything. Whether there is not, and can never be. Raises as `QueueReader.read`."""
+        """Buffer messages if there are any. Return True if the log is drained. Raises as
+        `QueueReader.read`.
+        """
         with self._lock:
             if self.may_wait():
-                self._waiting.extend(self._reader.read(self._most_waiting))
+                self._waiting.extend(self._reader.read(self._limit))
             return may_be_drained and not self._waiting and not self._in_hand and self._reader.is_drained()
 
     def next(self) -> LogMessage | None:
-        """The next message to hand out; None when there is none now. Raises as `QueueReader.read`."""
+        """Return the next message, or None if there is none at present. Raises as `QueueReader.read`."""
         with self._lock:
             if self._waiting and not self._reader.is_current:
-                raise LostRace("what waits here may be another's by now", 0.0)
+                raise LostRace(
+                    "buffered messages may have been delivered to another consumer; receive again", 0.0
+                )
             if not self._waiting:
-                self._waiting.extend(self._reader.read(self._most_waiting))
+                self._waiting.extend(self._reader.read(self._limit))
             if not self._waiting:
                 return None
             message = self._waiting.popleft()
@@ -95,7 +103,7 @@ class _Share:
             return message
 
     def acknowledge(self, positions: Sequence[Position], patience_seconds: float) -> bool:
-        """Whether all of them are settled now."""
+        """Acknowledge the messages. Return True if all of them are settled."""
         with self._lock:
             try:
                 refused = patiently(lambda: self._reader.acknowledge(positions), seconds=patience_seconds)
@@ -107,7 +115,7 @@ class _Share:
             return not refused
 
     def give_back(self, position: Position, delay_seconds: float, patience_seconds: float) -> None:
-        """Have this one given out again."""
+        """Return the message to the queue, to be delivered again after the delay."""
         with self._lock:
             try:
                 patiently(
@@ -119,9 +127,9 @@ class _Share:
             self._in_hand.discard(position)
 
     def close(self) -> None:
-        """Leave. What waits here goes to others without having counted as delivered."""
+        """Close the attachment. Buffered messages go to other consumers, and do not count as delivered."""
         with self._lock:
-            unseen, self._waiting = [one.position for one in self._waiting], deque()
+            unseen, self._waiting = [message.position for message in self._waiting], deque()
             self.is_lost = True
             if unseen:
                 with suppress(CleaveError):
@@ -131,44 +139,46 @@ class _Share:
 
 @dataclass(frozen=True, slots=True)
 class QueuedMessage:
-    """A message in hand. Acknowledge it, or give it back."""
+    """A received message, to be acknowledged or returned."""
 
     segment_id: int
     message: LogMessage
     origin: object
-    """The attachment it came from. An acknowledgement after that has ended is refused."""
+    """The attachment that delivered the message. An acknowledgement after its end is refused."""
 
     @property
     def key(self) -> bytes | None:
-        """As it was sent."""
+        """Key of the message as it was sent."""
         return self.message.key
 
     @property
     def payload(self) -> bytes:
-        """As it was sent."""
+        """Payload of the message as it was sent."""
         return self.message.payload
 
     @property
     def deliveries(self) -> int:
-        """How often it was given out, this time included; see `LogMessage`."""
+        """Number of deliveries of the message, including this one (`LogMessage.deliveries`)."""
         return self.message.deliveries
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """Why nothing comes of a segment just now."""
+    """The reason why no message of a segment is delivered at present."""
 
     segment_id: int
     """Segment of the topic."""
     reason: str
     """Why no message comes, in words."""
     in_hand: int
-    """Number of messages of the segment that are received and neither acknowledged nor given back."""
+    """Number of messages of the segment that are received and neither acknowledged nor returned."""
 
 
 @checks_arguments
 class QueueConsumer(OneProcess, ClosedByWith):
-    """`receive` and `receive_many` are for one thread; messages may be acknowledged and given back in any."""
+    """A consumer of a queue subscription. `receive` and `receive_many` are for one thread; any thread may
+    acknowledge and return messages.
+    """
 
     def __init__(
         self,
@@ -181,18 +191,20 @@ class QueueConsumer(OneProcess, ClosedByWith):
         queue_messages: int = 100,
         patience_seconds: float = 30.0,
     ) -> None:
-        """`name` is for people who look at the data plane; several consumers may have the same.
+        """Register as a consumer. `name` is for people who inspect the data plane; several consumers may have
+        the same name.
 
-        `queue_messages` is the most that waits here to be handed out, of each segment; a small number shares out long work more
-        evenly. `patience_seconds` bounds how long a call goes on while the data plane is away. Raises NotFound, TopicNotLive,
-        StoreUnavailable; Conflict where the subscription is not a queue.
+        `queue_messages` is the largest number of buffered messages of each segment; a small number divides
+        long work more evenly. `patience_seconds` bounds how long a call is retried while the data plane is
+        out of reach. Raises NotFound, TopicNotLive, StoreUnavailable; Conflict if the subscription is not a
+        queue.
         """
         self._logs, self._subscription, self.name = logs, subscription, demand_name("consumer", name)
         self._servers, self._lag_path = servers, lag_path(topic, subscription)
         self._queue_messages, self._patience_seconds = queue_messages, patience_seconds
         self._wakeup = threading.Event()
         self._is_paused = self._is_following = False
-        # What is not there may be being made, or deleted.
+        # NotFound is retried, because the log or the subscription may be being created or deleted.
         self._rounds = Rounds(self._wakeup, patience_seconds, DataPlaneUnavailable, NotFound)
         self._watch = patiently(
             lambda: SegmentWatch(servers, topic, queue=subscription, on_change=self._wakeup.set),
@@ -203,91 +215,112 @@ class QueueConsumer(OneProcess, ClosedByWith):
 
     @property
     def segment_ids(self) -> tuple[int, ...]:
-        """Segments of which this consumer is given messages now."""
-        return tuple(one.segment_id for one in self._readers.all if one.reader is not None)
+        """Ids of the segments from which this consumer receives messages."""
+        return tuple(held.segment_id for held in self._readers.all if held.reader is not None)
 
     @property
     def in_hand(self) -> int:
-        """Messages handed out and neither acknowledged nor given back."""
-        return sum(share.in_hand for share in self._shares())
+        """Number of messages that were received and neither acknowledged nor returned."""
+        return sum(segment_buffer.in_hand for segment_buffer in self._buffers())
 
     def receive(self, timeout_seconds: float) -> QueuedMessage | None:
-        """The next message, waiting for one at most so long; None when there is none. Segments take turns.
+        """Return the next message, waiting up to `timeout_seconds`. Return None if there is none. The
+        segments are read in rotation.
 
-        Raises TopicNotFound, SubscriptionNotFound when that is gone; DataPlaneUnavailable when nothing is to be had, and a
-        segment has been out of reach for longer than the patience; InvalidInput once it is closed.
+        Raises TopicNotFound, SubscriptionNotFound if either was deleted; DataPlaneUnavailable if there is
+        nothing to read and a segment was out of reach for longer than `patience_seconds`; InvalidInput after
+        `close`.
         """
         return self._rounds.receive(
             timeout_seconds,
-            self._look_or_demand,
+            self._poll_or_raise,
             lambda: math.inf if self._is_paused else self._readers.due_at,
             self._follow,
         )
 
     def receive_many(self, most: int, timeout_seconds: float) -> Sequence[QueuedMessage]:
-        """Up to `most` messages: it waits for the first one, as `receive` does, and takes with it what is there."""
-        found: list[QueuedMessage] = []
-        while len(found) < most:
-            message = self.receive(0.0 if found else timeout_seconds)
+        """Return up to `most` messages: wait for the first message as `receive` does, and add the messages
+        that are available at once.
+        """
+        messages: list[QueuedMessage] = []
+        while len(messages) < most:
+            message = self.receive(0.0 if messages else timeout_seconds)
             if message is None:
                 break
-            found.append(message)
-        return found
+            messages.append(message)
+        return messages
 
     def acknowledge(self, *messages: QueuedMessage) -> bool:
-        """Done with these. False when one of them may come again, here or elsewhere: this consumer was not heard for too long, or
-        the subscription was moved. Raises DataPlaneUnavailable when that is not known after the patience; call again.
+        """Acknowledge these messages. Return False if one of them may be delivered again, here or to another
+        consumer: this consumer was disconnected for too long, or the subscription was moved.
+
+        Raises DataPlaneUnavailable if the result is unknown after `patience_seconds`; call it again.
         """
-        by_share: dict[_Share, list[Position]] = {}
-        for one in messages:
-            by_share.setdefault(_share_of(one), []).append(one.message.position)
-        answers = [share.acknowledge(found, self._patience_seconds) for share, found in by_share.items()]
-        self._wakeup.set()  # a segment may be drained now
-        return all(answers)
+        by_buffer: dict[_SegmentBuffer, list[Position]] = {}
+        for message in messages:
+            by_buffer.setdefault(_buffer_of(message), []).append(message.message.position)
+        are_settled = [
+            segment_buffer.acknowledge(positions, self._patience_seconds)
+            for segment_buffer, positions in by_buffer.items()
+        ]
+        self._wakeup.set()  # a segment may be drained
+        return all(are_settled)
 
     def holds(self, message: QueuedMessage) -> bool:
-        """Whether the message is in hand here, and nobody else has it, as far as is known here."""
-        return _share_of(message).holds(message.message.position)
+        """Return True if the message is held here and, as far as is known, not delivered to another
+        consumer.
+        """
+        return _buffer_of(message).holds(message.message.position)
 
     def nack(self, message: QueuedMessage, delay_seconds: float = 1.0) -> None:
-        """This one cannot be done now: it is given out again after the delay, here or elsewhere, and counts one delivery more."""
-        _share_of(message).give_back(message.message.position, delay_seconds, self._patience_seconds)
+        """Return the message to the queue because it cannot be processed. It is delivered again after the
+        delay, here or to another consumer, with a delivery count one higher.
+        """
+        _buffer_of(message).give_back(message.message.position, delay_seconds, self._patience_seconds)
         self._wakeup.set()
 
     def why(self) -> tuple[QueueStatus, ...]:
-        """Of each segment that the subscription has something to read in why nothing of it comes here."""
+        """Return for each segment that the subscription reads why this consumer receives no message of it."""
         return tuple(self._status(segment_id) for segment_id in sorted(self._watch.found.segments))
 
     def lag(self) -> tuple[BucketLag, ...]:
-        """Of each segment that the subscription has to read how many messages are not acknowledged, here and elsewhere; the worker
-        counts anew. Raises StoreUnavailable.
+        """Return the number of unacknowledged messages of each segment that the subscription reads, over all
+        consumers. The worker counts at each call. Raises StoreUnavailable.
         """
         return lag_of(self._servers.ask("GET", self._lag_path))
 
     def pause(self) -> None:
-        """Take nothing until `resume`. What waits here goes to others at the next call of `receive`; what is in hand stays."""
+        """Receive nothing until `resume`. The next call of `receive` passes buffered messages to other
+        consumers; received messages stay.
+        """
         self._is_paused = True
         self._wakeup.set()
 
     def resume(self) -> None:
-        """Take messages again."""
+        """Receive messages again."""
         self._is_paused = False
         self._wakeup.set()
 
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:  # noqa: ARG002
-        """Leave. Other threads have four fifths of `timeout_seconds` to settle what they have in hand, and none where it is not given;
-        what is not settled then is given out again. The rest, a second at least, is for giving back what waits here, which is done when
-        this is interrupted, too. Nothing is kept for a consumer that comes back: `leave` is there so that consumers of all kinds are
-        closed in the same way.
+        """Leave the queue, within `timeout_seconds`.
+
+        Other threads have four fifths of `timeout_seconds` to settle received messages, or no time if it is
+        not given; unsettled messages are then delivered again. The rest, at least a second, is for returning
+        buffered messages, which also happens after an interruption. A consumer that comes back keeps nothing:
+        `leave` has no effect, and exists so that consumers of all kinds are closed in the same way.
         """
         timing = self._begin_close(timeout_seconds)
         self._is_paused = True
-        self._wakeup.set()  # a `receive` that waits ends
+        self._wakeup.set()  # ends a `receive` that waits
         try:
-            while timeout_seconds is not None and self.in_hand and (left := timing.left_seconds) > 0:
+            while (
+                timeout_seconds is not None
+                and self.in_hand
+                and (remaining_seconds := timing.left_seconds) > 0
+            ):
                 self._wakeup.clear()
                 if self.in_hand:
-                    self._wakeup.wait(min(left, LOOK_SECONDS))
+                    self._wakeup.wait(min(remaining_seconds, LOOK_SECONDS))
         finally:
             close_and_say_goodbye(
                 f"consumer {self.name} of {self._watch.found.topic}",
@@ -303,117 +336,139 @@ class QueueConsumer(OneProcess, ClosedByWith):
         self._watch.close()
         self._calls.close(seconds)
 
-    def _shares(self) -> Iterable[_Share]:
-        return [one.reader for one in self._readers.all if one.reader is not None]
+    def _buffers(self) -> Iterable[_SegmentBuffer]:
+        return [held.reader for held in self._readers.all if held.reader is not None]
 
-    def _open(self, one: SegmentReader[_Share]) -> _Share:
-        """In a thread aside."""
+    def _open(self, segment_reader: SegmentReader[_SegmentBuffer]) -> _SegmentBuffer:
+        """Open the reader of a segment. Runs in a background thread."""
         reader = self._logs.open_queue_reader(
-            one.backing_topic, self._subscription, owner=self.name, on_arrival=one.ring
+            segment_reader.backing_topic, self._subscription, owner=self.name, on_arrival=segment_reader.ring
         )
-        return _Share(reader, self._queue_messages)
+        return _SegmentBuffer(reader, self._queue_messages)
 
     def _follow(self) -> None:
-        """Read the segments of the newest list; while paused only those of which something is in hand. Raises InvalidInput once closed."""
+        """Read the segments of the newest list; while paused only segments with received messages. Raises
+        InvalidInput after `close`.
+        """
         self._demand_open()
         is_new = self._watch.take()
         if self._is_paused:
             idle = [
-                one.segment_id for one in self._readers.all if one.reader is None or not one.reader.in_hand
+                held.segment_id
+                for held in self._readers.all
+                if held.reader is None or not held.reader.in_hand
             ]
             for segment_id in idle:
                 self._readers.drop(segment_id)
             self._is_following = False
         elif is_new or not self._is_following:
             self._is_following = True
-            self._readers.follow({i: one.backing_topic for i, one in self._watch.found.segments.items()})
+            self._readers.follow(
+                {i: listed.backing_topic for i, listed in self._watch.found.segments.items()}
+            )
 
-    def _look_or_demand(self) -> QueuedMessage | None:
-        """When there is nothing, what is out of reach is told."""
-        message = None if self._is_paused else self._look()
+    def _poll_or_raise(self) -> QueuedMessage | None:
+        """Return the next message. If there is none, raise the error of a segment that is out of reach."""
+        message = None if self._is_paused else self._poll()
         if message is None:
             self._readers.demand_reached()
         return message
 
-    def _look(self) -> QueuedMessage | None:
-        """One round: open what is to be read, and take from the next segment that has something."""
+    def _poll(self) -> QueuedMessage | None:
+        """Run one poll: open the readers that are due, and take a message from the next segment that
+        has one.
+        """
         self._readers.ring_all_if_due()
         self._readers.open_due()
-        for one, share in self._readers.with_something_new():
-            message = self._take(one, share)
+        for segment_reader, segment_buffer in self._readers.with_something_new():
+            message = self._take(segment_reader, segment_buffer)
             if message is not None:
-                return QueuedMessage(one.segment_id, message, share)
+                return QueuedMessage(segment_reader.segment_id, message, segment_buffer)
         return None
 
-    def _take(self, one: SegmentReader[_Share], share: _Share) -> LogMessage | None:
-        """The segment's next message. When there is none, and can never be one, that is said."""
+    def _take(
+        self, segment_reader: SegmentReader[_SegmentBuffer], segment_buffer: _SegmentBuffer
+    ) -> LogMessage | None:
+        """Return the next message of the segment. If the segment is drained, report that."""
         try:
-            if share.is_lost:
-                raise LostRace("lost while it was acknowledged", 0.0)
-            answer: bool | None = one.take_answer()
-            if answer is None:
-                one.rung.clear()
-            message = None if share.may_wait() else share.next()
+            if segment_buffer.is_lost:
+                raise LostRace("the attachment was lost during an acknowledgement; receive again", 0.0)
+            is_drained: bool | None = segment_reader.take_answer()
+            if is_drained is None:
+                segment_reader.rung.clear()
+            message = None if segment_buffer.may_wait() else segment_buffer.next()
             if message is not None:
-                one.succeed()
-                one.rung.set()  # there may be more
-                one.setback = None
-                self._readers.settled(one.segment_id)
+                segment_reader.succeed()
+                segment_reader.rung.set()  # there may be more messages
+                segment_reader.setback = None
+                self._readers.settled(segment_reader.segment_id)
                 return message
-            if answer is None:
-                self._ask(one, share)
+            if is_drained is None:
+                self._ask(segment_reader, segment_buffer)
                 return None
-            one.succeed()
-            if answer:
-                self._say_drained(one.segment_id, share)
+            segment_reader.succeed()
+            if is_drained:
+                self._report_drained(segment_reader.segment_id, segment_buffer)
         except (LostRace, NotFound, FencedOut) as error:
-            one.setback = error.message if isinstance(error, LogShortened) else one.setback
-            self._readers.reopen(one, error if isinstance(error, NotFound) else None)
+            segment_reader.setback = (
+                error.message if isinstance(error, LogShortened) else segment_reader.setback
+            )
+            self._readers.reopen(segment_reader, error if isinstance(error, NotFound) else None)
         except DataPlaneUnavailable as error:
-            one.rung.set()
-            one.fail(error)
+            segment_reader.rung.set()
+            segment_reader.fail(error)
         return None
 
-    def _ask(self, one: SegmentReader[_Share], share: _Share) -> None:
-        """Ask aside what may take long: what nothing is known of here, and whether a sealed segment is drained."""
-        listed = self._watch.found.segments.get(one.segment_id)
-        is_said = time.monotonic() < share.said_drained_at + SAY_AGAIN_SECONDS
-        may_be_drained = listed is not None and listed.is_sealed and not is_said
-        if may_be_drained or share.may_wait():
-            share.asked_as_of = self._watch.found.as_of
-            self._readers.ask(one, partial(share.ask, may_be_drained=may_be_drained))
+    def _ask(self, segment_reader: SegmentReader[_SegmentBuffer], segment_buffer: _SegmentBuffer) -> None:
+        """Query the log in a background thread: for messages if none are buffered, and whether a sealed
+        segment is drained.
+        """
+        listed = self._watch.found.segments.get(segment_reader.segment_id)
+        is_reported = time.monotonic() < segment_buffer.reported_drained_at + SAY_AGAIN_SECONDS
+        may_be_drained = listed is not None and listed.is_sealed and not is_reported
+        if may_be_drained or segment_buffer.may_wait():
+            segment_buffer.queried_as_of = self._watch.found.as_of
+            self._readers.ask(segment_reader, partial(segment_buffer.ask, may_be_drained=may_be_drained))
         else:
-            one.succeed()
+            segment_reader.succeed()
 
-    def _say_drained(self, segment_id: int, share: _Share) -> None:
-        """As of the list that was known when the log was asked, which is older than the look at the log."""
-        as_of = share.asked_as_of
-        share.said_drained_at = time.monotonic()
+    def _report_drained(self, segment_id: int, segment_buffer: _SegmentBuffer) -> None:
+        """Report that the segment is drained, as of the list that was known when the log was queried. That
+        list is older than the query.
+        """
+        as_of = segment_buffer.queried_as_of
+        segment_buffer.reported_drained_at = time.monotonic()
 
-        def say() -> None:
-            with suppress(CleaveError):  # it is said again
+        def report() -> None:
+            with suppress(CleaveError):  # the report is repeated later
                 self._watch.say_drained([segment_id], as_of)
             self._watch.look_again()
 
-        self._calls.submit(say)
+        self._calls.submit(report)
 
     def _status(self, segment_id: int) -> QueueStatus:
-        one = next((one for one in self._readers.all if one.segment_id == segment_id), None)
-        in_hand = one.reader.in_hand if one is not None and one.reader is not None else 0
+        segment_reader = next((held for held in self._readers.all if held.segment_id == segment_id), None)
+        in_hand = (
+            segment_reader.reader.in_hand
+            if segment_reader is not None and segment_reader.reader is not None
+            else 0
+        )
         if self._is_paused:
             reason = "paused"
-        elif one is not None and one.error is not None:
-            reason = f"out of reach: {one.error}"
-        elif one is not None and one.setback is not None:
-            reason = one.setback
-        elif one is None or one.reader is None:
+        elif segment_reader is not None and segment_reader.error is not None:
+            reason = f"out of reach: {segment_reader.error}"
+        elif segment_reader is not None and segment_reader.setback is not None:
+            reason = segment_reader.setback
+        elif segment_reader is None or segment_reader.reader is None:
             reason = "being opened"
         else:
-            reason = WAITS_FOR_RECEIVE if one.rung.is_set() else "no data that others do not have"
+            reason = WAITS_FOR_RECEIVE if segment_reader.rung.is_set() else "no data that others do not have"
         return QueueStatus(segment_id, reason, in_hand)
 
 
-def _share_of(message: QueuedMessage) -> _Share:
-    if not isinstance(message.origin, _Share):
-        raise InvalidInput("this message was not received here; acknowledge what `receive` gave")
+def _buffer_of(message: QueuedMessage) -> _SegmentBuffer:
+    if not isinstance(message.origin, _SegmentBuffer):
+        raise InvalidInput(
+            "the message was not received by a queue consumer; acknowledge messages that `receive` returned"
+        )
     return message.origin

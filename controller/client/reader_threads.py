@@ -1,6 +1,6 @@
-"""Where a consumer's readers are opened, asked and closed: in threads aside, which end before the process does.
+"""Opens, queries and closes a consumer's readers in background threads that end before the process does.
 
-What talks to workers only is in `aside`, whose threads the end of the process does not wait for.
+Calls that only reach workers run in `AsideCalls`, whose threads the end of the process does not wait for.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from typing import Any
 from controller.client.opening import Opening, Reader
 
 MOST_AT_ONCE = 64
-"""So many are opened at once by one consumer, and so many asked or closed: as many logs may hang before one that would answer waits
-for a thread.
+"""Number of logs that one consumer opens at once, and equally for queries and closes: so many logs may hang
+before another log waits for a thread.
 """
 
 
 class _Threads:
-    """Acts aside: each in a thread, which goes on with those that wait for one, if there are, and ends."""
+    """Runs functions in background threads. A thread continues with waiting functions, and ends if there are
+    none.
+    """
 
     def __init__(self, name: str) -> None:
         self._name, self._lock = name, threading.Lock()
@@ -29,7 +31,7 @@ class _Threads:
         self._is_closed = False
 
     def run(self, act: Callable[[], None]) -> bool:
-        """Have it done soon. It raises nothing. False once these are closed."""
+        """Run `act` soon in a thread, and return True. Return False after `close`. `act` must not raise."""
         with self._lock:
             if self._is_closed:
                 return False
@@ -41,7 +43,9 @@ class _Threads:
             return True
 
     def close(self) -> None:
-        """Take no more. Returns when all that was taken has ended, since threads end before the process does."""
+        """Accept no more functions, and wait for those that were accepted, because threads must end before
+        the process does.
+        """
         with self._lock:
             self._is_closed = True
             running = [*self._running]
@@ -59,10 +63,12 @@ class _Threads:
 
 
 class ReaderThreads:
-    """Where the readers of one consumer are opened, asked and closed. For any thread."""
+    """The background threads for the readers of one consumer. For any thread."""
 
     def __init__(self, on_closed: Callable[[], None]) -> None:
-        """`on_closed` is called when what was stopped is closed, in a thread aside; where there is nothing to close, by `stop`."""
+        """Create the pools. `on_closed` is called in a background thread when a stopped reader is closed, or
+        by `stop` if there is nothing to close.
+        """
         self._on_closed, self._lock = on_closed, threading.Lock()
         self._opening, self._asking, self._closing = map(
             _Threads, ("cleave-open", "cleave-ask", "cleave-close")
@@ -70,29 +76,35 @@ class ReaderThreads:
         self._leaving: dict[Hashable, threading.Event] = {}
 
     def leaving(self, place: Hashable) -> threading.Event | None:
-        """Set when the last reader of this place is closed, and no call of it is under way; None where that is so."""
+        """Return an event that is set when the last reader of this place is closed and no call of it is in
+        progress. None if that is already so.
+        """
         with self._lock:
             return self._leaving.get(place)
 
-    def open(self, one: Opening[Reader], act: Callable[[], Reader]) -> None:
-        """Open it if its time has come."""
-        if one.take_turn() and not self._opening.run(partial(one.open, act)):
-            one.rest()
+    def open(self, slot: Opening[Reader], act: Callable[[], Reader]) -> None:
+        """Open the slot in a background thread if it is due."""
+        if slot.take_turn() and not self._opening.run(partial(slot.open, act)):
+            slot.rest()
 
-    def ask(self, one: Opening[Reader], question: Callable[[], Any]) -> None:
-        """Have it asked; others are read meanwhile. The answer is for `take_answer`."""
-        if not self._asking.run(partial(one.ask, question, one.will_ask())):
-            one.rest()
+    def ask(self, slot: Opening[Reader], question: Callable[[], Any]) -> None:
+        """Run a query of the slot's reader in a background thread; other logs are read meanwhile.
+        `take_answer` returns the result.
+        """
+        if not self._asking.run(partial(slot.ask, question, slot.will_ask())):
+            slot.rest()
 
-    def stop(self, place: Hashable, one: Opening[Reader]) -> None:
-        """Read it no further from now on, and close it aside; see `leaving`."""
+    def stop(self, place: Hashable, slot: Opening[Reader]) -> None:
+        """Stop reading the slot at once, and close it in a background thread; `leaving` says when that is
+        complete.
+        """
         closed = threading.Event()
         with self._lock:
-            reader = one.stop()
-            is_nothing = reader is None and one.is_at_rest
-            if not is_nothing:
+            reader = slot.stop()
+            is_idle = reader is None and slot.is_at_rest
+            if not is_idle:
                 self._leaving[place] = closed
-        if is_nothing:
+        if is_idle:
             self._on_closed()
             return
 
@@ -100,7 +112,8 @@ class ReaderThreads:
             try:
                 if reader is not None:
                     reader.close()
-                one.come_to_rest()  # what is opened late is closed, and no question moves the cursor of the next owner
+                # a reader that opens late is closed, and no query moves the cursor of the next owner
+                slot.come_to_rest()
             finally:
                 self._left(place, closed)
 
@@ -108,7 +121,7 @@ class ReaderThreads:
             close()
 
     def close(self) -> None:
-        """Returns when everything that was stopped is closed, and what is being opened or asked has ended."""
+        """Return when all stopped readers are closed, and all openings and queries have ended."""
         for threads in (self._closing, self._opening, self._asking):
             threads.close()
 

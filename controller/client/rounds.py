@@ -1,4 +1,4 @@
-"""How every consumer's `receive` goes round: look for something, and wait until something rings."""
+"""Runs the loop of each consumer's `receive`: poll, then wait for a signal."""
 
 from __future__ import annotations
 
@@ -11,46 +11,49 @@ from controller.client.patience import Outage
 from controller.domain.errors import CleaveError, Retryable
 
 LOOK_SECONDS = 1.0
-"""Logs are looked at this often even if nothing rang."""
+"""Longest time between two polls of the logs, even without a signal."""
 WAITS_FOR_RECEIVE = "waits for the next `receive`"
-"""Why nothing comes of what may have messages: whether it has any, only the next look tells."""
-Found = TypeVar("Found")
+"""The reason reported for a segment that may have messages. Only the next poll shows if it has any."""
+Item = TypeVar("Item")
 
 
 class Rounds:
-    """For the consumer's thread; `wakeup` may be set by any."""
+    """The poll loop of one consumer. For the consumer's thread; any thread may set `wakeup`."""
 
     def __init__(self, wakeup: threading.Event, patience_seconds: float, *borne: type[CleaveError]) -> None:
-        """Errors of the kinds `borne` are raised when they go on for longer than the patience, others at once."""
+        """Tolerate errors of the types `borne` for up to `patience_seconds`. `receive` raises any other error
+        at once.
+        """
         self._wakeup, self._borne = wakeup, borne
         self._outage = Outage(patience_seconds)
 
     def receive(
         self,
         timeout_seconds: float,
-        look: Callable[[], Found | None],
+        look: Callable[[], Item | None],
         due_at: Callable[[], float],
         before: Callable[[], None] = lambda: None,
-    ) -> Found | None:
-        """What `look` finds, waiting at most so long; None when there is nothing.
+    ) -> Item | None:
+        """Return the first item that `look` finds within `timeout_seconds`. Return None if `look` finds none.
 
-        `before` runs ahead of each look, and what it raises is not borne. `due_at` says when the next look is worth it though
-        nothing rang, `time.monotonic` seconds.
+        `before` runs before each call of `look`; an error of `before` is raised at once. `due_at` returns the
+        `time.monotonic` second at which the next poll is worthwhile without a signal.
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
-            self._wakeup.clear()  # before looking: what happens from here on rings again
+            # cleared before the poll, so that a signal during the poll causes another poll
+            self._wakeup.clear()
             before()
             try:
-                found = look()
+                item = look()
                 self._outage.over()
-                if found is not None:
-                    return found
-                pause = due_at() - time.monotonic()
+                if item is not None:
+                    return item
+                wait_seconds = due_at() - time.monotonic()
             except self._borne as error:
                 self._outage.bear(error)
-                pause = error.delay_seconds if isinstance(error, Retryable) else LOOK_SECONDS
-            left = deadline - time.monotonic()
-            if left <= 0:
+                wait_seconds = error.delay_seconds if isinstance(error, Retryable) else LOOK_SECONDS
+            remaining_seconds = deadline - time.monotonic()
+            if remaining_seconds <= 0:
                 return None
-            self._wakeup.wait(max(0.0, min(left, pause, LOOK_SECONDS)))
+            self._wakeup.wait(max(0.0, min(remaining_seconds, wait_seconds, LOOK_SECONDS)))

@@ -1,7 +1,8 @@
-"""A topic's segments as consumers without a session follow them: sealed ones included, or those that a queue has still to read.
+"""Follows the segments of a topic for consumers without a session: all segments, including sealed ones, or
+those that a queue reads.
 
-A thread asks for the list whenever the stream of layout changes says so, and every `LIST_SECONDS`. The owner takes the newest one
-when it is ready to: a worker that does not answer holds up no reading.
+A thread requests the list after every layout change, and every `LIST_SECONDS`. The owner takes the newest
+list when it is ready, so a worker that does not respond does not delay reading.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ListedSegment:
-    """A segment, and the log behind it. `parent_ids` are those of parents that are not pruned."""
+    """A segment and its log. `parent_ids` contains only parents that are not pruned."""
 
     segment_id: int
     hash_range: HashRange
@@ -37,7 +38,9 @@ class ListedSegment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentList:
-    """Segments at one epoch. `as_of` stands for where a queue is, None where none was asked for."""
+    """The segments at one epoch. `as_of` identifies the state of the queue; None for a list of all
+    segments.
+    """
 
     topic_id: int
     topic: str
@@ -47,13 +50,17 @@ class SegmentList:
 
 
 class SegmentWatch:
-    """Follows the list from construction to `close`. `take` is for one thread at a time."""
+    """The list of a topic's segments, followed from construction to `close`. `take` is for one thread at a
+    time.
+    """
 
     def __init__(
         self, servers: Servers, topic: str, *, queue: str | None = None, on_change: Callable[[], None]
     ) -> None:
-        """Asks at once: of all segments, or of those that the subscription `queue` has to read. Raises NotFound, TopicNotLive,
-        StoreUnavailable; Conflict where the subscription is no queue. `on_change` runs in another thread and must not block.
+        """Request the list at once: of all segments, or of those that the subscription `queue` reads.
+
+        `on_change` runs in another thread and must not block. Raises NotFound, TopicNotLive,
+        StoreUnavailable; Conflict if the subscription is not a queue.
         """
         self._servers, self._on_change = servers, on_change
         self._path = f"{topic_path(topic)}/segments"
@@ -64,7 +71,7 @@ class SegmentWatch:
         self._topic_id = self.found.topic_id
         self._failure: CleaveError | None = None
         self._changed, self._closed = threading.Event(), threading.Event()
-        self._changed.set()  # it may have changed between the look and the watch
+        self._changed.set()  # the list may have changed between the request and the start of the watch
         self._watch = EventWatch(
             servers,
             f"{topic_path(topic)}/layout/watch",
@@ -75,14 +82,18 @@ class SegmentWatch:
         self._thread.start()
 
     def ask(self) -> SegmentList:
-        """The list as it is now. Raises as the constructor; TopicNotFound also when another topic has the name by now."""
-        found = _segment_list(self._servers.ask("GET", self._path))
-        if self._topic_id is not None and found.topic_id != self._topic_id:
-            raise TopicNotFound(f"{found.topic} was deleted and created anew; open it again")
-        return found
+        """Request and return the list. Raises as the constructor; TopicNotFound also if another topic has the
+        name.
+        """
+        segment_list = _segment_list(self._servers.ask("GET", self._path))
+        if self._topic_id is not None and segment_list.topic_id != self._topic_id:
+            raise TopicNotFound(f"{segment_list.topic} was deleted and created again; open it again")
+        return segment_list
 
     def take(self) -> bool:
-        """Have `found` be the newest list; True when it is another one. Raises what the last asking did, but StoreUnavailable."""
+        """Set `found` to the newest list. Return True if it has changed. Raises the error of the last
+        request, except StoreUnavailable.
+        """
         if self._failure is not None:
             raise self._failure
         newest = self._newest
@@ -91,18 +102,19 @@ class SegmentWatch:
         return is_new
 
     def look_again(self) -> None:
-        """Have it asked for now."""
+        """Make the thread request the list at once."""
         self._changed.set()
 
     def say_drained(self, segment_ids: Sequence[int], as_of: str | None) -> None:
-        """Of a queue: these sealed segments are settled to their end, as found after a list with that `as_of` was given. Raises
-        LostRace when it was moved since, else as the constructor.
+        """Report that a queue has drained these sealed segments, as found after the list with this `as_of`.
+
+        Raises LostRace if the queue was moved since; otherwise as the constructor.
         """
         document = {"as_of": as_of, "segment_ids": sorted(segment_ids)}
         self._servers.ask("POST", f"{self._path}/drained", document=document)
 
     def close(self) -> None:
-        """Follow no more."""
+        """Stop following the list."""
         self._closed.set()
         self._changed.set()
         self._watch.close()
@@ -114,7 +126,8 @@ class SegmentWatch:
             self._changed.wait(LIST_SECONDS)
             if self._closed.is_set():
                 return
-            self._changed.clear()  # before asking: a change from here on rings again
+            # cleared before the request, so that a change during the request sets it again
+            self._changed.clear()
             try:
                 self._newest, self._failure = self.ask(), None
                 backoff.reset()
@@ -122,8 +135,8 @@ class SegmentWatch:
                 self._failure = None if isinstance(error, Retryable) else error
                 self._changed.set()
                 self._closed.wait(backoff.next_seconds())
-            except Exception:  # noqa: BLE001 - the thread would end, and no change would be told any more
-                _log.exception("no list of segments from %s; asking again", self._path)
+            except Exception:  # noqa: BLE001 - the thread would end, and later changes would be missed
+                _log.exception("cannot read the segment list %s; retrying", self._path)
                 self._closed.wait(_LONGEST_RETRY_SECONDS)
             self._on_change()
 
@@ -134,15 +147,15 @@ def _segment_list(document: Mapping[str, Any]) -> SegmentList:
         document["topic"],
         document["epoch"],
         {
-            one["segment_id"]: ListedSegment(
-                segment_id=one["segment_id"],
-                hash_range=HashRange(one["range_start"], one["range_end"]),
-                is_sealed=one["state"] == "SEALED",
-                parent_ids=tuple(one["parent_ids"]),
-                created_epoch=one["created_epoch"],
-                backing_topic=one["backing_topic"],
+            row["segment_id"]: ListedSegment(
+                segment_id=row["segment_id"],
+                hash_range=HashRange(row["range_start"], row["range_end"]),
+                is_sealed=row["state"] == "SEALED",
+                parent_ids=tuple(row["parent_ids"]),
+                created_epoch=row["created_epoch"],
+                backing_topic=row["backing_topic"],
             )
-            for one in document["segments"]
+            for row in document["segments"]
         },
         document.get("as_of"),
     )

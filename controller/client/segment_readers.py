@@ -1,4 +1,6 @@
-"""The readers of a consumer that reads whole segments: one object for each, opened aside, tried again, read in turns."""
+"""Manages the readers of a consumer of whole segments: opens them in background threads, retries failures,
+and reads in rotation.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ class SegmentReader(Opening[Reader]):
 
 
 class SegmentReaders(Generic[Reader]):
-    """For the consumer's thread."""
+    """The readers of one consumer. For the consumer's thread."""
 
     def __init__(
         self,
@@ -48,114 +50,134 @@ class SegmentReaders(Generic[Reader]):
         wakeup: threading.Event,
         suspects: SuspectReports,
     ) -> None:
-        """`open_one` is called in a thread aside. `suspects` is closed with this."""
+        """Create the set without readers. `open_one` is called in a background thread. `suspects` is closed
+        together with this object.
+        """
         self._open_one, self._wakeup, self._suspects = open_one, wakeup, suspects
         self._held: dict[int, SegmentReader[Reader]] = {}
         self._backoffs: dict[int, Backoff] = {}
         self._threads = ReaderThreads(wakeup.set)
-        self._look_at = 0.0
+        self._poll_at = 0.0
         self._last = -1
-        """The segment that had its turn last."""
+        """The segment that was read last in the rotation."""
 
     @property
     def all(self) -> tuple[SegmentReader[Reader], ...]:
-        """By segment."""
+        """All readings, ordered by segment."""
         return tuple(self._held[segment_id] for segment_id in sorted(self._held))
 
     @property
     def due_at(self) -> float:
-        """When there is something to do though nothing rang, `time.monotonic` seconds: another try, or the next look at all."""
-        return min(self._look_at, next_try_at([*self._held.values()]))
+        """The time of the next work without a signal, in `time.monotonic` seconds: a retry, or the next poll
+        of all logs.
+        """
+        return min(self._poll_at, next_try_at([*self._held.values()]))
 
-    def follow(self, wanted: dict[int, str]) -> None:
-        """Read these segments, by backing topic, and no others."""
-        for segment_id in [segment_id for segment_id in self._held if segment_id not in wanted]:
+    def follow(self, backing_topics: dict[int, str]) -> None:
+        """Read exactly these segments, given with their backing topics."""
+        for segment_id in [segment_id for segment_id in self._held if segment_id not in backing_topics]:
             self.drop(segment_id)
-        for segment_id, backing_topic in wanted.items():
+        for segment_id, backing_topic in backing_topics.items():
             if segment_id not in self._held:
                 self._hold(segment_id, backing_topic, 0.0)
 
     def open_due(self) -> None:
-        """Have those opened whose time has come."""
-        for one in self._held.values():
-            self._threads.open(one, partial(self._open_one, one))
+        """Open the readers that are due, in background threads."""
+        for segment_reader in self._held.values():
+            self._threads.open(segment_reader, partial(self._open_one, segment_reader))
 
-    def ask(self, one: SegmentReader[Reader], question: Callable[[], Any]) -> None:
-        """Have its reader asked what may take long; see `Opening.take_answer`."""
-        self._threads.ask(one, question)
+    def ask(self, segment_reader: SegmentReader[Reader], question: Callable[[], Any]) -> None:
+        """Run `question` in a background thread; `Opening.take_answer` returns the result."""
+        self._threads.ask(segment_reader, question)
 
     def with_something_new(self) -> Iterator[tuple[SegmentReader[Reader], Reader]]:
-        """Those that may have something new, each in its turn. The caller stops when it found something."""
+        """Yield the readers that may have new messages, in rotation. The caller stops iterating when it has a
+        message.
+        """
         segment_ids = sorted(self._held)
         following = bisect_right(segment_ids, self._last)
         for segment_id in segment_ids[following:] + segment_ids[:following]:
             self._last = segment_id
-            one = self._held.get(segment_id)
-            reader = None if one is None else one.reader
+            segment_reader = self._held.get(segment_id)
+            reader = None if segment_reader is None else segment_reader.reader
             if (
-                one is not None
+                segment_reader is not None
                 and reader is not None
-                and one.has_news
-                and one.next_try_at <= time.monotonic()
+                and segment_reader.has_news
+                and segment_reader.next_try_at <= time.monotonic()
             ):
-                yield one, reader
+                yield segment_reader, reader
 
     def ring_all_if_due(self) -> bool:
-        """Have each read once every LOOK_SECONDS, whether its log notified or not. Whether that was now."""
-        if time.monotonic() < self._look_at:
+        """Make each reader read once every LOOK_SECONDS, even without a notification of its log. Return True
+        if that was due.
+        """
+        if time.monotonic() < self._poll_at:
             return False
-        self._look_at = time.monotonic() + LOOK_SECONDS
-        for one in self._held.values():
-            one.rung.set()
+        self._poll_at = time.monotonic() + LOOK_SECONDS
+        for segment_reader in self._held.values():
+            segment_reader.rung.set()
         return True
 
-    def holds(self, one: object) -> bool:
-        """Whether this very reading still goes on."""
-        return isinstance(one, SegmentReader) and self._held.get(one.segment_id) is one
+    def holds(self, segment_reader: object) -> bool:
+        """Return True if this very reading still exists."""
+        return (
+            isinstance(segment_reader, SegmentReader)
+            and self._held.get(segment_reader.segment_id) is segment_reader
+        )
 
-    def reopen(self, one: SegmentReader[Reader], error: CleaveError | None = None) -> None:
-        """End this reading and begin another one, later each time until `settled` is said of the segment. `error`: why it cannot
-        be read until then.
+    def reopen(self, segment_reader: SegmentReader[Reader], error: CleaveError | None = None) -> None:
+        """End this reading and begin another, after a delay that grows until `settled` is called for the
+        segment.
+
+        `error` is the reason why the segment cannot be read until then.
         """
-        is_held = self.holds(one)
-        self._threads.stop(one.segment_id, one)
+        is_held = self.holds(segment_reader)
+        self._threads.stop(segment_reader.segment_id, segment_reader)
         if is_held:
-            self._hold(one.segment_id, one.backing_topic, self._backoff(one.segment_id).next_seconds())
-            again = self._held[one.segment_id]
-            again.error, again.setback = error, one.setback
+            self._hold(
+                segment_reader.segment_id,
+                segment_reader.backing_topic,
+                self._backoff(segment_reader.segment_id).next_seconds(),
+            )
+            successor = self._held[segment_reader.segment_id]
+            successor.error, successor.setback = error, segment_reader.setback
 
     def settled(self, segment_id: int) -> None:
-        """Reading the segment works."""
+        """Reset the delay of the segment, because reading it works."""
         self._backoff(segment_id).reset()
 
     def drop(self, segment_id: int) -> None:
-        """Read this segment no further."""
+        """Stop reading this segment."""
         self._backoffs.pop(segment_id, None)
-        one = self._held.pop(segment_id, None)
-        if one is not None:
-            self._threads.stop(segment_id, one)
+        segment_reader = self._held.pop(segment_id, None)
+        if segment_reader is not None:
+            self._threads.stop(segment_id, segment_reader)
 
     def reason(self, segment_id: int, *, is_paused: bool) -> str:
-        """Why nothing of a segment that is to be read is handed out just now."""
-        one = self._held.get(segment_id)
-        if one is not None and one.error is not None:
-            return f"out of reach: {one.error}"
-        if one is not None and one.setback is not None and not is_paused:
-            return one.setback
-        if one is None or one.reader is None:
+        """Return the reason why no message of a segment is delivered at present."""
+        segment_reader = self._held.get(segment_id)
+        if segment_reader is not None and segment_reader.error is not None:
+            return f"out of reach: {segment_reader.error}"
+        if segment_reader is not None and segment_reader.setback is not None and not is_paused:
+            return segment_reader.setback
+        if segment_reader is None or segment_reader.reader is None:
             return "being opened"
         if is_paused:
             return "paused"
-        return WAITS_FOR_RECEIVE if one.rung.is_set() else "no data"
+        return WAITS_FOR_RECEIVE if segment_reader.rung.is_set() else "no data"
 
     def demand_reached(self) -> None:
-        """Raises why a log was out of reach when it was last tried, or can never be read."""
-        for one in self._held.values():
-            if isinstance(one.error, DataPlaneUnavailable | Terminal):
-                raise one.error.with_traceback(None)  # which would grow with each time
+        """Raise the error of a log that was out of reach at the last attempt, or that can never be read."""
+        for segment_reader in self._held.values():
+            if isinstance(segment_reader.error, DataPlaneUnavailable | Terminal):
+                # otherwise the traceback would grow with each raise
+                raise segment_reader.error.with_traceback(None)
 
     def close(self) -> None:
-        """End all at once. Waits for what is being opened, asked and closed, since threads end before the process does."""
+        """End all readings. Waits for openings, queries and closes in progress, because threads must end
+        before the process does.
+        """
         for segment_id in [*self._held]:
             self.drop(segment_id)
         self._threads.close()

@@ -1,4 +1,4 @@
-"""The messages of one entry bucket on their way from a producer to a log."""
+"""Holds the messages of one entry bucket on their way from a producer to a log."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from controller.domain.hash_range import HashRange
 from controller.domain.segment import Segment
 
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.05, 2.0
-_new = tuple.__new__  # takes a third of the time of a NamedTuple's own constructor
+_new = tuple.__new__  # takes a third of the time of the constructor of NamedTuple
 WaitingMessage = tuple[bytes, bytes | None, int | None, Metadata | None]
-"""The fields of an `OutgoingMessage` until the message is sent. Thousands of messages wait at a time. The garbage collector visits instances of
-a class again and again, which took a tenth of the time of sending, and does not track plain tuples.
+"""The fields of an `OutgoingMessage` until the message is sent.
+
+Thousands of messages wait at a time. The garbage collector visits instances of a class repeatedly, which took
+a tenth of the time of sending, and does not track plain tuples.
 """
 
 
 class SendLane:
-    """The messages of one entry bucket of a segment, oldest first. `in_doubt` holds the batch that is under way, or whose answer is missing,
-    and its number.
+    """The messages of one entry bucket of a segment, oldest first.
 
-    `producer` is the name under which the batches are numbered. A log compares the numbers of one name, so each bucket has a name.
+    `in_doubt` holds the number and the messages of the batch that is in flight or whose response was lost.
+    `producer` is the name under which the batches are numbered. A log compares the numbers of one name, so
+    each bucket has its own name.
     """
 
     __slots__ = (
@@ -52,10 +55,10 @@ class SendLane:
         self.waiting_bytes = 0
         self.in_doubt: tuple[int, list[OutgoingMessage]] | None = None
         self.since = 0.0
-        """`time.monotonic` seconds since which the oldest message waits."""
+        """Time since which the oldest message waits, in `time.monotonic` seconds."""
         self.is_sending = False
         self.error: Exception | None = None
-        """The error that the next call of the application raises."""
+        """The error that the application's next call raises."""
         self.next_try_at = 0.0
         self._failing_since: float | None = None
         self._backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
@@ -68,25 +71,27 @@ class SendLane:
         self.waiting_bytes += _size(payload, metadata)
 
     def put_back(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Insert messages before the others."""
+        """Insert messages before all others, in their order."""
         self.waiting.extendleft(reversed(messages))
         self.waiting_bytes += sum(_size(message.payload, message.metadata) for message in messages)
 
-    def take(self, most_messages: int, most_bytes: int) -> list[OutgoingMessage]:
+    def take(self, max_messages: int, max_bytes: int) -> list[OutgoingMessage]:
         """Remove and return the next batch."""
-        taken, size = self.waiting, self.waiting_bytes
-        if len(taken) <= most_messages and size <= most_bytes:
+        batch, size = self.waiting, self.waiting_bytes
+        if len(batch) <= max_messages and size <= max_bytes:
             self.waiting = deque()
         else:
-            taken, size = deque(), 0
-            while self.waiting and len(taken) < most_messages and size < most_bytes:
-                taken.append(self.waiting.popleft())
-                size += _size(taken[-1][0], taken[-1][3])
+            batch, size = deque(), 0
+            while self.waiting and len(batch) < max_messages and size < max_bytes:
+                batch.append(self.waiting.popleft())
+                size += _size(batch[-1][0], batch[-1][3])
         self.waiting_bytes -= size
-        return [_new(OutgoingMessage, message) for message in taken]
+        return [_new(OutgoingMessage, message) for message in batch]
 
     def fail(self, error: Exception, patience_seconds: float) -> None:
-        """Note that the batch could not be sent. The lane tries again later, and reports the error once failures have lasted for the patience."""
+        """Record that the batch could not be sent. The lane retries it later, and reports the error once
+        failures have lasted for `patience_seconds`, or at once if the error is not retried.
+        """
         now = time.monotonic()
         self.next_try_at = now + self._backoff.next_seconds()
         if self._failing_since is None:
@@ -96,14 +101,14 @@ class SendLane:
             self.error = error
 
     def forget_failures(self) -> None:
-        """Give the next failure the full patience."""
+        """Reset the failures, so that the next failure has the full patience."""
         self.error = self._failing_since = None
         self.next_try_at = 0.0
         self._backoff.reset()
 
     @property
     def is_empty(self) -> bool:
-        """True if no message waits and no batch is under way."""
+        """True if no message waits and no batch is in flight."""
         return not self.waiting and self.in_doubt is None
 
 
@@ -114,5 +119,5 @@ def lane_of(snapshot: TopicSnapshot, segment: Segment, bucket: int, producer: st
 
 
 def _size(payload: bytes, metadata: Metadata | None) -> int:
-    """Bytes that a message counts in a batch."""
+    """Return the number of bytes that a message counts in a batch."""
     return len(payload) if metadata is None else len(payload) + metadata.size

@@ -1,7 +1,7 @@
-"""Cleave's workers as an application's client asks them: JSON over HTTP, and server-sent events.
+"""Sends a client's requests to Cleave's workers: JSON over HTTP, and server-sent events.
 
-Any worker answers or sends the client to the one that can. One that does not answer is passed over for the next. Errors come back
-as the ones of `domain.errors`; how long to go on trying is the caller's.
+Any worker responds, or redirects the client to the worker that can. A worker that does not respond is
+skipped. Errors are those of `domain.errors`; the caller decides how long to retry.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ from controller.forks import OneProcess, Renewed
 
 MOST_REDIRECTS = 3
 MOST_IDLE_CONNECTIONS = 16
-"""Kept for the next call. The library looks at every connection of a pool, and polls each idle one, at each call's begin and end under one
-lock: with hundreds in a pool, of as many consumers in one process, calls wait for seconds. So streams have pools of their own, too.
+"""Number of idle connections that are kept for later calls.
+
+At the beginning and end of each call the library checks every connection of a pool, and polls each idle
+connection, under one lock. With hundreds of connections in a pool, for as many consumers in one process,
+calls would wait for seconds. For the same reason each stream has its own pool.
 """
 NO_WORKER = "is no worker of Cleave"
 TOKEN_EXPIRED = "token expired"  # noqa: S105 - a reason
@@ -42,34 +45,37 @@ _KINDS: Mapping[str, type[CleaveError]] = {
 
 
 class EventFeed(OneProcess):
-    """The events of one stream; for one thread, but that any may hang up."""
+    """The events of one stream. For one thread, but any thread may call `hang_up`."""
 
     _endings = frozenset({"hang_up"})
 
     def __init__(self, answer: httpx.Response, through: str = "") -> None:
-        """`through` is how a message names the proxy."""
+        """Read the events of `answer`. `through` is the description of the proxy for messages."""
         self._answer, self._through = answer, through
 
     def __iter__(self) -> Iterator[httpx_sse.ServerSentEvent]:
-        where = f"{_origin(self._answer.url)}{self._through}"
+        origin = f"{_origin(self._answer.url)}{self._through}"
         try:
             yield from httpx_sse.EventSource(self._answer).iter_sse()
         except httpx.HTTPError as error:
-            raise StoreUnavailable(f"the stream of {where} broke: {error}", 0.1) from error
-        raise StoreUnavailable(f"the stream of {where} ended", 0.1)
+            raise StoreUnavailable(f"the event stream of {origin} broke: {error}", 0.1) from error
+        raise StoreUnavailable(f"the event stream of {origin} ended", 0.1)
 
     def hang_up(self) -> None:
-        """End it now: whoever waits for its next event is told that it broke."""
+        """End the stream at once. A thread that waits for its next event gets StoreUnavailable."""
         stream = self._answer.extensions.get("network_stream")
-        found = None if stream is None else stream.get_extra_info("socket")
-        if found is not None:
+        connection = None if stream is None else stream.get_extra_info("socket")
+        if connection is not None:
             with suppress(OSError):
-                found.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 @checks_arguments
 class Servers(Renewed):
-    """Safe to share between threads, and with forked processes: each has connections of its own. Connects at the first call."""
+    """The addresses of Cleave's workers. Connects at the first call.
+
+    Safe to share between threads, and with forked processes: each process has its own connections.
+    """
 
     def __init__(
         self,
@@ -79,8 +85,9 @@ class Servers(Renewed):
         call_timeout_seconds: float = 5.0,
         proxy: str | None = None,
     ) -> None:
-        """`urls` are workers' addresses, any of them; `token` is asked for anew at each call if it is a function. Calls go through `proxy`,
-        and without one directly, whatever proxies the environment names.
+        """Use the workers at `urls`, in any order. `token` is called at each request if it is a function.
+
+        Requests go through `proxy`, or directly if it is None, whatever proxies the environment names.
         """
         if not urls:
             raise InvalidInput("no address of a worker; give one or more, such as http://cleave:8470")
@@ -106,7 +113,7 @@ class Servers(Renewed):
 
     @property
     def count(self) -> int:
-        """So many addresses are tried, one after the other."""
+        """Number of addresses that a request tries, one after the other."""
         return len(self._urls)
 
     def ask(
@@ -119,26 +126,30 @@ class Servers(Renewed):
         headers: Mapping[str, str] | None = None,
         timeout_seconds: float | None = None,
     ) -> Any:
-        """The answer's JSON; None where there is none. Raises StoreUnavailable while no worker can answer, else what it said.
+        """Send a request, and return the JSON of the response, None if it has no body.
 
-        Where none was reached, or none answered whole, the error's cause is the library's own: what was asked may have happened.
+        Raises StoreUnavailable while no worker can respond, otherwise the worker's error. If no worker was
+        reached, or no response was complete, the error's cause is the library's error: the requested action
+        may have happened.
         """
         timeout = self._timeout if timeout_seconds is None else httpx.Timeout(timeout_seconds)
-        with self._answered(self._http, method, path, document, query, timeout, headers) as answer:
+        with self._response_of(self._http, method, path, document, query, timeout, headers) as answer:
             try:
                 body = answer.read()
                 return json.loads(body) if body else None
             except (httpx.HTTPError, ValueError) as error:
-                what = "has not answered whole" if isinstance(error, httpx.HTTPError) else NO_WORKER
-                raise StoreUnavailable(f"{_where(answer, self._proxy)} {what}: {error}", 0.1) from error
+                reason = "sent an incomplete response" if isinstance(error, httpx.HTTPError) else NO_WORKER
+                raise StoreUnavailable(f"{_where(answer, self._proxy)} {reason}: {error}", 0.1) from error
 
     @contextmanager
     def events(self, path: str, *, query: Mapping[str, Any], silent_seconds: float) -> Iterator[EventFeed]:
-        """A stream of events, as they come. StoreUnavailable when it breaks, or after `silent_seconds` without one."""
+        """Open a stream of events. Raises StoreUnavailable when the stream breaks, or after `silent_seconds`
+        without an event.
+        """
         timeout = httpx.Timeout(self._timeout.connect, read=silent_seconds)
         with (
             self._new_client() as http,
-            self._answered(http, "GET", path, None, query, timeout) as answer,
+            self._response_of(http, "GET", path, None, query, timeout) as answer,
         ):
             feed = EventFeed(answer, through(self._proxy))
             with self._lock:
@@ -150,7 +161,7 @@ class Servers(Renewed):
                     self._feeds.discard(feed)
 
     def close(self) -> None:
-        """Give back the connections. Streams break."""
+        """Close the connections, which breaks open streams."""
         self._http.close()
         with self._lock:
             feeds = [*self._feeds]
@@ -158,12 +169,14 @@ class Servers(Renewed):
             feed.hang_up()
 
     def _new_client(self, **options: Any) -> httpx.Client:
-        """Nothing of the environment but its certificates: a proxy there is for the internet, and `NO_PROXY` may be more than the library reads."""
+        """Create an HTTP client that ignores the environment, except for its certificates. A proxy of the
+        environment is meant for the internet, and the library may not understand the whole of `NO_PROXY`.
+        """
         proxy = None if self._proxy is None else self._proxy.url
         return httpx.Client(verify=self._tls, trust_env=False, proxy=proxy, **options)
 
     @contextmanager
-    def _answered(
+    def _response_of(
         self,
         http: httpx.Client,
         method: str,
@@ -173,20 +186,20 @@ class Servers(Renewed):
         timeout: httpx.Timeout,
         headers: Mapping[str, str] | None = None,
     ) -> Iterator[httpx.Response]:
-        """A good answer of the first worker that gives one, its body not read yet."""
+        """Yield the first successful response of a worker, before its body is read."""
         if self._http.is_closed:
-            raise Terminal("this client of Cleave was closed; make a new one")
-        away: Exception | None = None
-        refused: CleaveError | None = None
+            raise Terminal("this client of Cleave was closed; create another client")
+        connection_error: Exception | None = None
+        refusal: CleaveError | None = None
         for index in range(len(self._urls)):
             url = self._urls[(self._first + index) % len(self._urls)]
             try:
                 answer = self._sent(http, method, f"{url}{path}", document, query, timeout, headers)
             except (httpx.HTTPError, httpx.InvalidURL, KeyError) as error:
-                away = error
+                connection_error = error
                 continue
-            if answer.status_code >= 500:  # this one cannot just now; another may
-                refused = _error(answer, self._proxy)
+            if answer.status_code >= 500:  # this worker cannot respond at present, but another may
+                refusal = _error(answer, self._proxy)
                 answer.close()
                 continue
             if index:
@@ -199,11 +212,13 @@ class Servers(Renewed):
             finally:
                 answer.close()
             return
-        if refused is not None:
-            raise refused
-        kind = type(away).__name__
+        if refusal is not None:
+            raise refusal
+        kind = type(connection_error).__name__
         where = f"{', '.join(self._urls)}{through(self._proxy)}"
-        raise StoreUnavailable(f"no worker answers at {where}: {kind}: {away}", 0.2) from away
+        raise StoreUnavailable(
+            f"no worker answers at {where}: {kind}: {connection_error}", 0.2
+        ) from connection_error
 
     def _sent(
         self,
@@ -215,7 +230,9 @@ class Servers(Renewed):
         timeout: httpx.Timeout,
         headers: Mapping[str, str] | None,
     ) -> httpx.Response:
-        """The answer, wherever the client is sent for it. (The library would leave out the token at another worker.)"""
+        """Send the request, follow redirects, and return the response. The library would omit the token at
+        another worker.
+        """
         for _ in range(MOST_REDIRECTS + 1):
             token = self._token
             if not isinstance(token, str):
@@ -238,22 +255,27 @@ class Servers(Renewed):
                 return answer
             url, query = urljoin(url, answer.headers["Location"]), None
             answer.close()
-        raise httpx.TooManyRedirects(f"sent on {MOST_REDIRECTS} times, at last to {url}")
+        raise httpx.TooManyRedirects(f"redirected more than {MOST_REDIRECTS} times, last to {url}")
 
 
 def path_part(name: str) -> str:
-    """A name as one part of a path. Dots alone are encoded too: a library would take them for the directory above. Raises InvalidInput."""
+    """Return a name encoded as one part of a path. Raises InvalidInput.
+
+    Dots alone are encoded too, because libraries would take them for the parent directory.
+    """
     encoded = quote(utf8(name, "name"), safe="")
     return encoded if encoded.strip(".") else encoded.replace(".", "%2E")
 
 
 def is_for_the_token(end: httpx_sse.ServerSentEvent) -> bool:
-    """Return True if a stream ended only because its token has run out."""
+    """Return True if a stream ended only because its token has expired."""
     return bool(json.loads(end.data)["reason"] == TOKEN_EXPIRED)
 
 
 def topic_path(topic: str) -> str:
-    """Where a topic is found. Raises InvalidInput for what is no `topic://tenant/namespace/name`."""
+    """Return the path of a topic. Raises InvalidInput for a name that does not have the form
+    `topic://tenant/namespace/name`.
+    """
     parts = topic.removeprefix("topic://").split("/")
     if not topic.startswith("topic://") or len(parts) != 3 or not all(parts):
         raise InvalidInput(f"{topic!r} is not a scalable topic; name it as topic://tenant/namespace/name")
@@ -261,12 +283,14 @@ def topic_path(topic: str) -> str:
 
 
 def consumer_path(topic: str, subscription: str, consumer: str) -> str:
-    """Where a consumer of a subscription is found."""
+    """Return the path of a consumer of a subscription."""
     return f"{topic_path(topic)}/subscriptions/{path_part(subscription)}/consumers/{path_part(consumer)}"
 
 
 def _address(url: str) -> str:
-    """The address of a worker. Raises InvalidInput, which does not repeat what may be a password."""
+    """Return the address of a worker. Raises InvalidInput, which does not show the address if it may contain
+    a password.
+    """
     return web_address(url, "an address of a worker" if set("@?#") & set(url) else f"worker {shown(url)}")
 
 
@@ -279,24 +303,32 @@ def _where(answer: httpx.Response, proxy: Proxy | None) -> str:
 
 
 def _error(answer: httpx.Response, proxy: Proxy | None) -> CleaveError:
-    """What a worker said, as the error it is; another server on the way answers without a reason."""
+    """Return the error that a worker's response describes. A response without a reason may come from another
+    server on the way.
+    """
     try:
-        said = json.loads(answer.read())
-        reason, kind = str(said["reason"]), _KINDS.get(str(said.get("kind")))
+        document = json.loads(answer.read())
+        reason, kind = str(document["reason"]), _KINDS.get(str(document.get("kind")))
     except (ValueError, KeyError, TypeError, AttributeError, httpx.HTTPError):
         reason, kind = "", None
     if kind is None:
         kind = StoreUnavailable if answer.status_code >= 500 else Terminal
-        reason = _stranger(answer, proxy, reason)
+        reason = _foreign_reason(answer, proxy, reason)
     if issubclass(kind, Retryable):
         return kind(reason, 0.2)
     return kind(reason)
 
 
-def _stranger(answer: httpx.Response, proxy: Proxy | None, reason: str) -> str:
-    """What is said about an answer that no worker gives: a gateway's that is busy, a proxy's, or that of another program."""
-    told = f"{_where(answer, proxy)} answered {answer.status_code}{reason and f' ({reason})'}"
+def _foreign_reason(answer: httpx.Response, proxy: Proxy | None, reason: str) -> str:
+    """Return the reason for a response that does not come from a worker, but from a busy gateway, a proxy or
+    another program.
+    """
+    statement = f"{_where(answer, proxy)} answered {answer.status_code}{reason and f' ({reason})'}"
     is_other = answer.status_code < 500 and proxy is None
     after = answer.headers.get("Retry-After", "")
-    again = f"; ask again in {after[:9]} s" if after.isdecimal() else ""
-    return f"{told}, and {NO_WORKER}{again or '; correct the address'}" if is_other else f"{told}{again}"
+    advice = f"; retry in {after[:9]} s" if after.isdecimal() else ""
+    return (
+        f"{statement}, and {NO_WORKER}{advice or '; correct the address'}"
+        if is_other
+        else f"{statement}{advice}"
+    )

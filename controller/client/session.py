@@ -1,8 +1,9 @@
-"""A consumer's session with the leader of its topic: registered, connected, told what it owns.
+"""Maintains a consumer's session with the leader of its topic: registers, stays connected, and receives the
+assignment.
 
-A thread holds the assignment stream open, answers its heartbeats, and connects again when it breaks, wherever the leader is then.
-The consumer asks `is_current` in its own thread before it hands out or acknowledges anything: a process that was stopped for a
-while wakes up in the middle of anything, before this thread has noticed.
+A thread holds the assignment stream open, answers heartbeats, and reconnects when the stream breaks, to the
+present leader. The consumer checks `is_current` in its own thread before it delivers or acknowledges
+messages: a process that was stopped may resume at any point, before this thread has noticed.
 """
 
 from __future__ import annotations
@@ -30,14 +31,16 @@ from controller.domain.hash_range import HashRange
 from controller.domain.names import demand_name
 
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.05, 2.0
-_GOODBYE_SECONDS = 2.0
-"""One try of a goodbye waits no longer for one worker."""
+_DEREGISTER_SECONDS = 2.0
+"""Longest wait of one deregistration attempt for one worker."""
 _log = logging.getLogger(__name__)
 
 
 class OwnedBucket(msgspec.Struct, frozen=True):
-    """A bucket, or a run of them where the segment has many `buckets`, that this consumer owns since `generation`. `release`: it is to
-    let go of it.
+    """A bucket that this consumer owns since `generation`, or a run of buckets if the segment has many
+    `buckets`.
+
+    `release` is True if the consumer is to release it.
     """
 
     segment_id: int
@@ -51,54 +54,56 @@ class OwnedBucket(msgspec.Struct, frozen=True):
 
     @property
     def bucket(self) -> HashRange:
-        """Its bucket hashes."""
+        """The range of bucket hashes."""
         return HashRange(self.bucket_start, self.bucket_end)
 
     @property
     def identity(self) -> tuple[int, int, int]:
-        """One ownership: segment, bucket, generation."""
+        """The ownership: segment, bucket, generation."""
         return self.segment_id, self.bucket_start, self.generation
 
 
 class Assignment(msgspec.Struct, frozen=True, dict=True):
-    """All that the consumer owns, as the leader's stream says it."""
+    """All buckets that the consumer owns, as sent by the leader's stream."""
 
     term: int
     generation: int
     epoch: int
     origin: int
-    """Positions that were kept under another one mean nothing any more: the subscription is a new one, or was moved by a seek."""
+    """Identifies the period in which positions are comparable. Positions stored under another origin are
+    invalid: the subscription was created again, or moved by a seek.
+    """
     data_plane: str
     buckets: tuple[OwnedBucket, ...]
 
     @property
     def version(self) -> tuple[int, int, int]:
-        """Assignments are ordered by it. Terms come second: a database that went back in time hands terms out once more,
-        while each subscription goes on with a generation above all earlier ones.
+        """The order of assignments. Terms come second, because a database that was restored to an earlier
+        time repeats terms, while each subscription continues with a generation above all earlier ones.
         """
         return self.generation, self.term, self.epoch
 
     @cached_property
     def identities(self) -> frozenset[tuple[int, int, int]]:
-        """The ownerships."""
-        return frozenset(one.identity for one in self.buckets)
+        """The identities of all owned buckets."""
+        return frozenset(bucket.identity for bucket in self.buckets)
 
 
-# Made here: two threads that decode a type for the first time end the process.
+# The decoder is created here because two threads that first decode a type at the same time end the process.
 _ASSIGNMENT = msgspec.json.Decoder(Assignment)
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """Why nothing comes of a bucket that this consumer owns, and since when."""
+    """The reason why no message of an owned bucket is delivered, and the time since which it has held."""
 
     owned: OwnedBucket
     reason: str
     since: float
-    """`boot_seconds`."""
+    """Time in `boot_seconds`."""
 
 
 class Session:
-    """From construction to `close`. `on_change` is called from its thread, and must not block."""
+    """The session of one consumer, from construction to `close`."""
 
     def __init__(
         self,
@@ -113,21 +118,24 @@ class Session:
         standing: Callable[[], Sequence[Standing]] = tuple,
         patience_seconds: float = 0.0,
     ) -> None:
-        """Registers at once, or tries to for `patience_seconds`, since a topic may be between two leaders. `reads` is the kind that
-        the subscription must have: STREAM or CHECKPOINT. `on_lost` is called, in the session's thread, while all that was
-        assigned may be another's for good. `standing` is called, in any thread, at each heartbeat, and the leader is told when it
-        has changed. Raises NotFound, TopicNotLive, Conflict, StoreUnavailable.
+        """Register, retrying for `patience_seconds`, because a topic may be between two leaders.
+
+        `reads` is the kind that the subscription must have: STREAM or CHECKPOINT. `on_change` is called in
+        the session's thread, and must not block. `on_lost` is called in the same thread while all assigned
+        buckets may permanently belong to other consumers. `standing` is called at each heartbeat, in any
+        thread, and a changed result is reported to the leader. Raises NotFound, TopicNotLive, Conflict,
+        StoreUnavailable.
         """
         self._servers, self._on_change, self._on_lost = servers, on_change, on_lost
         self._reads, self._standing = reads, standing
-        self._told: tuple[Standing, ...] = ()
+        self._reported: tuple[Standing, ...] = ()
         self._path = consumer_path(topic, subscription, demand_name("consumer", consumer))
         self._why_path = f"{self._path.rpartition('/consumers/')[0]}/why"
         self._lag_path = lag_path(topic, subscription)
         self._incarnation = uuid.uuid4().hex
-        self._silent_seconds = self._grace_seconds = 0.0  # as registering says
+        self._silent_seconds = self._grace_seconds = 0.0  # set from the response to the registration
         self._refused_since: float | None = None
-        self._is_pulsing = False
+        self._is_heartbeat_pending = False
         self._current_until = 0.0
         self._lock = threading.Lock()
         self._assignment: Assignment | None = None
@@ -135,9 +143,10 @@ class Session:
         self._closing = threading.Event()
         self._is_closed = self._is_over = False
         self._feed: EventFeed | None = None
-        # One is left for what is said while the other waits for the answer to a pulse: somebody waits for a release.
+        # Two threads: while one waits for a heartbeat response, the other can report a release, which another
+        # consumer may be waiting for.
         self._calls = AsideCalls(2, "cleave-session-calls")
-        self._untimely = Outage(patience_seconds)
+        self._token_outage = Outage(patience_seconds)
         patiently(self._register, seconds=patience_seconds)
         self._is_registered = True
         self._thread = threading.Thread(target=self._run, name="cleave-session", daemon=True)
@@ -145,22 +154,26 @@ class Session:
 
     @property
     def assignment(self) -> Assignment | None:
-        """The newest that is known; None before the first, and after the session has expired."""
+        """The newest known assignment. None before the first, and after the session has expired."""
         with self._lock:
             return self._assignment
 
     @property
     def is_current(self) -> bool:
-        """Whether the leader has answered lately. If not, somebody else may own by now what this consumer has.
+        """True if the leader has responded recently. If False, another consumer may own this consumer's
+        buckets.
 
-        What the leader says by itself proves nothing: it may have been deposed, or the words may have waited in a socket while
-        this process was stopped. So it counts from the sending of a request that was answered.
+        Messages that the leader sends on its own prove nothing: the leader may have been replaced, or the
+        messages may have waited in a socket while this process was stopped. The time therefore counts from
+        the sending of a request that was answered.
         """
         return not self._is_over and boot_seconds() < self._current_until
 
     @property
     def is_lost(self) -> bool:
-        """Whether what this consumer has may be another's for good by now: it is to let go of everything."""
+        """True if this consumer's buckets may permanently belong to other consumers, so that it must release
+        all of them.
+        """
         return (
             self._is_over
             or self.assignment is None
@@ -168,41 +181,55 @@ class Session:
         )
 
     def demand_alive(self) -> None:
-        """Raises why this session can never go on: it was replaced by a newer one of its name, or its topic is gone."""
+        """Raise the reason why this session can never continue: another consumer registered under its name,
+        or its topic was deleted.
+        """
         if self._failure is not None:
             raise self._failure
 
     def why(self) -> list[dict[str, Any]]:
-        """What the leader says of every bucket of the subscription. Raises StoreUnavailable."""
-        found: list[dict[str, Any]] = self._servers.ask("GET", self._why_path)
-        return found
+        """Return the leader's statement about every bucket of the subscription. Raises StoreUnavailable."""
+        rows: list[dict[str, Any]] = self._servers.ask("GET", self._why_path)
+        return rows
 
     def lag(self) -> dict[str, Any]:
         """Return the unacknowledged messages of every bucket of the subscription. Raises StoreUnavailable."""
-        found: dict[str, Any] = self._servers.ask("GET", self._lag_path)
-        return found
+        counts: dict[str, Any] = self._servers.ask("GET", self._lag_path)
+        return counts
 
     def ask(self, what: str, document: Mapping[str, object]) -> Any:
-        """A worker's answer to this consumer. Raises StoreUnavailable, and what the worker refuses it with."""
-        said = {"incarnation": self._incarnation, **document}
-        return self._servers.ask("POST", f"{self._path}/{what}", document=said)
+        """Send a worker a request of this consumer, and return the response. Raises StoreUnavailable, or the
+        worker's refusal.
+
+        `what` is the last part of the path.
+        """
+        request = {"incarnation": self._incarnation, **document}
+        return self._servers.ask("POST", f"{self._path}/{what}", document=request)
 
     def say_released(self, buckets: Sequence[OwnedBucket]) -> None:
-        """Let the leader know that these are let go of. Said again at the next assignment if it does not arrive."""
-        let_go = [
-            {"segment_id": one.segment_id, "bucket_start": one.bucket.start, "generation": one.generation}
-            for one in buckets
+        """Report released buckets to the leader. A lost report is repeated after the next assignment."""
+        released = [
+            {
+                "segment_id": bucket.segment_id,
+                "bucket_start": bucket.bucket.start,
+                "generation": bucket.generation,
+            }
+            for bucket in buckets
         ]
-        self._say("released", {"buckets": let_go})
+        self._report("released", {"buckets": released})
 
     def say_drained(self, buckets: Sequence[OwnedBucket]) -> None:
-        """Let the leader know that the sealed segments of these are read to their end. The caller looks again until it is told so."""
-        read = [{"segment_id": one.segment_id, "generation": one.generation} for one in buckets]
-        self._say("drained", {"segments": read})
+        """Report to the leader that the sealed segments of these buckets are read to their ends. The caller
+        repeats the report until the leader acts on it.
+        """
+        segments = [{"segment_id": bucket.segment_id, "generation": bucket.generation} for bucket in buckets]
+        self._report("drained", {"segments": segments})
 
-    def close(self, timeout_seconds: float = _GOODBYE_SECONDS, *, leave: bool = True) -> None:
-        """End it. With `leave` what this consumer owned goes to others at once; without, it is kept for the grace period. The goodbye is
-        said until a worker has heard it, or the time is over.
+    def close(self, timeout_seconds: float = _DEREGISTER_SECONDS, *, leave: bool = True) -> None:
+        """End the session. If `leave` is True, the consumer's buckets are assigned to others at once; if
+        False, they are kept for the grace period.
+
+        The deregistration is retried until a worker has received it, or `timeout_seconds` are over.
         """
         if self._is_closed:
             return
@@ -211,56 +238,58 @@ class Session:
         until = time.monotonic() + timeout_seconds
         self._calls.close()
         if leave and not has_left and self._failure is None:
-            self._say_goodbye(until)
-        self._is_over = True  # an answer that is still under way changes nothing any more
+            self._deregister(until)
+        self._is_over = True  # a response that is still in flight changes nothing
         if self._feed is not None:
             self._feed.hang_up()
         self._thread.join(max(0.0, until - time.monotonic()))
 
-    def _say_goodbye(self, until: float) -> None:
-        """To any worker: one that is stopped must not use up the time of those that would answer."""
+    def _deregister(self, until: float) -> None:
+        """Deregister at any worker. A stopped worker must not use up the time of workers that would
+        respond.
+        """
         try_seconds = (until - time.monotonic()) / (1 + self._servers.count)
         backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
-        pause, unheard = threading.Event(), "there was no time for it"
-        while (left := until - time.monotonic()) > 0:
+        pause, reason = threading.Event(), "no time was left"
+        while (remaining_seconds := until - time.monotonic()) > 0:
             try:
                 self._servers.ask(
                     "DELETE",
                     self._path,
                     query={"incarnation": self._incarnation},
-                    timeout_seconds=min(left, try_seconds, _GOODBYE_SECONDS),
+                    timeout_seconds=min(remaining_seconds, try_seconds, _DEREGISTER_SECONDS),
                 )
                 return
             except Retryable as error:
-                unheard = str(error)
-                pause.wait(min(left, backoff.next_seconds()))
-            except CleaveError:  # it is gone already
+                reason = str(error)
+                pause.wait(min(remaining_seconds, backoff.next_seconds()))
+            except CleaveError:  # the session has ended already
                 return
         _log.warning(
-            "%s: no worker heard the goodbye; others wait for the grace period: %s", self._path, unheard
+            "%s: cannot deregister; other consumers wait for the grace period: %s", self._path, reason
         )
 
-    def _say(self, what: str, document: dict[str, object]) -> None:
-        said = {"incarnation": self._incarnation, **document}
+    def _report(self, what: str, document: dict[str, object]) -> None:
+        request = {"incarnation": self._incarnation, **document}
 
-        def say() -> None:
+        def report() -> None:
             with suppress(CleaveError):
-                self._servers.ask("POST", f"{self._path}/{what}", document=said)
+                self._servers.ask("POST", f"{self._path}/{what}", document=request)
 
-        self._calls.submit(say)
+        self._calls.submit(report)
 
     def _run(self) -> None:
-        """Connected, again and again, until closed or refused for good."""
+        """Keep connected until the session is closed or permanently refused."""
         backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
         while not self._closing.is_set():
             try:
                 self._follow()
                 backoff.reset()
             except SessionExpired:
-                self._begin_anew()
+                self._start_over()
                 backoff.reset()
             except Retryable as error:
-                if self._is_refused_for_good(error):
+                if self._is_permanently_refused(error):
                     self._fail(error)
                     return
                 if self.is_lost and not self._closing.is_set():
@@ -269,17 +298,19 @@ class Session:
             except CleaveError as error:
                 self._fail(error)
                 return
-            except Exception:  # noqa: BLE001 - the thread would end, and nothing would ever come again
-                _log.exception("the session of %s failed; connecting again", self._path)
+            except Exception:  # noqa: BLE001 - the thread would end, and no assignment would ever arrive
+                _log.exception("session of %s failed; reconnecting", self._path)
                 self._closing.wait(_LONGEST_RETRY_SECONDS)
 
-    def _is_refused_for_good(self, error: Retryable) -> bool:
-        """Return True if each fresh token was out of time for as long as this consumer bears an outage."""
+    def _is_permanently_refused(self, error: Retryable) -> bool:
+        """Return True if each fresh token was outside its validity for as long as this consumer tolerates an
+        outage.
+        """
         if not isinstance(error, TokenOutOfTime):
-            self._untimely.over()
+            self._token_outage.over()
             return False
         try:
-            self._untimely.bear(error)
+            self._token_outage.bear(error)
         except TokenOutOfTime:
             return True
         return False
@@ -290,12 +321,14 @@ class Session:
         self._on_change()
 
     def _follow(self) -> None:
-        """Hold one stream open until the leader ends it. Raises as `_register` does, and StoreUnavailable when it breaks."""
+        """Hold one stream open until the leader ends it. Raises as `_register`, and StoreUnavailable if the
+        stream breaks.
+        """
         if not self._is_registered:
             self._register()
-        if self._closing.is_set():  # the goodbye is said for what was just registered, too
+        if self._closing.is_set():  # `close` deregisters what was just registered, too
             return
-        self._is_registered = False  # for the next stream
+        self._is_registered = False  # the next stream must register
         with self._servers.events(
             f"{self._path}/assignment",
             query={"incarnation": self._incarnation},
@@ -308,95 +341,108 @@ class Session:
                 if self._closing.is_set():
                     return
                 if event.event == "end":
-                    self._hear_end(event)
+                    self._handle_end(event)
                     return
                 if event.event == "assignment":
                     self._adopt(_ASSIGNMENT.decode(event.data))
-                self._pulse()
+                self._send_heartbeat()
                 if event.event == "assignment":
                     self._on_change()
 
-    def _hear_end(self, end: ServerSentEvent) -> None:
-        """Of other reasons than these the next registration says what became of the session."""
+    def _handle_end(self, end: ServerSentEvent) -> None:
+        """Handle the end of the stream by its reason. After other reasons than these the next registration
+        returns the state of the session.
+        """
         if is_for_the_token(end):
-            return  # nothing was taken from this consumer, so it reads on while it registers with a fresh token
+            # this consumer keeps its buckets, so it continues to read while it registers with a fresh token
+            return
         self._current_until = 0.0
         if json.loads(end.data)["reason"] == "left":
             self._closing.set()
 
     def _register(self) -> None:
-        began = boot_seconds()
-        said = {"incarnation": self._incarnation, "reads": self._reads}
-        timing = self._servers.ask("POST", self._path, document=said)
+        began_at = boot_seconds()
+        request = {"incarnation": self._incarnation, "reads": self._reads}
+        timing = self._servers.ask("POST", self._path, document=request)
         try:
             self.topic_id = int(timing["topic_id"])
             self._silent_seconds = float(timing["silent_seconds"])
             self._grace_seconds = float(timing["grace_seconds"])
         except (KeyError, TypeError, ValueError):
-            raise StoreUnavailable("what answers there is no worker of Cleave; correct the address") from None
-        self._current_until = max(self._current_until, began + self._silent_seconds)
+            raise StoreUnavailable(
+                "the response does not come from a worker of Cleave; correct the address"
+            ) from None
+        self._current_until = max(self._current_until, began_at + self._silent_seconds)
 
-    def _pulse(self) -> None:
-        """Answer the leader, and be current from here on if it takes the answer. One at a time: what is late helps nobody."""
-        if self._is_pulsing:
+    def _send_heartbeat(self) -> None:
+        """Send the leader a heartbeat, and be current from its sending if the leader accepts it. At most one
+        is pending, because a late heartbeat has no use.
+        """
+        if self._is_heartbeat_pending:
             return
-        self._is_pulsing = True
+        self._is_heartbeat_pending = True
         incarnation = self._incarnation
 
-        def pulse() -> None:
-            began = boot_seconds()
+        def heartbeat() -> None:
+            began_at = boot_seconds()
             try:
                 self._servers.ask("POST", f"{self._path}/pulse", document={"incarnation": incarnation})
             except CleaveError:
-                return  # the stream tells of it, or the silence does
+                return  # the stream or its silence shows the cause
             finally:
-                self._is_pulsing = False
+                self._is_heartbeat_pending = False
             if incarnation == self._incarnation and not self._closing.is_set():
-                self._current_until = max(self._current_until, began + self._silent_seconds)
-                self._tell_reasons(incarnation)
+                self._current_until = max(self._current_until, began_at + self._silent_seconds)
+                self._report_reasons(incarnation)
 
-        if not self._calls.submit(pulse):  # closed meanwhile
-            self._is_pulsing = False
+        if not self._calls.submit(heartbeat):  # the session was closed meanwhile
+            self._is_heartbeat_pending = False
 
-    def _tell_reasons(self, incarnation: str) -> None:
-        """What nothing comes of, where that has changed; again at the next heartbeat if nobody hears."""
-        found = tuple(self._standing())
-        if found == self._told:
+    def _report_reasons(self, incarnation: str) -> None:
+        """Report why owned buckets deliver no messages, if the reasons have changed. A failed report is
+        repeated at the next heartbeat.
+        """
+        standings = tuple(self._standing())
+        if standings == self._reported:
             return
         buckets = [
             {
-                "segment_id": one.owned.segment_id,
-                "bucket_start": one.owned.bucket_start,
-                "generation": one.owned.generation,
-                "reason": one.reason,
-                "seconds": max(0.0, boot_seconds() - one.since),
+                "segment_id": standing.owned.segment_id,
+                "bucket_start": standing.owned.bucket_start,
+                "generation": standing.owned.generation,
+                "reason": standing.reason,
+                "seconds": max(0.0, boot_seconds() - standing.since),
             }
-            for one in found
+            for standing in standings
         ]
         try:
-            said = {"incarnation": incarnation, "buckets": buckets}
-            self._servers.ask("POST", f"{self._path}/reasons", document=said)
+            request = {"incarnation": incarnation, "buckets": buckets}
+            self._servers.ask("POST", f"{self._path}/reasons", document=request)
         except Retryable:
             return
-        except CleaveError as error:  # a worker of before does not know the question
-            _log.debug("the reasons of %s are not taken: %s", self._path, error)
-        self._told = found
+        except CleaveError as error:  # an older worker does not know this request
+            _log.debug("the reasons of %s are refused: %s", self._path, error)
+        self._reported = standings
 
-    def _begin_anew(self) -> None:
-        """Others have what this consumer had. It begins again with nothing, as if it had just come."""
+    def _start_over(self) -> None:
+        """Start over without buckets, as another incarnation, because other consumers own the earlier
+        buckets.
+        """
         self._incarnation = uuid.uuid4().hex
         with self._lock:
             self._assignment, self._refused_since = None, None
-        self._told = ()
+        self._reported = ()
         self._current_until = 0.0
         self._on_change()
 
-    def _adopt(self, found: Assignment) -> None:
-        """Unless it is older than what is known: a leader that was deposed may still push."""
+    def _adopt(self, assignment: Assignment) -> None:
+        """Adopt the assignment, unless it is older than the known assignment: a replaced leader may still
+        send assignments.
+        """
         with self._lock:
-            if self._assignment is not None and found.version < self._assignment.version:
+            if self._assignment is not None and assignment.version < self._assignment.version:
                 self._refused_since = self._refused_since or boot_seconds()
                 if boot_seconds() - self._refused_since > self._grace_seconds:
-                    raise SessionExpired("leaders count from anew; so does this consumer", 0.0)
-                raise StoreUnavailable("this leader was deposed; ask again", 0.1)
-            self._assignment, self._refused_since = found, None
+                    raise SessionExpired("the leader's version counter was reset; register again", 0.0)
+                raise StoreUnavailable("this leader was replaced; connect again", 0.1)
+            self._assignment, self._refused_since = assignment, None

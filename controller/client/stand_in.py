@@ -1,7 +1,8 @@
-"""A thread that acts for a consumer while its application is busy with what it was given.
+"""Maintains a consumer in a background thread while its application processes messages.
 
-What a consumer holds is for one thread at a time: whichever has the turn. A call of the application has it from its beginning to its
-end; in between this thread has it, for what cannot wait for the next call. It hands out nothing.
+One thread at a time may use the consumer's state: the thread that holds `turn`. A call of the application
+holds `turn` from its start to its end. Between calls this thread may hold `turn`, for work that cannot wait
+for the next call. The thread never delivers messages.
 """
 
 from __future__ import annotations
@@ -12,54 +13,62 @@ import threading
 from collections.abc import Callable
 
 _LONGEST_REST_SECONDS = 60.0
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _log = logging.getLogger(__name__)
 
 
 class StandIn:
-    """From `start` to `stop`. `ring` is for any thread."""
+    """The background thread of one consumer, running from `start` to `stop`. Any thread may call `ring`."""
 
     def __init__(self, act: Callable[[], float]) -> None:
-        """`act` does what is due and says in how many seconds something will be, infinity for nothing; `ring` has it called at once."""
+        """Run `act` when work is due. `act` does the due work, and returns the seconds until the next work is
+        due, infinity for none. `ring` makes the thread call `act` at once.
+        """
         self._act = act
         self.turn = threading.RLock()
-        """Nobody else acts meanwhile."""
-        self._rung, self._is_stopping = threading.Event(), False
+        """The lock that a thread holds while it uses the consumer's state."""
+        self._has_signal, self._is_stopping = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="cleave-stand-in", daemon=True)
 
     def start(self) -> None:
-        """Act from now on."""
+        """Start the thread."""
         self._thread.start()
 
     def ring(self) -> None:
-        """There may be something to do."""
-        self._rung.set()
+        """Signal that there may be work."""
+        self._has_signal.set()
 
     def stop(self) -> None:
-        """Act no more; returns when what is under way has ended. Safe to repeat, and before `start`."""
+        """End the thread, and return when the current work has ended. Idempotent; may be called before
+        `start`.
+        """
         self._is_stopping = True
-        self._rung.set()
+        self._has_signal.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def _run(self) -> None:
         rest_seconds = math.inf
         while not self._is_stopping:
-            self._rung.wait(min(rest_seconds, _LONGEST_REST_SECONDS))
-            self._rung.clear()
-            if not self._takes_its_turn():
+            self._has_signal.wait(min(rest_seconds, _LONGEST_REST_SECONDS))
+            self._has_signal.clear()
+            if not self._acquire_turn():
                 return
             try:
                 rest_seconds = self._act()
-            except Exception:  # noqa: BLE001 - the application's next call does it, and is told
-                _log.exception("what a busy application's consumer was to do failed")
+            except Exception:  # noqa: BLE001 - the application's next call repeats the work and raises the error
+                _log.exception("background maintenance failed; the next call of the application retries it")
                 rest_seconds = math.inf
             finally:
                 self.turn.release()
 
-    def _takes_its_turn(self) -> bool:
-        """False once it is to stop, also while somebody has the turn: a signal's handler may close in the middle of a call."""
-        while not self.turn.acquire(timeout=_LOOK_SECONDS):
+    def _acquire_turn(self) -> bool:
+        """Acquire `turn`, and return True. Return False once the thread is to stop.
+
+        `stop` may be called while another thread holds `turn`, because the handler of a signal may
+        close the consumer in the middle of a call.
+        """
+        while not self.turn.acquire(timeout=_POLL_SECONDS):
             if self._is_stopping:
                 return False
         if self._is_stopping:

@@ -1,10 +1,13 @@
-"""Reads a topic in the order of each key: the buckets that the topic's leader gives this consumer, parents before children.
+"""Reads a topic in the order of each key: the buckets that the topic's leader assigns to this consumer,
+parents before children.
 
-What the consumer may read it is told (`session`). It hands out messages of a bucket while it owns that bucket and hears its leader;
-it lets go of one when the application has acknowledged what it was given, and only then the next owner reads. Acknowledgements are
-the application's alone: closing, or losing a bucket, acknowledges nothing.
+The session receives the assignment (`session`). The consumer delivers messages of a bucket while it owns the
+bucket and reaches its leader. It releases a bucket when the application has acknowledged the delivered
+messages, and only then does the next owner read. Only the application acknowledges: closing, or losing a
+bucket, acknowledges nothing.
 
-While the application is busy with a batch, a thread of the consumer's own opens what it is given and lets go of what is idle (`stand_in`).
+While the application processes a batch, a thread of the consumer opens assigned buckets and releases idle
+buckets (`stand_in`).
 """
 
 from __future__ import annotations
@@ -50,28 +53,28 @@ from controller.forks import OneProcess
 _log = logging.getLogger(__name__)
 
 STANDING_SECONDS = 1.0
-"""A reason that has held for so long is told to the leader."""
+"""Time after which a continuing reason is reported to the leader."""
 MOST_OF_A_REASON = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages of one bucket of one segment, or of a run of buckets where it has many, in order. Acknowledge it when all of it is done
-    with, or as far as it is.
+    """Messages of one bucket of one segment, in order; of a run of buckets if the segment has many.
+    Acknowledge it when all messages are processed, or up to the last processed message.
     """
 
     segment_id: int
     bucket: HashRange
     messages: Sequence[LogMessage]
     origin: object
-    """The ownership it came from. An acknowledgement after that has ended is refused."""
+    """The ownership that the messages came from. An acknowledgement after its end is refused."""
     after: Position | None = None
-    """The last message that this ownership was given before; None where these are its first."""
+    """The last message that this ownership delivered before; None if these are its first."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    """What a log was asked aside: its next messages, and where there are none whether there can never be any."""
+class _ReadResult:
+    """The result of reading a log: its next messages, and if there are none, whether the log is drained."""
 
     messages: Sequence[LogMessage] = ()
     is_drained: bool = False
@@ -79,7 +82,9 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class BucketStatus:
-    """Why nothing comes of a bucket just now. `holders` are the consumers that it waits for."""
+    """The reason why no message of a bucket is delivered at present. `holders` are the consumers that the
+    bucket waits for.
+    """
 
     segment_id: int
     """Segment of the topic."""
@@ -90,16 +95,16 @@ class BucketStatus:
     holders: tuple[str, ...] = ()
     """Consumers that the bucket waits for."""
     since: str | None = None
-    """When that began, in ISO 8601, where it is known."""
+    """Time at which the reason began, in ISO 8601, if known."""
     waits_for: tuple[int, ...] = ()
-    """Segments that are to be read to their end before it, by the holders."""
+    """Segments that the holders must read to their ends first."""
     backlog: int | None = None
-    """Messages that are unread in them, where they can be counted."""
+    """Number of unread messages in those segments, if they can be counted."""
 
 
 @checks_arguments
 class StreamConsumer(OneProcess, ClosedByWith):
-    """One consumer of one subscription; for one thread, which goes on calling `receive`."""
+    """One consumer of one subscription. For one thread, which must keep calling `receive`."""
 
     def __init__(
         self,
@@ -114,12 +119,14 @@ class StreamConsumer(OneProcess, ClosedByWith):
         on_release: Callable[[int, HashRange], None] | None = None,
         positions: PositionTable | None = None,
     ) -> None:
-        """Registers under `name`, which is this consumer's alone: a second one of that name takes its place.
+        """Register under `name`. A second consumer with the same name replaces this one.
 
-        `patience_seconds` bounds how long a call goes on while the data plane is away, this one while no worker leads the topic.
-        `on_release` is called, in the thread that calls `receive`, before a bucket goes to another consumer: everything handed out
-        of it is acknowledged then, and the other waits for that call. Without, what is idle goes while the application is busy.
-        With `positions` what `commit` has stored is not handed out again.
+        `patience_seconds` bounds how long a call is retried while the data plane is out of reach, and the
+        constructor while no worker leads the topic. `on_release` is called, in the thread that calls
+        `receive`, before a bucket is released to another consumer. All delivered messages of the bucket are
+        then acknowledged, and the other consumer waits for the call. Without `on_release` idle buckets are
+        released while the application is busy. With `positions` messages that `commit` has stored are not
+        delivered again.
         """
         self.topic, self.subscription, self.name = topic, subscription, name
         self._batch_messages, self._patience_seconds = batch_messages, patience_seconds
@@ -127,7 +134,7 @@ class StreamConsumer(OneProcess, ClosedByWith):
         self._wakeup = threading.Event()
         self._is_paused = False
         self._still_working: list[Callable[[], bool]] = []
-        self._stand_in = StandIn(self._act_aside)
+        self._stand_in = StandIn(self._maintain)
         self._attachments = Attachments(
             logs,
             subscription,
@@ -138,7 +145,7 @@ class StreamConsumer(OneProcess, ClosedByWith):
             self._changed,
             SuspectReports(servers, topic),
         )
-        self._look_at = 0.0
+        self._poll_at = 0.0
         self._rounds = Rounds(self._wakeup, patience_seconds, DataPlaneUnavailable, StoreUnavailable)
         self._has_changed = threading.Event()
         self._session = Session(
@@ -155,57 +162,67 @@ class StreamConsumer(OneProcess, ClosedByWith):
 
     @property
     def segment_ids(self) -> tuple[int, ...]:
-        """Segments of which this consumer reads a bucket now."""
+        """Ids of the segments of which this consumer reads a bucket."""
         return tuple(
-            sorted({one.owned.segment_id for one in self._attachments.all if one.reader is not None})
+            sorted({held.owned.segment_id for held in self._attachments.all if held.reader is not None})
         )
 
     @property
     def buckets(self) -> tuple[tuple[int, HashRange], ...]:
-        """The buckets that this consumer reads now."""
+        """The buckets that this consumer reads."""
         return tuple(
-            (one.owned.segment_id, one.owned.bucket)
-            for one in self._attachments.all
-            if one.reader is not None and not one.owned.release
+            (held.owned.segment_id, held.owned.bucket)
+            for held in self._attachments.all
+            if held.reader is not None and not held.owned.release
         )
 
     @property
     def batch_messages(self) -> int:
-        """The most messages of one batch."""
+        """Maximum number of messages of one batch."""
         return self._batch_messages
 
     def why(self) -> tuple[BucketStatus, ...]:
-        """Of every bucket that the subscription has to read why nothing of it comes here: an own one as this consumer knows it,
-        any other as the leader does. Raises StoreUnavailable while no worker answers.
+        """Return for each bucket that the subscription reads why this consumer receives no message of it.
+
+        The reason of an owned bucket is this consumer's, that of any other bucket the leader's. Raises
+        StoreUnavailable while no worker responds.
         """
         own: dict[int, list[Attachment]] = {}
-        for one in self._attachments.all:
-            own.setdefault(one.owned.segment_id, []).append(one)
-        found = []
+        for attachment in self._attachments.all:
+            own.setdefault(attachment.owned.segment_id, []).append(attachment)
+        statuses = []
         for row in self._session.why():
             bucket = HashRange.parse(row["bucket"])
-            holding = (one for one in own.get(row["segment_id"], ()) if one.owned.bucket.overlaps(bucket))
-            mine = next(holding, None)
-            found.append(_elsewhere(row) if mine is None else self._here(mine, row["bucket"]))
-        return tuple(found)
+            overlapping = (
+                attachment
+                for attachment in own.get(row["segment_id"], ())
+                if attachment.owned.bucket.overlaps(bucket)
+            )
+            held = next(overlapping, None)
+            statuses.append(_elsewhere(row) if held is None else self._here(held, row["bucket"]))
+        return tuple(statuses)
 
     def lag(self) -> tuple[BucketLag, ...]:
-        """Of all that the subscription has to read, here and elsewhere; the worker counts anew. Raises StoreUnavailable."""
+        """Return the number of unacknowledged messages of all that the subscription reads, over all
+        consumers. The worker counts at each call. Raises StoreUnavailable.
+        """
         return lag_of(self._session.lag())
 
     def receive(self, timeout_seconds: float) -> Batch | None:
-        """The next messages of one bucket, waiting for them at most so long; None when there are none.
+        """Return the next messages of one bucket, waiting up to `timeout_seconds`. Return None if there are
+        none.
 
-        Raises FencedOut when another consumer took this one's name; TopicNotFound, SubscriptionNotFound when that is gone;
-        DataPlaneUnavailable when all there is to read is out of reach for longer than the patience; InvalidInput once it is closed.
+        Raises FencedOut if another consumer registered under this name; TopicNotFound, SubscriptionNotFound
+        if either was deleted; DataPlaneUnavailable if all logs to read are out of reach for longer than
+        `patience_seconds`; InvalidInput after `close`.
         """
         with self._stand_in.turn:
             return self._rounds.receive(
-                timeout_seconds, self._look_or_demand, self._due_at, self._demand_alive
+                timeout_seconds, self._poll_or_raise, self._due_at, self._demand_alive
             )
 
     def wait(self, timeout_seconds: float) -> None:
-        """Until there may be something to receive, somebody called `wake`, or the time is over."""
+        """Wait until there may be messages, `wake` is called, or `timeout_seconds` are over."""
         due_at = self._attachments.next_try_at if self._session.is_current else math.inf
         self._wakeup.wait(max(0.0, min(timeout_seconds, due_at - time.monotonic(), LOOK_SECONDS)))
 
@@ -214,30 +231,39 @@ class StreamConsumer(OneProcess, ClosedByWith):
         self._wakeup.set()
 
     def has(self, batch: Batch) -> bool:
-        """Whether the ownership that the batch came from goes on. What is in hand of one that has ended is delivered again."""
+        """Return True if the ownership that the batch came from still exists. Unacknowledged messages of an
+        ended ownership are delivered again.
+        """
         return self._attachments.holds(batch.origin)
 
     def owns(self, batch: Batch) -> bool:
-        """Whether the bucket is this consumer's at this moment, as far as the leader was heard. For any thread."""
+        """Return True if the bucket belongs to this consumer at this moment, according to the last message of
+        the leader. For any thread.
+        """
         held = batch.origin
         return isinstance(held, Attachment) and held.reader is not None and self._is_ours(held)
 
     def may_begin(self, batch: Batch) -> bool:
-        """Whether work on a message of the batch may begin at this moment. For any thread: ask in the one that begins it."""
+        """Return True if processing of a message of the batch may begin at this moment. For any thread: call
+        it in the thread that begins.
+        """
         return not self._is_paused and self.owns(batch)
 
     def ask(self, what: str, document: Mapping[str, object]) -> Any:
-        """Ask a worker as this consumer. For any thread. Raises StoreUnavailable, and what the worker refuses it with."""
+        """Send a worker a request of this consumer, and return the response. For any thread. Raises
+        StoreUnavailable, or the worker's refusal.
+        """
         return self._session.ask(what, document)
 
     def acknowledge(
         self, batch: Batch, upto: Position | None = None, *, patience_seconds: float | None = None
     ) -> bool:
-        """Done with the batch and everything before it in its bucket; with `upto`, with no more than that message and what is
-        before it. `patience_seconds`: this call's, where it is not the consumer's.
+        """Acknowledge the batch and all messages before it in its bucket; with `upto`, only that message and
+        those before it.
 
-        False when the bucket is not this consumer's any more, was moved by a seek, or the leader was not heard for too long: what
-        was not acknowledged is delivered again, here or elsewhere.
+        `patience_seconds` replaces the consumer's value for this call. Return False if the bucket no longer
+        belongs to this consumer, was moved by a seek, or the leader was out of reach for too long.
+        Unacknowledged messages are then delivered again, here or to another consumer.
         """
         with self._stand_in.turn:
             return self._acknowledge(
@@ -245,43 +271,44 @@ class StreamConsumer(OneProcess, ClosedByWith):
             )
 
     def commit(self, batch: Batch, connection: Any) -> None:
-        """Note in the transaction of `connection`, where the results of this batch are, that they are; for a consumer with
-        `positions`. Once it has committed, acknowledge the batch.
+        """Record in the transaction of `connection` that the transaction contains the results of this batch.
+        For a consumer with `positions`. Acknowledge the batch after the commit.
 
-        Raises FencedOut when the bucket has another owner by now, AlreadyStored when an earlier transaction with these results
-        did commit, Conflict when messages that were handed out before these are neither in the results nor acknowledged: do those
-        first, or give them back. The transaction is to be rolled back then. So each message is in the results once.
+        Each message is then in the results exactly once. Raises FencedOut if the bucket has another owner;
+        AlreadyStored if an earlier transaction with these results did commit; Conflict if messages that were
+        delivered before these are neither in the results nor acknowledged: process those first, or return
+        them. After an error, roll back the transaction.
         """
         if self._positions is None:
             raise InvalidInput(
-                "this consumer keeps no positions; give it `positions` to commit results with them"
+                "this consumer stores no positions; create it with `positions` to commit results with them"
             )
         held = batch.origin
         if not isinstance(held, Attachment) or not self._attachments.holds(held):
             raise FencedOut(
-                f"the bucket of segment {batch.segment_id} is not this consumer's any more; roll back"
+                f"the bucket of segment {batch.segment_id} no longer belongs to this consumer; roll back"
             )
         after = batch.after
         if after is not None and held.acknowledged is not None and held.acknowledged >= after:
-            after = None  # some of it without a result, as the application wanted
+            after = None  # messages without a result, which the application has acknowledged
         self._positions.store(connection, self._claim(held), batch.messages[-1].position, after=after)
 
     def pause(self) -> None:
-        """Hand out nothing until `resume`, and stay: what this consumer owns it keeps. Go on calling `receive`, which lets go of what
-        others are to have. May be called from any thread.
+        """Deliver no messages until `resume`, and keep the buckets. Continue to call `receive`, which
+        releases the buckets that other consumers are to get. For any thread.
         """
         self._is_paused = True
-        for one in self._attachments.all:
-            one.since(self._reason(one))
+        for attachment in self._attachments.all:
+            attachment.since(self._reason(attachment))
 
     def resume(self) -> None:
-        """Hand out again. May be called from any thread."""
+        """Deliver messages again. For any thread."""
         self._is_paused = False
         self._wakeup.set()
 
     def give_back(self, batch: Batch) -> None:
-        """This batch cannot be done now: what is unacknowledged of its bucket is delivered again, from its first message on, here
-        or elsewhere. Nothing behind it is handed out before.
+        """Return a batch that cannot be processed. The unacknowledged messages of its bucket are delivered
+        again from the first on, here or to another consumer; no later message is delivered before.
         """
         held = batch.origin
         with self._stand_in.turn:
@@ -289,7 +316,9 @@ class StreamConsumer(OneProcess, ClosedByWith):
                 self._lose(held)
 
     def let_go(self, batch: Batch) -> None:
-        """Of a bucket that is being handed over: nothing of it is in hand any more. What is not acknowledged is the next owner's."""
+        """Release a bucket that is to be released, and drop its unacknowledged messages, which its next owner
+        receives.
+        """
         held = batch.origin
         with self._stand_in.turn:
             if isinstance(held, Attachment) and self._attachments.holds(held) and held.owned.release:
@@ -297,22 +326,27 @@ class StreamConsumer(OneProcess, ClosedByWith):
                 self._release()
 
     def stay_while(self, is_working: Callable[[], bool]) -> None:
-        """`close` asks this, and does not leave while it says that messages of this consumer are being worked on."""
+        """Register a function that returns True while messages of this consumer are being processed. Until it
+        returns False, `close` does not leave.
+        """
         self._still_working.append(is_working)
 
     def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
-        """Stop reading. What is unacknowledged is delivered again, elsewhere or to the next consumer of this name.
+        """Stop reading. Unacknowledged messages are delivered again, to another consumer or to the next
+        consumer of this name.
 
-        With `leave` the session ends and others take over at once; without, a process that starts again under this name within the
-        grace period finds everything as it was, and nobody else is disturbed. It stays, too, and logs that it does, while work on its
-        messages goes on that `KeyedWork.close` did not wait for: a key would have two owners. It takes `timeout_seconds` (30) at most, of
-        which a fifth, and no less than a second, is for the goodbye alone; that is said when this is interrupted, too.
+        If `leave` is True, the session ends and other consumers take over at once. If False, a process that
+        restarts under this name within the grace period keeps its buckets, and no other consumer is affected.
+        The consumer also stays, and logs that, while messages are being processed that `KeyedWork.close` did
+        not wait for: otherwise a key would have two owners. The call takes at most `timeout_seconds`
+        (default: 30). A fifth of the time, and at least a second, is reserved for deregistration, which also
+        happens after an interruption.
         """
         timing = self._begin_close(timeout_seconds)
-        self._wakeup.set()  # a `receive` that waits ends
+        self._wakeup.set()  # ends a `receive` that waits
         if leave and any(is_working() for is_working in self._still_working):
             _log.warning(
-                "%s of %s, %s: work on its messages goes on, so it stays for the grace period and does not leave",
+                "consumer %s of %s, %s: its messages are still being processed, so it stays for the grace period instead of leaving",
                 self.name,
                 self.topic,
                 self.subscription,
@@ -354,34 +388,36 @@ class StreamConsumer(OneProcess, ClosedByWith):
         )
         held.acknowledged = position if held.acknowledged is None else max(held.acknowledged, position)
         self._attachments.succeed(held)
-        held.rung.set()  # it may be drained now
+        held.rung.set()  # the segment may be drained
         if held.owned.release:
             self._release()
         return True
 
-    def _reason(self, one: Attachment) -> str:
+    def _reason(self, attachment: Attachment) -> str:
         if not self._session.is_current:
-            return "the leader is not heard: it may be another's by now"
-        return "paused" if self._is_paused and not one.owned.release else one.reason
+            return "the leader is out of reach: the bucket may belong to another consumer"
+        return "paused" if self._is_paused and not attachment.owned.release else attachment.reason
 
-    def _here(self, one: Attachment, bucket: str) -> BucketStatus:
-        """Of a bucket that it holds, alone or in a run."""
-        reason = self._reason(one)
-        began = datetime.now(UTC) - timedelta(seconds=boot_seconds() - one.since(reason))
-        return BucketStatus(one.owned.segment_id, bucket, reason, (), began.isoformat())
+    def _here(self, attachment: Attachment, bucket: str) -> BucketStatus:
+        """Return the status of a bucket that this consumer owns, alone or in a run."""
+        reason = self._reason(attachment)
+        began_at = datetime.now(UTC) - timedelta(seconds=boot_seconds() - attachment.since(reason))
+        return BucketStatus(attachment.owned.segment_id, bucket, reason, (), began_at.isoformat())
 
     def _standing(self) -> list[Standing]:
-        """Why nothing comes of what is held, where that is not of a moment. For any thread."""
-        now, found = boot_seconds(), []
-        for one in self._attachments.all:
-            reason = self._reason(one)
-            since = one.since(reason)
+        """Return the continuing reasons why owned buckets deliver no messages. For any thread."""
+        now, standings = boot_seconds(), []
+        for attachment in self._attachments.all:
+            reason = self._reason(attachment)
+            since = attachment.since(reason)
             if reason != WAITS_FOR_RECEIVE and now - since >= STANDING_SECONDS:
-                found.append(Standing(one.owned, _one_line(reason), since))
-        return found
+                standings.append(Standing(attachment.owned, _one_line(reason), since))
+        return standings
 
     def _lost(self) -> None:
-        """The application may be busy with a batch for long, and others wait for what is attached here."""
+        """Close all attachments, because other consumers wait for them and the application may be busy with a
+        batch for long.
+        """
         self._attachments.let_go_aside()
         self._changed()
 
@@ -390,9 +426,9 @@ class StreamConsumer(OneProcess, ClosedByWith):
         self._wakeup.set()
         self._stand_in.ring()
 
-    def _act_aside(self) -> float:
-        """Between two calls of the application: take what was given, let go of what is idle and asked for. In how many seconds
-        there is something to do again.
+    def _maintain(self) -> float:
+        """Do the work between two calls of the application: open assigned buckets, and release idle buckets
+        that are to be released. Return the seconds until more work is due.
         """
         if not self._session.is_current:
             return math.inf
@@ -401,29 +437,30 @@ class StreamConsumer(OneProcess, ClosedByWith):
             self._adopt()
         if self._on_release is None:
             self._release()
-        else:  # the application is to be told first, in its own thread
+        else:  # the application must be notified first, in its own thread
             self._has_changed.set()
         self._attachments.open_due()
         return self._attachments.next_try_at - time.monotonic()
 
     def _due_at(self) -> float:
-        """While the leader is not heard nothing is to be opened."""
-        return min(self._look_at, self._attachments.next_try_at) if self._session.is_current else math.inf
+        """Return the time of the next poll or opening. Infinity while the leader is out of reach."""
+        return min(self._poll_at, self._attachments.next_try_at) if self._session.is_current else math.inf
 
-    def _look_or_demand(self) -> Batch | None:
-        """When there is nothing, what is out of reach is told."""
-        batch = self._look()
+    def _poll_or_raise(self) -> Batch | None:
+        """Return the next batch. If there is none, raise the error of a log that is out of reach."""
+        batch = self._poll()
         if batch is None:
             self._attachments.demand_reached()
         return batch
 
-    def _look(self) -> Batch | None:
-        """One round: follow the assignment, open what is ours, and read from the next bucket that has something.
+    def _poll(self) -> Batch | None:
+        """Run one poll: follow the assignment, open owned buckets, and read from the next bucket that has
+        messages.
 
-        While the leader is not heard nothing is handed out.
+        While the leader is out of reach no message is delivered.
         """
-        if time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + LOOK_SECONDS
+        if time.monotonic() >= self._poll_at:
+            self._poll_at = time.monotonic() + LOOK_SECONDS
             self._has_changed.set()
             self._attachments.ring_all()
         if not self._session.is_current:
@@ -442,11 +479,11 @@ class StreamConsumer(OneProcess, ClosedByWith):
                 if self._is_ours(held):
                     client_metrics.CONSUMER_MESSAGES.labels("stream").inc(len(batch.messages))
                     return batch
-                self._lose(held)  # the read took too long: somebody else may own it by now
+                self._lose(held)  # the read took long enough for another consumer to own the bucket
         return None
 
     def _is_ours(self, held: Attachment) -> bool:
-        """Whether the bucket was this consumer's while it was read, and is."""
+        """Return True if the bucket belongs to this consumer, and belonged to it during the read."""
         assignment = self._session.assignment
         return (
             self._session.is_current
@@ -455,77 +492,82 @@ class StreamConsumer(OneProcess, ClosedByWith):
         )
 
     def _follow(self) -> None:
-        """Take and let go of buckets as the leader says."""
+        """Acquire and release buckets as the leader's assignment says."""
         self._adopt()
         self._release()
 
     def _adopt(self) -> None:
-        gone = self._attachments.adopt(self._session.assignment)
-        if gone:
-            self._session.say_released(gone)
+        released = self._attachments.adopt(self._session.assignment)
+        if released:
+            self._session.say_released(released)
 
     def _release(self) -> None:
-        """Let go of what others wait for and the application has finished. The leader is told when it is closed (`_adopt`)."""
+        """Release the buckets that other consumers wait for and whose messages are settled. `_adopt` reports
+        a release to the leader once the bucket is closed.
+        """
 
-        def release(one: Attachment) -> None:
+        def release(attachment: Attachment) -> None:
             try:
                 if self._on_release is not None:
-                    self._on_release(one.owned.segment_id, one.owned.bucket)
+                    self._on_release(attachment.owned.segment_id, attachment.owned.bucket)
             finally:
-                self._attachments.release(one)
+                self._attachments.release(attachment)
 
         settle_each(self._attachments.to_release(), release)
 
     def _read(self, held: Attachment, reader: LogReader) -> Batch | None:
-        """The bucket's next batch. When there is none, tell the leader if there can never be one in this segment."""
+        """Return the next batch of the bucket. If the segment is drained, report that to the leader."""
         try:
-            found = self._answer(held, reader)
-            if found is None:
+            result = self._read_or_query(held, reader)
+            if result is None:
                 return None
             held.succeed()
-            if found.messages:
-                return self._batch(held, reader, found.messages)
+            if result.messages:
+                return self._batch(held, reader, result.messages)
             held.since(self._reason(held))
-            if found.is_drained:
+            if result.is_drained:
                 self._session.say_drained([held.owned])
         except (LostRace, NotFound, FencedOut) as error:
             self._lose(held, error)
-        except (DataPlaneUnavailable, Terminal) as error:  # of this bucket alone: others go on
+        # an error of this bucket alone; other buckets continue
+        except (DataPlaneUnavailable, Terminal) as error:
             held.rung.set()
             held.fail(error)
             held.since(self._reason(held))
         return None
 
-    def _answer(self, held: Attachment, reader: LogReader) -> _Answer | None:
-        """What comes next of a bucket; None where nothing has arrived. What the log has to be asked for is asked aside and comes with a
-        later look.
+    def _read_or_query(self, held: Attachment, reader: LogReader) -> _ReadResult | None:
+        """Return the next messages of a bucket, or None if none have arrived. Slow queries of the log run in
+        a background thread, and a later call returns their result.
         """
-        answer: _Answer | None = held.take_answer()
-        if answer is not None:
-            return answer
+        result: _ReadResult | None = held.take_answer()
+        if result is not None:
+            return result
         held.rung.clear()
         limit, may_be_drained = self._batch_messages, held.owned.sealed and held.is_idle
         is_far = reader.may_wait()
         if not is_far:
-            found = reader.read(limit)
-            if found or not may_be_drained:
-                return _Answer(found)
+            messages = reader.read(limit)
+            if messages or not may_be_drained:
+                return _ReadResult(messages)
 
-        def ask() -> _Answer:
+        def ask() -> _ReadResult:
             messages = reader.read(limit) if is_far else ()
-            return _Answer(messages, not messages and may_be_drained and reader.is_drained())
+            return _ReadResult(messages, not messages and may_be_drained and reader.is_drained())
 
-        # What counts is the log's own answer; that it is sealed and nothing in hand only saves asking for it.
+        # Only the log's own response counts. The conditions of `may_be_drained` only save requests.
         self._attachments.ask(held, ask)
         return None
 
-    def _batch(self, held: Attachment, reader: LogReader, found: Sequence[LogMessage]) -> Batch | None:
-        """Of what was read, what is not done already."""
+    def _batch(self, held: Attachment, reader: LogReader, unfiltered: Sequence[LogMessage]) -> Batch | None:
+        """Return the batch of the messages that the stored results do not contain. None if they
+        contain all.
+        """
         held.note_flow()
         held.rung.set()
-        messages = _beyond(held.stored, found)
-        if not messages:  # the log had not heard that they are done
-            reader.acknowledge(found[-1].position)
+        messages = _beyond(held.stored, unfiltered)
+        if not messages:  # the log has not received their acknowledgement
+            reader.acknowledge(unfiltered[-1].position)
             self._wakeup.set()
             return None
         after, held.delivered = held.delivered, messages[-1].position
@@ -547,13 +589,15 @@ class StreamConsumer(OneProcess, ClosedByWith):
         )
 
     def _lose(self, held: Attachment, error: CleaveError | None = None) -> None:
-        """Read this bucket no further. If it is still ours it is opened anew, and what was not acknowledged comes again."""
+        """Stop reading this bucket. If this consumer still owns it, it is reopened, and unacknowledged
+        messages are delivered again.
+        """
         self._attachments.lose(held, error)
         self._changed()
 
 
 def _elsewhere(row: Mapping[str, Any]) -> BucketStatus:
-    """What the leader knows of a bucket that another has, or nobody."""
+    """Return the leader's status of a bucket that belongs to another consumer, or to none."""
     owner = row["owner"]
     reason = f"owned by {owner}" if row["reason"] == "owned" else row["reason"]
     holders = tuple(row["held_by"] or (() if owner is None else (owner,)))
@@ -564,37 +608,41 @@ def _elsewhere(row: Mapping[str, Any]) -> BucketStatus:
         holders,
         row["since"],
         tuple(row["waits_for"]),
-        row.get("backlog"),  # a worker of before does not say
+        row.get("backlog"),  # an older worker does not send it
     )
 
 
 def _one_line(reason: str) -> str:
-    """As a leader takes it."""
+    """Return the reason as one line of limited length, as leaders accept it."""
     return " ".join(reason.split())[:MOST_OF_A_REASON]
 
 
 def _settled(batch: Batch, before: Position | None, upto: Position) -> int:
-    """How many messages of the batch an acknowledgement up to `upto` settles, after one up to `before`."""
+    """Return the number of messages of the batch that an acknowledgement up to `upto` settles, after an
+    acknowledgement up to `before`.
+    """
     if upto < batch.messages[-1].position:
-        found = bisect_right(batch.messages, upto, key=_position)
+        settled = bisect_right(batch.messages, upto, key=_position)
     else:
-        found = len(batch.messages)
+        settled = len(batch.messages)
     if before is None or before < batch.messages[0].position:
-        return found
-    return max(0, found - bisect_right(batch.messages, before, key=_position))
+        return settled
+    return max(0, settled - bisect_right(batch.messages, before, key=_position))
 
 
 def _position(message: LogMessage) -> Position:
     return message.position
 
 
-def _beyond(stored: Position | None, found: Sequence[LogMessage]) -> Sequence[LogMessage]:
-    """Those of them that are not done already. Where nothing is stored they stay as the log gave them, which may make each only when
-    somebody looks at it.
+def _beyond(stored: Position | None, messages: Sequence[LogMessage]) -> Sequence[LogMessage]:
+    """Return the messages that are behind the stored position.
+
+    Without a stored position the same sequence is returned, because the log may create each message only when
+    it is accessed.
     """
     if stored is None:
-        return found
-    compared = -len(stored)  # before embedded logs had timelines, their positions were the offset alone
-    if found[0].position[compared:] > stored:
-        return found
-    return [one for one in found if one.position[compared:] > stored]
+        return messages
+    compared = -len(stored)  # positions from before embedded logs had timelines consist of the offset alone
+    if messages[0].position[compared:] > stored:
+        return messages
+    return [message for message in messages if message.position[compared:] > stored]

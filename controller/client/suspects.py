@@ -1,4 +1,6 @@
-"""Tells Cleave's workers of segments whose log a client found missing or closed. A worker looks, and repairs what is broken."""
+"""Reports to Cleave's workers the segments whose log a client found missing or closed. A worker checks the
+log, and repairs it if it is broken.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,17 @@ from controller.client.servers import Servers, topic_path
 from controller.domain.errors import CleaveError
 
 REPORT_SECONDS = 5.0
-"""Between two reports of one segment by one client."""
+"""Shortest time between two reports of one segment by one client."""
 MOST_SEGMENTS = 1_000
-"""Segments whose reports wait or were sent a moment ago; others are reported later."""
+"""Largest number of segments whose reports are queued or were sent in the last `REPORT_SECONDS`. Further
+segments are reported later.
+"""
 
 
 class SuspectReports:
-    """Reports of one client about one topic. For any thread; a report neither blocks nor raises."""
+    """Reports of one client about one topic. Safe to use from any thread; `report` neither blocks nor
+    raises.
+    """
 
     def __init__(self, servers: Servers, topic: str) -> None:
         self._servers, self._topic = servers, topic
@@ -28,23 +34,25 @@ class SuspectReports:
         self._reported_at: dict[int, float] = {}
 
     def report(self, segment_id: int) -> None:
-        """Tell a worker of the segment, unless the report waits or was sent a moment ago."""
+        """Report the segment to a worker, unless a report is queued or was sent in the last
+        `REPORT_SECONDS`.
+        """
         now = time.monotonic()
         with self._lock:
             self._reported_at = {i: at for i, at in self._reported_at.items() if now < at + REPORT_SECONDS}
             if segment_id in self._reported_at or len(self._reported_at) >= MOST_SEGMENTS:
                 return
-            self._reported_at[segment_id] = math.inf  # until the report was sent
-        self._calls.submit(partial(self._tell, segment_id))
+            self._reported_at[segment_id] = math.inf  # the report is not sent yet
+        self._calls.submit(partial(self._send, segment_id))
 
     def close(self) -> None:
-        """Report no more. Safe to repeat."""
+        """Send no further reports. Idempotent."""
         self._calls.close()
 
-    def _tell(self, segment_id: int) -> None:
+    def _send(self, segment_id: int) -> None:
         path = f"{topic_path(self._topic)}/suspects"
         try:
-            with suppress(CleaveError):  # the client reports again what it finds again
+            with suppress(CleaveError):  # the client repeats the report when it finds the log missing again
                 self._servers.ask("POST", path, document={"segment_id": segment_id})
         finally:
             with self._lock:

@@ -1,4 +1,6 @@
-"""The live topics of a namespace, for an application that takes on whatever is there: one consumer for each, for instance."""
+"""Watches the live topics of a namespace, for an application that handles each of them, for instance with one
+consumer each.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from controller.forks import OneProcess
 Change = Callable[[frozenset[str], frozenset[str]], None]
 
 
-class _Told(msgspec.Struct):
-    """All topics, or what changed."""
+class _TopicEvent(msgspec.Struct):
+    """All topics, or the changes since the last event."""
 
     hash: str
     topics: list[str] | None = None
@@ -25,13 +27,14 @@ class _Told(msgspec.Struct):
     added: list[str] = []
 
 
-# Made here: two threads that decode a type for the first time end the process.
-_TOLD = msgspec.json.Decoder(_Told)
+# The decoder is created here because two threads that first decode a type at the same time end the process.
+_TOPIC_EVENT = msgspec.json.Decoder(_TopicEvent)
 
 
 @checks_arguments
 class TopicWatch(OneProcess):
-    """Follows the topics of a namespace from construction to `close`. While no worker answers, `topics` stays as it was.
+    """The topics of a namespace, followed from construction to `close`. While no worker responds, `topics`
+    does not change.
 
     Safe to share between threads.
     """
@@ -44,53 +47,61 @@ class TopicWatch(OneProcess):
         properties: Mapping[str, str] | None = None,
         on_change: Change = lambda _removed, _added: None,
     ) -> None:
-        """Topics of `namespace` (`tenant/namespace`) with all these properties, as far as the token is for them.
+        """Follow the topics of `namespace` (`tenant/namespace`) that have all these properties and that the
+        token may see.
 
-        `on_change` is told what went and what came, in the watch's thread, and must not block; the first set is there when this
-        returns and is not told. What it raises is logged, and the change is told again.
+        `on_change` is called with the removed and the added topics in the watch's thread, and must not block.
+        The first set is complete when the constructor returns, and is not reported. An error of `on_change`
+        is logged, and the change is reported again.
         Raises InvalidInput, AccessDenied, StoreUnavailable.
         """
         tenant, _, name = namespace.partition("/")
         if not tenant or not name or "/" in name:
-            raise InvalidInput(f"{namespace!r} is no namespace; name it as tenant/namespace")
+            raise InvalidInput(f"{namespace!r} is not a namespace; name it as tenant/namespace")
         path = f"/api/v1/namespaces/{path_part(tenant)}/{path_part(name)}/topics"
-        wanted = [f"{key}={value}" for key, value in (properties or {}).items()]
+        property_filters = [f"{key}={value}" for key, value in (properties or {}).items()]
         self._on_change, self._lock = on_change, threading.Lock()
-        first = msgspec.convert(servers.ask("GET", path, query={"property": wanted}), _TOLD.type)
+        first = msgspec.convert(
+            servers.ask("GET", path, query={"property": property_filters}), _TOPIC_EVENT.type
+        )
         self._hash, self._topics = first.hash, frozenset(first.topics or ())
         self._watch = EventWatch(
-            servers, f"{path}/watch", self._hear, query=lambda: {"property": wanted, "hash": self._hash}
+            servers,
+            f"{path}/watch",
+            self._handle,
+            query=lambda: {"property": property_filters, "hash": self._hash},
         )
 
     @property
     def topics(self) -> frozenset[str]:
-        """Names as `topic://tenant/namespace/name`."""
+        """Names of the topics, as `topic://tenant/namespace/name`."""
         with self._lock:
             return self._topics
 
     def close(self) -> None:
-        """Stop following. Safe to repeat."""
+        """Stop following the topics. Idempotent."""
         self._watch.close()
 
-    def _hear(self, _event: str, data: str) -> None:
-        told = _TOLD.decode(data)
+    def _handle(self, _event: str, data: str) -> None:
+        event = _TOPIC_EVENT.decode(data)
         before = self.topics
-        after = self._after(before, told)
+        after = self._after(before, event)
         self._adopt(after)
         if after != before:
             try:
                 self._on_change(before - after, after - before)
             except BaseException:
-                self._adopt(before)  # with the hash of before: the next stream says all of it anew
+                self._adopt(before)  # with the earlier hash, so that the next stream repeats the change
                 raise
-        self._hash = told.hash
+        self._hash = event.hash
 
     def _adopt(self, topics: frozenset[str]) -> None:
         with self._lock:
             self._topics = topics
 
     @staticmethod
-    def _after(before: Collection[str], told: _Told) -> frozenset[str]:
-        if told.topics is not None:
-            return frozenset(told.topics)
-        return frozenset(before).difference(told.removed).union(told.added)  # in this order
+    def _after(before: Collection[str], event: _TopicEvent) -> frozenset[str]:
+        if event.topics is not None:
+            return frozenset(event.topics)
+        # the order matters for a topic that is in both
+        return frozenset(before).difference(event.removed).union(event.added)

@@ -1,4 +1,4 @@
-"""Writes down for `check-history` what `KeyedWork` does with each message."""
+"""Records for `check-history` what `KeyedWork` does with each message."""
 
 from __future__ import annotations
 
@@ -13,34 +13,36 @@ from controller.dataplane.base import LogMessage
 
 
 class WorkHistory(WorkObserver):
-    """An observer that writes into a consumer's history. A message is `ended` when it is done with, in the dead-letter log too, and
-    `failed` when its handler has raised.
+    """An observer that writes a consumer's history.
+
+    A message is `ended` when it is done, also by storing it in the dead-letter log, and `failed` when its
+    handler has raised.
     """
 
     def __init__(self, history: ConsumerHistory, name: Callable[[LogMessage], Message]) -> None:
-        """`name` says which message it is: producer, key and number."""
+        """Write to `history`. `name` returns producer, key and number of a message."""
         self._history, self._name = history, name
         self._attachments: weakref.WeakKeyDictionary[object, Attachment] = weakref.WeakKeyDictionary()
 
     def handed_out(self, batch: Batch) -> None:
-        """See `WorkObserver`."""
+        """Record that the messages were received."""
         if batch.origin not in self._attachments:
             name = f"{time.monotonic_ns():x}"
             self._attachments[batch.origin] = Attachment(batch.segment_id, str(batch.bucket), name)
         self._history.handed_out(map(self._name, batch.messages), self._attachments[batch.origin])
 
     def begun(self, batch: Batch, message: LogMessage) -> None:
-        """See `WorkObserver`."""
+        """Record that processing of the message begins."""
         self._history.begun([self._name(message)], self._attachments[batch.origin])
 
     def failed(self, batch: Batch, message: LogMessage) -> None:
-        """See `WorkObserver`."""
+        """Record that the handler has raised."""
         self._history.failed([self._name(message)], self._attachments[batch.origin])
 
     def ended(self, batch: Batch, message: LogMessage) -> None:
-        """See `WorkObserver`."""
+        """Record that the message is done."""
         self._history.ended([self._name(message)], self._attachments[batch.origin])
 
     def acknowledged(self, batch: Batch, messages: Sequence[LogMessage]) -> None:
-        """See `WorkObserver`."""
+        """Record that the data plane has accepted the acknowledgement."""
         self._history.acknowledged(map(self._name, messages), self._attachments[batch.origin])

@@ -1,4 +1,4 @@
-"""What somebody may want to know of each message that `KeyedWork` handles, for a history or for figures."""
+"""Defines an observer of the messages that `KeyedWork` processes, for a history or for statistics."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from controller.dataplane.base import LogMessage
 
 
 class WorkObserver:
-    """Override what you want to know. `begun`, `failed` and `ended` are called in the thread that works on the message, the others in
-    the consumer's.
+    """A base class whose methods do nothing; override the methods that you need.
+
+    `begun`, `failed` and `ended` are called in the thread that processes the message, the others in the
+    consumer's thread.
     """
 
     def handed_out(self, batch: Batch) -> None:
-        """These were received; each is begun, or delivered again later."""
+        """Called when the messages were received. Each is begun, or delivered again later."""
 
     def begun(self, batch: Batch, message: LogMessage) -> None:
-        """The handler is called next."""
+        """Called before the handler."""
 
     def failed(self, batch: Batch, message: LogMessage) -> None:
-        """The handler has raised; the message is not done."""
+        """Called when the handler has raised; the message is not done."""
 
     def ended(self, batch: Batch, message: LogMessage) -> None:
-        """The message is done with."""
+        """Called when the message is done."""
 
     def acknowledged(self, batch: Batch, messages: Sequence[LogMessage]) -> None:
-        """The data plane has taken the acknowledgement of these."""
+        """Called when the data plane has accepted the acknowledgement of the messages."""

@@ -1,6 +1,6 @@
-"""What a data plane can say of a topic that applications made before Cleave, so that it can be adopted.
+"""Describes topics that applications created before Cleave, so that they can be adopted.
 
-Beside the protocol in `base`: the embedded logs have no such topics.
+The protocol is separate from `base`, because the embedded logs have no such topics.
 """
 
 from __future__ import annotations
@@ -12,23 +12,25 @@ from typing import Protocol, runtime_checkable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundTopic:
-    """A plain or partitioned topic. `producers` and `consumers` are sentences that name each one and where it is."""
+    """A plain or partitioned topic. `producers` and `consumers` are sentences that name each client and its
+    address.
+    """
 
     name: str
     logs: tuple[str, ...]
     """The topic itself, or its partitions in order."""
     missing: tuple[str, ...]
-    """Partitions nobody has used yet: they do not exist as topics."""
+    """Partitions that were never used: they do not exist as topics."""
     terminated: tuple[str, ...]
     producers: tuple[str, ...]
     consumers: tuple[str, ...]
     subscriptions: Mapping[str, bool]
-    """Whether each is read as a queue."""
+    """True for each subscription that is read as a queue, by name."""
 
 
 @runtime_checkable
 class Adoptable(Protocol):
-    """A data plane with topics that applications made before Cleave."""
+    """A data plane with topics that applications created before Cleave."""
 
     def describe_topic(self, name: str) -> FoundTopic:
-        """The topic as it is. Raises TopicNotFound, InvalidInput."""
+        """Return the description of the topic. Raises TopicNotFound, InvalidInput."""

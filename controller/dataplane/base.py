@@ -1,15 +1,16 @@
-"""The two protocols of a data plane: the acts the controller needs, and what an application's client needs.
+"""Defines the two protocols of a data plane: the actions of the controller, and the operations of an
+application's client.
 
-`DataPlane` is what operations, the reconciler and the collector call; `LogClient` with its `LogReader` is what
-`controller.client` produces and consumes through, with a `PositionReader` or a `QueueReader` where it does not read in order
-for a subscription. Both see logs only: nothing here knows layouts, epochs or
-operations, and a segment is the name of its backing topic.
+Operations, the reconciler and the collector call `DataPlane`. `controller.client` produces and consumes
+through `LogClient` with its `LogReader`, and with a `PositionReader` or a `QueueReader` if it does not read
+in order for a subscription. Both protocols know only logs: no layouts, epochs or operations. A segment is
+identified by the name of its backing topic.
 
-One behavioural suite (tests/contract) runs on every adapter. Each call is idempotent by looking at what is
-there: creating what exists, terminating what is terminated and deleting what is gone succeed. Each foreign
-error is mapped once, in the adapter, to Retryable (with a delay) or Terminal (with a sentence). No call
-outlives `call_timeout_seconds`: when the answer does not come in time the adapter raises DataPlaneTimeout, and
-the act may or may not have happened.
+One test suite (tests/contract) checks the behaviour of every adapter. Each call is idempotent because it
+checks the present state: creating what exists, terminating what is terminated and deleting what is gone
+succeed. The adapter maps each foreign error once, to Retryable (with a delay) or Terminal (with a sentence).
+No call exceeds `call_timeout_seconds`: if there is no response in time, the adapter raises DataPlaneTimeout,
+and the action may or may not have happened.
 """
 
 from __future__ import annotations
@@ -34,11 +35,14 @@ class LogState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Counters of one segment as its source reports them: they rise, and restart from 0 with the source or the log.
+    """Counters of one segment as its source reports them. They rise, and restart from 0 with the source or
+    the log.
 
-    *In* counts what was stored (a broker also counts what it refused because the log was being terminated), *out* what
-    was delivered, summed over subscriptions. `source` names the reporter (a broker since its start, or this server);
-    `instant_ms` is when this process read them, by its `STEADY_CLOCK`. `producers` are those connected to the log just then, None where the reporter cannot tell.
+    *In* counts stored messages; a broker also counts messages that it refused because the log was being
+    terminated. *Out* counts delivered messages, summed over subscriptions. `source` is the reporter: a broker
+    since its start, or this server. `instant_ms` is the time at which this process read the counters, by its
+    `STEADY_CLOCK`. `producers` is the number of producers connected to the log at that time, None if the
+    reporter does not know it.
     """
 
     backing_topic: str
@@ -52,94 +56,104 @@ class Counters:
 
 
 class DataPlane(Protocol):
-    """What a broker, or the embedded logs, can do for the controller."""
+    """The operations of a broker, or of the embedded logs, for the controller."""
 
     @property
     def name(self) -> str:
-        """The registry's name for this adapter, stored with each topic."""
+        """Name of this adapter in the registry, stored with each topic."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """Which reshapes this plane can do."""
+        """The reshapes that this data plane can perform."""
 
     @property
     def call_timeout_seconds(self) -> float:
-        """The longest any one call may take; a takeover waits at least this long after a claim expires."""
+        """Longest duration of one call. A takeover waits at least this long after a claim expires."""
 
     def backing_topic(self, topic: str, descriptor: str) -> str:
-        """Name of the log behind segment `descriptor` (`0000-7fff-12`) of `topic`."""
+        """Return the name of the log behind segment `descriptor` (`0000-7fff-12`) of `topic`."""
 
     def create_segment(
         self, backing_topic: str, subscriptions: Sequence[str], origin: LogOrigin | None = None
     ) -> None:
-        """Create the log with each subscription at the earliest position; fills in those an existing log lacks.
+        """Create the log with each subscription at the earliest position. Add missing subscriptions to an
+        existing log.
 
-        The call stores `origin` with the log that it creates. An existing log keeps the origin it has.
+        The call stores `origin` with the log that it creates. An existing log keeps its origin.
         """
 
     def terminate_segment(self, backing_topic: str) -> str:
-        """Close the log for appends and return its last position. A missing log is SegmentNotFound."""
+        """Terminate the log, and return its last position. Raises SegmentNotFound for a missing log."""
 
     def delete_segment(self, backing_topic: str) -> None:
         """Delete the log with all its subscriptions, by force. A missing log is success."""
 
     def segment_state(self, backing_topic: str) -> LogState:
-        """What the log is now."""
+        """Return the present state of the log."""
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Create the subscription at earliest; an existing one keeps its position. No log is SegmentNotFound."""
+        """Create the subscription at the earliest position; an existing one keeps its position. Raises
+        SegmentNotFound.
+        """
 
     def delete_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Delete it, consumers or not; a missing subscription or log is success."""
+        """Delete the subscription, even if it has consumers. A missing subscription or log is success."""
 
     def list_segments(self, topic: str) -> Sequence[str]:
-        """Backing topics of every log that belongs to `topic`, orphans included, sorted."""
+        """Return the backing topics of every log of `topic`, orphaned logs included, sorted."""
 
     def list_subscriptions(self, backing_topic: str) -> Sequence[str]:
-        """Subscriptions on the log, those applications made themselves included; empty if it is missing."""
+        """Return the subscriptions on the log, including those that applications created. Empty if the log is
+        missing.
+        """
 
     def backlog(self, backing_topic: str, subscription: str) -> int | None:
-        """Unacknowledged messages, precisely; None where the log or the subscription is missing.
+        """Return the exact number of unacknowledged messages. None if the log or the subscription is missing.
 
-        A batch that the plane stores as one counts whole until all of it is acknowledged.
+        A batch that the data plane stores as one entry counts whole until all of it is acknowledged.
         """
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
-        """Move the cursor to the first message published at or after the instant, back or forth.
+        """Move the cursor to the first message published at or after the instant, backwards or forwards.
 
-        Open readers are cut off and start again from there. SubscriptionNotFound where there is no cursor.
+        Open readers are disconnected and start again from there. Raises SubscriptionNotFound if there is no
+        cursor.
         """
 
     def skip_all(self, backing_topic: str, subscription: str) -> None:
-        """Acknowledge everything up to now; errors and readers as for `seek`."""
+        """Acknowledge all messages that are stored at the time of the call. Errors and readers as for
+        `seek`.
+        """
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
-        """Counters of those logs that answered; one that is absent was silent."""
+        """Return the counters of the logs that responded. A log that did not respond is absent."""
 
     def close(self) -> None:
-        """Give back connections; the object is not used afterwards."""
+        """Close the connections. The object must not be used afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """A log to make, with these subscriptions and those found on its predecessors, without the excepted ones."""
+    """A log to create, with these subscriptions and those of its predecessors, except the excepted ones."""
 
     backing_topic: str
     predecessors: tuple[str, ...]
     subscriptions: tuple[str, ...]
     excepted: tuple[str, ...] = ()
     origin: LogOrigin | None = None
-    """Origin to store with the log if the call creates the log. An existing log keeps the origin it has."""
+    """Origin to store with the log if the call creates the log. An existing log keeps its origin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Born:
-    """A successor as it is after the call; at least the subscriptions it was to have."""
+    """State of a successor after the call. It has at least the requested subscriptions."""
 
     state: LogState
     subscriptions: tuple[str, ...]
     origin: LogOrigin | None = None
-    """Origin that the log has after the call; another program may have created the log. None if the log has no origin."""
+    """Origin of the log after the call; another program may have created the log. None if the log has no
+    origin.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +181,14 @@ class LogReport:
     @property
     def is_read_to_end(self) -> bool:
         """True if the log is terminated and no subscription has unread messages."""
-        return self.state is LogState.TERMINATED and not any(one.unread for one in self.cursors.values())
+        return self.state is LogState.TERMINATED and not any(
+            cursor.unread for cursor in self.cursors.values()
+        )
 
     @property
     def most_unread(self) -> int:
-        """Unread messages of the subscription that has most of them."""
-        return max((one.unread for one in self.cursors.values()), default=0)
+        """Number of unread messages of the subscription that has most."""
+        return max((cursor.unread for cursor in self.cursors.values()), default=0)
 
     @property
     def is_unused(self) -> bool:
@@ -186,110 +202,123 @@ MISSING_LOG = LogReport(LogState.MISSING, None, False, {})
 
 @runtime_checkable
 class SetWiseDataPlane(DataPlane, Protocol):
-    """A data plane on which Cleave makes the logs. One call acts on many of them, and takes as long as for one or as
-    for the slowest.
+    """A data plane on which Cleave creates the logs. One call acts on many logs, and takes as long as for one
+    log, or as for the slowest.
 
-    What such a call means for each log is what `DataPlane` says of the call for one. After an error a part of it may be
-    done, and a repeat finds that part, unless the adapter says that all is done or nothing.
+    The meaning of such a call for each log is that of `DataPlane`'s call for one log. After an error a part
+    of the work may be done, and a repeated call finds that part, unless the adapter guarantees all or
+    nothing.
     """
 
     @property
     def shares_calls(self) -> bool:
-        """Whether operations may share a call. They may not where a log that does not answer would hold
-        up the others.
-        """
+        """True if operations may share a call. False if one unresponsive log would delay the others."""
 
     @property
     def shares_journal_server(self) -> bool:
-        """Whether the journal is in the same server. In a crash the server then loses the latest commits of both, in
-        order.
+        """True if the journal is in the same server. In a crash the server then loses the latest commits of
+        both, in order.
         """
 
     def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, Born]:
-        """Create each log with its subscriptions at earliest; fills in those an existing log lacks."""
+        """Create each log with its subscriptions at the earliest position. Add missing subscriptions to
+        existing logs.
+        """
 
     def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
-        """Close those that exist for appends; their last positions.
+        """Terminate the existing logs, and return their last positions.
 
-        A log that is missing is absent from the answer, and so is one that somebody holds: no log waits for another.
+        A missing log is absent from the result, and so is a log that another session has locked: no log waits
+        for another.
         """
 
     def subscriptions_of(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """Subscriptions on each log, sorted; a log that is missing or has none is absent."""
+        """Return the subscriptions on each log, sorted. A log that is missing or has none is absent."""
 
     def list_segments_of(self, topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """For each topic what `list_segments` says."""
+        """Return the result of `list_segments` for each topic."""
 
     def describe_logs(self, backing_topics: Sequence[str]) -> Mapping[str, LogReport]:
-        """Report on each log, MISSING logs included. A log that did not answer is absent."""
+        """Return a report on each log, MISSING logs included. A log that did not respond is absent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """What a call of `trim` did."""
+    """Result of a call of `trim`."""
 
     messages: int
     is_complete: bool
-    """False when its time was over first: call again."""
+    """False if the call ran out of time: call again."""
 
 
 @runtime_checkable
 class TrimmingDataPlane(DataPlane, Protocol):
-    """A data plane whose messages Cleave deletes. A broker does so by itself."""
+    """A data plane whose messages Cleave deletes. A broker deletes messages itself."""
 
     def trim(self, retention_seconds: float) -> Trimmed:
-        """Delete from the front of each log, open ones included, what is older than that (>= 0) and what every
-        subscription has acknowledged; without a subscription, what is older.
+        """Delete from the front of each log, open logs included, messages that are older than
+        `retention_seconds` (at least 0) and that every subscription has acknowledged. Without a subscription,
+        delete all older messages.
         """
 
 
 @runtime_checkable
 class NamespacedDataPlane(DataPlane, Protocol):
-    """A data plane on which namespaces are made by others than Cleave."""
+    """A data plane on which programs other than Cleave create namespaces."""
 
     def demand_namespace(self, topic: str) -> None:
-        """Raise NotFound, with what to do, if the namespace of `topic` does not exist."""
+        """Raise NotFound, with the next step, if the namespace of `topic` does not exist."""
 
 
 @runtime_checkable
 class LockableDataPlane(DataPlane, Protocol):
-    """A data plane whose logs an application can keep locked, since it stores them in a database that the application logs in to."""
+    """A data plane whose logs an application can keep locked, because the application logs in to the database
+    that stores them.
+    """
 
     def end_long_transactions(self) -> int:
-        """End the sessions of applications that have held locks for longer than a call may take. Return their number."""
+        """End sessions of applications that have held locks for longer than a call may take. Return the
+        number of sessions.
+        """
 
 
 @runtime_checkable
 class BucketCountingDataPlane(DataPlane, Protocol):
-    """A data plane that counts the backlog of each entry bucket. A released broker counts whole subscriptions."""
+    """A data plane that counts the backlog of each entry bucket. A released broker counts whole subscriptions
+    only.
+    """
 
     def backlog_of_buckets(
         self, backing_topic: str, subscription: str, bucket_starts: Sequence[int]
     ) -> Sequence[int] | None:
-        """Unacknowledged messages of each bucket, by their first hashes (rising from 0); None where the log or the
-        subscription is missing.
+        """Return the number of unacknowledged messages of each bucket. None if the log or the subscription is
+        missing.
+
+        `bucket_starts` are the first hashes of the buckets, rising from 0.
         """
 
 
 class Metadata(NamedTuple):
-    """What an application sends in addition to key and payload. A message without any has None in place of this."""
+    """Data that an application sends in addition to key and payload. A message without such data has None
+    instead.
+    """
 
     properties: tuple[tuple[str, str], ...] = ()
     event_time_ms: int | None = None
     is_binary_key: bool = False
-    """True if the application gave the key as bytes. A key that it gave as text is stored in UTF-8."""
+    """True if the application gave the key as bytes. A key given as text is stored in UTF-8."""
 
     @property
     def size(self) -> int:
-        """Characters of the properties, about their bytes."""
+        """Number of characters of the properties, approximately their number of bytes."""
         return sum(len(name) + len(value) for name, value in self.properties)
 
 
 class OutgoingMessage(NamedTuple):
-    """A message to store. Without a key it may go to any segment.
+    """A message to store. A message without a key may go to any segment.
 
-    `bucket_hash` says which entry bucket it belongs to: None for the low half of its key's hash, which is 0 without a
-    key. Who deals messages without a key over the buckets gives one.
+    `bucket_hash` determines the entry bucket. None stands for the low half of the key's hash, which is 0
+    without a key. A producer that distributes messages without a key over the buckets sets it.
     """
 
     payload: bytes
@@ -299,15 +328,19 @@ class OutgoingMessage(NamedTuple):
 
 
 Position = tuple[int, ...]
-"""Where a message lies in its log: opaque but ordered; (timeline, offset) here, (ledger, entry, index) in Pulsar."""
+"""Position of a message in its log: opaque but ordered. (timeline, offset) on embedded logs, (ledger, entry,
+index) on Pulsar.
+"""
 
 
 class LogMessage(NamedTuple):
-    """A message as read. `published_at_ms` is the data plane's time and never falls within a log. Where producers stamp
-    messages (`pulsar`) it is the time of their clocks, and may fall.
+    """A message as read from a log.
 
-    `deliveries` says how often a queue has given it out, or `KeyedWork` has begun it, this time included. On a broker only what was given back counts: a reader
-    counts its messages of a batch, for as long as it lives, and the broker counts others from the broker's last start on.
+    `published_at_ms` is the data plane's time and never decreases within a log. If producers stamp messages
+    (`pulsar`), it is the time of the producers' clocks, and may decrease.
+    `deliveries` is the number of times that a queue has delivered the message, or `KeyedWork` has begun it,
+    including this time. On a broker only returned messages count: a reader counts its messages of a batch
+    during its lifetime, and the broker counts the others since its last start.
     """
 
     position: Position
@@ -319,8 +352,10 @@ class LogMessage(NamedTuple):
 
 
 class Ownership(NamedTuple):
-    """Under which assignment a bucket is somebody's: of two the greater is the newer. Each change of hands has a generation of its own
-    within one origin, and each origin of a subscription is greater than those before it.
+    """The assignment under which a consumer owns a bucket. The greater of two is the later.
+
+    Each change of the owner has its own generation within one origin, and each origin of a subscription is
+    greater than earlier ones.
     """
 
     origin: int
@@ -328,95 +363,107 @@ class Ownership(NamedTuple):
 
 
 class MayWait(Protocol):
-    """What readers of all kinds say before they are read."""
+    """The common protocol of all readers."""
 
     def may_wait(self) -> bool:
-        """Whether the next `read` may have to ask the data plane, and wait as long as a call may take, before it answers. Who reads several
-        logs has that done aside.
+        """Return True if the next `read` may query the data plane, and so block for as long as a call may
+        take. A caller that reads several logs then runs the read in a background thread.
         """
 
 
 class LogReader(MayWait, Protocol):
-    """The one reader of a log for a subscription, from the first unacknowledged message on.
+    """The only reader of a log for a subscription, from the first unacknowledged message on.
 
-    Every call raises LostRace when the cursor is no longer this reader's (taken over, or moved by a seek): open a new
-    one. LogShortened means that the log lacks messages that this reader was given, after a fail-over or a restore. FencedOut means that a newer reader of the same owner exists, so this process is the stale one. A broker
-    signals both by breaking the connection. A call made at that moment may still succeed, but what it acknowledges has
-    no effect.
+    Every call raises LostRace if this reader no longer has the cursor, because another reader took it or a
+    seek moved it: open another reader. LogShortened means that the log lacks messages that this reader
+    received, after a failover or a restore. FencedOut means that a later reader of the same owner exists, so
+    this process is stale. A broker signals both by closing the connection. A call at that moment may still
+    succeed, but its acknowledgement has no effect.
     """
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """The next messages in order, at most `limit`; empty when there is none now. Does not wait."""
+        """Return the next messages in order, at most `limit`. Empty if there are none at present. Does not
+        wait.
+        """
 
     def acknowledge(self, position: Position) -> None:
-        """Acknowledge everything up to and including `position`. A position that is acknowledged already changes
-        nothing.
+        """Acknowledge all messages up to and including `position`. An acknowledged position changes nothing.
 
-        It may take some 100 ms after the call; `is_drained` and `close` wait for it.
+        The acknowledgement may take some 100 ms after the call; `is_drained` and `close` wait for it.
         """
 
     def is_drained(self) -> bool:
-        """Whether the log is terminated and acknowledged to its end, by all its readers of the subscription where several
-        share it, so that nothing can ever follow.
+        """Return True if the log is terminated and acknowledged to its end, so that no message can follow. If
+        several readers share the subscription, all of them must have acknowledged.
         """
 
     def close(self) -> None:
-        """Let go of the cursor for the next owner; what is unacknowledged is read again. Raises nothing."""
+        """Release the cursor for the next owner. Unacknowledged messages are read again. Raises nothing."""
 
 
 class PositionReader(MayWait, Protocol):
-    """Reads a log from a position on, for an application that keeps positions itself. Any number may read a log at once."""
+    """Reads a log from a position, for an application that stores positions itself. Any number of readers may
+    read a log at once.
+    """
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """The next messages in order, at most `limit`; empty when there is none now. Does not wait.
+        """Return the next messages in order, at most `limit`. Empty if there are none at present. Does not
+        wait.
 
-        DataGone when what comes next was deleted, or the log was. DataPlaneUnavailable when the connection broke: open a new
-        reader after the last message that was read.
+        Raises DataGone if the next messages, or the log, were deleted; DataPlaneUnavailable if the connection
+        broke: open another reader after the last message that was read.
         """
 
     def is_at_end(self) -> bool:
-        """Whether the log is terminated and read to its end, so that nothing can ever follow. Errors as for `read`."""
+        """Return True if the log is terminated and read to its end, so that no message can follow. Errors as
+        for `read`.
+        """
 
     def close(self) -> None:
-        """Read no further. Raises nothing."""
+        """Close the reader. Raises nothing."""
 
 
 class QueueReader(MayWait, Protocol):
     """One of any number of readers that share the messages of a log for a subscription, in no order.
 
-    A message is with one reader until that acknowledges it, gives it back, closes, or is not heard of any more; but for the
-    first it is then given out again. Every call but `close` raises LostRace when nothing here is this reader's any more (it was
-    not heard for too long, or the cursor was moved): open a new one.
+    A message belongs to one reader until the reader acknowledges it, returns it, closes or is disconnected.
+    In all cases except the first the message is delivered again. Every call except `close` raises LostRace if
+    this reader has lost its messages, because it was disconnected for too long or the cursor was moved: open
+    another reader.
     """
 
     @property
     def is_current(self) -> bool:
-        """Whether what it holds is its own still, as far as can be known here without asking. To be looked at before a
-        message is handed out.
+        """True if the messages still belong to this reader, as far as known without a call. Check it before a
+        message is delivered.
         """
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Take at most `limit` messages; empty when there is none now. Does not wait."""
+        """Take at most `limit` messages. Empty if there are none at present. Does not wait."""
 
     def acknowledge(self, positions: Sequence[Position]) -> Sequence[Position]:
-        """Done with these messages. Those are given back that are not settled: they are or will be given out again."""
+        """Acknowledge the messages. Return the positions that are not settled: those messages are delivered
+        again.
+        """
 
     def give_back(
         self, positions: Sequence[Position], *, delay_seconds: float = 0.0, unseen: bool = False
     ) -> None:
-        """Have these given out again after the delay, here or elsewhere. `unseen`: the application never had them, so it
-        does not count as a delivery where that can be told.
+        """Return the messages to the queue, to be delivered again after the delay, here or to another reader.
+
+        If `unseen` is True, the application never received the messages, so this does not count as a delivery
+        if the data plane can tell.
         """
 
     def is_drained(self) -> bool:
-        """Whether the log is terminated and all of it acknowledged, whoever read it."""
+        """Return True if the log is terminated and all its messages are acknowledged, by any reader."""
 
     def close(self) -> None:
-        """Leave; what it holds is given out to others. Raises nothing."""
+        """Leave the queue. Unacknowledged messages are delivered to other readers. Raises nothing."""
 
 
 class LogClient(Protocol):
-    """Produce to and consume from single logs; safe to share between threads, a reader is not."""
+    """Produces to and consumes from single logs. Safe to share between threads; a reader is not."""
 
     def append(
         self,
@@ -427,16 +474,17 @@ class LogClient(Protocol):
         sequence: int,
         bucket: HashRange | None = None,
     ) -> int:
-        """Store a batch in order and return how many, from its front, are stored.
+        """Store a batch in order, and return the number of messages, from its front, that are stored.
 
-        `bucket` is the entry bucket that every message of the batch belongs to, by bucket hash; None where the segment
-        has one only. A plane that hands out whole entries needs it to give them to the bucket's reader (PIP-486).
-        InvalidInput for a message that lies outside.
+        `bucket` is the entry bucket of all messages of the batch, by bucket hash; None if the segment has
+        only one. A data plane that delivers whole entries needs it to deliver them to the bucket's reader
+        (PIP-486). Raises InvalidInput for a message outside the bucket.
 
-        Fewer than all means the log was terminated in between (a plane that stores a batch in one act never answers
-        that); none raises SegmentTerminated. `sequence` rises with every batch that a producer sends to one log. A
-        batch that is repeated under its number, for instance after DataPlaneTimeout, is stored once. SegmentNotFound
-        where there is no log.
+        A number lower than that of the batch means that the log was terminated meanwhile; a data plane that
+        stores a batch atomically never returns it. If no message is stored, SegmentTerminated is raised.
+        `sequence` rises with every batch that a producer sends to one log. A batch that is repeated under its
+        number, for instance after DataPlaneTimeout, is stored once. Raises SegmentNotFound if there is no
+        log.
         """
 
     def open_reader(
@@ -450,49 +498,55 @@ class LogClient(Protocol):
         bucket: HashRange | None = None,
         ownership: Ownership | None = None,
     ) -> LogReader:
-        """Take the cursor and read from it. Raises LostRace while another of `live_owners` holds it.
+        """Take the cursor and read from it. Raises LostRace while another of `live_owners` has it.
 
-        With `bucket` (bucket hashes) only that part of the cursor is taken, and only messages that belong there are read
-        and acknowledged; the other parts may have readers of their own. Each part keeps its own position, whoever reads it
-        next, with other bounds or the whole. A range that somebody live holds a part of is LostRace.
+        With `bucket` (a range of bucket hashes) only that part of the cursor is taken, and only its messages
+        are read and acknowledged; other parts may have other readers. Each part keeps its own position for
+        its next reader, whichever range that reader takes. Raises LostRace if a live owner has a part of the
+        range.
 
-        With an `ownership` nothing is taken from whoever has, or had, a part of it under a newer one: FencedOut, since this process was
-        stopped on its way. (A broker knows of those only that are connected.)
+        With `ownership`, nothing is taken from an owner that has, or had, a part of the range under a later
+        ownership: FencedOut is raised, because this process was stopped meanwhile. (A broker knows only
+        connected owners.)
 
-        A holder that is not among them counts as gone and is cut off. `on_arrival` is called from another thread
-        whenever there may be something new (messages, the end of the log, a cursor let go, a lost connection); it may
-        be called for nothing and must not block. SegmentNotFound, SubscriptionNotFound.
+        An owner that is not among `live_owners` counts as gone and is disconnected. `on_arrival` is called
+        from another thread whenever there may be news: messages, the end of the log, a released cursor, a
+        lost connection. It may be called without a cause and must not block. Raises SegmentNotFound,
+        SubscriptionNotFound.
         """
 
     def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
-        """The position that lies before the first message published at or after the instant, of those that are there; None:
-        behind the last one. SegmentNotFound.
+        """Return the position before the first stored message that was published at or after the instant.
+        None as `instant_ms`: the position behind the last message. Raises SegmentNotFound.
         """
 
     def open_reader_at(
         self, backing_topic: str, after: Position | None, *, on_arrival: Callable[[], None]
     ) -> PositionReader:
-        """Read what follows upon a position, None: from the very first message that the log ever had.
+        """Read the messages that follow a position; if it is None, from the first message that the log ever
+        had.
 
-        `on_arrival` as for `open_reader`. DataGone where some of that was deleted and a data plane can tell; LogShortened where the
-        log does not have the message at that position, with the position to open a reader at instead; SegmentNotFound.
+        `on_arrival` as for `open_reader`. Raises DataGone if some of the messages were deleted and the data
+        plane can tell; LogShortened if the log lacks the message at the position, with the position at which
+        to open a reader instead; SegmentNotFound.
         """
 
     def open_queue_reader(
         self, backing_topic: str, subscription: str, *, owner: str, on_arrival: Callable[[], None]
     ) -> QueueReader:
-        """Share the subscription's messages with its other readers of this kind. `on_arrival` as for `open_reader`; it tells
-        too of what others gave back. LostRace while somebody reads the subscription in order. SegmentNotFound,
-        SubscriptionNotFound.
+        """Share the subscription's messages with its other queue readers.
+
+        `on_arrival` as for `open_reader`; it is also called for messages that other readers returned. Raises
+        LostRace while a reader reads the subscription in order; SegmentNotFound, SubscriptionNotFound.
         """
 
     def close(self) -> None:
-        """Close the readers and give back connections."""
+        """Close the readers and the connections."""
 
 
 @runtime_checkable
 class EagerLogClient(LogClient, Protocol):
-    """A log client that can send a batch without waiting for its answer."""
+    """A log client that can send a batch without waiting for the response."""
 
     def begin_append(
         self,
@@ -503,11 +557,15 @@ class EagerLogClient(LogClient, Protocol):
         sequence: int,
         bucket: HashRange | None = None,
     ) -> Callable[[], int] | None:
-        """Send the batch now, and return what waits for its answer and says or raises what `append` would. It must be called, in
-        any thread, and until then the producer sends nothing else to this bucket.
+        """Send the batch, and return a function that waits for the response, with the result and the errors
+        of `append`.
 
-        None where that cannot be done at once (nothing is open yet, an answer is missing): call `append`. Raises InvalidInput.
+        The function must be called, in any thread, and until then the producer must send nothing else to this
+        bucket. Return None if the batch cannot be sent at once, because nothing is open yet or a response is
+        missing: call `append`. Raises InvalidInput.
         """
 
     def open_ahead(self, backing_topic: str, *, producer: str, bucket: HashRange | None = None) -> None:
-        """Begin to open what the first append needs. Does not wait; an error is left for that append to meet."""
+        """Begin to open the connection that the first append needs. Does not wait; that append raises the
+        errors.
+        """

@@ -1,4 +1,6 @@
-"""Decides whether a log may be deleted: the journal created the log, and no message in it is unread."""
+"""Decides if a log may be deleted: the journal must have created the log, and no message in it may be
+unread.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,16 @@ FOREIGN = "another journal, or another program, created this log"
 
 
 def reason_to_keep(report: LogReport, ownership: Ownership) -> str | None:
-    """Return the reason for which the log must not be deleted; None if the deletion loses nothing.
+    """Return the reason for which the log must not be deleted. None if the deletion loses nothing.
 
-    Without a subscription the messages of a segment that was part of a layout have no reader.
+    A log without a subscription does not show that the messages of a segment, once it was part of a layout,
+    were read.
     """
     if not ownership.created(report.origin):
         return FOREIGN
     if report.is_unused:
         return None
-    unread = {name: one.unread for name, one in sorted(report.cursors.items()) if one.unread > 0}
+    unread = {name: cursor.unread for name, cursor in sorted(report.cursors.items()) if cursor.unread > 0}
     if unread:
         name, count = next(iter(unread.items()))
         return f"subscription {name} has {count} unread message(s)"

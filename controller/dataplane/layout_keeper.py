@@ -1,7 +1,8 @@
-"""What a broker that keeps the layout of its topics itself offers beyond logs: Pulsar 5 and its scalable topics.
+"""Defines the data plane of a broker that keeps the layout of its topics itself: Pulsar 5 and its scalable
+topics.
 
-Cleave mirrors such a layout, decides, and asks for acts; the broker chooses ids and makes the epochs. After a lost
-answer the layout is read, so no call here has to be repeated blindly.
+Cleave mirrors such a layout, decides, and requests reshapes; the broker chooses ids and creates the epochs.
+After a lost response Cleave reads the layout, so no call needs to be repeated without a check.
 """
 
 from __future__ import annotations
@@ -17,23 +18,27 @@ from controller.domain.segment import Segment, backing_topic_name, parse_segment
 
 
 class LogCheck(NamedTuple):
-    """The ACTIVE segments of the layout of `epoch` whose log does not exist on the broker."""
+    """The ACTIVE segments, in the layout of `epoch`, whose log does not exist on the broker."""
 
     epoch: int
     missing: tuple[int, ...]
 
 
 class LayoutKeeper(ABC):
-    """A data plane of this kind is a `DataPlane` too; topics are named `topic://tenant/namespace/name`."""
+    """A data plane whose broker keeps the layouts. It is also a `DataPlane`; topics are named
+    `topic://tenant/namespace/name`.
+    """
 
     @property
     @abstractmethod
     def reshape_timeout_seconds(self) -> float:
-        """The longest `ask_reshape` may take, at least `call_timeout_seconds`: it is several acts of the broker's."""
+        """Longest duration of `ask_reshape`, at least `call_timeout_seconds`, because the broker performs
+        several actions.
+        """
 
     @abstractmethod
     def create_topic(self, topic: str, segments: int) -> None:
-        """Make the topic with so many equal segments. One that exists stays as it is."""
+        """Create the topic with `segments` equal segments. An existing topic does not change."""
 
     @abstractmethod
     def delete_topic(self, topic: str) -> None:
@@ -41,42 +46,52 @@ class LayoutKeeper(ABC):
 
     @abstractmethod
     def read_layout(self, topic: str) -> SegmentLayout:
-        """The layout now. Raises TopicNotFound."""
+        """Return the present layout. Raises TopicNotFound."""
 
     @abstractmethod
     def ask_reshape(
         self, topic: str, kind: ReshapeKind, parent_ids: Sequence[int], bucket_count: int
     ) -> None:
-        """Ask for a split at the midpoint, a merge of two neighbours, or other entry buckets.
+        """Request a split at the midpoint, a merge of two neighbours, or a change of the entry buckets.
 
-        Call it once at a time for a topic: of two calls that overlap, the broker gives segments to the layout whose logs
-        it never creates (5.0.0-M1). Raises Conflict where the broker refuses, DataPlaneTimeout where it may or may not
-        have been done.
+        Make only one call at a time for a topic: if two calls overlap, the broker (5.0.0-M1) adds segments to
+        the layout whose logs it never creates. Raises Conflict if the broker refuses, DataPlaneTimeout if the
+        reshape may or may not have happened.
         """
 
     @abstractmethod
     def check_logs(self, topic: str) -> LogCheck:
-        """Look for the log of every ACTIVE segment. `create_segment` makes a missing one. Raises TopicNotFound."""
+        """Look up the log of every ACTIVE segment. `create_segment` creates a missing log. Raises
+        TopicNotFound.
+        """
 
     @abstractmethod
     def auto_scaler(self, topic: str) -> Mapping[str, Any] | None:
-        """The topic's own setting of the broker's auto-scaler; None where it has none. Raises TopicNotFound."""
+        """Return the topic's own setting of the broker's auto-scaler, None if it has none. Raises
+        TopicNotFound.
+        """
 
     @abstractmethod
     def set_auto_scaler(self, topic: str, setting: Mapping[str, Any] | None) -> None:
-        """Replace that setting. None removes it, so that the setting of the namespace or broker holds again."""
+        """Replace the topic's own setting. None removes it, so that the setting of the namespace or broker
+        applies.
+        """
 
     @abstractmethod
     def topic_subscriptions(self, topic: str) -> Mapping[str, str]:
-        """Subscriptions of the topic with their kind, STREAM, QUEUE or CHECKPOINT. Raises TopicNotFound."""
+        """Return the subscriptions of the topic with their kinds: STREAM, QUEUE or CHECKPOINT. Raises
+        TopicNotFound.
+        """
 
 
 def naming(plane: DataPlane) -> Callable[[str, str], str] | None:
-    """How Cleave names the logs it makes on the plane; None where the broker makes and names them."""
+    """Return the function that names the logs which Cleave creates on the plane. None if the broker creates
+    and names them.
+    """
     return None if isinstance(plane, LayoutKeeper) else plane.backing_topic
 
 
 def segment_log(topic: str, descriptor: str) -> str:
-    """The broker's name for the log of segment `descriptor` of `topic`."""
+    """Return the broker's name for the log of segment `descriptor` of `topic`."""
     hash_range, segment_id = parse_segment_descriptor(descriptor)
     return backing_topic_name(topic, Segment(segment_id, hash_range))

@@ -1,4 +1,6 @@
-"""How a Pulsar cluster's brokers are read for load. Apart from the readers, which take an HTTP library to load."""
+"""Contains the settings for reading load from a Pulsar cluster's brokers. Separate from the readers, which
+import an HTTP library.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSettings:
-    """How load is read from brokers."""
+    """Settings for reading load from brokers."""
 
     page_seconds: float = 8.0
-    """For a broker's whole metrics page."""
+    """Longest time to read the whole metrics page of a broker."""
     pages_from: int = 200
-    """From this many logs on they are read from metrics pages, fewer one by one from their statistics. 0: always from
-    pages.
+    """Number of logs from which on the brokers' metrics pages are read; fewer logs are read one by one from
+    their statistics. 0: always pages.
     """
     broker_url: str | None = None
-    """Pattern of brokers' web addresses with `{host}` and `{port}`, see `BrokerList`."""
+    """Pattern of the brokers' web addresses with `{host}` and `{port}` (`BrokerList`)."""
     cluster: str | None = None
-    """The cluster whose brokers these are, where the admin address serves several."""
+    """Name of the cluster to which the brokers belong, if the admin address serves several."""

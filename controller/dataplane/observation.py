@@ -1,7 +1,8 @@
-"""What a data plane can tell besides, where it can: who consumes, counters a page at a time, which keys a log has.
+"""Defines optional abilities of a data plane: observing consumers, sampling many logs in one call, and
+sampling keys.
 
-It stands beside the protocol in `base`, since not every plane has all of it. Callers ask with `isinstance`. The embedded
-logs see no consumers, since theirs register, and have no pages.
+The protocols are separate from `base`, because not every plane has all of them. Callers test with
+`isinstance`. The embedded logs observe no consumers, because their consumers register, and have no pages.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from controller.domain.observed_consumers import ObservedConsumer
 
 @runtime_checkable
 class ObservesConsumers(Protocol):
-    """A data plane that sees the consumers of applications which know nothing of Cleave."""
+    """A data plane that sees consumers of applications without Cleave's client."""
 
     def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
-        """Consumers attached to each log; a missing log has none, one that is absent was silent.
+        """Return the consumers attached to each log. A missing log has none; a log that did not respond is
+        absent.
 
-        Raises Retryable when nobody answered.
+        Raises Retryable if no log responded.
         """
 
 
@@ -30,30 +32,31 @@ class SamplesByPage(Protocol):
 
     @property
     def sample_limit(self) -> int:
-        """The most logs one call of `sample` should name."""
+        """Largest number of logs that one call of `sample` should name."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeySample:
-    """The keys of the newest messages of one log."""
+    """The keys of the latest messages of one log."""
 
     hashes: tuple[int, ...]
-    """Segment hashes (0..65535), one a message."""
+    """Segment hashes (0 to 65535), one per message."""
     keyless: int
-    """Messages without a key, or with one longer than `LONGEST_KEY_BYTES`."""
+    """Number of messages without a key, or with a key longer than `LONGEST_KEY_BYTES`."""
 
 
 LONGEST_KEY_BYTES = 4_096
-"""A sample of some thousand keys stays small in memory."""
+"""Longest key that is sampled, so that a sample of some thousand keys stays small in memory."""
 
 
 @runtime_checkable
 class SamplesKeys(Protocol):
-    """A data plane that can look into an open log without moving any subscription."""
+    """A data plane that can read messages of an open log without moving a subscription."""
 
     def sample_keys(self, backing_topic: str, *, most: int) -> KeySample:
-        """At most `most` (>= 1) of the newest messages, fewer where they are large or the call's time is over.
+        """Sample at most `most` (at least 1) of the latest messages, fewer if they are large or the call runs
+        out of time.
 
-        Raises SegmentNotFound; SegmentTerminated for a closed log, whose keys are its successors' by now; Unsupported
-        where this process cannot read messages.
+        Raises SegmentNotFound; SegmentTerminated for a terminated log, whose keys belong to its successors;
+        Unsupported if this process cannot read messages.
         """

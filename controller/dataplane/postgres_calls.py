@@ -1,7 +1,8 @@
-"""Calls to PostgreSQL that end on time: a small pool, a deadline for each call, errors mapped once.
+"""Runs calls to PostgreSQL that end on time: with a small pool, a deadline for each call, and errors mapped
+once.
 
-The embedded data plane and the client's layout source call through it. Connections are in autocommit: one
-statement is one act and one round trip; `transaction` is for the acts that need more than one statement.
+The embedded data plane and the client's layout source use it. Connections are in autocommit mode: one
+statement is one action and one round trip. `transaction` is for actions that need several statements.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ _AWAY = (Condition.AWAY, Condition.REFUSED, Condition.DISK_FULL, Condition.RESOU
 
 
 class PostgresCalls(Renewed):
-    """A pool of connections to one database, safe to share between threads; the first call connects. A forked process has a pool of its
-    own.
+    """A pool of connections to one database. Safe to share between threads; connects at the first call. A
+    forked process has its own pool.
 
-    No call takes longer than `call_timeout_seconds`, except that a first connection may take 2 s, libpq's least, for
-    each address of each host. `away` and `late` are raised when the server is away and when the answer did not come in
-    time; in both cases the act may or may not have happened.
+    No call takes longer than `call_timeout_seconds`, except that a first connection may take 2 s, the minimum
+    of libpq, for each address of each host. `away` is raised if the server is out of reach, and `late` if it
+    did not respond in time; in both cases the action may or may not have happened.
     """
 
     def __init__(
@@ -61,11 +62,12 @@ class PostgresCalls(Renewed):
         self._away, self._late = away, late
         self._renewal = threading.Lock()
         self._pool = QueuePool(
-            self._connect,  # type: ignore[arg-type]  # their protocol for DBAPI cursors is narrower
+            self._connect,  # type: ignore[arg-type]  # the protocol of the library for DBAPI cursors is narrower
             pool_size=pool_size,
             max_overflow=0,
             timeout=call_timeout_seconds / 2,
-            reset_on_return=None,  # autocommit: there is nothing to roll back, and it would cost a round trip
+            # autocommit leaves nothing to roll back, and a rollback would cost a round trip
+            reset_on_return=None,
         )
 
     def _begin_in_child(self) -> None:
@@ -74,7 +76,7 @@ class PostgresCalls(Renewed):
 
     @contextmanager
     def statement(self, act: str) -> Iterator[psycopg2.extensions.cursor]:
-        """A cursor whose every statement commits by itself; `act` says in errors what was attempted."""
+        """Yield a cursor whose statements each commit on their own. `act` names the action in errors."""
         due_at = time.monotonic() + self.call_timeout_seconds
         pool = self._pool
         held: PoolProxiedConnection | None = None
@@ -83,13 +85,13 @@ class PostgresCalls(Renewed):
             with _raw(held).answering_by(due_at), _raw(held).cursor() as cursor:
                 yield cursor
         except psycopg2.Error as error:
-            why = Condition.AWAY if held is None else _raw(held).condition(error)
-            if held is not None and why is not None and why.spoils_connection:
+            cause = Condition.AWAY if held is None else _raw(held).condition(error)
+            if held is not None and cause is not None and cause.spoils_connection:
                 self._renew(pool, held)
-            raise self._translate(error, act, why) from error
+            raise self._translate(error, act, cause) from error
         except PoolTimeout as error:
             raise self._late(f"{act}: no free connection to {self._label} in time; try again") from error
-        except ValueError as error:  # psycopg2's answer to a NUL in a text
+        except ValueError as error:  # psycopg2 raises it for a NUL in a text
             raise InvalidInput(f"{act}: {error}") from error
         finally:
             if held is not None and held.is_valid:
@@ -97,7 +99,9 @@ class PostgresCalls(Renewed):
 
     @contextmanager
     def transaction(self, act: str) -> Iterator[psycopg2.extensions.cursor]:
-        """A cursor whose statements are one transaction, committed at the end and rolled back on any error."""
+        """Yield a cursor whose statements form one transaction, committed at the end and rolled back on any
+        error.
+        """
         with self.statement(act) as cursor:
             cursor.execute("BEGIN")
             try:
@@ -109,11 +113,11 @@ class PostgresCalls(Renewed):
             cursor.execute("COMMIT")
 
     def close(self) -> None:
-        """Close what is idle; calls in progress end by themselves."""
+        """Close idle connections. Calls in progress end on their own."""
         self._pool.dispose()
 
     def _connect(self) -> WatchedConnection:
-        found = connect(
+        connection = connect(
             self._address,
             application_name=self._application_name,
             statement_seconds=self.call_timeout_seconds,
@@ -122,14 +126,16 @@ class PostgresCalls(Renewed):
                 "idle_in_transaction_session_timeout": f"{int(1000 * self.call_timeout_seconds)}ms"
             },
         )
-        found.autocommit = True
-        return found
+        connection.autocommit = True
+        return connection
 
     def _check_out(self, pool: QueuePool) -> PoolProxiedConnection:
-        """A connection that the server has not closed while it was idle, as far as one can tell, and to the server that serves."""
+        """Return a connection to the current server that, as far as can be seen, was not closed by the server
+        while it was idle.
+        """
         held = pool.connect()
         for _ in range(pool.size()):
-            # no statement is under way, so what can be read is the end of the connection
+            # No statement is in progress, so readable data means the end of the connection.
             if not (readable(_raw(held).fileno(), timeout_seconds=0.0) or _raw(held).is_superseded):
                 break
             held.invalidate()
@@ -137,35 +143,35 @@ class PostgresCalls(Renewed):
         return held
 
     def _renew(self, pool: QueuePool, held: PoolProxiedConnection) -> None:
-        """Drop a dead connection and the idle ones with it: they went to the same server."""
+        """Drop a dead connection, and the idle connections with it, because they lead to the same server."""
         held.invalidate()
         with self._renewal:
             if self._pool is pool:
                 self._pool = pool.recreate()
         pool.dispose()
 
-    def _translate(self, error: psycopg2.Error, act: str, why: Condition | None) -> CleaveError:
+    def _translate(self, error: psycopg2.Error, act: str, cause: Condition | None) -> CleaveError:
         reason = str(error).strip() or type(error).__name__
-        if isinstance(error, NoAnswer) or why in (Condition.TOO_LATE, Condition.LOCKED):
+        if isinstance(error, NoAnswer) or cause in (Condition.TOO_LATE, Condition.LOCKED):
             return self._late(
-                f"{act}: no answer from {self._label} within {self.call_timeout_seconds:g} s; look before repeating"
+                f"{act}: no answer from {self._label} within {self.call_timeout_seconds:g} s; check the state before repeating"
             )
-        if why is Condition.RACED:
+        if cause is Condition.RACED:
             return self._away(f"{act}: {reason}; try again", delay_seconds=0.1)
-        if why is Condition.NOT_INSTALLED:
+        if cause is Condition.NOT_INSTALLED:
             return Terminal(f"{act}: {self._label} has no such table ({reason}); run 'cleave migrate' on it")
-        if why is Condition.READ_ONLY:
+        if cause is Condition.READ_ONLY:
             return self._away(
                 f"{act}: the server is a standby or read-only ({reason}); add target_session_attrs=read-write to "
-                f"{self._label}, or retry after the fail-over"
+                f"{self._label}, or retry after the failover"
             )
-        if why is Condition.SESSION_LOST:
+        if cause is Condition.SESSION_LOST:
             return self._away(f"{act}: {reason}: {SHARES_SESSIONS}")
-        if why in _AWAY:
-            return self._away(f"{act}: {self._label} is away ({reason})")
-        if why is Condition.VALUE:
+        if cause in _AWAY:
+            return self._away(f"{act}: {self._label} is out of reach ({reason})")
+        if cause is Condition.VALUE:
             return InvalidInput(f"{act}: {reason}")
-        return Terminal(f"{act}: {self._label} refuses it: {reason}")
+        return Terminal(f"{act}: {self._label} refuses the statement: {reason}")
 
 
 def _raw(held: PoolProxiedConnection) -> WatchedConnection:

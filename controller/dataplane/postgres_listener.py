@@ -1,7 +1,7 @@
-"""A thread that listens to PostgreSQL notifications and calls back.
+"""Listens to PostgreSQL notifications in a thread, and calls back.
 
-A notification only says that the tables should be read. After every connection, the first one included, `on_gap` is called, since
-notifications may have been missed.
+A notification only says that the tables should be read. `on_gap` is called after every connection, including
+the first, because notifications may have been missed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _WAIT_SECONDS = 3600.0
 
 
 class PostgresListener(OneProcess):
-    """Listens from `start` to `close`. The callbacks run in its thread and must not block. The listener connects again after a callback that raises."""
+    """Listens from `start` to `close`. The callbacks run in the listener's thread and must not block. If a
+    callback raises, the listener reconnects.
+    """
 
     def __init__(
         self,
@@ -34,18 +36,24 @@ class PostgresListener(OneProcess):
         on_notification: Callable[[int], None],
         on_gap: Callable[[], None],
     ) -> None:
-        """`on_notification` gets the id that a payload begins with. A notification without an id is ignored: any login may send it."""
+        """Create the listener without connecting.
+
+        `on_notification` is called with the id at the beginning of a payload. A notification without an id is
+        ignored, because any login may send it.
+        """
         self._listener = Listener(url, channels)
         self._on_notification, self._on_gap = on_notification, on_gap
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="postgres-listener", daemon=True)
 
     def start(self) -> None:
-        """Begin; returns at once. What happened before the first `on_gap` may be missed, as after any gap."""
+        """Start the thread, without waiting for a connection. Events before the first `on_gap` may be missed,
+        as after any gap.
+        """
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening and wait for the thread; safe to repeat."""
+        """Stop listening, and wait for the thread. Idempotent."""
         self._closing.set()
         self._listener.interrupt()
         if self._thread.ident is not None:
@@ -57,7 +65,7 @@ class PostgresListener(OneProcess):
             self._listen,
             self._closing,
             log,
-            "notifications not heard",
+            "cannot listen to notifications",
             retry_seconds=(0.0, _RETRY_SECONDS),
             longest_pause_seconds=_RETRY_SECONDS,
             on_error=lambda _: self._listener.disconnect(),
@@ -65,10 +73,10 @@ class PostgresListener(OneProcess):
         ).run()
 
     def _listen(self) -> float:
-        """Wait once. Return the seconds until the next wait."""
-        for one in self._listener.wait(_WAIT_SECONDS):
-            if one.is_resync:
+        """Wait once for notifications. Return the seconds until the next wait."""
+        for notification in self._listener.wait(_WAIT_SECONDS):
+            if notification.is_resync:
                 self._on_gap()
-            elif one.first_id is not None:
-                self._on_notification(one.first_id)
+            elif notification.first_id is not None:
+                self._on_notification(notification.first_id)
         return 0.0

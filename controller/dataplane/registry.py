@@ -1,6 +1,7 @@
-"""Data planes by the name that is stored with each topic, built from what is configured.
+"""Builds the configured data planes, by the name that is stored with each topic.
 
-An adapter is imported only when its settings are there: a machine without a broker needs no broker's client.
+An adapter is imported only if its settings exist, so a machine without a broker does not need the broker's
+client library.
 """
 
 from __future__ import annotations
@@ -16,25 +17,29 @@ from controller.domain.errors import Unsupported
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaneSettings:
-    """Where the data planes are. An address that is None leaves its plane out. URLs hold secrets: never log."""
+    """Addresses and limits of the data planes. If an address is None, its plane is not built. URLs contain
+    secrets: never log them.
+    """
 
     embedded_url: str | None = None
     call_timeout_seconds: float = 5.0
     reshape_timeout_seconds: float = 20.0
-    """The longest split or merge by a broker that keeps the layout."""
+    """Longest duration of a split or merge by a broker that keeps the layout."""
     journal_url: str | None = None
-    """Where the journal is. A plane at the same address need not wait for the disk, since the journal does."""
+    """Address of the journal. An embedded plane at the same address does not wait for the disk, because the
+    journal does.
+    """
     pulsar: PulsarAccess | None = None
-    """The Pulsar cluster, with the secrets it asks for."""
+    """The Pulsar cluster, with the secrets that it requires."""
     pulsar_load: LoadSettings = field(default_factory=LoadSettings)
-    """How its brokers are read for load."""
+    """Settings for reading load from the cluster's brokers."""
 
 
 def configured(planes: Mapping[str, DataPlane], name: str, topic: str) -> DataPlane:
-    """The topic's data plane. Raises Unsupported where it is not configured in this process."""
+    """Return the topic's data plane. Raises Unsupported if it is not configured in this process."""
     if name not in planes:
         raise Unsupported(
-            f"topic {topic} lives on data plane {name!r}, which is not configured here "
+            f"topic {topic} is on data plane {name!r}, which is not configured here "
             f"(configured: {', '.join(sorted(planes)) or 'none'})"
         )
     return planes[name]
@@ -102,7 +107,9 @@ def _pulsar_logs(settings: PlaneSettings) -> LogClient | None:
 
 
 def demand_subscription(data_plane: str, name: str) -> None:
-    """Raise InvalidInput for the name of a subscription that the data plane refuses. Planes count bytes, of UTF-8."""
+    """Raise InvalidInput for a subscription name that the data plane refuses. The limits count bytes of
+    UTF-8.
+    """
     if data_plane == "embedded":
         from controller.dataplane.embedded.names import checked
 
@@ -119,7 +126,7 @@ _PLANES: Mapping[str, Callable[[PlaneSettings], DataPlane | None]] = {
     "pulsar_scalable": _pulsar_scalable,
 }
 PLANE_NAMES = tuple(_PLANES)
-"""Every data plane there is, configured here or not."""
+"""Names of all data planes, configured or not."""
 _LOG_CLIENTS: Mapping[str, Callable[[PlaneSettings], LogClient | None]] = {
     "embedded": _embedded_logs,
     "pulsar": _pulsar_logs,
@@ -127,15 +134,19 @@ _LOG_CLIENTS: Mapping[str, Callable[[PlaneSettings], LogClient | None]] = {
 
 
 def build_planes(settings: PlaneSettings) -> dict[str, DataPlane]:
-    """Every configured data plane by name; none of them connects before its first call."""
+    """Return every configured data plane by name. None of them connects before its first call."""
     built = {name: build(settings) for name, build in _PLANES.items()}
     return {name: plane for name, plane in built.items() if plane is not None}
 
 
 def build_log_client(name: str, settings: PlaneSettings) -> LogClient:
-    """The application's side of the data plane of that name; Unsupported when it is unknown or not configured."""
+    """Return the client of the data plane for applications. Raises Unsupported if the plane is unknown or not
+    configured.
+    """
     client = _LOG_CLIENTS[name](settings) if name in _LOG_CLIENTS else None
     if client is None:
-        known = ", ".join(sorted(_LOG_CLIENTS))
-        raise Unsupported(f"data plane {name!r} is unknown or not configured here; Cleave knows {known}")
+        names = ", ".join(sorted(_LOG_CLIENTS))
+        raise Unsupported(
+            f"data plane {name!r} is unknown or not configured here; known data planes: {names}"
+        )
     return client

@@ -10,13 +10,13 @@ import pytest
 def rounds_of(consumer: Any, timeout_seconds: float, monkeypatch: pytest.MonkeyPatch) -> int:
     """Rounds of one call of `receive` that finds nothing."""
     seen = 0
-    look = consumer._look_or_demand
+    look = consumer._poll_or_raise
 
     def counted() -> object:
         nonlocal seen
         seen += 1
         return look()
 
-    monkeypatch.setattr(consumer, "_look_or_demand", counted)
+    monkeypatch.setattr(consumer, "_poll_or_raise", counted)
     assert consumer.receive(timeout_seconds) is None
     return seen

@@ -134,7 +134,10 @@ def test_the_tokens_file_wins_and_is_read_for_each_call(read: Reads) -> None:
             r"^CLEAVE_PULSAR_ADMIN_URL=one:8443 is not of the form http or https://",
         ),
         ({"pulsar_admin_url": ""}, r"^CLEAVE_PULSAR_ADMIN_URL= is not of the form http or https://"),
-        ({"pulsar_admin_url": "https://ann:hush@one"}, r"^CLEAVE_PULSAR_ADMIN_URL holds a user or password"),
+        (
+            {"pulsar_admin_url": "https://ann:hush@one"},
+            r"^CLEAVE_PULSAR_ADMIN_URL contains a user or password",
+        ),
         (
             {**ADMIN, "pulsar_service_url": "https://one:6651"},
             r"^CLEAVE_PULSAR_SERVICE_URL=https://one:6651 is not of the form pulsar or pulsar",

@@ -1,7 +1,7 @@
-"""The embedded data plane: real logs in PostgreSQL (schema `embedded`), with no broker installed.
+"""Contains the embedded data plane: logs in PostgreSQL (schema `embedded`), without a broker.
 
-`EmbeddedDataPlane` is what the controller calls, `EmbeddedLogClient` what applications produce and consume through. The
-rules that must hold for every caller (dense offsets, nothing after the fence) are in the schema.
+The controller uses `EmbeddedDataPlane`; applications produce and consume through `EmbeddedLogClient`. The
+schema enforces the rules for every caller: offsets without gaps, and no append after the fence.
 """
 
 from controller.dataplane.embedded.log_client import EmbeddedLogClient

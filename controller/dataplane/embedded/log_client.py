@@ -1,11 +1,12 @@
-"""Producing to embedded logs, and opening readers on them.
+"""Appends to embedded logs, and opens readers on them.
 
-A batch is one statement and so one transaction: stored whole or not at all, with the log's lock held only while the
-server works (`embedded.append` says why it is not a COPY). The notification is a call of its own after the commit.
-Inside the transaction it would make all appends of the database commit one after the other.
+A batch is one statement and so one transaction: it is stored whole or not at all, and the log is locked only
+while the server works (`embedded.append` says why it is not a COPY). The notification is a separate call
+after the commit, because inside the transaction it would serialize the commits of all appends of the
+database.
 
-Functions of the schema `embedded` are all that is called, here and in `reader`: the role `cleave_client` may call them
-and nothing else.
+This module and `reader` call only functions of the schema `embedded`, because the role `cleave_client` may
+call these functions and nothing else.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from controller.forks import OneProcess
 from controller.postgres.address import DatabaseAddress
 
 MAX_BATCH_BYTES = 16 * 1024 * 1024
-"""Keys and payloads of one append; the statement that carries them is twice as long."""
+"""Largest total size of keys and payloads of one append. The statement that carries them is twice as long."""
 
 _APPEND = """
 SELECT outcome, log_id FROM embedded.append(%s, %s, %s, %s, %s::bytea[], %s::bytea[], %s::integer[], %s::jsonb[])
@@ -51,13 +52,15 @@ _OPEN_QUEUE = "SELECT outcome, log_id FROM embedded.queue_open(%s, %s, %s, %s, %
 
 
 class _Reader(Protocol):
-    """Of any kind."""
+    """A reader of any kind."""
 
     def close(self) -> None: ...
 
 
 class EmbeddedLogClient(OneProcess):
-    """A `LogClient` on the PostgreSQL at `url`; connects at the first call, listens from the first reader on."""
+    """A `LogClient` on the PostgreSQL at `url`. Connects at the first call, and listens from the first reader
+    on.
+    """
 
     def __init__(
         self,
@@ -67,7 +70,9 @@ class EmbeddedLogClient(OneProcess):
         pool_size: int = 5,
         queue_life_seconds: float = LIFE_SECONDS,
     ) -> None:
-        """Who reads a queue and was not heard for `queue_life_seconds` is taken for dead."""
+        """Create the client without connecting. A queue reader without a call for `queue_life_seconds` counts
+        as dead.
+        """
         self._url = url
         self._calls = PostgresCalls(url, call_timeout_seconds=call_timeout_seconds, pool_size=pool_size)
         self._lock = threading.Lock()
@@ -85,14 +90,14 @@ class EmbeddedLogClient(OneProcess):
         sequence: int,
         bucket: HashRange | None = None,
     ) -> int:
-        """Store a batch whole and return its length; see `LogClient.append`."""
+        """Store a batch whole, and return its length, as `LogClient.append` defines."""
         checked("producer", producer)
         if not messages:
             return 0
-        size = sum(len(m.payload) + len(m.key or b"") for m in messages)
-        if size > MAX_BATCH_BYTES:
+        batch_bytes = sum(len(m.payload) + len(m.key or b"") for m in messages)
+        if batch_bytes > MAX_BATCH_BYTES:
             raise InvalidInput(
-                f"a batch of {size} bytes for {backing_topic}: append at most {MAX_BATCH_BYTES} at once"
+                f"a batch of {batch_bytes} bytes for {backing_topic}: append at most {MAX_BATCH_BYTES} at once"
             )
         hashes = _bucket_hashes(messages, FULL_RANGE if bucket is None else bucket)
         keys, payloads = _array(m.key for m in messages), _array(m.payload for m in messages)
@@ -100,7 +105,8 @@ class EmbeddedLogClient(OneProcess):
         sent_metadata = metadata if any(metadata) else None
         with self._calls.statement(f"append to {backing_topic}") as cursor:
             cursor.execute(
-                _APPEND, (backing_topic, producer, sequence, size, keys, payloads, hashes, sent_metadata)
+                _APPEND,
+                (backing_topic, producer, sequence, batch_bytes, keys, payloads, hashes, sent_metadata),
             )
             ((outcome, log_id),) = cursor.fetchall()
         if outcome == "missing":
@@ -110,7 +116,7 @@ class EmbeddedLogClient(OneProcess):
                 f"{backing_topic} is terminated; look up the layout again and send to its successors",
                 delay_seconds=0.0,
             )
-        self._ring(log_id)
+        self._notify(log_id)
         return len(messages)
 
     def open_reader(
@@ -124,9 +130,10 @@ class EmbeddedLogClient(OneProcess):
         bucket: HashRange | None = None,
         ownership: Ownership | None = None,
     ) -> EmbeddedReader:
-        """Take the cursor, or a part of it, and read from its position; see `LogClient.open_reader`.
+        """Take the cursor, or a part of it, and read from its position, as `LogClient.open_reader` defines.
 
-        It is taken by compare-and-set, whole or not at all. `EmbeddedReader` says what it is to hold a part.
+        The cursor is taken by compare-and-set, whole or not at all. `EmbeddedReader` describes parts of a
+        cursor.
         """
         self._listen()
         bucket = FULL_RANGE if bucket is None else bucket
@@ -152,16 +159,19 @@ class EmbeddedLogClient(OneProcess):
         return reader
 
     def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
-        """The offset before the first message at or after the instant that is there, None: the last one; see `LogClient`."""
+        """Return the position before the first stored message at or after the instant; for None, that of the
+        last message.
+        """
         position: Position = self._row(_LOCATE, backing_topic, instant_ms)
         return position
 
     def open_reader_at(
         self, backing_topic: str, after: Position | None, *, on_arrival: Callable[[], None]
     ) -> EmbeddedPositionReader:
-        """Read what follows upon that position; see `LogClient.open_reader_at`.
+        """Read the messages that follow the position, as `LogClient.open_reader_at` defines.
 
-        A position that was kept before logs had timelines is taken at its word, unless the log ends before it: DataGone.
+        A position without a timeline, from before logs had timelines, is trusted unless the log ends before
+        it. Then DataGone is raised.
         """
         self._listen()
         timeline, offset = (0, -1) if after is None else timeline_and_offset(after)
@@ -186,11 +196,11 @@ class EmbeddedLogClient(OneProcess):
     def open_queue_reader(
         self, backing_topic: str, subscription: str, *, owner: str, on_arrival: Callable[[], None]
     ) -> EmbeddedQueueReader:
-        """Share the messages with the queue's other readers; see `LogClient.open_queue_reader`. Who reads the subscription in
-        order is cut off.
+        """Share the messages with the queue's other readers, as `LogClient.open_queue_reader` defines. A
+        reader that reads the subscription in order is disconnected.
         """
         self._listen()
-        mark, began = uuid.uuid4().hex, boot_seconds()
+        mark, began_at = uuid.uuid4().hex, boot_seconds()
         names = (backing_topic, subscription, mark, checked("owner", owner))
         with self._calls.statement(f"share {backing_topic} as {owner!r}") as cursor:
             cursor.execute(_OPEN_QUEUE, (*names, self._queue_life_seconds))
@@ -209,7 +219,7 @@ class EmbeddedLogClient(OneProcess):
             log_id=log_id,
             mark=mark,
             life_seconds=self._queue_life_seconds,
-            heard_at=began,
+            heard_at=began_at,
             on_close=forget,
         )
         self._watch(reader, log_id, on_arrival)
@@ -217,7 +227,7 @@ class EmbeddedLogClient(OneProcess):
         return reader
 
     def close(self) -> None:
-        """Close the readers and give back connections."""
+        """Close the readers and the connections."""
         self._keeper.close()
         for reader in list(self._callbacks):
             reader.close()
@@ -227,7 +237,7 @@ class EmbeddedLogClient(OneProcess):
 
     def _row(self, statement: str, backing_topic: str, *values: int | None) -> tuple[int, ...]:
         """Return the log's row of the statement. Raises SegmentNotFound."""
-        with self._calls.statement(f"look at {backing_topic}") as cursor:
+        with self._calls.statement(f"check {backing_topic}") as cursor:
             cursor.execute(statement, (backing_topic, *values))
             row: tuple[int, ...] | None = cursor.fetchone()
         if row is None:
@@ -235,7 +245,7 @@ class EmbeddedLogClient(OneProcess):
         return row
 
     def _watch(self, reader: _Reader, log_id: int, on_arrival: Callable[[], None]) -> None:
-        """Let it know when its log rings."""
+        """Call `on_arrival` at each notification of the reader's log."""
         with self._lock:
             self._callbacks[reader] = (log_id, on_arrival)
 
@@ -256,28 +266,38 @@ class EmbeddedLogClient(OneProcess):
 
     def _call_back(self, log_id: int | None) -> None:
         with self._lock:
-            wanted = [call for of_log, call in self._callbacks.values() if log_id is None or of_log == log_id]
-        for call in wanted:
-            call()
+            callbacks = [
+                callback
+                for of_log, callback in self._callbacks.values()
+                if log_id is None or of_log == log_id
+            ]
+        for callback in callbacks:
+            callback()
 
-    def _ring(self, log_id: int) -> None:
-        """Tell the readers. The batch is stored even if this fails, and readers look by themselves now and then."""
+    def _notify(self, log_id: int) -> None:
+        """Notify the readers of the log. The batch is stored even if the call fails, and readers also poll
+        periodically.
+        """
         with suppress(CleaveError), self._calls.statement("notify readers") as cursor:
             cursor.execute("SELECT pg_notify(%s, %s)", (ARRIVALS, str(log_id)))
 
 
 def _array(values: Iterable[bytes | None]) -> str:
-    """A bytea[] literal; psycopg2's own adaptation of a list makes a parse node a value, three times as slow."""
+    """Return a bytea[] literal. The list adaptation of psycopg2 makes a parse node of each value, which is
+    three times as slow.
+    """
     return "{" + ",".join(["NULL" if v is None else f'"\\\\x{v.hex()}"' for v in values]) + "}"
 
 
 def _bucket_hashes(messages: Sequence[OutgoingMessage], bucket: HashRange) -> str:
-    """An integer[] literal of what each message says, or else of its key's hash. InvalidInput when one is outside."""
+    """Return an integer[] literal of the messages' bucket hashes, computed from the key if a message has
+    none. Raises InvalidInput for a hash outside the bucket.
+    """
     hashes = [_bucket_hash(message) for message in messages]
     if not (bucket.start <= min(hashes) and max(hashes) <= bucket.end):
-        at, outside = next((at, h) for at, h in enumerate(hashes) if not bucket.contains(h))
+        index, outside = next((index, h) for index, h in enumerate(hashes) if not bucket.contains(h))
         raise InvalidInput(
-            f"message {at} of the batch has bucket hash {hexadecimal(outside)}, outside bucket {bucket}; "
+            f"message {index} of the batch has bucket hash {hexadecimal(outside)}, outside bucket {bucket}; "
             "send each bucket's messages in batches of their own"
         )
     return f"{{{','.join(map(str, hashes))}}}"
@@ -296,10 +316,10 @@ def _refusal(backing_topic: str, subscription: str, outcome: str, holder: str | 
         return no_cursor(backing_topic, subscription)
     if outcome == "stale":
         return FencedOut(
-            f"{backing_topic}: {holder or 'somebody'} took a part of {subscription!r} under a newer assignment; this process is the "
+            f"{backing_topic}: {holder or 'another process'} took a part of {subscription!r} under a newer assignment; this process is the "
             "stale one and must follow its leader"
         )
     return LostRace(
-        f"{backing_topic}: {holder!r} still reads for {subscription!r}; try again when it lets go",
+        f"{backing_topic}: {holder!r} still reads for {subscription!r}; try again after it has released the cursor",
         delay_seconds=0.2,
     )

@@ -1,6 +1,6 @@
-"""Metadata of a message as a JSON object, in which the embedded logs keep it.
+"""Converts metadata of a message to the JSON object that the embedded logs store, and back.
 
-Any login of an application may have written the object, so that what is no metadata counts as none.
+Any login of an application may have written the object, so an object that is not metadata counts as none.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from controller.dataplane.base import Metadata
 
 
 def written(metadata: Metadata | None) -> str | None:
-    """Return the object as it is stored; None for a message without metadata."""
+    """Return the object to store; None for a message without metadata."""
     if metadata is None:
         return None
     document = {
@@ -23,13 +23,13 @@ def written(metadata: Metadata | None) -> str | None:
 
 
 def read(document: object) -> Metadata | None:
-    """Return the metadata of a stored object."""
+    """Return the metadata of a stored object. None if it is not an object."""
     if not isinstance(document, dict):
         return None
-    found, at = document.get("properties"), document.get("event_time_ms")
-    pairs = found.items() if isinstance(found, dict) else ()
+    properties, event_time_ms = document.get("properties"), document.get("event_time_ms")
+    pairs = properties.items() if isinstance(properties, dict) else ()
     return Metadata(
         tuple((name, value) for name, value in pairs if isinstance(value, str)),
-        at if isinstance(at, int) and not isinstance(at, bool) else None,
+        event_time_ms if isinstance(event_time_ms, int) and not isinstance(event_time_ms, bool) else None,
         document.get("is_binary_key") is True,
     )

@@ -1,4 +1,4 @@
-"""Names of logs and subscriptions: what the embedded plane accepts, and what it says when one is missing."""
+"""Checks the names of logs and subscriptions, and creates the errors for missing logs and subscriptions."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from controller.domain.shown import shown
 from controller.domain.utf8 import utf8
 
 ARRIVALS = "embedded_arrivals"
-"""Notification channel; the payload is the log's id. Messages, a fence, a cursor moved or let go."""
+"""Notification channel; the payload is the log's id. Sent for messages, a fence, and a moved or released
+cursor.
+"""
 MAX_NAME_BYTES = 1000
-"""Names are index keys, and an index row of PostgreSQL holds 2.7 kB."""
+"""Longest name in bytes. Names are index keys, and an index row of PostgreSQL holds 2.7 kB."""
 
 
 def checked(kind: str, name: str) -> str:
-    """The name itself; InvalidInput when it is empty, too long or holds what PostgreSQL cannot store (NUL, half of a
-    surrogate pair).
+    """Return the name itself. Raises InvalidInput if it is empty, too long or contains characters that
+    PostgreSQL cannot store: NUL, or half of a surrogate pair.
     """
     if not name or "\0" in name or len(utf8(name, f"{kind} name")) > MAX_NAME_BYTES:
         raise InvalidInput(

@@ -1,7 +1,7 @@
-"""What the controller does to embedded logs. Every call looks at what is there, so that a repeat is harmless.
+"""Performs the controller's actions on embedded logs. Every call checks the present state, so a repeated call
+is harmless.
 
-Locks are taken log first, then cursor, by every act that takes both. Producing and consuming are in
-`log_client` and `reader`.
+Actions that lock both a log and a cursor lock the log first. `log_client` and `reader` produce and consume.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from controller.postgres.address import DatabaseAddress
 log = telemetry.get_logger(__name__)
 
 DELETE_CHUNK = 20_000
-"""Messages removed in one transaction: some tens of milliseconds of work."""
+"""Number of messages deleted in one transaction: some tens of milliseconds of work."""
 _SWEEP_SHARE = 0.5
-"""Part of a call's time that a delete may spend on removing messages; what is left goes with the next delete."""
+"""Part of a call's time that a delete may spend on removing messages. A later delete removes the rest."""
 TRIM_CHUNK = 2_000
-"""Messages trimmed in one transaction. Appends to the log wait meanwhile, for some milliseconds."""
-_LOOKED_AT = 2_000
-"""Logs that one statement looks at for something to trim."""
+"""Number of messages trimmed in one transaction. Appends to the log wait meanwhile, for some milliseconds."""
+_LOGS_PER_CHECK = 2_000
+"""Number of logs that one statement checks for messages to trim."""
 _TOPIC = "topic://"
 
-# The statements of one message are one transaction, and each has its own view of what is committed: an act of several
-# steps in one round trip. The log is locked first, so it cannot be deleted meanwhile.
+# The statements of one message form one transaction, and each has its own view of committed data: an action
+# of several steps in one round trip. The log is locked first, so that it cannot be deleted meanwhile.
 _CREATE_LOG = "INSERT INTO embedded.log (name, origin) VALUES (%(log)s, %(origin)s::jsonb) ON CONFLICT (name) DO NOTHING;"
 _ADD_CURSORS = f"""
     SELECT FROM embedded.log WHERE name = %(log)s FOR KEY SHARE;
@@ -52,7 +52,9 @@ _ADD_CURSORS = f"""
 
 
 class EmbeddedDataPlane:
-    """Logs in the PostgreSQL at `url`, whose schema `cleave migrate` made; safe to share between threads."""
+    """Logs in the PostgreSQL at `url`, whose schema `cleave migrate` created. Safe to share between
+    threads.
+    """
 
     name = "embedded"
     capabilities = Capabilities(midpoint_only=False, max_children=64, recut=True, shared_buckets=True)
@@ -67,25 +69,27 @@ class EmbeddedDataPlane:
     ) -> None:
         self._calls = PostgresCalls(url, call_timeout_seconds=call_timeout_seconds, pool_size=pool_size)
         self._shares_journal_server = shares_journal_server
-        self._trimmed_to = 0  # the last log that a trim was through with before its time was over
+        self._trimmed_to = 0  # the last log that a trim completed before it ran out of time
 
     @property
     def shares_journal_server(self) -> bool:
-        """Whether the journal is in the same server, as the caller of the constructor says; see `set_wise`."""
+        """True if the constructor's caller declared the journal to be in the same server, which `set_wise`
+        uses.
+        """
         return self._shares_journal_server
 
     @property
     def shares_calls(self) -> bool:
-        """A set-wise call is one statement, and waits for nobody for long."""
+        """True: a set-wise call is one statement, and waits only briefly for locks."""
         return True
 
     @property
     def call_timeout_seconds(self) -> float:
-        """The longest any one call may take."""
+        """Longest duration of one call."""
         return self._calls.call_timeout_seconds
 
     def backing_topic(self, topic: str, descriptor: str) -> str:
-        """Pulsar 5's form, `segment://tenant/namespace/name/0000-7fff-12`."""
+        """Return the name in Pulsar 5's form, `segment://tenant/namespace/name/0000-7fff-12`."""
         if not topic.startswith(_TOPIC):
             raise InvalidInput(f"{topic!r} is not a scalable topic; name it as topic://tenant/namespace/name")
         return checked("segment", f"segment://{topic.removeprefix(_TOPIC)}/{descriptor}")
@@ -93,7 +97,9 @@ class EmbeddedDataPlane:
     def create_segment(
         self, backing_topic: str, subscriptions: Sequence[str], origin: LogOrigin | None = None
     ) -> None:
-        """Create the log with each subscription at earliest; fills in those an existing log lacks."""
+        """Create the log with each subscription at the earliest position. Add missing subscriptions to an
+        existing log.
+        """
         names = [checked("subscription", name) for name in subscriptions]
         with self._calls.statement(f"create {backing_topic}") as cursor:
             cursor.execute(
@@ -108,7 +114,9 @@ class EmbeddedDataPlane:
                 raise no_log(backing_topic)
 
     def terminate_segment(self, backing_topic: str) -> str:
-        """Close the log. It waits for an append in progress, and later ones are refused. The position is an offset."""
+        """Terminate the log, and return its last offset. Waits for an append in progress; later appends are
+        refused.
+        """
         row = self._row(
             f"terminate {backing_topic}",
             "WITH closed AS (UPDATE embedded.log SET terminated_at = coalesce(terminated_at, clock_timestamp())"
@@ -122,8 +130,8 @@ class EmbeddedDataPlane:
         return str(row[0])
 
     def delete_segment(self, backing_topic: str) -> None:
-        """The log and its cursors go at once, its messages in chunks. A later delete removes the messages that are
-        left.
+        """Delete the log and its cursors at once, and its messages in chunks. A later delete removes messages
+        that are left.
         """
         act = f"delete {backing_topic}"
         deadline = time.monotonic() + self.call_timeout_seconds * _SWEEP_SHARE
@@ -131,16 +139,16 @@ class EmbeddedDataPlane:
             cursor.execute("DELETE FROM embedded.log WHERE name = %s RETURNING log_id", (backing_topic,))
             for (log_id,) in cursor.fetchall():
                 cursor.execute("INSERT INTO embedded.dropped_log (log_id) VALUES (%s)", (log_id,))
-                _ring(cursor, log_id)
+                _notify(cursor, log_id)
         while time.monotonic() < deadline:
             with self._calls.transaction(act) as cursor:
                 if not _sweep_chunk(cursor):
                     return
 
     def segment_state(self, backing_topic: str) -> LogState:
-        """What the log is now."""
+        """Return the present state of the log."""
         row = self._row(
-            f"look at {backing_topic}",
+            f"check {backing_topic}",
             "SELECT terminated_at IS NOT NULL FROM embedded.log WHERE name = %s",
             backing_topic,
         )
@@ -149,7 +157,7 @@ class EmbeddedDataPlane:
         return LogState.TERMINATED if row[0] else LogState.OPEN
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Create the cursor at earliest; an existing one keeps its position."""
+        """Create the cursor at the earliest position; an existing cursor keeps its position."""
         with self._calls.statement(f"subscribe {subscription!r} to {backing_topic}") as cursor:
             names = [checked("subscription", subscription)]
             cursor.execute(_ADD_CURSORS, {"log": backing_topic, "names": names})
@@ -157,7 +165,7 @@ class EmbeddedDataPlane:
                 raise no_log(backing_topic)
 
     def delete_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Delete the cursor; the log keeps what it counted, so that its counters never fall."""
+        """Delete the cursor. The log keeps the cursor's counters, so that the log's counters never fall."""
         with self._calls.transaction(f"unsubscribe {subscription!r} from {backing_topic}") as cursor:
             cursor.execute(
                 "SELECT log_id FROM embedded.log WHERE name = %s FOR NO KEY UPDATE", (backing_topic,)
@@ -173,14 +181,14 @@ class EmbeddedDataPlane:
                     {"log": log_id, "name": subscription},
                 )
                 if cursor.fetchone() is not None:
-                    _ring(cursor, log_id)
+                    _notify(cursor, log_id)
 
     def list_segments(self, topic: str) -> Sequence[str]:
-        """Backing topics of every log that belongs to `topic`, orphans included, sorted."""
+        """Return the backing topics of every log of `topic`, orphaned logs included, sorted."""
         return self.list_segments_of([topic])[topic]
 
     def list_subscriptions(self, backing_topic: str) -> Sequence[str]:
-        """Subscriptions on the log, sorted; empty if it is missing."""
+        """Return the subscriptions on the log, sorted. Empty if the log is missing."""
         with self._calls.statement(f"list subscriptions of {backing_topic}") as cursor:
             cursor.execute(
                 "SELECT c.subscription FROM embedded.cursor c JOIN embedded.log l USING (log_id)"
@@ -190,9 +198,9 @@ class EmbeddedDataPlane:
             return [name for (name,) in cursor.fetchall()]
 
     def backlog(self, backing_topic: str, subscription: str) -> int | None:
-        """Unacknowledged messages, precisely; None where the log or the subscription is missing.
+        """Return the exact number of unacknowledged messages. None if the log or the subscription is missing.
 
-        It costs more the further the parts of the cursor are apart.
+        The cost rises with the distance between the parts of the cursor.
         """
         with self._calls.statement(f"backlog of {backing_topic}") as cursor:
             cursor.execute("SELECT embedded.backlog(%s, %s)", (backing_topic, subscription))
@@ -202,27 +210,27 @@ class EmbeddedDataPlane:
     def backlog_of_buckets(
         self, backing_topic: str, subscription: str, bucket_starts: Sequence[int]
     ) -> Sequence[int] | None:
-        """Unacknowledged messages of each bucket; counts one by one."""
+        """Return the number of unacknowledged messages of each bucket, by counting messages."""
         with self._calls.statement(f"backlog of {backing_topic}") as cursor:
             cursor.execute(
                 "SELECT embedded.backlog_of_buckets(%s, %s, %s)",
                 (backing_topic, subscription, list(bucket_starts)),
             )
-            found = cursor.fetchone()
-            return None if found is None else found[0]
+            row = cursor.fetchone()
+            return None if row is None else row[0]
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
-        """Move the cursor to the first message published at or after the instant; cuts all its readers off. Where
-        that message is trimmed, to the first that is there.
+        """Move the cursor to the first message published at or after the instant, and disconnect its readers.
+        If that message is trimmed, move the cursor to the first stored message.
         """
         self._move(backing_topic, subscription, "to_timestamp(%s / 1000.0)", instant_ms)
 
     def skip_all(self, backing_topic: str, subscription: str) -> None:
-        """Acknowledge everything up to now; cuts all readers off."""
+        """Acknowledge all messages that are stored at the time of the call, and disconnect all readers."""
         self._move(backing_topic, subscription, "NULL")
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
-        """Counters of those logs that exist, all read at one instant."""
+        """Return the counters of the logs that exist, all read at one instant."""
         with self._calls.statement(f"sample {len(backing_topics)} logs") as cursor:
             instant = STEADY_CLOCK.now_ms()
             cursor.execute(
@@ -240,7 +248,9 @@ class EmbeddedDataPlane:
             }
 
     def sample_keys(self, backing_topic: str, *, most: int) -> KeySample:
-        """Keys of the newest messages, see `SamplesKeys`: one statement, by index from the log's end."""
+        """Sample the keys of the latest messages, as `SamplesKeys` defines: one statement, by index from the
+        log's end.
+        """
         with self._calls.statement(f"sample keys of {backing_topic}") as cursor:
             cursor.execute(
                 "SELECT l.terminated_at IS NOT NULL, m.log_offset IS NOT NULL,"
@@ -259,23 +269,27 @@ class EmbeddedDataPlane:
         return KeySample(hashes, len(keys) - len(hashes))
 
     def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, Born]:
-        """Create each log with its subscriptions at earliest; fills in those an existing log lacks."""
+        """Create each log with its subscriptions at the earliest position. Add missing subscriptions to
+        existing logs.
+        """
         with self._calls.statement(f"create {len(successors)} logs") as cursor:
             return set_wise.create(cursor, successors, waits_for_disk=not self._shares_journal_server)
 
     def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
-        """Close those that exist and that nobody holds for long. Later appends are refused."""
+        """Terminate the logs that exist and are not locked for long. Later appends are refused."""
         with self._calls.statement(f"terminate {len(backing_topics)} logs") as cursor:
             closed = set_wise.terminate(
                 cursor, backing_topics, waits_for_disk=not self._shares_journal_server
             )
         if len(closed) < len(backing_topics):
-            with suppress(CleaveError):  # the worker does it as well, and says why it cannot
+            with suppress(CleaveError):  # the worker makes the same call, and logs its errors
                 self.end_long_transactions()
         return closed
 
     def end_long_transactions(self) -> int:
-        """End the sessions of applications that have held locks for longer than a call may take. Return their number."""
+        """End sessions of applications that have held locks for longer than a call may take. Return the
+        number of sessions.
+        """
         with self._calls.statement("end long transactions") as cursor:
             cursor.execute(
                 "SELECT process_id, login, seconds FROM embedded.end_long_transactions(%s)",
@@ -289,30 +303,34 @@ class EmbeddedDataPlane:
         return len(sessions)
 
     def subscriptions_of(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """Subscriptions on each log, sorted; a log that is missing or has none is absent."""
+        """Return the subscriptions on each log, sorted. A log that is missing or has none is absent."""
         with self._calls.statement(f"list subscriptions of {len(backing_topics)} logs") as cursor:
             return set_wise.subscriptions(cursor, backing_topics)
 
     def list_segments_of(self, topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """Backing topics of every log that belongs to each topic, orphans included, sorted."""
+        """Return the backing topics of every log of each topic, orphaned logs included, sorted."""
         paths = {topic: self.backing_topic(topic, "").rstrip("/") for topic in topics}
         with self._calls.statement(f"list logs of {len(topics)} topics") as cursor:
             return set_wise.segments(cursor, paths)
 
     def describe_logs(self, backing_topics: Sequence[str]) -> Mapping[str, LogReport]:
-        """Report on each log. The call takes longer for a subscription with unread messages, see `backlog`."""
+        """Return a report on each log. The call takes longer for a subscription with unread messages, like
+        `backlog`.
+        """
         with self._calls.statement(f"describe {len(backing_topics)} logs") as cursor:
             return set_wise.describe(cursor, backing_topics)
 
     def trim(self, retention_seconds: float) -> Trimmed:
-        """Delete what is older and acknowledged, in chunks, for half of a call's time; see `TrimmingDataPlane`. The next
-        call goes on where this one had to stop.
+        """Delete messages that are older than `retention_seconds` and acknowledged, in chunks, for half of a
+        call's time.
+
+        The next call continues where this one had to stop.
         """
         act, deadline = "trim logs", time.monotonic() + self.call_timeout_seconds * _SWEEP_SHARE
         messages = 0
         while time.monotonic() < deadline:
-            last, found = self._trimmable(act, retention_seconds)
-            for log_id in found:
+            last, log_ids = self._trimmable(act, retention_seconds)
+            for log_id in log_ids:
                 while (trimmed := self._trim_chunk(act, log_id, retention_seconds)) > 0:
                     messages += trimmed
                     if time.monotonic() > deadline:
@@ -324,7 +342,7 @@ class EmbeddedDataPlane:
         return Trimmed(messages, is_complete=False)
 
     def close(self) -> None:
-        """Give back connections."""
+        """Close the connections."""
         self._calls.close()
 
     def _row(self, act: str, statement: str, *values: object) -> tuple[Any, ...] | None:
@@ -334,14 +352,16 @@ class EmbeddedDataPlane:
             return row
 
     def _trimmable(self, act: str, retention_seconds: float) -> tuple[int | None, Sequence[int]]:
-        """The last of the logs looked at, None when all have been, and those of them with something to trim."""
+        """Return the last log that was checked, None if all have been, and the checked logs with messages to
+        trim.
+        """
         with self._calls.statement(act) as cursor:
             cursor.execute(
                 "SELECT last, found FROM embedded.trimmable(%s, clock_timestamp() - %s * interval '1 s', %s)",
-                (self._trimmed_to, retention_seconds, _LOOKED_AT),
+                (self._trimmed_to, retention_seconds, _LOGS_PER_CHECK),
             )
-            ((last, found),) = cursor.fetchall()
-            return last, found or ()
+            ((last, log_ids),) = cursor.fetchall()
+            return last, log_ids or ()
 
     def _trim_chunk(self, act: str, log_id: int, retention_seconds: float) -> int:
         with self._calls.statement(act) as cursor:
@@ -353,7 +373,7 @@ class EmbeddedDataPlane:
             return int(trimmed)
 
     def _move(self, backing_topic: str, subscription: str, instant: str, *values: object) -> None:
-        """`instant` is one of the expressions above."""
+        """Move the cursor to `instant`, which is one of the SQL expressions above."""
         row = self._row(
             f"move {subscription!r} on {backing_topic}",
             f"SELECT embedded.move(%s, %s, {instant})",
@@ -366,7 +386,9 @@ class EmbeddedDataPlane:
 
 
 def _sweep_chunk(cursor: psycopg2.extensions.cursor) -> bool:
-    """Remove some messages of one deleted log. False when nothing is left, or others are removing the rest."""
+    """Delete a chunk of messages of one deleted log. Return False if none are left, or other sessions delete
+    the rest.
+    """
     cursor.execute("SELECT log_id FROM embedded.dropped_log ORDER BY log_id LIMIT 1 FOR UPDATE SKIP LOCKED")
     row = cursor.fetchone()
     if row is None:
@@ -381,5 +403,5 @@ def _sweep_chunk(cursor: psycopg2.extensions.cursor) -> bool:
     return True
 
 
-def _ring(cursor: psycopg2.extensions.cursor, log_id: object) -> None:
+def _notify(cursor: psycopg2.extensions.cursor, log_id: object) -> None:
     cursor.execute("SELECT pg_notify(%s, %s)", (ARRIVALS, str(log_id)))

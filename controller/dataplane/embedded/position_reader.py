@@ -1,7 +1,8 @@
-"""Reading one embedded log from a position on, without a cursor: the application keeps the position.
+"""Reads one embedded log from a position without a cursor, because the application stores the position.
 
-Nothing is kept for such a reader, so nothing holds up the trimming of the log. What was trimmed before it was read is DataGone. A log
-that does not have the last message that the reader was given is opened again, where its history goes on (`timelines`).
+Nothing is stored for such a reader, so it does not delay the trimming of the log. Messages that were trimmed
+before they were read are reported as DataGone. If the log lacks the last message that the reader returned,
+the reader must be opened again where the log's history continues (`timelines`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SELECT log_offset, published_at, key, payload, metadata, first_offset, is_at_end
 
 
 class EmbeddedPositionReader(OneProcess):
-    """A `PositionReader`; `EmbeddedLogClient.open_reader_at` makes it. For one thread."""
+    """A `PositionReader`. Created by `EmbeddedLogClient.open_reader_at`. For one thread."""
 
     def __init__(
         self,
@@ -37,39 +38,41 @@ class EmbeddedPositionReader(OneProcess):
         self._place, self._on_close = place, on_close
 
     def may_wait(self) -> bool:
-        """Never: each read is a call to the server that has all logs."""
+        """Return False: each read is a call to the server that has all logs."""
         return False
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """The next messages in order, at most `limit` and some 8 MiB; empty when there is none now."""
+        """Return the next messages in order, at most `limit` and some 8 MiB. Empty if there are none at
+        present.
+        """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
-        messages, _ = self._look(limit)
+        messages, _ = self._read_at(limit)
         if messages:
             timeline, offset = messages[-1].position
             self._place = Place(offset + 1, timeline)
         return messages
 
     def is_at_end(self) -> bool:
-        """Whether the log is terminated and read to its end."""
-        messages, is_at_end = self._look(0)
+        """Return True if the log is terminated and read to its end."""
+        messages, is_at_end = self._read_at(0)
         return is_at_end and not messages
 
     def close(self) -> None:
-        """Read no further."""
+        """Close the reader."""
         self._on_close()
 
-    def _look(self, limit: int) -> tuple[list[LogMessage], bool]:
-        """The next messages, and whether nothing can follow upon them."""
+    def _read_at(self, limit: int) -> tuple[list[LogMessage], bool]:
+        """Return the next messages, and whether no message can follow them."""
         with self._calls.statement(f"read {self._backing_topic}") as cursor:
             place = (self._place.offset, limit, MAX_READ_BYTES, self._place.timeline)
             cursor.execute(_READ_AT, (self._log_id, *place, self._backing_topic))
             rows = cursor.fetchall()
         if not rows:
             raise DataGone(
-                f"{self._backing_topic} was deleted before it was read to its end; begin anew where messages are left"
+                f"{self._backing_topic} was deleted before it was read to its end; start again at the earliest stored message"
             )
-        *found, (scanned, *_, first_offset, is_at_end, timelines) = rows
+        *message_rows, (scanned, *_, first_offset, is_at_end, timelines) = rows
         if scanned is None:
             raise DataPlaneUnavailable(
                 f"{self._backing_topic}: the log became shorter; open a new reader", delay_seconds=0.0
@@ -77,21 +80,21 @@ class EmbeddedPositionReader(OneProcess):
         if first_offset > self._place.offset:
             raise gone(self._backing_topic, self._place.offset, first_offset)
         position = Timelines(timelines).position
-        messages = [message(position(at), *row) for at, *row, _, _, _ in found]
+        messages = [message(position(at), *row) for at, *row, _, _, _ in message_rows]
         return messages, bool(is_at_end)
 
 
 def unknown(backing_topic: str, offset: int, end: int) -> DataGone:
-    """Return the error for a position without a timeline that lies beyond the end of the log."""
+    """Return the error for a position without a timeline that is beyond the end of the log."""
     return DataGone(
         f"{backing_topic}: position {offset} is beyond the end {end} of the log, which became shorter, and the position names no "
-        "timeline, so the first message that was not read is not known; begin at an earlier position or instant"
+        "timeline, so the first unread message is unknown; start at an earlier position or instant"
     )
 
 
-def gone(backing_topic: str, wanted: int, first_offset: int) -> DataGone:
-    """What was to be read next is trimmed."""
+def gone(backing_topic: str, first_unread: int, first_offset: int) -> DataGone:
+    """Return the error for messages that were trimmed before they were read."""
     return DataGone(
-        f"{backing_topic}: messages {wanted} to {first_offset - 1} were trimmed before they were read; begin anew where "
-        "messages are left, and give the logs the retention that you need"
+        f"{backing_topic}: messages {first_unread} to {first_offset - 1} were trimmed before they were read; start again at the "
+        "earliest stored message, and give the logs a longer retention"
     )

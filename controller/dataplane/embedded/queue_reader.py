@@ -1,8 +1,10 @@
-"""Reading one embedded log as one of several who share its messages: each taken, acknowledged and given back by itself.
+"""Reads one embedded log as one of several readers that share its messages: each message is taken,
+acknowledged and returned by itself.
 
-What a reader took is noted under its mark (sql/schema/86_embedded_queues.sql says how). It keeps that for `LIFE_SECONDS` after it was last heard of,
-and `QueueKeeper` lets the server hear of all readers of a process. A batch is asked for under a number, so that one whose answer
-was lost is given again. A log that does not have the highest message that the reader was given refuses a read (`timelines`).
+The server records the messages of a reader under the reader's mark (sql/schema/86_embedded_queues.sql). They
+belong to the reader for `LIFE_SECONDS` after its last call, and `QueueKeeper` calls for all readers of a
+process. A batch is requested under a number, so that a batch whose response was lost is returned again. A log
+that lacks the highest message that the reader received refuses a read (`timelines`).
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ from controller.repeating import repeat_every
 log = telemetry.get_logger(__name__)
 
 LIFE_SECONDS = 20.0
-"""A reader that was not heard for so long is taken for dead, and what it holds is given to others."""
+"""A reader without a call for this time counts as dead, and its messages are delivered to other readers."""
 MAX_UNSETTLED = 10_000
-"""Messages of one subscription on one log that are given out and not acknowledged; beyond, none is given out for the first
-time.
+"""Largest number of delivered and unacknowledged messages of one subscription on one log. At the limit, no
+message is delivered for the first time.
 """
 _TAKE = """
 SELECT log_offset, published_at, key, payload, metadata, deliveries, timelines
@@ -43,7 +45,9 @@ _CLOSE = "SELECT embedded.queue_close(%s, %s, %s)"
 
 
 class EmbeddedQueueReader(OneProcess):
-    """A `QueueReader`; `EmbeddedLogClient.open_queue_reader` makes it. For one thread; it is kept alive by another."""
+    """A `QueueReader`. Created by `EmbeddedLogClient.open_queue_reader`. For one thread; the thread of
+    `QueueKeeper` keeps it alive.
+    """
 
     def __init__(
         self,
@@ -63,78 +67,82 @@ class EmbeddedQueueReader(OneProcess):
         self._numbers = itertools.count(1)
         self._number = next(self._numbers)
         self._batches: dict[Position, int] = {}
-        """Of each message that is held the batch in which it came."""
+        """The batch of each message that this reader has."""
         self._highest: Position = (0, -1)
-        """Position of the highest message that was ever given to this reader."""
+        """Position of the highest message that this reader ever received."""
         self._is_lost = self._is_closed = False
 
     @property
     def is_current(self) -> bool:
-        """Whether the server has heard of it lately, so that nobody else has what it holds."""
+        """True if the server received a recent call of this reader, so that no other reader has its
+        messages.
+        """
         return not self._is_lost and boot_seconds() < self._heard_at + self._life_seconds
 
     def heard(self, at: float) -> None:
-        """The server was told, in a call that began then, that this reader is alive."""
+        """Record that the server received a call of this reader, which began at `at`."""
         self._heard_at = max(self._heard_at, at)
 
     def lose(self) -> None:
-        """The server does not know it any more."""
+        """Mark the reader as unknown to the server."""
         self._is_lost = True
 
     def may_wait(self) -> bool:
-        """Never: each read is a call to the server that has all logs."""
+        """Return False: each read is a call to the server that has all logs."""
         return False
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Take at most `limit` messages and some 8 MiB; empty when there is none now."""
+        """Take at most `limit` messages and some 8 MiB. Empty if there are none at present."""
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
         self._demand_known()
-        began = boot_seconds()
+        began_at = boot_seconds()
         timeline, offset = self._highest
-        given = (limit, MAX_READ_BYTES, MAX_UNSETTLED, self._life_seconds, offset, timeline)
+        limits = (limit, MAX_READ_BYTES, MAX_UNSETTLED, self._life_seconds, offset, timeline)
         with self._calls.statement(f"read {self._backing_topic}") as cursor:
-            cursor.execute(_TAKE, (*self._queue, self.mark, self._number, *given))
+            cursor.execute(_TAKE, (*self._queue, self.mark, self._number, *limits))
             rows = cursor.fetchall()
         if not rows:
             self.lose()
             timeline, offset = self._highest
             demand_there(self._calls, self._backing_topic, *self._queue, Place(offset + 1, timeline))
             self._demand_known()
-        self.heard(began)
-        *found, (*_, timelines) = rows
+        self.heard(began_at)
+        *message_rows, (*_, timelines) = rows
         position = Timelines(timelines).position
-        messages = [message(position(at), *row) for at, *row, _ in found]
-        self._batches |= {one.position: self._number for one in messages}
-        self._highest = max([self._highest, *(one.position for one in messages[-1:])])
+        messages = [message(position(at), *row) for at, *row, _ in message_rows]
+        self._batches |= {taken.position: self._number for taken in messages}
+        self._highest = max([self._highest, *(taken.position for taken in messages[-1:])])
         self._number = next(self._numbers)
         return messages
 
     def acknowledge(self, positions: Sequence[Position]) -> Sequence[Position]:
-        """Done with these; those that others have, or will have, are given back."""
+        """Acknowledge the messages. Return the positions of those that belong, or will belong, to other
+        readers.
+        """
         self._demand_known()
-        offsets, batches = self._noted(positions)
+        offsets, batches = self._offsets_and_batches(positions)
         with self._calls.statement(f"acknowledge {self._backing_topic}") as cursor:
             cursor.execute(_ACKNOWLEDGE, (*self._queue, self.mark, offsets, batches))
             ((refused,),) = cursor.fetchall()
         if refused is None:
             raise no_cursor(self._backing_topic, self._queue[1])
         self._forget(positions)
-        return [one for one in positions if one[1] in refused]
+        return [position for position in positions if position[1] in refused]
 
     def give_back(
         self, positions: Sequence[Position], *, delay_seconds: float = 0.0, unseen: bool = False
     ) -> None:
-        """Have these given out again after the delay."""
+        """Return the messages to the queue, to be delivered again after the delay."""
         self._demand_known()
-        offsets, batches = self._noted(positions)
-        with self._calls.statement(f"give back of {self._backing_topic}") as cursor:
+        offsets, batches = self._offsets_and_batches(positions)
+        with self._calls.statement(f"return messages of {self._backing_topic}") as cursor:
             cursor.execute(_GIVE_BACK, (*self._queue, self.mark, offsets, batches, delay_seconds, unseen))
         self._forget(positions)
 
     def is_drained(self) -> bool:
-        """Whether the log is terminated and all of it acknowledged."""
-        with self._calls.statement(f"look at {self._backing_topic}") as cursor:
+        """Return True if the log is terminated and all its messages are acknowledged."""
+        with self._calls.statement(f"check {self._backing_topic}") as cursor:
             cursor.execute(_IS_DRAINED, self._queue)
             row: tuple[bool | None] | None = cursor.fetchone()
         if row is None or row[0] is None:
@@ -142,17 +150,19 @@ class EmbeddedQueueReader(OneProcess):
         return row[0]
 
     def close(self) -> None:
-        """Leave. If that fails, the server notices after a while that this reader is not heard any more."""
+        """Leave the queue. If the call fails, the server considers the reader dead after `LIFE_SECONDS`."""
         if self._is_closed:
             return
         self._is_closed = self._is_lost = True
         self._on_close()
-        with suppress(CleaveError), self._calls.statement(f"let go of {self._backing_topic}") as cursor:
+        with suppress(CleaveError), self._calls.statement(f"release {self._backing_topic}") as cursor:
             cursor.execute(_CLOSE, (*self._queue, self.mark))
 
-    def _noted(self, positions: Sequence[Position]) -> tuple[list[int], list[int]]:
-        """Offsets, and the batch in which each came; 0, which is none, for what is not held."""
-        return [offset for _, offset in positions], [self._batches.get(one, 0) for one in positions]
+    def _offsets_and_batches(self, positions: Sequence[Position]) -> tuple[list[int], list[int]]:
+        """Return offsets, and the batch of each. The batch is 0, which does not exist, for a message that the
+        reader does not have.
+        """
+        return [offset for _, offset in positions], [self._batches.get(position, 0) for position in positions]
 
     def _forget(self, positions: Iterable[Position]) -> None:
         for position in positions:
@@ -161,14 +171,14 @@ class EmbeddedQueueReader(OneProcess):
     def _demand_known(self) -> None:
         if self._is_lost:
             raise LostRace(
-                f"{self._backing_topic}: this reader of {self._queue[1]!r} was not heard for {self._life_seconds:g} s, was "
+                f"{self._backing_topic}: this reader of {self._queue[1]!r} made no call for {self._life_seconds:g} s, was "
                 "closed, or the cursor was moved; open a new reader",
                 delay_seconds=0.0,
             )
 
 
 class QueueKeeper:
-    """Lets the server hear, several times in each life, of those readers of a process that do not read just now."""
+    """Keeps the readers of a process alive on the server, with several calls in each lifetime."""
 
     def __init__(self, calls: PostgresCalls, life_seconds: float) -> None:
         self._calls, self._life_seconds = calls, life_seconds
@@ -178,7 +188,7 @@ class QueueKeeper:
         self._thread: threading.Thread | None = None
 
     def add(self, reader: EmbeddedQueueReader) -> None:
-        """Keep this one alive until it is removed."""
+        """Keep this reader alive until it is removed."""
         with self._lock:
             self._readers[reader.mark] = reader
             if self._thread is None:
@@ -186,19 +196,19 @@ class QueueKeeper:
                 self._thread.start()
 
     def remove(self, mark: str) -> None:
-        """Keep it no more."""
+        """Stop keeping the reader alive."""
         with self._lock:
             self._readers.pop(mark, None)
 
     def close(self) -> None:
-        """Keep nobody any more."""
+        """Stop keeping readers alive."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
 
     def _run(self) -> None:
         repeat_every(
-            self._life_seconds / 5, self._keep_all, self._ended, log, "readers of queues are not kept alive"
+            self._life_seconds / 5, self._keep_all, self._ended, log, "cannot keep queue readers alive"
         )
 
     def _keep_all(self) -> None:
@@ -208,9 +218,9 @@ class QueueKeeper:
             self._keep(readers)
 
     def _keep(self, readers: dict[str, EmbeddedQueueReader]) -> None:
-        began = boot_seconds()
-        with self._calls.statement("keep readers of queues") as cursor:
+        began_at = boot_seconds()
+        with self._calls.statement("keep queue readers alive") as cursor:
             cursor.execute(_KEEP, (sorted(readers), self._life_seconds))
-            known = {mark for (mark,) in cursor.fetchall()}
+            known_marks = {mark for (mark,) in cursor.fetchall()}
         for mark, reader in readers.items():
-            reader.heard(began) if mark in known else reader.lose()
+            reader.heard(began_at) if mark in known_marks else reader.lose()

@@ -1,8 +1,8 @@
-"""Calls about many embedded logs at once: one message to PostgreSQL, one transaction, all or nothing.
+"""Acts on many embedded logs at once: one message to PostgreSQL, one transaction, all or nothing.
 
-Serves `plane` alone. Logs are locked in the order of their names, before any cursor. Where the journal is in the same
-server such a transaction need not wait for the disk: a crash loses commits from the end only. So what the journal
-records of this transaction, which is committed later, cannot survive without it.
+Used only by `plane`. Logs are locked in the order of their names, before any cursor. If the journal is in the
+same server, such a transaction need not wait for the disk, because a crash loses only the latest commits: the
+journal's record of this transaction is committed later, and cannot survive without it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from controller.domain.log_origin import LogOrigin
 from controller.domain.segment import is_segment_descriptor
 
 _LATE = "SELECT set_config('synchronous_commit', 'off', true);"
-# As in `plane`: statements of one message, each with its own view. Nobody can be waiting at a log that this transaction
-# has made, so only older logs are notified of. Rows are looked up one by one where a join would do too: the planner
-# does not know how few there are, and would read whole tables for a join.
+# The statements of one message each have their own view of committed data, as in `plane`. No reader can wait
+# for a log that this transaction creates, so only older logs are notified. Rows are looked up one by one
+# instead of by a join, because the planner does not know how few they are, and would scan whole tables for a
+# join.
 _CREATE = f"""
     INSERT INTO embedded.log (name, origin)
     SELECT w.log, w.origin FROM jsonb_to_recordset(%(successors)s::jsonb) AS w (log text, origin jsonb)
@@ -48,8 +49,8 @@ _CREATE = f"""
       FROM embedded.log l WHERE l.name = ANY (%(logs)s)
 """  # noqa: S608 - a constant
 _LONGEST_WAIT = "SELECT set_config('lock_timeout', '100ms', true);"
-"""How long to wait for appends in progress. A log that is held for longer is left out, since the others are locked
-meanwhile.
+"""Longest wait for appends in progress. A log that is locked for longer is omitted, because the other logs
+are locked meanwhile.
 """
 _CLOSE = f"""
     WITH held AS MATERIALIZED (
@@ -68,8 +69,8 @@ _SUBSCRIPTIONS = """
       FROM embedded.log l WHERE l.name = ANY (%(logs)s)
 """
 _LISTED = "SELECT topic_path, name FROM embedded.log WHERE topic_path = ANY (%(paths)s) ORDER BY name"
-# No part of a cursor lies behind a message that a subscription has not acknowledged. So messages are counted only for a
-# subscription with a part before the end of the log.
+# No part of a cursor is behind a message that its subscription has not acknowledged. Messages are therefore
+# counted only for a subscription with a part before the end of the log.
 _DESCRIBED = """
     SELECT l.name, l.terminated_at IS NOT NULL, l.origin, l.next_offset > 0,
            ARRAY(SELECT jsonb_build_array(
@@ -84,18 +85,18 @@ _DESCRIBED = """
 def create(
     cursor: psycopg2.extensions.cursor, successors: Sequence[Successor], *, waits_for_disk: bool
 ) -> dict[str, Born]:
-    """What each log is afterwards, by name."""
+    """Create the logs, and return the state of each log after the call, by name."""
     documents = [
         {
-            "log": checked("segment", one.backing_topic),
-            "predecessors": one.predecessors,
-            "subscriptions": [checked("subscription", name) for name in one.subscriptions],
-            "excepted": one.excepted,
-            "origin": one.origin and one.origin.to_properties(),
+            "log": checked("segment", successor.backing_topic),
+            "predecessors": successor.predecessors,
+            "subscriptions": [checked("subscription", name) for name in successor.subscriptions],
+            "excepted": successor.excepted,
+            "origin": successor.origin and successor.origin.to_properties(),
         }
-        for one in successors
+        for successor in successors
     ]
-    logs = [one.backing_topic for one in successors]
+    logs = [successor.backing_topic for successor in successors]
     statement = ("" if waits_for_disk else _LATE) + _CREATE
     cursor.execute(statement, {"logs": logs, "successors": json.dumps(documents)})
     return {
@@ -111,7 +112,9 @@ def create(
 def terminate(
     cursor: psycopg2.extensions.cursor, backing_topics: Sequence[str], *, waits_for_disk: bool
 ) -> dict[str, str]:
-    """The last offset of each log that exists, by name; without those that somebody holds."""
+    """Terminate the logs, and return the last offset of each log that exists and is not locked by another
+    session, by name.
+    """
     late, logs = ("" if waits_for_disk else _LATE), {"logs": list(backing_topics)}
     try:
         cursor.execute(late + _TERMINATE, logs)
@@ -123,25 +126,25 @@ def terminate(
 def subscriptions(
     cursor: psycopg2.extensions.cursor, backing_topics: Sequence[str]
 ) -> dict[str, Sequence[str]]:
-    """Cursors by the log's name."""
+    """Return the subscriptions of each log that has any, by the log's name."""
     cursor.execute(_SUBSCRIPTIONS, {"logs": list(backing_topics)})
     return {name: names for name, names in cursor.fetchall() if names}
 
 
 def segments(cursor: psycopg2.extensions.cursor, paths: Mapping[str, str]) -> dict[str, Sequence[str]]:
-    """Logs of segments, sorted, by topic; `paths` says under which path those of each topic are."""
+    """Return the logs of segments, sorted, by topic. `paths` contains the path of each topic's logs."""
     cursor.execute(_LISTED, {"paths": list(paths.values())})
-    found: dict[str, list[str]] = {path: [] for path in paths.values()}
+    logs_of_path: dict[str, list[str]] = {path: [] for path in paths.values()}
     for path, name in cursor.fetchall():
         if is_segment_descriptor(name.removeprefix(f"{path}/")):
-            found[path].append(name)
-    return {topic: found[path] for topic, path in paths.items()}
+            logs_of_path[path].append(name)
+    return {topic: logs_of_path[path] for topic, path in paths.items()}
 
 
 def describe(cursor: psycopg2.extensions.cursor, backing_topics: Sequence[str]) -> dict[str, LogReport]:
     """Return a report on each log, by name; MISSING_LOG for a log that does not exist."""
     cursor.execute(_DESCRIBED, {"logs": list(backing_topics)})
-    found = {
+    reports = {
         name: LogReport(
             _state(is_terminated),
             LogOrigin.from_properties(properties or {}),
@@ -150,7 +153,7 @@ def describe(cursor: psycopg2.extensions.cursor, backing_topics: Sequence[str]) 
         )
         for name, is_terminated, properties, has_carried, cursors in cursor.fetchall()
     }
-    return {name: found.get(name, MISSING_LOG) for name in backing_topics}
+    return {name: reports.get(name, MISSING_LOG) for name in backing_topics}
 
 
 def _state(is_terminated: bool) -> LogState:

@@ -1,8 +1,9 @@
-"""Positions in embedded logs: the timeline in which a message was written, then the message's offset.
+"""Defines positions in embedded logs: the timeline in which a message was written, then the message's offset.
 
-A server that was started again, or another server, begins a timeline with the first batch that it appends to a log (sql/schema/80_embedded_logs.sql). So
-an offset that is given out a second time, after a fail-over or a restore, comes with another timeline, and no position stands for two
-messages. Positions that were kept before logs had timelines are the offset alone.
+A server that was restarted or replaced begins a timeline with the first batch that it appends to a log
+(sql/schema/80_embedded_logs.sql). If an offset is reused after a failover or a restore, its message has
+another timeline, so no position refers to two messages. Positions that were stored before logs had timelines
+consist of the offset alone.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _MISSED = 'SELECT "position", next_offset FROM embedded.missed(%s, %s, %s, %s, %
 
 
 class Place(NamedTuple):
-    """Offset that a reader reads next, and the timeline of the message before that offset: 0 at the very front of a log."""
+    """The offset that a reader reads next, and the timeline of the message before that offset. The timeline
+    is 0 at the beginning of a log.
+    """
 
     offset: int
     timeline: int
@@ -35,10 +38,10 @@ class Place(NamedTuple):
 
 
 class Timelines:
-    """Timelines of a run of offsets, as a statement of the schema `embedded` returns them."""
+    """The timelines of a range of offsets, as the schema `embedded` returns them."""
 
     def __init__(self, rows: Sequence[Sequence[int]] | None) -> None:
-        """`rows` are first offsets and timelines, in order; None where nothing was read."""
+        """Use `rows` of first offset and timeline, in order. None if nothing was read."""
         self._first_offsets = [first_offset for first_offset, _ in rows or ()]
         self._timelines = [0, *(timeline for _, timeline in rows or ())]
 
@@ -48,7 +51,9 @@ class Timelines:
 
 
 def timeline_and_offset(position: Position) -> tuple[int | None, int]:
-    """Return the two parts of a position; without a timeline (None) if the position was kept before logs had timelines."""
+    """Return the timeline and the offset of a position. The timeline is None if the position was stored
+    before logs had timelines.
+    """
     *timeline, offset = position
     return (timeline[0] if timeline else None), offset
 
@@ -61,13 +66,15 @@ def demand_there(
     place: Place,
     bucket: HashRange = FULL_RANGE,
 ) -> None:
-    """Raise LogShortened, and report it, if the log does not have the message before the place; for a reader that was refused."""
-    with calls.statement(f"look at {backing_topic}") as cursor:
+    """Raise and log LogShortened if the log lacks the message before the place. For a reader whose statement
+    was refused.
+    """
+    with calls.statement(f"check {backing_topic}") as cursor:
         cursor.execute(_MISSED, (log_id, subscription, bucket.start, bucket.end, *place))
         row: tuple[int, int] | None = cursor.fetchone()
     if row is not None:
-        again, end = row
-        raise shortened(backing_topic, subscription, place.offset, end, again)
+        next_offset, end = row
+        raise shortened(backing_topic, subscription, place.offset, end, next_offset)
 
 
 def shortened(
@@ -79,7 +86,9 @@ def shortened(
     *,
     resume: Position | None = None,
 ) -> LogShortened:
-    """Report that the log lacks the message before `place`, and return the error to raise. `again` is the offset to read from next."""
+    """Log that the log lacks the message before `place`, and return the error to raise. `again` is the next
+    offset to read.
+    """
     client_metrics.SHORTENED_LOGS.inc()
     log.warning(
         "log shortened",
@@ -89,13 +98,14 @@ def shortened(
         log_end=end,
         server_position=again,
     )
-    lack = (
+    finding = (
         f"position {place} is beyond the end {end}"
         if place > end
         else f"other messages were written below position {place}"
     )
     error = LogShortened(
-        f"the log became shorter: {lack} of {backing_topic}; reading again from {again}", delay_seconds=0.0
+        f"the log became shorter: {finding} of {backing_topic}; reading continues at {again}",
+        delay_seconds=0.0,
     )
     error.resume = resume
     return error

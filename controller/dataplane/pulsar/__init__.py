@@ -1,6 +1,7 @@
-"""The data plane `pulsar`: segments are ordinary persistent topics of any Pulsar from 3.0 on, one cluster.
+"""Contains the data plane `pulsar`: segments are ordinary persistent topics of one cluster of any Pulsar from
+3.0 on.
 
-`plane.PulsarDataPlane` is what the controller calls (admin REST), `log_client.PulsarLogClient` what applications
-produce and consume through (binary protocol). Nothing is imported here, so that a machine without the broker's
-client can use the controller's side.
+The controller uses `plane.PulsarDataPlane` (admin REST); applications produce and consume through
+`log_client.PulsarLogClient` (binary protocol). This package imports neither, so that a machine without the
+broker's client library can use the controller's side.
 """

@@ -1,7 +1,7 @@
-"""Where a Pulsar cluster is and how to log in: addresses, token, certificates.
+"""Contains the address and the credentials of a Pulsar cluster: addresses, token, certificates.
 
-One value for both sides of the plane. It reads the token's file anew for each call, so that a rotated token serves
-without a restart, and never shows a secret in its text.
+Both sides of the data plane share one value. It reads the token's file for each call, so that a renewed token
+needs no restart, and its text never contains a secret.
 """
 
 from __future__ import annotations
@@ -27,29 +27,35 @@ _FILES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulsarAuth:
-    """Credentials for a Pulsar cluster, and the keys of encrypted messages. Immutable, safe to share between threads.
+    """Credentials for a Pulsar cluster, and the keys of encrypted messages. Immutable, safe to share between
+    threads.
 
-    Raises InvalidInput if two settings that belong together are not given together, or if a file does not exist.
+    Raises InvalidInput if two settings that belong together are not given together, or if a file does not
+    exist.
     """
 
     token: str | None = field(default=None, repr=False)
     """JSON web token of a role that may produce and consume."""
     token_file: str | None = None
-    """File that holds the token. The client reads it for each connection, so a renewed token needs no restart. Wins over `token`."""
+    """File that contains the token. The client reads it for each connection, so a renewed token needs no
+    restart. Takes precedence over `token`.
+    """
     ca_file: str | None = None
-    """PEM bundle the brokers' certificates are checked against; the system's where None."""
+    """PEM bundle against which the brokers' certificates are checked. None: the system's certificates."""
     cert_file: str | None = None
     """Client certificate, PEM. Needs `key_file`."""
     key_file: str | None = None
     """Key of the client certificate, PEM."""
     verify_hostname: bool = True
-    """False accepts a certificate of another host name."""
+    """Check the host name in the brokers' certificates. False accepts a certificate of another host name."""
     encryption_key: str | None = None
-    """What producers call the key they encrypt with; readers find it by that name in each message. None: in the clear."""
+    """Name of the key with which producers encrypt. Each message contains the name, by which readers find the
+    key. None: no encryption.
+    """
     encryption_public_key_file: str | None = None
-    """The key to encrypt with, PEM."""
+    """Public key for encryption, PEM."""
     encryption_private_key_file: str | None = None
-    """The key to decrypt with, PEM; a producer needs none."""
+    """Private key for decryption, PEM. A producer does not need it."""
 
     def __post_init__(self) -> None:
         if self.token is not None:
@@ -69,7 +75,7 @@ class PulsarAuth:
                 raise InvalidInput(f"{self._name(name)}={value}: there is no such file")
 
     def _name(self, field: str) -> str:
-        """How a message names the field: as the argument that an application gives."""
+        """Return the name of the field for messages: the argument that an application gives."""
         return field
 
 
@@ -79,7 +85,7 @@ class PulsarAccess(PulsarAuth):
 
     admin_url: str
     service_url: str | None = None
-    """`pulsar://` or `pulsar+ssl://`; only producing and consuming need it."""
+    """Address with scheme `pulsar://` or `pulsar+ssl://`. Only producing and consuming need it."""
 
     def __post_init__(self) -> None:
         _check_url("CLEAVE_PULSAR_ADMIN_URL", self.admin_url, _ADMIN_SCHEMES)
@@ -88,22 +94,22 @@ class PulsarAccess(PulsarAuth):
         PulsarAuth.__post_init__(self)
 
     def _name(self, field: str) -> str:
-        """How a message names the field: as the setting of a process of Cleave."""
+        """Return the name of the field for messages: the setting of a Cleave process."""
         return f"CLEAVE_PULSAR_{field.upper()}"
 
     @property
     def admin_urls(self) -> tuple[str, ...]:
-        """Each broker's address by itself, without a slash at the end."""
+        """Addresses of the brokers, one each, without a slash at the end."""
         scheme, _, hosts = self.admin_url.partition("://")
         return tuple(f"{scheme}://{host.strip().rstrip('/')}" for host in hosts.split(","))
 
     @property
     def has_credentials(self) -> bool:
-        """Whether a call carries something that must not travel in the clear."""
+        """True if a call carries a token, which must not be sent without TLS."""
         return self.token is not None or self.token_file is not None
 
     def current_token(self) -> str | None:
-        """The current token. Raises InvalidInput when its file cannot be read."""
+        """Return the current token. Raises InvalidInput if its file cannot be read."""
         if self.token_file is None:
             return self.token
         name = f"{self._name('token_file')}={self.token_file}"
@@ -112,17 +118,19 @@ class PulsarAccess(PulsarAuth):
         except OSError as error:
             raise InvalidInput(f"{name} cannot be read: {error.strerror}") from error
         except UnicodeDecodeError:
-            raise InvalidInput(f"{name} cannot be read: it is no text") from None
+            raise InvalidInput(f"{name} cannot be read: it is not text") from None
 
 
 def _check_url(name: str, url: str, schemes: tuple[str, ...]) -> None:
-    """Raises InvalidInput, and does not repeat a URL that holds a password."""
+    """Raise InvalidInput for an invalid URL. The message does not repeat a URL that contains a password."""
     try:
         parts = urlsplit(url.split(",", maxsplit=1)[0])
         valid = parts.scheme in schemes and bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
         raise InvalidInput(f"{name} cannot be read; write {schemes[0]}://host:port") from None
     if "@" in url:
-        raise InvalidInput(f"{name} holds a user or password; put a token into CLEAVE_PULSAR_TOKEN instead")
+        raise InvalidInput(
+            f"{name} contains a user or password; put a token into CLEAVE_PULSAR_TOKEN instead"
+        )
     if not valid:
         raise InvalidInput(f"{name}={url} is not of the form {' or '.join(schemes)}://host:port")

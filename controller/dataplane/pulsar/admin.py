@@ -1,9 +1,10 @@
-"""Calls to a cluster's admin REST API that end on time: one connection pool, a deadline for each call.
+"""Makes calls to a cluster's admin REST API that end on time: with one connection pool and a deadline for
+each call.
 
-A call may be several requests; they share its deadline. Requests run in threads of their own, so that neither a slow
-name server nor a broker that sends its answer slowly can hold the caller longer. Redirects between brokers (307) are
-followed here, since `requests` drops credentials on the way to another host. What a status means is decided in
-`errors`.
+A call may consist of several requests, which share its deadline. Requests run in separate threads, so that
+neither a slow name server nor a broker that sends its response slowly can block the caller for longer. This
+module follows redirects between brokers (307), because `requests` drops credentials on redirects to another
+host. `errors` decides what a status means.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from controller.domain.errors import CleaveError, Terminal
 PARALLEL_REQUESTS = 16
 MAX_REDIRECTS = 5
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
-"""The longest lists (topics of a namespace) are far shorter."""
+"""Largest size of a response. The longest lists (topics of a namespace) are far shorter."""
 _CHUNK_BYTES = 256 * 1024
 
 
 class Deadline:
-    """When the call that a request belongs to must be over."""
+    """The time by which a call must be over."""
 
     __slots__ = ("_at", "seconds")
 
@@ -47,15 +48,15 @@ class Deadline:
 
     @property
     def left_seconds(self) -> float:
-        """Never negative."""
+        """Seconds until the deadline; never negative."""
         return max(0.0, self._at - time.monotonic())
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. `act` says in errors what was attempted; statuses in `accept` are answers, not errors.
+    """One request. `act` names the action in errors. Statuses in `accept` are results, not errors.
 
-    A `path` that begins with a slash is the whole one; any other follows `/admin/v2/`.
+    A `path` that begins with a slash is complete; any other path follows `/admin/v2/`.
     """
 
     method: str
@@ -64,14 +65,14 @@ class Ask:
     body: object = None
     accept: Collection[int] = ()
     is_text: bool = False
-    """The answer is a word, not JSON."""
+    """True if the response is a word, not JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back: `document` is the JSON, None where the body is empty; `broker` is host:port of who answered.
+    """A response. `document` is the JSON, None for an empty body; `broker` is the host:port that responded.
 
-    Names of `headers` are found in any case.
+    Lookup of names in `headers` ignores case.
     """
 
     status: int
@@ -79,55 +80,61 @@ class Answer:
     broker: str
     headers: Mapping[str, str]
     read_at_ms: int = 0
-    """When the answer was there, by the process's `STEADY_CLOCK`."""
+    """Time at which the response was complete, by the process's `STEADY_CLOCK`."""
 
 
 class AdminCalls:
-    """The pool; safe to share between threads. The first call connects."""
+    """The connection pool of one cluster. Safe to share between threads. Connects at the first call."""
 
     def __init__(self, access: PulsarAccess, *, call_timeout_seconds: float) -> None:
         self.call_timeout_seconds = call_timeout_seconds
         self._access = access
         self._bases = access.admin_urls
-        self._base = 0  # the one that answered last
+        self._base = 0  # index of the broker that responded last
         self._session = _session(access)
         self._threads = ThreadPoolExecutor(PARALLEL_REQUESTS, thread_name_prefix="pulsar-admin")
 
     @property
     def session(self) -> AuthorizedSession:
-        """A session with the connections, certificates and token of these calls, for pages that are read elsewhere."""
+        """A session with the connections, certificates and token of these calls, for pages that other modules
+        read.
+        """
         return AuthorizedSession(self._session, self._headers)
 
     def deadline(self, seconds: float | None = None) -> Deadline:
-        """A new deadline, for a call that begins now. `seconds` None: the ordinary time."""
+        """Return a deadline for a call that begins at this moment. None as `seconds`: the ordinary time
+        limit.
+        """
         return Deadline(self.call_timeout_seconds if seconds is None else seconds)
 
     def ask(self, ask: Ask, deadline: Deadline) -> Answer:
-        """The answer; CleaveError as `errors` maps it."""
+        """Return the response. Raises CleaveError as `errors` maps it."""
         return self._result(self._threads.submit(self._perform, ask, deadline), ask, deadline)
 
     def ask_all(self, asks: Sequence[Ask], deadline: Deadline) -> list[Answer | CleaveError]:
-        """Several at a time, answers or errors in order."""
+        """Send several requests at a time. Return responses or errors, in order."""
         running = [self._threads.submit(self._perform, ask, deadline) for ask in asks]
-        found: list[Answer | CleaveError] = []
+        results: list[Answer | CleaveError] = []
         for ask, future in zip(asks, running, strict=True):
             try:
-                found.append(self._result(future, ask, deadline))
+                results.append(self._result(future, ask, deadline))
             except CleaveError as error:
-                found.append(error)
-        return found
+                results.append(error)
+        return results
 
     def demand_all(self, asks: Sequence[Ask], deadline: Deadline) -> list[Answer]:
-        """Several at a time. The first error is raised when all have ended or their time is over."""
+        """Send several requests at a time. Raises the first error when all requests have ended or their time
+        is over.
+        """
         answers = []
-        for found in self.ask_all(asks, deadline):
-            if isinstance(found, CleaveError):
-                raise found
-            answers.append(found)
+        for result in self.ask_all(asks, deadline):
+            if isinstance(result, CleaveError):
+                raise result
+            answers.append(result)
         return answers
 
     def close(self) -> None:
-        """Give back connections; a request under way ends by itself."""
+        """Close the connections. A request in progress ends on its own."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._session.close()
 
@@ -139,7 +146,9 @@ class AdminCalls:
             raise late(ask.act, deadline.seconds) from None
 
     def _perform(self, ask: Ask, deadline: Deadline) -> Answer:
-        """Ask one broker after the other while they are away, and once more where a kept connection had died."""
+        """Try one broker after the other while brokers are out of reach, and retry once if a kept connection
+        was dead.
+        """
         tries = max(2, len(self._bases))
         for attempt in range(1, tries + 1):
             base = self._base
@@ -148,13 +157,13 @@ class AdminCalls:
                 return self._follow(ask, f"{self._bases[base]}{path}", deadline)
             except requests.RequestException as error:
                 mapped = network_failure(error, ask.act, self._bases[base], deadline.seconds)
-                if attempt == tries or not _may_never_have_arrived(error) or not deadline.left_seconds:
+                if attempt == tries or not _may_not_have_arrived(error) or not deadline.left_seconds:
                     raise mapped from error
                 self._base = (base + 1) % len(self._bases)
         raise AssertionError("the last attempt returns or raises")
 
     def _follow(self, ask: Ask, url: str, deadline: Deadline) -> Answer:
-        """The answer of the broker that the request is sent on to."""
+        """Return the response of the broker to which the request is redirected."""
         data = None if ask.body is None else json.dumps(ask.body)
         for _ in range(MAX_REDIRECTS + 1):
             if not deadline.left_seconds:
@@ -172,7 +181,7 @@ class AdminCalls:
                 if location is None:
                     return self._read(ask, response, deadline)
             url = self._checked_redirect(ask, url, location)
-        raise refusal(ask.act, 307, f"redirected {MAX_REDIRECTS} times, lastly to {url}")
+        raise refusal(ask.act, 307, f"redirected {MAX_REDIRECTS} times, last to {url}")
 
     def _read(self, ask: Ask, response: requests.Response, deadline: Deadline) -> Answer:
         body = bytearray()
@@ -186,8 +195,8 @@ class AdminCalls:
         document = text if ask.is_text and status < 300 else _parse(text)
         is_refusal = status >= 300
         if is_refusal and status == 404 and not (isinstance(document, Mapping) and "reason" in document):
-            # A proxy or another program may answer 404 to everything.
-            # If that were taken for a broker's answer, logs would count as missing.
+            # A proxy or another program may answer 404 to every request. If that counted as a broker's
+            # response, logs would count as missing.
             raise unknown_address(ask.act, status, text[:80] or "empty")
         if is_refusal and status not in ask.accept:
             reason = str(document.get("reason")) if isinstance(document, Mapping) else text
@@ -226,26 +235,28 @@ def _parse(text: str) -> Any:
         return _NO_JSON
 
 
-def _may_never_have_arrived(error: requests.RequestException) -> bool:
-    """A refused connection, or one that was closed without an answer. Every call of ours may be repeated."""
+def _may_not_have_arrived(error: requests.RequestException) -> bool:
+    """Return True for a refused connection, or one that was closed without a response. Every call of this
+    package may be repeated.
+    """
     return isinstance(error, requests.ConnectionError) and not isinstance(
         error, requests.Timeout | requests.exceptions.SSLError
     )
 
 
 def may_be_under_way(error: CleaveError) -> bool:
-    """Return True if the request that ended with the error may have reached a broker that is still at it: the connection
-    broke before the answer.
+    """Return True if the request that ended with the error may have reached a broker that still processes it,
+    because the connection broke before the response.
     """
     cause = error.__cause__
     if not isinstance(cause, requests.RequestException):
-        return False  # the broker has answered
+        return False  # the broker has responded
     inner = getattr(next(iter(cause.args), None), "reason", None)
     return not isinstance(inner, urllib3.exceptions.NewConnectionError)
 
 
 class _Adapter(HTTPAdapter):
-    """An adapter with a switch for the check of host names, which `requests` does not have."""
+    """An adapter with an option to skip the check of host names, which `requests` lacks."""
 
     def __init__(self, *, verify_hostname: bool) -> None:
         self._verify_hostname = verify_hostname
@@ -258,7 +269,7 @@ class _Adapter(HTTPAdapter):
 
 
 class _Bearer(AuthBase):
-    """The current token on each request. `requests` removes it when a redirect leaves the host."""
+    """Adds the current token to each request. `requests` removes it when a redirect leads to another host."""
 
     def __init__(self, access: PulsarAccess) -> None:
         self._access = access
@@ -271,7 +282,9 @@ class _Bearer(AuthBase):
 
 
 def bearer_session(access: PulsarAccess) -> requests.Session:
-    """A pool of its own with the certificates and the token, for callers that send requests themselves."""
+    """Return a session with its own pool and the certificates and token, for callers that send requests
+    themselves.
+    """
     session = _session(access)
     session.auth = _Bearer(access)
     return session
@@ -280,7 +293,7 @@ def bearer_session(access: PulsarAccess) -> requests.Session:
 def _session(access: PulsarAccess) -> requests.Session:
     session = requests.Session()
     session.trust_env = (
-        False  # neither ~/.netrc's passwords nor a proxy: brokers answer by their own addresses
+        False  # no passwords of ~/.netrc and no proxy, because brokers respond at their own addresses
     )
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
     session.verify = access.ca_file or True

@@ -1,6 +1,8 @@
-"""Requests about one topic, and how their answers are read; for `plane`, `set_wise` and `existing`, which send them.
+"""Builds the requests about one topic, and reads their responses. `plane`, `set_wise` and `existing` send the
+requests.
 
-Only subscriptions that outlive their consumers count. Temporary ones of readers and the broker's own do not.
+Only subscriptions that outlive their consumers count. Temporary subscriptions of readers, and the broker's
+own, do not.
 """
 
 from __future__ import annotations
@@ -19,35 +21,41 @@ EXISTS = frozenset({409})
 GONE = frozenset({404})
 FAILED = frozenset({500})
 PRECISE_BACKLOG = "?getPreciseBacklog=true"
-"""Query of `stats` that has the broker count the entries of each backlog."""
+"""Query of `stats` that makes the broker count the entries of each backlog."""
 _EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 _BROKERS_OWN = frozenset({"__compaction"})
 _NO_ENTRY = ":-1"
 """End of a position before the first entry of a ledger."""
 _NO_TYPE = frozenset({None, "", "None"})
-"""Types of a subscription that had no consumer since the broker loaded the topic."""
+"""Types of a subscription without any consumer since the broker loaded the topic."""
 
 
 def namespace_of_topic(topic: str) -> Ask:
-    """The topics in the namespace of a topic. NotFound where there is no such namespace."""
+    """Return the request for the topics in a topic's namespace. It raises NotFound if there is no such
+    namespace.
+    """
     namespace = namespace_of(topic)
-    return Ask("GET", f"persistent/{namespace_path(namespace)}", f"look at namespace {namespace}")
+    return Ask("GET", f"persistent/{namespace_path(namespace)}", f"check namespace {namespace}")
 
 
 def create_topic(backing_topic: str, origin: LogOrigin | None) -> Ask:
-    """Make a topic without partitions. If it is there already, the answer is EXISTS and it keeps its properties."""
+    """Return the request to create a topic without partitions. An existing topic keeps its properties, and
+    the response is EXISTS.
+    """
     properties = origin.to_properties() if origin else None
     return Ask("PUT", topic_path(backing_topic), f"create {backing_topic}", body=properties, accept=EXISTS)
 
 
 def properties(backing_topic: str) -> Ask:
-    """Read the properties of a topic."""
+    """Return the request for the properties of a topic."""
     path = f"{topic_path(backing_topic)}/properties"
     return Ask("GET", path, f"read the properties of {backing_topic}", accept=GONE)
 
 
 def origin(ask: Ask, answer: Answer) -> LogOrigin | None:
-    """Return the origin that the topic's properties hold. None if there is no origin, no such topic or no such call."""
+    """Return the origin in the topic's properties. None if there is no origin, no such topic or no
+    such call.
+    """
     if answer.status in GONE or answer.document is None:
         return None
     if not isinstance(answer.document, Mapping):
@@ -56,19 +64,21 @@ def origin(ask: Ask, answer: Answer) -> LogOrigin | None:
 
 
 def create_cursor(backing_topic: str, subscription: str) -> Ask:
-    """Make a subscription at earliest. If it is there already, the answer is EXISTS and it keeps its position."""
+    """Return the request to create a subscription at the earliest position. An existing subscription keeps
+    its position, and the response is EXISTS.
+    """
     act = f"subscribe {subscription!r} to {backing_topic}"
     path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}"
     return Ask("PUT", path, act, body=_EARLIEST, accept=EXISTS)
 
 
 def terminate(backing_topic: str) -> Ask:
-    """Close it for producers."""
+    """Return the request to terminate the topic."""
     return Ask("POST", f"{topic_path(backing_topic)}/terminate", f"terminate {backing_topic}")
 
 
 def position(ask: Ask, answer: Answer) -> str:
-    """`ledger:entry` of the last entry of a topic that was terminated."""
+    """Return the last entry of a terminated topic as `ledger:entry`."""
     try:
         return f"{answer.document['ledgerId']}:{answer.document['entryId']}"
     except (TypeError, KeyError):
@@ -76,13 +86,15 @@ def position(ask: Ask, answer: Answer) -> str:
 
 
 def internal_stats(backing_topic: str) -> Ask:
-    """The ordinary statistics do not say whether a topic is terminated."""
+    """Return the request for the internal statistics, because the ordinary statistics do not show if a topic
+    is terminated.
+    """
     path = f"{topic_path(backing_topic)}/internalStats"
-    return Ask("GET", path, f"look at {backing_topic}", accept=GONE)
+    return Ask("GET", path, f"check {backing_topic}", accept=GONE)
 
 
 def state(ask: Ask, answer: Answer) -> LogState:
-    """Of the topic whose internal statistics these are."""
+    """Return the state of the topic from its internal statistics."""
     if answer.status in GONE:
         return LogState.MISSING
     if not isinstance(answer.document, Mapping) or "state" not in answer.document:
@@ -93,39 +105,41 @@ def state(ask: Ask, answer: Answer) -> LogState:
 def has_carried_messages(ask: Ask, answer: Answer) -> bool:
     """Return False if the topic's internal statistics show no trace of a message.
 
-    A broker that loads a topic starts a ledger and forgets the ledgers that it removed. So the statistics of a topic
-    whose messages were all acknowledged, removed after their retention and followed by two loads look unused, unless a
-    cursor keeps a trace: with deduplication, the last sequences of the producers.
+    A broker that loads a topic starts a ledger, and forgets the ledgers that it removed. If all messages of a
+    topic were acknowledged and removed after their retention, its statistics look unused after two loads,
+    unless a cursor keeps a trace: with deduplication, the last sequences of the producers.
     """
     try:
-        found = answer.document
-        cursors = [*found["cursors"].values()]
-        positions = [found["lastConfirmedEntry"], *(one["markDeletePosition"] for one in cursors)]
+        internal = answer.document
+        cursors = [*internal["cursors"].values()]
+        positions = [internal["lastConfirmedEntry"], *(cursor["markDeletePosition"] for cursor in cursors)]
         counts = [
-            found["numberOfEntries"],
-            found["entriesAddedCounter"],
-            *(one["entries"] for one in found["ledgers"]),
+            internal["numberOfEntries"],
+            internal["entriesAddedCounter"],
+            *(ledger["entries"] for ledger in internal["ledgers"]),
         ]
         is_trace = not all(position.endswith(_NO_ENTRY) for position in positions) or any(counts)
-        return is_trace or any(one.get("properties") for one in cursors)
+        return is_trace or any(cursor.get("properties") for cursor in cursors)
     except (AttributeError, KeyError, TypeError):
         raise unreadable(ask.act, answer.document) from None
 
 
 def stats(backing_topic: str, act: str, query: str = "") -> Ask:
-    """The topic's ordinary statistics, for `act`."""
+    """Return the request for the topic's ordinary statistics, as a part of `act`."""
     return Ask("GET", f"{topic_path(backing_topic)}/stats{query}", act, accept=GONE)
 
 
 def subscriptions(ask: Ask, answer: Answer) -> dict[str, Mapping[str, Any]] | None:
-    """What the topic's statistics say of each subscription. None where there is no such topic."""
+    """Return the statistics of each durable subscription, by name. None if there is no such topic."""
     if answer.status in GONE:
         return None
     if not isinstance(answer.document, Mapping) or "subscriptions" not in answer.document:
         raise unreadable(ask.act, answer.document)
-    found = answer.document["subscriptions"] or {}
+    statistics = answer.document["subscriptions"] or {}
     return {
-        name: one for name, one in found.items() if one.get("isDurable", True) and name not in _BROKERS_OWN
+        name: cursor
+        for name, cursor in statistics.items()
+        if cursor.get("isDurable", True) and name not in _BROKERS_OWN
     }
 
 
@@ -134,16 +148,17 @@ def cursors(ask: Ask, answer: Answer) -> dict[str, CursorReport]:
     try:
         return {
             name: CursorReport(
-                int(one["msgBacklog"]), None if (kind := one.get("type")) in _NO_TYPE else kind == "Shared"
+                int(cursor["msgBacklog"]),
+                None if (kind := cursor.get("type")) in _NO_TYPE else kind == "Shared",
             )
-            for name, one in (subscriptions(ask, answer) or {}).items()
+            for name, cursor in (subscriptions(ask, answer) or {}).items()
         }
     except (KeyError, TypeError, ValueError):
         raise unreadable(ask.act, answer.document) from None
 
 
 def unreadable(act: str, document: object) -> DataPlaneUnavailable:
-    """The error for an answer that cannot be read."""
+    """Return the error for a response that cannot be read."""
     return DataPlaneUnavailable(
-        f"{act}: the broker's answer says nothing of it ({str(document)[:120]}); try again"
+        f"{act}: the broker's response lacks the requested data ({str(document)[:120]}); try again"
     )

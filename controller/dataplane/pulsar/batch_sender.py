@@ -1,11 +1,14 @@
-"""One producer on one topic: sends numbered batches and knows which of them are stored.
+"""Sends numbered batches with one producer on one topic, and knows which of them are stored.
 
-A batch goes out as one entry (or a few, each of at most `ENTRY_BYTES`), cut in the same way each time it is repeated,
-since the broker compares only the number of an entry's first message. A producer serves one entry bucket at most, or
-the numbers of several buckets' entries would cross and the broker would take some for repeats. Where deduplication is
-on, a repeat is stored once. A batch whose answer was lost cannot be repeated once the topic is terminated. Whether it
-is stored is then read from the topic, to which nothing can be added any more. So it is where the broker answers that the
-topic was terminated: 4.2.4 says so of everything that was under way at that moment, stored or not.
+A batch is sent as one entry, or as a few entries of at most `ENTRY_BYTES` each. A repeated batch is divided
+in the same way, because the broker compares only the number of an entry's first message. A producer serves at
+most one entry bucket: otherwise the numbers of several buckets' entries would cross, and the broker would
+take some entries for repeats.
+
+With deduplication, a repeated batch is stored once. A batch whose response was lost cannot be repeated once
+the topic is terminated. The sender then reads from the topic, to which nothing can be added, if the batch is
+stored. It does the same if the broker reports that the topic was terminated: 4.2.4 reports that for every
+batch in flight at that moment, stored or not.
 """
 
 from __future__ import annotations
@@ -28,27 +31,33 @@ from controller.domain.errors import CleaveError, DataPlaneTimeout, DataPlaneUna
 from controller.domain.hash_range import HashRange
 
 ENTRY_BYTES = 1024 * 1024
-"""Payload of one entry at most, unless one message is longer; brokers take 5 MiB (`maxMessageSize`)."""
+"""Largest payload of one entry, unless a single message is longer. Brokers accept 5 MiB
+(`maxMessageSize`).
+"""
 MAX_BATCH_MESSAGES = 1 << 16
-"""The low bits of Pulsar's sequence ids number the messages of a batch."""
+"""Largest number of messages of a batch. The low bits of Pulsar's sequence ids number the messages of a
+batch.
+"""
 _NEVER_MS = 24 * 3600 * 1000
-"""The library's timer would cut entries by the clock."""
+"""A publish delay that never expires, because the library's timer would divide entries by time."""
 FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.01, 0.16
-"""How often a producer that lost its connection looks whether the topic was terminated. Until it knows, it cannot
-write. The pauses between looks double, since each look asks a broker that may be away.
+"""First and longest delay between two checks whether the topic was terminated, by a producer that lost its
+connection. The producer cannot write until the result is known. The delay doubles, because each check calls a
+broker that may be out of reach.
 """
 LOOK_ANSWER_SECONDS = 1.0
-"""A look waits no longer than this, since the answers to the messages may come meanwhile."""
+"""Longest wait for a check, because responses to the messages may arrive meanwhile."""
 END_KNOWN_SECONDS = 1.0
-"""A broker refuses messages for the termination some milliseconds before the topic's end is final. A topic whose end is not final
-after this time, or whose broker does not tell, is taken as it is.
+"""Longest wait until the topic's end is final. A broker refuses messages because of the termination some
+milliseconds before that. If the end is not final after this time, or the broker does not report it, the
+present state counts.
 """
 _SEND_SHARE = 0.8
-"""Part of the time a send may take; what is left goes to opening and closing."""
+"""Part of the time limit that a send may take. The rest is for opening and closing."""
 
 
 class BatchSender:
-    """Serves one append at a time; others wait."""
+    """The producer of one topic and bucket. Serves one append at a time; others wait."""
 
     def __init__(
         self,
@@ -66,16 +75,16 @@ class BatchSender:
         self._act = f"append to {backing_topic}"
         self._lock = threading.Lock()
         self._producer: pulsar.Producer | None = None
-        self._stored = -1  # the last sequence known to be stored whole
-        # (ledger, entry): nothing of a batch in doubt lies before it
+        self._stored = -1  # the last sequence whose batch is known to be stored whole
+        # (ledger, entry) before which no entry of a batch in doubt can be
         self._behind: tuple[int, int] | None = None
         self._in_doubt: int | None = None
         self._answered = 0
-        """Messages of the batch in doubt that the broker said it has stored."""
+        """Number of messages of the batch in doubt that the broker has reported as stored."""
 
     def append(self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline) -> int:
-        """How many messages are stored, from the front; see `LogClient.append`."""
-        shared = self._marks(messages)
+        """Return the number of messages, from the front, that are stored, as `LogClient.append` defines."""
+        shared = self._entry_marks(messages)
         with self._lock:
             if sequence <= self._stored:
                 return len(messages)
@@ -86,13 +95,13 @@ class BatchSender:
                     producer, self._send(producer, messages, shared, sequence), sequence, deadline
                 )
 
-            return self._concluded(send, messages, sequence, deadline)
+            return self._conclude(send, messages, sequence, deadline)
 
     def begin(
         self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline
     ) -> Callable[[], int] | None:
-        """Send them at once, where nothing stands in the way; see `EagerLogClient.begin_append`."""
-        shared = self._marks(messages)
+        """Send the messages if that is possible at once, as `EagerLogClient.begin_append` defines."""
+        shared = self._entry_marks(messages)
         if not self._lock.acquire(blocking=False):
             return None
         producer = self._producer
@@ -107,23 +116,23 @@ class BatchSender:
 
         def answer() -> int:
             try:
-                return self._concluded(
+                return self._conclude(
                     lambda: self._outcome(producer, results, sequence, deadline), messages, sequence, deadline
                 )
             finally:
-                self._lock.release()  # by another thread than took it
+                self._lock.release()  # another thread than the one that acquired it
 
         return answer
 
     def open(self, deadline: Deadline) -> None:
-        """Open the producer, so that the first append need not wait for it. Raises as `append` does."""
+        """Open the producer, so that the first append need not wait for it. Raises as `append`."""
         with self._lock:
             self._opened(deadline)
 
-    def _marks(self, messages: Sequence[OutgoingMessage]) -> EntryMarks | None:
+    def _entry_marks(self, messages: Sequence[OutgoingMessage]) -> EntryMarks | None:
         return None if self._bucket is None else marks(self._bucket, messages)
 
-    def _concluded(
+    def _conclude(
         self,
         outcome: Callable[[], int],
         messages: Sequence[OutgoingMessage],
@@ -142,18 +151,20 @@ class BatchSender:
         return min(stored, len(messages))
 
     def close(self) -> None:
-        """Close the producer once the append in progress is over."""
+        """Close the producer after the append in progress."""
         with self._lock:
             self._drop_producer()
 
     def end(self, within_seconds: float) -> None:
-        """The process is ending: send nothing any more. A thread that is not waited for ends where it waits for its turn here, and
-        not within the library, which would end the process by force.
+        """Send nothing more, because the process is ending.
+
+        A thread that the process does not wait for then ends while it waits for this lock. Inside the
+        library, the end of the thread would kill the process.
         """
         self._lock.acquire(timeout=within_seconds)
 
     def _drop_producer(self) -> None:
-        """Close the producer, so that the library sends nothing of a lost batch later."""
+        """Close the producer, so that the library does not send messages of a lost batch later."""
         producer, self._producer = self._producer, None
         if producer is not None:
             with contextlib.suppress(pulsar.PulsarException):
@@ -192,8 +203,11 @@ class BatchSender:
         shared: EntryMarks | None,
         sequence: int,
     ) -> _Results:
-        """Give them to the library, which sends them at once, and makes no entry with later ones of them. What is the entry's is told by
-        its first message, which each may be where the library cuts them into several.
+        """Pass the messages to the library, which sends them at once, and does not combine them with later
+        messages into an entry.
+
+        An entry's first message carries the marks of the entry. If the library may divide the messages into
+        several entries, each message carries them, because each may be the first.
         """
         is_one = _is_one_entry(messages)
         results = _Results(len(messages), together=is_one)
@@ -206,29 +220,32 @@ class BatchSender:
                 send(outgoing(message, number, carries), answer)
         except pulsar.PulsarException as error:
             results(error, None)
-        producer._producer.flush_async(_ignore)  # whose outcome says less than the messages' results
+        producer._producer.flush_async(_ignore)  # its result says less than the messages' results
         return results
 
     def _outcome(
         self, producer: pulsar.Producer, results: _Results, sequence: int, deadline: Deadline
     ) -> int:
-        """Wait: how many are stored, from the front. Raises what kept the first one from being stored, and whatever leaves it open
-        what is.
+        """Wait for the results, and return the number of messages, from the front, that are stored. Raises
+        the error that kept the first message from being stored, and every error that leaves the result
+        unknown.
         """
         try:
             terminated = self._await(producer, results, deadline)
-        except CleaveError:  # for instance the topic is gone: it cannot be known what of the batch was stored
+        # for instance because the topic was deleted: the result of the batch cannot be known
+        except CleaveError:
             self._in_doubt, self._answered = sequence, 0
             raise
         stored, failure = results.outcome(self._act)
         if failure is None:
-            # A repeat that the broker knew already has no position. Then the topic's end lies after it.
+            # A repeated message that the broker recognized has no position. The topic's end is then behind
+            # it.
             self._behind = results.last_place or self._end.place(deadline)
             return stored
         self._in_doubt, self._answered = sequence, stored
         if terminated is not None:
             self._producer = None
-            self._connections.run_aside(producer.close)  # which waits for a connection that it cannot have
+            self._connections.run_aside(producer.close)  # `close` waits for a connection that it cannot get
             raise terminated
         self._drop_producer()
         raise failure
@@ -236,8 +253,8 @@ class BatchSender:
     def _await(
         self, producer: pulsar.Producer, results: _Results, deadline: Deadline
     ) -> SegmentTerminated | None:
-        """Wait for the results. If the topic is terminated meanwhile the library goes on trying to connect, so this
-        looks for that itself.
+        """Wait for the results. Return an error if the topic is terminated meanwhile: the library would keep
+        trying to connect, so this method checks that itself.
         """
         look_seconds = FIRST_LOOK_SECONDS
         while not results.complete.wait(min(look_seconds, deadline.left_seconds)):
@@ -247,13 +264,14 @@ class BatchSender:
                 continue
             if self._is_terminated(deadline):
                 return SegmentTerminated(
-                    f"{self._act}: it was terminated under way; look up the layout again", delay_seconds=0.0
+                    f"{self._act}: the topic was terminated during the append; look up the layout again",
+                    delay_seconds=0.0,
                 )
             look_seconds = min(2 * look_seconds, LONGEST_LOOK_SECONDS)
         return None
 
     def _is_terminated(self, deadline: Deadline) -> bool:
-        """Whether the topic is terminated, as far as is known: while no broker answers, nobody can say."""
+        """Return True if the topic is known to be terminated, which is unknown while no broker responds."""
         soon = Deadline(min(LOOK_ANSWER_SECONDS, deadline.left_seconds))
         try:
             return self._end.is_terminated(soon)
@@ -261,20 +279,22 @@ class BatchSender:
             return False
 
     def _count_stored(self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline) -> int:
-        """Return how many of the batch in doubt are stored, from its front, now that the topic is terminated. Looks again until all
-        are found or the topic's end is final.
+        """Return the number of messages of the batch in doubt, from its front, that are stored in the
+        terminated topic.
+
+        Reads again until all messages are found or the topic's end is final.
         """
         batch = SentBatch(self._name, _first_sequence_id(sequence), len(messages))
         until_known = Deadline(END_KNOWN_SECONDS)
         while True:
-            found, is_final = self._end.stored_of(batch, self._behind or NOWHERE, deadline)
-            if found == len(messages) or is_final or not until_known.left_seconds:
-                return max(found, self._answered)
+            stored, is_final = self._end.stored_of(batch, self._behind or NOWHERE, deadline)
+            if stored == len(messages) or is_final or not until_known.left_seconds:
+                return max(stored, self._answered)
             threading.Event().wait(FIRST_LOOK_SECONDS)
 
 
 def _first_sequence_id(sequence: int) -> int:
-    return (sequence + 1) * MAX_BATCH_MESSAGES  # the library takes 0 for none given
+    return (sequence + 1) * MAX_BATCH_MESSAGES  # the library takes 0 for no sequence id
 
 
 def _ignore(_result: pulsar.Result) -> None:
@@ -282,38 +302,47 @@ def _ignore(_result: pulsar.Result) -> None:
 
 
 def _is_one_entry(messages: Sequence[OutgoingMessage]) -> bool:
-    """Whether the library makes one entry of them for sure, all of which is stored or nothing."""
+    """Return True if the library certainly makes one entry of the messages, which is then stored whole or not
+    at all.
+    """
     payloads = sum([len(message.payload) for message in messages])
-    return payloads + sum([one.size for *_, one in messages if one is not None]) <= ENTRY_BYTES // 2
+    return (
+        payloads + sum([metadata.size for *_, metadata in messages if metadata is not None])
+        <= ENTRY_BYTES // 2
+    )
 
 
 class _Results:
-    """What became of each message. The library's thread fills it in, so it must raise nothing. Of messages that are one entry it
-    is told once: each call from that thread costs more than the rest of sending a message.
+    """The result of each message. The library's thread calls the object, so a call must raise nothing.
+
+    If the messages are one entry there is only one call, because each call from that thread costs more than
+    the rest of sending a message.
     """
 
     def __init__(self, expected: int, *, together: bool) -> None:
-        """`together`: one answer stands for all of them."""
+        """Expect `expected` messages. If `together`, one result stands for all of them."""
         self._expected, self._together = expected, together
-        self.found: list[tuple[object, pulsar.MessageId | None]] = []
+        self.results: list[tuple[object, pulsar.MessageId | None]] = []
         self.complete = threading.Event()
         self.last_place: tuple[int, int] | None = None
 
     def __call__(self, result: object, message_id: pulsar.MessageId | None) -> None:
-        self.found.append((result, message_id))
-        if self._together or len(self.found) >= self._expected:
+        self.results.append((result, message_id))
+        if self._together or len(self.results) >= self._expected:
             self.complete.set()
 
     def outcome(self, act: str) -> tuple[int, CleaveError | None]:
-        """How many are stored from the front, and what stopped the next one."""
+        """Return the number of messages, from the front, that are stored, and the error of the next
+        message.
+        """
         stored = 0
-        for result, message_id in list(self.found):
+        for result, message_id in list(self.results):
             if isinstance(result, Exception):
                 return stored, mapped(result, act)
             if result != pulsar.Result.Ok:
                 return stored, mapped_result(result, act)
             stored += self._expected if self._together else 1
-            if message_id is not None and message_id.ledger_id() >= 0:  # a repeat has no place of its own
+            if message_id is not None and message_id.ledger_id() >= 0:  # a repeated message has no position
                 self.last_place = (message_id.ledger_id(), message_id.entry_id())
         if stored < self._expected:
             return stored, DataPlaneTimeout(f"{act}: {stored} of {self._expected} messages answered in time")

@@ -1,8 +1,10 @@
-"""Which messages of an entry are a bucket's: what its producer says of them, and what their keys say where it says nothing.
+"""Decides which messages of an entry belong to a bucket: by the producer's marks, or by the keys if there are
+no marks.
 
-A broker gives out whole entries, by one slot. Cleave's producers put messages of one bucket into an entry and mark it. Others know
-nothing of buckets: a batch of theirs goes where the key of its first message says, whatever the keys in it. So each of its messages
-is looked at. `bucket_reader` asks, for what has just arrived, and holds back what is another bucket's.
+A broker delivers whole entries, by one slot. Cleave's producers put messages of one bucket into an entry and
+mark the entry. Other producers do not know buckets: the slot of their batch is determined by the key of its
+first message, whatever its other keys are. Each message of such a batch is therefore checked. `bucket_reader`
+checks messages when they arrive, and holds back those of other buckets.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from controller.domain.key_hash import key_hash
 
 
 class Belonging:
-    """For one reader: it remembers what the beginning of the entry that came last said, for those of it that come later."""
+    """The filter of one reader. It remembers the marks at the beginning of the latest entry, for later
+    messages of the entry.
+    """
 
     def __init__(self, bucket: HashRange) -> None:
         self._bucket = bucket
@@ -27,21 +31,25 @@ class Belonging:
         self._are_keys_bytes: bool | None = None
 
     def sort(self, run: Run) -> tuple[list[Run], list[Run]]:
-        """Those of the bucket, and the others, in order; one that is of one kind is not cut."""
+        """Return the runs of the bucket, and the other runs, in order. A run whose messages are all of one
+        kind is not divided.
+        """
         self._begin(run)
         if self._marked is not None and _mark(run.messages[-1]) in (None, self._marked):
             return ([run], []) if belongs(self._bucket, self._marked) else ([], [run])
-        fitting = [self._is_ours(message) for message in run.messages]
-        if all(fitting):
+        are_ours = [self._is_ours(message) for message in run.messages]
+        if all(are_ours):
             return [run], []
         ours: list[Run] = []
         others: list[Run] = []
-        for one, fits in zip(run.singly(), fitting, strict=True):
-            (ours if fits else others).append(one)
+        for single, is_ours in zip(run.singly(), are_ours, strict=True):
+            (ours if is_ours else others).append(single)
         return ours, others
 
     def _begin(self, run: Run) -> None:
-        """The first message of an entry is marked for all; where the first that comes has a mark, it is of somebody who marks each."""
+        """Read the marks of an entry. The first message of an entry carries the mark for all. If a later
+        message has a mark, its producer marks each message.
+        """
         first = run.messages[0]
         marked = _mark(first)
         if run.entry != self._entry:
@@ -51,7 +59,9 @@ class Belonging:
             self._marked = marked
 
     def _is_ours(self, message: Any) -> bool:
-        """Cleave's messages all have a mark, or stand behind one that has."""
+        """Return True if the message belongs to the bucket. Cleave's messages have a mark, or follow a
+        message that has one.
+        """
         marked = _mark(message)
         if marked is not None:
             return belongs(self._bucket, marked)
@@ -59,14 +69,16 @@ class Belonging:
             return belongs(self._bucket, self._marked)
         key = _key(message)
         if not key:
-            return True  # there is no order to keep
+            return True  # a message without a key has no order to keep
         if self._are_keys_bytes is None:
             return self._has(key) or self._has_bytes(key)
         return self._has_bytes(key) if self._are_keys_bytes else self._has(key)
 
     def _are_bytes(self, first: Any) -> bool:
-        """Whether the keys are bytes written in base64, as Java's producers can send them. The library does not tell, but the broker
-        has chosen the slot by the first message's key, so that reading is right by which it is this bucket's.
+        """Return True if the keys are bytes in base64, as producers in Java can send them.
+
+        The library does not report this. But the broker chose the slot by the first message's key, so the
+        interpretation by which the key belongs to this bucket is right.
         """
         key = _key(first)
         return bool(key) and not self._has(key) and self._has_bytes(key)
@@ -82,12 +94,14 @@ class Belonging:
 
 
 def _mark(message: Any) -> str | None:
-    """Which bucket hashes it says that its entry holds; None where it says nothing."""
+    """Return the bucket hashes with which the message's entry is marked. None without a mark."""
     marked: str | None = message.properties().get(HASHES)
     return marked
 
 
 def _key(message: Any) -> str:
-    """What a broker that got it alone would choose the slot by; empty where there is none."""
+    """Return the key by which a broker chooses the slot of a message that is an entry of its own. Empty
+    without a key.
+    """
     key: str = message.ordering_key() or message.partition_key()
     return key

@@ -1,10 +1,10 @@
-"""Connections over the binary protocol: opened within a call's deadline, closed in another thread, errors mapped in one
-table.
+"""Opens and closes connections of the binary protocol: within a call's deadline, closed in another thread,
+with errors mapped in one table.
 
-The library's own retries go on for minutes; what is opened here is given up at the call's deadline, and closed if it is
-opened later after all. Producers share one `pulsar.Client`, each reader has its own: the library (3.13, C++ 4.2) breaks
-the connection when a broker tells that a consumer has reached the end of a terminated topic
-(apache/pulsar-client-cpp#605), and everything else on that connection breaks with it.
+The library retries for minutes. This module gives up at the call's deadline, and closes a connection that
+opens later. Producers share one `pulsar.Client`, and each reader has its own: the library (3.13, C++ 4.2)
+closes the connection when a broker reports that a consumer has reached the end of a terminated topic
+(apache/pulsar-client-cpp#605), and everything else on that connection fails with it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ from controller.domain.errors import (
 
 PARALLEL_OPENS = 8
 PARALLEL_FLUSHES = 64
-"""Appends under way at once; the library's flush holds a thread until the batch is answered."""
+"""Number of appends in flight at once. The library's flush occupies a thread until the response to
+the batch.
+"""
 Opened = TypeVar("Opened")
 
 
@@ -51,12 +53,15 @@ _TABLE: Mapping[type[Exception], tuple[type[CleaveError], str]] = {
     pulsar.TopicTerminated: (SegmentTerminated, "look up the layout again and send to its successors"),
     pulsar.TopicNotFound: (SegmentNotFound, "it was deleted or never created: look up the layout again"),
     pulsar.SubscriptionNotFound: (SubscriptionNotFound, "create the subscription first"),
-    pulsar.Timeout: (DataPlaneTimeout, "no answer in time: look before repeating"),
-    pulsar.AuthenticationError: (Terminal, "the broker knows no such credentials: set CLEAVE_PULSAR_TOKEN"),
+    pulsar.Timeout: (DataPlaneTimeout, "no answer in time: check the state before repeating"),
+    pulsar.AuthenticationError: (
+        Terminal,
+        "the broker does not accept the credentials: set CLEAVE_PULSAR_TOKEN",
+    ),
     pulsar.AuthorizationError: (Terminal, "the token's role may neither produce nor consume here: grant it"),
     pulsar.CryptoError: (
         InvalidInput,
-        "nothing is sent in the clear instead: set CLEAVE_PULSAR_ENCRYPTION_PUBLIC_KEY_FILE to a public key, PEM",
+        "messages are not sent without encryption: set CLEAVE_PULSAR_ENCRYPTION_PUBLIC_KEY_FILE to a public key, PEM",
     ),
     pulsar.InvalidUrl: (InvalidInput, "correct CLEAVE_PULSAR_SERVICE_URL"),
     pulsar.InvalidTopicName: (InvalidInput, "rename the topic"),
@@ -69,24 +74,26 @@ _TABLE: Mapping[type[Exception], tuple[type[CleaveError], str]] = {
     pulsar.NotAllowedError: (Terminal, "the namespace's policies forbid it"),
     pulsar.UnsupportedVersionError: (Unsupported, "this broker is too old: Cleave needs Pulsar 3.0 or newer"),
 }
-"""Codes that are not listed count as an outage and are tried again."""
+"""Errors of the library, mapped to Cleave's errors and the next step. Errors that are not listed count as an
+outage and are retried.
+"""
 
 
 def mapped(error: Exception, act: str) -> CleaveError:
-    """Cleave's error for one of the client library's."""
+    """Return Cleave's error for an error of the client library."""
     kind, advice = _TABLE.get(type(error), (DataPlaneUnavailable, "try again"))
     text = f"{act}: {type(error).__name__}; {advice}"
     return SegmentTerminated(text, delay_seconds=0.0) if kind is SegmentTerminated else kind(text)
 
 
 def mapped_result(result: pulsar.Result, act: str) -> CleaveError:
-    """The same for the result code of an asynchronous call."""
+    """Return Cleave's error for the result code of an asynchronous call."""
     kind = getattr(pulsar, result.name, None)
     return mapped(kind() if isinstance(kind, type) else RuntimeError(result.name), act)
 
 
 class Connections:
-    """Makes clients of one cluster; safe to share between threads. The first use connects."""
+    """The clients of one cluster. Safe to share between threads. Connects at the first use."""
 
     def __init__(self, access: PulsarAccess, *, call_timeout_seconds: float) -> None:
         if access.service_url is None:
@@ -95,7 +102,7 @@ class Connections:
             )
         self._access, self._call_timeout_seconds = access, call_timeout_seconds
         self.encrypting, self.decrypting = encrypting(access), decrypting(access)
-        """What producers, and what consumers and readers, are opened with."""
+        """Arguments for opening producers, and those for opening consumers and readers."""
         self._lock = threading.Lock()
         self._shared: pulsar.Client | None = None
         self._clients: WeakSet[pulsar.Client] = WeakSet()
@@ -104,13 +111,17 @@ class Connections:
         self._flushing = ThreadPoolExecutor(PARALLEL_FLUSHES, thread_name_prefix="pulsar-flush")
 
     def open(self, act: str, deadline: Deadline, build: Callable[[pulsar.Client], Opened]) -> Opened:
-        """What `build` opens on the shared client; errors of the library pass through unmapped."""
+        """Return the object that `build` opens on the shared client. Errors of the library are raised
+        unmapped.
+        """
         return self._bounded(act, deadline, lambda: build(self._shared_client()))
 
     def open_alone(
         self, act: str, deadline: Deadline, build: Callable[[pulsar.Client], Opened]
     ) -> tuple[pulsar.Client, Opened]:
-        """The same on a client of its own, which the caller closes with `close_aside`."""
+        """Return the object that `build` opens on a separate client, and that client. The caller closes both
+        with `close_aside`. Errors of the library are raised unmapped.
+        """
 
         def connect() -> tuple[pulsar.Client, Opened]:
             client = self._client()
@@ -123,12 +134,12 @@ class Connections:
         return self._bounded(act, deadline, connect)
 
     def close_aside(self, *opened: Closable) -> None:
-        """Close these, one after the other, without waiting for it."""
-        with contextlib.suppress(RuntimeError):  # closed ourselves: so are they
+        """Close the objects in a background thread, one after the other."""
+        with contextlib.suppress(RuntimeError):  # this object was closed, and the objects with it
             self._threads.submit(_close, *opened)
 
     def run_aside(self, act: Callable[[], object]) -> None:
-        """Do it in another thread, and ignore its errors. Does nothing after `close`."""
+        """Run `act` in a background thread, and ignore its errors. Does nothing after `close`."""
 
         def quietly() -> None:
             with contextlib.suppress(pulsar.PulsarException, CleaveError):
@@ -138,7 +149,7 @@ class Connections:
             self._flushing.submit(quietly)
 
     def close(self) -> None:
-        """Close what is open; waits for what is being closed aside."""
+        """Close the clients. Waits for objects that background threads are closing."""
         self._flushing.shutdown(wait=False, cancel_futures=True)
         self._threads.shutdown(wait=True, cancel_futures=False)
         with self._lock:
@@ -147,7 +158,9 @@ class Connections:
             _close(client)
 
     def end(self) -> None:
-        """The process is ending, in whatever state this is: end the library's threads, and open nothing any more."""
+        """End the library's threads, and open nothing more, because the process is ending. Works in any state
+        of this object.
+        """
         self._has_ended = True
         closing = [threading.Thread(target=_close, args=(client,)) for client in list(self._clients)]
         for thread in closing:
@@ -162,7 +175,7 @@ class Connections:
         try:
             return future.result(timeout=deadline.left_seconds)
         except NotYet:
-            # What still waits for a thread would later take a cursor that nobody reads from.
+            # An opening that still waits for a thread would later take a cursor that no reader reads from.
             if not future.cancel():
                 future.add_done_callback(_close_late)
             raise DataPlaneTimeout(
@@ -190,14 +203,16 @@ class Connections:
             "tls_validate_hostname": access.verify_hostname,
             "tls_certificate_file_path": access.cert_file if access.has_credentials else None,
             "tls_private_key_file_path": access.key_file if access.has_credentials else None,
-            # It logs every retry; what matters is raised. A logger of Python's would be called twice for each message, by threads
-            # that go on while the interpreter ends, whatever its level.
+            # The library logs every retry; relevant errors are raised. A logger of Python would be called
+            # twice for each message, whatever its level, by threads that continue while the interpreter ends.
             "logger": pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
         }
 
 
 def _authentication(access: PulsarAccess) -> pulsar.Authentication | None:
-    """A token where there is one, read anew for each connection; else the client certificate."""
+    """Return the authentication by token if there is one, read for each connection; otherwise that by the
+    client certificate.
+    """
     if access.has_credentials:
         return pulsar.AuthenticationToken(lambda: access.current_token() or "")
     if access.cert_file and access.key_file:
@@ -207,13 +222,14 @@ def _authentication(access: PulsarAccess) -> pulsar.Authentication | None:
 
 def _close_late(future: Future[Any]) -> None:
     if not future.cancelled() and future.exception() is None:
-        found = future.result()
-        _close(*reversed(found)) if isinstance(found, tuple) else _close(found)
+        opened = future.result()
+        _close(*reversed(opened)) if isinstance(opened, tuple) else _close(opened)
 
 
 def _close(*opened: Closable) -> None:
-    for one in opened:
+    for connection in opened:
         with contextlib.suppress(pulsar.PulsarException):
-            one.close()
-        if isinstance(one, pulsar.Client):
-            one._consumers.clear()  # it keeps those that could not be closed, and each of them keeps it
+            connection.close()
+        if isinstance(connection, pulsar.Client):
+            # otherwise the client keeps consumers that could not be closed, and each of them keeps the client
+            connection._consumers.clear()

@@ -1,11 +1,15 @@
-"""Reading one entry bucket of a topic, beside readers of its other buckets: a Key_Shared consumer with a sticky range.
+"""Reads one entry bucket of a topic, in parallel to readers of its other buckets: a Key_Shared consumer with
+a sticky range.
 
-It differs from a reader that has the topic to itself in four ways. Messages are acknowledged one by one, or a whole
-entry at once, since the other buckets' lie in between. Entries of different slots may come out of order, when strangers
-produce too; what was not handed out yet is put in its place, and what would come too late ends the reading. What belongs
-to another bucket (see `belonging`) is neither handed out nor acknowledged. The broker gives it to nobody but the reader of
-these slots, so the segment does not end until somebody reads it as a whole, or moves the subscription behind it. And the broker can cut
-off nobody alone, so a reader that closes makes sure that it is gone.
+The reader differs from a reader of a whole topic in four ways.
+
+- It acknowledges single messages, or a whole entry at once, because messages of other buckets lie in between.
+- Entries of different slots may arrive out of order if other programs produce too. The reader puts
+  undelivered messages in their place, and ends if a message arrives too late.
+- A message of another bucket (`belonging`) is neither delivered nor acknowledged. The broker delivers it only
+  to the reader of these slots, so the segment is not drained until a reader reads the whole segment, or the
+  subscription is moved behind the message.
+- The broker cannot disconnect a single consumer, so a reader that closes makes sure that it is gone.
 """
 
 from __future__ import annotations
@@ -29,12 +33,14 @@ from controller.domain.hash_range import HashRange
 log = telemetry.get_logger(__name__)
 
 BUCKET_PREFETCH_MESSAGES = 1000
-"""As `PREFETCH_MESSAGES`. A process reads many buckets, and each has permits of its own."""
-_LOOK_SECONDS = 0.02
+"""Number of messages that are prefetched, like `PREFETCH_MESSAGES`. A process reads many buckets, and each
+has its own permits.
+"""
+_POLL_SECONDS = 0.02
 
 
 class BucketReader(PulsarReader):
-    """A `LogReader` of `bucket`; `PulsarLogClient.open_reader` makes it."""
+    """A `LogReader` of `bucket`. Created by `PulsarLogClient.open_reader`."""
 
     def __init__(self, *arguments: Any, bucket: HashRange, **named: Any) -> None:
         super().__init__(*arguments, bucket=bucket, **named)
@@ -43,25 +49,27 @@ class BucketReader(PulsarReader):
         self._belonging = Belonging(bucket)
 
     def close(self) -> None:
-        """Let go of the bucket. Returns when the broker's statistics show that this consumer is gone, or when the call's
-        time is over.
+        """Release the bucket. Returns when the broker's statistics no longer show this consumer, or when the
+        call's time is over.
         """
         deadline = self._cursors.deadline()
         super().close()
         if self._is_attached:
-            self._see_gone(deadline)
+            self._wait_until_gone(deadline)
 
-    def _to_hand_out(self, run: Run) -> Iterable[Run]:
+    def _runs_to_deliver(self, run: Run) -> Iterable[Run]:
         ours, others = self._belonging.sort(run)
-        for one in others:
-            self._hold_back(one)
+        for run_of_another in others:
+            self._hold_back(run_of_another)
         return ours
 
-    def _put_in_place(self, found: Run) -> bool:
-        """Among those that are not handed out."""
-        if found.first <= self._read or not self._arrived.insert(found):
+    def _put_in_place(self, run: Run) -> bool:
+        """Insert a run among those that are not delivered. Return False if it arrived too late, or is already
+        there.
+        """
+        if run.first <= self._read or not self._arrived.insert(run):
             return False
-        self._in_parts.add(found.entry)
+        self._in_parts.add(run.entry)
         return True
 
     def _hold_back(self, run: Run) -> None:
@@ -71,8 +79,8 @@ class BucketReader(PulsarReader):
         client_metrics.MISPLACED_MESSAGES.inc(len(run))
         if is_first:
             log.warning(
-                "an entry holds messages of another bucket; they stay unacknowledged, so the segment does not end. Have their "
-                "producer batch by key; read the segment as a whole, or seek the subscription behind them",
+                "entry contains messages of another bucket; they stay unacknowledged, so the segment is not drained. Make their "
+                "producer batch by key; read the whole segment, or seek the subscription behind the messages",
                 backing_topic=self._backing_topic,
                 subscription=self._subscription,
                 bucket=str(self._bounds),
@@ -81,7 +89,7 @@ class BucketReader(PulsarReader):
             )
 
     def _settle(self, consumer: pulsar.Consumer, settled: Sequence[Run]) -> None:
-        """An entry that is read to its end is acknowledged at once, any other message by message."""
+        """Acknowledge the runs: an entry that is read to its end at once, other messages one by one."""
         last = settled[-1]
         following = self._following()
         is_at_end = following is not None and following[:2] != last.entry
@@ -100,27 +108,29 @@ class BucketReader(PulsarReader):
                 consumer.acknowledge(pulsar.MessageId(run.last_id.partition(), *run.entry, -1))
 
     def _following(self) -> Position | None:
-        """The first that is in hand and not acknowledged."""
+        """Return the position of the first message that is not acknowledged."""
         if self._unacknowledged:
             return self._unacknowledged.first
         return self._arrived.first if self._arrived else None
 
-    def _see_gone(self, deadline: Deadline) -> None:
-        patience = threading.Event()
+    def _wait_until_gone(self, deadline: Deadline) -> None:
+        pause = threading.Event()
         while True:
             try:
-                found = self._cursors.attachments(self._backing_topic, self._subscription, deadline)
-                if all(one.reader != self.mark for one in found.holders):
+                attached = self._cursors.attachments(self._backing_topic, self._subscription, deadline)
+                if all(holder.reader != self.mark for holder in attached.holders):
                     return
             except NotFound:
                 return
             except CleaveError as error:
-                log.debug("could not look", backing_topic=self._backing_topic, error=str(error))
+                log.debug(
+                    "cannot check the attached readers", backing_topic=self._backing_topic, error=str(error)
+                )
             if not deadline.left_seconds:
                 log.warning(
-                    "a closed reader may still be attached",
+                    "closed reader may still be attached",
                     backing_topic=self._backing_topic,
                     bucket=str(self._bounds),
                 )
                 return
-            patience.wait(_LOOK_SECONDS)
+            pause.wait(_POLL_SECONDS)

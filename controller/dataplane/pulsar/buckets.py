@@ -1,15 +1,16 @@
-"""Entry buckets on brokers that know nothing of them: which slots a bucket has, and what marks its messages.
+"""Maps entry buckets to slots of brokers that do not know buckets, and defines the marks of a bucket's
+messages.
 
-A broker with a Key_Shared subscription hands out whole entries. The *slot* of an entry is the low half of the hash of its
-ordering key, or of its key where it has no ordering key, and it goes to the consumer whose sticky range holds the slot.
-So slots are bucket hashes: buckets that tile 0..65535 have ranges that tile the slots, and a message that somebody else
-sends alone goes to the bucket of its key. Slot 0 is the exception: from 4.0 on, brokers take slot 1 for it. (Where
-consumers have no sticky ranges, brokers reckon slots in another way.)
+A broker with a Key_Shared subscription delivers whole entries. The *slot* of an entry is the low half of the
+hash of its ordering key, or of its key without an ordering key. The consumer whose sticky range contains the
+slot receives the entry. Slots are thus bucket hashes: buckets that tile 0 to 65535 have ranges that tile the
+slots, and a single message of another program goes to the bucket of its key. Slot 0 is an exception: from 4.0
+on, brokers use slot 1 instead. (If consumers have no sticky ranges, brokers compute slots differently.)
 
-An entry's first message carries the bucket's ordering key, whose slot lies in the bucket, and a property with the smallest
-and the largest bucket hash of what was appended with it: the broker takes the entry's key from there, and a reader the
-mark. Where it is not known which message will be the first of an entry, each carries them. The application's key stays
-the partition key.
+An entry's first message carries the bucket's ordering key, whose slot is in the bucket, and a property with
+the smallest and the largest bucket hash of the appended messages. The broker takes the entry's key from
+there, and a reader the mark. If it is unknown which message will be the first of an entry, each message
+carries both. The application's key remains the partition key.
 """
 
 from __future__ import annotations
@@ -31,40 +32,45 @@ _MOST_BUCKETS_KEPT = 65536
 
 @lru_cache(_MOST_BUCKETS_KEPT)
 def ordering_key(bucket: HashRange) -> str:
-    """The ordering key of a bucket's entries, `0000-0fff.1a`. Found by trying: 65536 divided by the bucket's width.
+    """Return the ordering key of a bucket's entries, `0000-0fff.1a`. Found by trial, with about 65536 divided
+    by the bucket's width attempts.
 
-    Unsupported for `0000-0000`, to which brokers give nothing.
+    Raises Unsupported for `0000-0000`, to which brokers deliver nothing.
     """
     if bucket.end == 0:
         raise Unsupported(
-            f"bucket {bucket} holds slot 0 only, which brokers give to no entry; cut the segment into fewer buckets"
+            f"bucket {bucket} contains only slot 0, which brokers assign to no entry; divide the segment into fewer buckets"
         )
     slots = HashRange(max(1, bucket.start), bucket.end)
     return next(key for n in count() if slots.contains(key_hash(key := f"{bucket}.{n:x}").bucket_hash))
 
 
 def marks(bucket: HashRange, messages: Sequence[OutgoingMessage]) -> EntryMarks:
-    """What tells of these messages. Raises InvalidInput where one lies outside the bucket."""
+    """Return the marks of an entry with these messages. Raises InvalidInput if a message lies outside the
+    bucket.
+    """
     hashes = _bucket_hashes(messages)
     low, high = min(hashes), max(hashes)
-    for found in (low, high):
-        if not bucket.contains(found):
+    for bucket_hash in (low, high):
+        if not bucket.contains(bucket_hash):
             raise InvalidInput(
-                f"a message with bucket hash {hexadecimal(found)} does not belong to bucket {bucket}; append it to its own"
+                f"a message with bucket hash {hexadecimal(bucket_hash)} does not belong to bucket {bucket}; append it to its own"
             )
     return EntryMarks(ordering_key(bucket), {HASHES: str(HashRange(low, high))})
 
 
 def demand_on_ring(messages: Sequence[OutgoingMessage]) -> None:
-    """Raises InvalidInput for a bucket hash outside 0..65535, whether or not the segment has several buckets."""
+    """Raise InvalidInput for a bucket hash outside 0 to 65535, even if the segment has only one bucket."""
     hashes = _bucket_hashes(messages)
-    for found in (min(hashes), max(hashes)):
-        if not 0 <= found <= MAX_HASH:
-            raise InvalidInput(f"bucket hash {hexadecimal(found)} is not on the ring; give 0 to {MAX_HASH}")
+    for bucket_hash in (min(hashes), max(hashes)):
+        if not 0 <= bucket_hash <= MAX_HASH:
+            raise InvalidInput(
+                f"bucket hash {hexadecimal(bucket_hash)} is not on the ring; give 0 to {MAX_HASH}"
+            )
 
 
 def _bucket_hashes(messages: Sequence[OutgoingMessage]) -> list[int]:
-    """See `OutgoingMessage`."""
+    """Return the bucket hash of each message, as `OutgoingMessage` defines it."""
     return [
         (key_hash(key).bucket_hash if key else 0) if bucket_hash is None else bucket_hash
         for _, key, bucket_hash, _ in messages
@@ -73,11 +79,11 @@ def _bucket_hashes(messages: Sequence[OutgoingMessage]) -> list[int]:
 
 @lru_cache(_MOST_BUCKETS_KEPT)
 def belongs(bucket: HashRange, marked: str) -> bool:
-    """Whether an entry with this property lies in the bucket. One that cannot be read is a stranger's, whose slot
-    decides.
+    """Return True if the marked hashes of an entry lie in the bucket. Also True for an unreadable mark, which
+    is of another program: the slot decides.
     """
     try:
-        found = HashRange.parse(marked)
+        hashes = HashRange.parse(marked)
     except InvalidRange:
         return True
-    return bucket.start <= found.start and found.end <= bucket.end
+    return bucket.start <= hashes.start and hashes.end <= bucket.end

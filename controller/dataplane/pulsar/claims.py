@@ -1,10 +1,12 @@
-"""Who must let go before a cursor, or one entry bucket of it, can be taken on a broker, and how that comes about.
+"""Decides which consumers must be disconnected before a cursor, or one entry bucket of it, can be taken on a
+broker, and disconnects them.
 
-Where the subscription has one consumer, moving the cursor to where it is cuts that one off. Where consumers share it by
-key, no call to a broker cuts off one of them alone, and moving the cursor would end the reading of all and bring back
-what they acknowledged. Then the claim itself settles it: before a broker (3.0 and later) refuses a range that somebody
-has, it makes sure that the other's connection answers, and lets go of it when there is no answer within 5 s
-(`connectionLivenessCheckTimeoutMillis`). Readers of this very process are closed here.
+If the subscription has one consumer, moving the cursor to its present position disconnects the consumer. If
+consumers share the subscription by key, no broker call disconnects a single one, and moving the cursor would
+disconnect all and redeliver what they have acknowledged. Then subscribing itself resolves the conflict:
+before a broker (3.0 and later) refuses a range that another consumer has, it checks that consumer's
+connection, and drops the consumer if there is no response within 5 s
+(`connectionLivenessCheckTimeoutMillis`). Readers of this process are closed directly.
 """
 
 from __future__ import annotations
@@ -22,12 +24,14 @@ from controller.domain.hash_range import HashRange
 
 FOREIGN_DELAY_SECONDS, HELD_DELAY_SECONDS = 5.0, 0.2
 DEAD_DELAY_SECONDS = (0.3, 1.2)
-"""Between tries for what a dead owner's connection still holds; drawn, so that several claims do not meet."""
+"""Bounds of the random delay between two attempts for a range that a dead owner's connection still holds. The
+delay is random so that several claims do not collide.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Somebody wants a cursor, or `bucket` of it."""
+    """A request for a cursor, or for `bucket` of it."""
 
     backing_topic: str
     subscription: str
@@ -37,57 +41,57 @@ class Claim:
     ownership: Ownership | None = None
 
     @property
-    def _what(self) -> str:
+    def _subject(self) -> str:
         return (
             repr(self.subscription) if self.bucket is None else f"{self.subscription!r}, bucket {self.bucket}"
         )
 
     def demand_gone(self, holder: Holder) -> None:
-        """Demand that the holder may be cut off. Raises LostRace where it is alive, or is not Cleave's, FencedOut where it is the newer
-        owner.
+        """Raise an error if the holder may not be disconnected: LostRace if it is alive, or is not a reader
+        of Cleave; FencedOut if it is the later owner.
         """
         if holder.owner is None:
             raise LostRace(
                 f"{self.backing_topic}: a consumer at {holder.address} that is not Cleave's reads for "
-                f"{self._what}; close it or use another subscription",
+                f"{self._subject}; close it or use another subscription",
                 delay_seconds=FOREIGN_DELAY_SECONDS,
             )
         if self.ownership is not None and holder.ownership is not None and holder.ownership > self.ownership:
             raise FencedOut(
-                f"{self.backing_topic}: {holder.owner} took a part of {self._what} under a newer assignment; this process is the "
+                f"{self.backing_topic}: {holder.owner} took a part of {self._subject} under a newer assignment; this process is the "
                 "stale one and must follow its leader"
             )
         if holder.owner != self.owner and holder.owner in self.live_owners:
             raise LostRace(
-                f"{self.backing_topic}: {holder.owner!r} still reads for {self._what}; try again when it lets go",
+                f"{self.backing_topic}: {holder.owner!r} still reads for {self._subject}; try again after it has released the cursor",
                 delay_seconds=HELD_DELAY_SECONDS,
             )
 
     def taken(self, holder: Holder) -> CleaveError:
-        """What a reader of this process is told whose part goes to this claim."""
+        """Return the error for a reader of this process whose part goes to this claim."""
         if holder.owner == self.owner:
             return FencedOut(
-                f"{self.backing_topic}: a newer reader named {self.owner!r} takes {self._what}; this one is stale and "
+                f"{self.backing_topic}: a newer reader named {self.owner!r} takes {self._subject}; this one is stale and "
                 "must stop"
             )
         return LostRace(
-            f"{self.backing_topic}: {self.owner!r} takes {self._what}, since {holder.owner!r} counts as gone; open a new "
+            f"{self.backing_topic}: {self.owner!r} takes {self._subject}, since {holder.owner!r} counts as gone; open a new "
             "reader",
             delay_seconds=0.0,
         )
 
     def still_connected(self, holder: Holder) -> LostRace:
-        """The error while a broker keeps the connection of somebody who counts as gone."""
+        """Return the error for a broker that keeps the connection of an owner that counts as gone."""
         return LostRace(
             f"{self.backing_topic}: {holder.owner!r} at {holder.address} counts as gone, but the broker keeps its "
-            f"connection for {self._what} until that answers no more; try again, or end that process",
+            f"connection for {self._subject} while it responds; try again, or end that process",
             delay_seconds=random.uniform(*DEAD_DELAY_SECONDS),  # noqa: S311 - no secret
         )
 
     def outrun(self) -> LostRace:
-        """The error where somebody took it between the look and the try."""
+        """Return the error for a cursor that another reader took between the check and the attempt."""
         return LostRace(
-            f"{self.backing_topic}: another reader for {self._what} was faster; try again",
+            f"{self.backing_topic}: another reader for {self._subject} was faster; try again",
             delay_seconds=HELD_DELAY_SECONDS,
         )
 
@@ -98,21 +102,23 @@ def make_way(
     reader_here: Callable[[str | None], PulsarReader | None],
     deadline: Deadline,
 ) -> Holder | None:
-    """Cut off whoever is in the way of the claim and counts as gone. Somebody whom only the broker can cut off is
-    returned.
+    """Disconnect the holders that are in the way of the claim and count as gone. Return a holder that only
+    the broker can disconnect.
 
-    Raises LostRace where one of them is alive. `reader_here` finds the reader of this process with that mark.
+    Raises LostRace if a holder is alive. `reader_here` returns the reader of this process with a mark.
     """
     topic, subscription = claim.backing_topic, claim.subscription
-    found = cursors.attachments(topic, subscription, deadline)
-    in_the_way = found.in_the_way_of(claim.bucket)
+    attached = cursors.attachments(topic, subscription, deadline)
+    in_the_way = attached.in_the_way_of(claim.bucket)
     for holder in in_the_way:
         claim.demand_gone(holder)
-    if found.is_shared:
-        in_the_way = tuple(one for one in in_the_way if not _gave_way(claim, one, reader_here(one.reader)))
+    if attached.is_shared:
+        in_the_way = tuple(
+            holder for holder in in_the_way if not _gave_way(claim, holder, reader_here(holder.reader))
+        )
     if not in_the_way:
         return None
-    if found.is_shared:
+    if attached.is_shared:
         if claim.bucket is not None:
             return in_the_way[0]
         if not cursors.is_contiguous(topic, subscription, deadline):

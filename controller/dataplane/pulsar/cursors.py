@@ -1,8 +1,9 @@
-"""A subscription on one topic as its reader needs it: who holds it, how to cut a holder off, whether all is read.
+"""Queries and moves a subscription on one topic for its readers: its holders, disconnecting them, and whether
+all is read.
 
-Admin REST calls; a consumer's own rights (to consume) suffice for each of them but `reload_if_terminated`. A broker
-knows no owners: a reader leaves its owner's name and a mark of its own in the properties of its consumer, which the
-statistics show.
+Uses admin REST calls. A consumer's rights (to consume) suffice for each of them except
+`reload_if_terminated`. A broker does not know owners: a reader puts its owner's name and its own mark into
+the properties of its consumer, which the statistics show.
 """
 
 from __future__ import annotations
@@ -34,88 +35,102 @@ from controller.domain.errors import (
 from controller.domain.hash_range import FULL_RANGE, MAX_HASH, HashRange
 
 OWNER, READER, OWNERSHIP = "cleave.owner", "cleave.reader", "cleave.ownership"
-"""Properties of a consumer: the owner's name, a mark that no other reader has, and what it was assigned by: `origin.generation`."""
+"""Properties of a consumer: the owner's name; a mark that no other reader has; and its ownership,
+`origin.generation`.
+"""
 _GONE = frozenset({404})
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who is connected to a subscription. `owner` is None for a consumer that is not Cleave's."""
+    """A consumer that is connected to a subscription. `owner` is None for a consumer that is not Cleave's."""
 
     owner: str | None
     reader: str | None
     address: str
     slots: tuple[HashRange, ...] = (FULL_RANGE,)
-    """What it is given; all of it where the subscription is not shared by key."""
+    """Slots of the consumer; all of them if the subscription is not shared by key."""
     unacknowledged: int = 0
-    """Messages that it was given and has not acknowledged."""
+    """Number of messages that the consumer received and has not acknowledged."""
     permits: int = 1
-    """How many more messages the broker may give to it now."""
+    """Number of further messages that the broker may deliver to the consumer."""
     ownership: Ownership | None = None
-    """None where it named none."""
+    """Ownership that the consumer named, if any."""
 
     def holds_some_of(self, bucket: HashRange | None) -> bool:
-        """Whether it is in the way of whoever wants that bucket, or everything."""
-        return bucket is None or any(bucket.overlaps(one) for one in self.slots)
+        """Return True if the consumer is in the way of a claim for the bucket, or for the whole subscription
+        if it is None.
+        """
+        return bucket is None or any(bucket.overlaps(slots) for slots in self.slots)
 
 
 @dataclass(frozen=True, slots=True)
 class Attachments:
-    """Who is connected to a subscription now."""
+    """The consumers that are connected to a subscription."""
 
     holders: tuple[Holder, ...]
     is_shared: bool
-    """By key: consumers have ranges of slots, and one more may come."""
+    """True if the subscription is shared by key: consumers have ranges of slots, and further consumers may
+    connect.
+    """
     backlog: int
-    """Entries that are not acknowledged, without those whose time has not come."""
+    """Number of unacknowledged entries, except those whose delivery is delayed."""
 
     def in_the_way_of(self, bucket: HashRange | None) -> tuple[Holder, ...]:
-        """Those who hold what is wanted, or a part of it. A consumer of another kind is in everybody's way."""
+        """Return the consumers that hold a part of the claimed range. A consumer of another type is in the
+        way of every claim.
+        """
         if self.holders and self.is_shared != (bucket is not None):
             return self.holders
-        return tuple(one for one in self.holders if one.holds_some_of(bucket))
+        return tuple(holder for holder in self.holders if holder.holds_some_of(bucket))
 
     @property
     def covers_all(self) -> bool:
-        """Whether every slot has a consumer."""
-        return sum(one.width for holder in self.holders for one in holder.slots) >= FULL_RANGE.width
+        """True if every slot has a consumer."""
+        return sum(slots.width for holder in self.holders for slots in holder.slots) >= FULL_RANGE.width
 
 
 class Cursors:
-    """Looks at subscriptions and moves them, on behalf of readers."""
+    """Queries subscriptions and moves them, for readers."""
 
     def __init__(self, admin: AdminCalls) -> None:
         self._admin = admin
 
     def deadline(self) -> Deadline:
-        """A new deadline, for a call that begins now."""
+        """Return a deadline for a call that begins at this moment."""
         return self._admin.deadline()
 
     def attachments(self, backing_topic: str, subscription: str, deadline: Deadline) -> Attachments:
-        """Who reads for the subscription. Raises SegmentNotFound, SubscriptionNotFound.
+        """Return the consumers of the subscription. Raises SegmentNotFound, SubscriptionNotFound.
 
-        A consumer counts from when it asks for its place, even while the broker still makes sure of another one.
+        A consumer counts from its request for a place, even while the broker still checks another consumer's
+        connection.
         """
-        seen = self._subscription(backing_topic, subscription, deadline)
-        is_shared = seen.get("type") == "Key_Shared"
-        holders = tuple(_holder(one, is_shared=is_shared) for one in seen.get("consumers") or [])
-        waiting = int(seen.get("msgBacklog", 0)) - int(seen.get("msgDelayed", 0))
+        statistics = self._subscription(backing_topic, subscription, deadline)
+        is_shared = statistics.get("type") == "Key_Shared"
+        holders = tuple(
+            _holder(consumer, is_shared=is_shared) for consumer in statistics.get("consumers") or []
+        )
+        waiting = int(statistics.get("msgBacklog", 0)) - int(statistics.get("msgDelayed", 0))
         return Attachments(holders, is_shared, waiting)
 
     def version(self, deadline: Deadline) -> str:
-        """The broker's version: `4.2.4`."""
+        """Return the broker's version, such as `4.2.4`."""
         return str(self._admin.ask(VERSION, deadline).document)
 
     def is_contiguous(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
-        """Whether nothing is acknowledged behind the first message that is not. Moving the cursor would undo it."""
+        """Return True if no message behind the first unacknowledged one is acknowledged. Moving the cursor
+        would undo such acknowledgements.
+        """
         cursor = self._cursor(self.internal(backing_topic, deadline), backing_topic, subscription)
         return int(cursor.get("totalNonContiguousDeletedMessagesRange", 0)) == 0
 
     def cut_off(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """Disconnect all holders. Moving a cursor, here to where it is, breaks its consumers' connections.
+        """Disconnect all holders. Moving a cursor, here to its present position, closes its consumers'
+        connections.
 
-        What is acknowledged between the look and the move is delivered again, a batch acknowledged in part as well, and
-        everything that is acknowledged behind the first message that is not.
+        These messages are delivered again: those acknowledged between the query and the move, those of a
+        batch acknowledged in part, and those acknowledged behind the first unacknowledged message.
         """
         cursor = self._cursor(self.internal(backing_topic, deadline), backing_topic, subscription)
         act = f"take over {subscription!r} on {backing_topic}"
@@ -124,17 +139,19 @@ class Cursors:
         )
 
     def move(self, backing_topic: str, subscription: str, instant_ms: int, deadline: Deadline) -> None:
-        """Have the subscription go on with the first entry published at the instant or later. Disconnects all holders.
+        """Move the subscription to the first entry published at the instant or later. Disconnects all
+        holders.
 
-        A terminated topic without an entry has no place to go to. A broker that has loaded such a one anew (seen with 4.2.4) fails
-        at any instant in it and leaves the subscription fenced, so that it can never be moved again; it is not asked.
+        A terminated topic without entries is not moved, because it has no position to move to. A broker that
+        has reloaded such a topic (seen with 4.2.4) fails at every instant in it and leaves the subscription
+        fenced, so that it can never be moved again.
         """
         if self._is_closed_and_empty(backing_topic, deadline):
             return
         act = f"seek {subscription!r} on {backing_topic}"
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/resetcursor/{instant_ms}"
         answer = self._admin.ask(Ask("POST", path, act, accept=FAILED), deadline)
-        if answer.status in FAILED:  # it may not know where that is
+        if answer.status in FAILED:  # the broker may be unable to locate the instant
             place = self.place_before(backing_topic, instant_ms, deadline)
             self._move_behind(backing_topic, subscription, place, act, deadline)
 
@@ -150,56 +167,62 @@ class Cursors:
         self._admin.ask(Ask("POST", path, act, body=following), deadline)
 
     def is_drained(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
-        """Whether the topic is terminated and the subscription has acknowledged all of it."""
+        """Return True if the topic is terminated and the subscription has acknowledged all of it."""
         return self.left(backing_topic, subscription, deadline) == 0
 
     def left(
         self, backing_topic: str, subscription: str, deadline: Deadline, *, is_terminated: bool = False
     ) -> int | None:
-        """Entries of a terminated topic that the subscription has not acknowledged; None while more may be appended. With
-        `is_terminated` it is known to be. Raises SegmentNotFound, SubscriptionNotFound.
+        """Return the number of entries of a terminated topic that the subscription has not acknowledged; None
+        while more may be appended.
+
+        With `is_terminated` the topic is known to be terminated. Raises SegmentNotFound,
+        SubscriptionNotFound.
         """
         if not is_terminated:
             internal = self.internal(backing_topic, deadline)
             self._cursor(internal, backing_topic, subscription)
             if internal["state"] != "Terminated":
                 return None
-        seen = self._subscription(backing_topic, subscription, deadline, "?getPreciseBacklog=true")
-        return int(seen["msgBacklog"])
+        statistics = self._subscription(backing_topic, subscription, deadline, "?getPreciseBacklog=true")
+        return int(statistics["msgBacklog"])
 
     def messages_left(self, backing_topic: str, subscription: str, entries: int, deadline: Deadline) -> int:
-        """How many messages the `entries` hold that are not acknowledged, where the broker does not count them itself; see
-        `stored`. Raises SegmentNotFound, SubscriptionNotFound.
+        """Return the number of unacknowledged messages in `entries` entries, if the broker cannot count them
+        itself (`stored`). Raises SegmentNotFound, SubscriptionNotFound.
         """
         internal = self.internal(backing_topic, deadline)
         cursor = self._cursor(internal, backing_topic, subscription)
         return messages_left(self._admin, backing_topic, cursor, entries, internal, deadline)
 
     def is_terminated(self, backing_topic: str, deadline: Deadline) -> bool:
-        """Whether nothing can be appended any more."""
+        """Return True if the topic is terminated, so that nothing can be appended."""
         return bool(self.internal(backing_topic, deadline).get("state") == "Terminated")
 
     def reload_if_terminated(self, backing_topic: str, deadline: Deadline) -> bool:
-        """Have the broker load a terminated topic anew; whether it was asked to.
+        """Make the broker reload the topic if the topic is terminated. Return True if a reload was requested.
 
-        A broker (seen with 4.2.4) fences a topic whose termination comes between a message and its storing, to lift that
-        when the message has failed, and now and then never does: nobody can subscribe any more, and only loading it anew
-        helps. Nobody appends to a terminated topic, and its readers come back. It takes an administrator's rights.
+        A broker (seen with 4.2.4) fences a topic whose termination comes between a message and its storing.
+        It should lift the fence when the message has failed, but sometimes never does: then no consumer can
+        subscribe, and only a reload helps. It is harmless, because no producer appends to a terminated topic,
+        and its readers reconnect. The call needs an administrator's rights.
         """
         if not self.is_terminated(backing_topic, deadline):
             return False
-        act = f"have {backing_topic} loaded anew"
+        act = f"reload {backing_topic}"
         self._admin.ask(Ask("PUT", f"{topic_path(backing_topic)}/unload", act, accept=_GONE), deadline)
         return True
 
     def end_of(self, backing_topic: str, deadline: Deadline) -> tuple[int, int]:
-        """(ledger, entry) of the last entry, entry -1 in an empty topic. SegmentNotFound where there is no such topic:
-        opening a producer might create it.
+        """Return (ledger, entry) of the last entry; the entry is -1 in an empty topic. Raises SegmentNotFound
+        if there is no such topic, because opening a producer might create it.
         """
         return place_told(self.internal(backing_topic, deadline)["lastConfirmedEntry"])
 
     def is_at_end(self, backing_topic: str, read: Position, deadline: Deadline) -> bool:
-        """Whether the topic is terminated and `read` (empty: nothing) is its last message. SegmentNotFound."""
+        """Return True if the topic is terminated and `read` (empty: nothing) is its last message. Raises
+        SegmentNotFound.
+        """
         internal = self.internal(backing_topic, deadline)
         if internal.get("state") != "Terminated":
             return False
@@ -211,28 +234,34 @@ class Cursors:
         return read[2] + 1 >= messages_in(self._admin, backing_topic, last, deadline)
 
     def has_more(self, backing_topic: str, read: Position, deadline: Deadline) -> bool:
-        """Whether an entry is stored behind that of `read` (empty: nothing was read). SegmentNotFound."""
+        """Return True if an entry is stored behind that of `read` (empty: nothing was read). Raises
+        SegmentNotFound.
+        """
         internal = self.internal(backing_topic, deadline)
         last = place_told(internal["lastConfirmedEntry"])
         return last[1] >= 0 and read[:2] < last and int(internal.get("numberOfEntries", 0)) > 0
 
     def demand_kept(self, backing_topic: str, after: Position, deadline: Deadline) -> None:
-        """Raise DataGone unless the broker has everything that follows upon the position, or nothing does. SegmentNotFound."""
+        """Raise DataGone unless the broker has every entry that follows the position, or none follows. Raises
+        SegmentNotFound.
+        """
         internal = self.internal(backing_topic, deadline)
-        ledgers = {int(one["ledgerId"]) for one in internal.get("ledgers") or ()}
+        ledgers = {int(ledger["ledgerId"]) for ledger in internal.get("ledgers") or ()}
         if after[0] in ledgers or after[:2] > place_told(internal["lastConfirmedEntry"]):
             return
         raise DataGone(
-            f"{backing_topic}: the broker has deleted what follows upon {after[0]}:{after[1]}, or may have; begin anew where "
-            "messages are left, and have retention or a subscription keep what you need"
+            f"{backing_topic}: the broker has deleted the messages behind {after[0]}:{after[1]}, or may have; start again at the "
+            "earliest stored message, and set a retention or a subscription that keeps the messages you need"
         )
 
     def place_before(self, backing_topic: str, instant_ms: int | None, deadline: Deadline) -> tuple[int, int]:
-        """(ledger, entry) before the first entry published at or after the instant, of those there are; None: the last one."""
+        """Return (ledger, entry) before the first stored entry published at or after the instant; if it is
+        None, those of the last entry.
+        """
         if instant_ms is None:
             return self.end_of(backing_topic, deadline)
         path = f"{topic_path(backing_topic)}/messageid/{max(0, instant_ms)}"
-        act = f"look for an instant in {backing_topic}"
+        act = f"locate an instant in {backing_topic}"
         answer = self._admin.ask(Ask("GET", path, act, accept=_GONE), deadline)
         if answer.status not in _GONE:
             ledger, entry = int(answer.document["ledgerId"]), int(answer.document["entryId"])
@@ -244,7 +273,7 @@ class Cursors:
                 raise _missing(backing_topic)
             return place_before_instant(self._admin, backing_topic, instant_ms, internal, deadline)
         ledgers = internal.get("ledgers") or [{"ledgerId": 0}]
-        return min(int(one["ledgerId"]) for one in ledgers), -1
+        return min(int(ledger["ledgerId"]) for ledger in ledgers), -1
 
     def internal(self, backing_topic: str, deadline: Deadline) -> Mapping[str, Any]:
         """Return the topic's internal statistics. Raises SegmentNotFound."""
@@ -257,7 +286,7 @@ class Cursors:
     def parts_of(
         self, backing_topic: str, places: Sequence[tuple[int, int]], deadline: Deadline
     ) -> dict[tuple[int, int], StoredPart | None]:
-        """Return what entries hold; see `stored`."""
+        """Return the messages that each entry contains, as `stored` reads them."""
         return parts_of(self._admin, backing_topic, places, deadline)
 
     def _subscription(
@@ -269,18 +298,20 @@ class Cursors:
     def _cursor(
         self, internal: Mapping[str, Any], backing_topic: str, subscription: str
     ) -> Mapping[str, Any]:
-        """A ledger's cursors go by their subscriptions' names as `cursor_name` writes them."""
+        """Return the statistics of the subscription's cursor, which ledgers list under the name that
+        `cursor_name` returns.
+        """
         return _of(internal["cursors"], backing_topic, subscription, key=cursor_name(subscription))
 
     def _ask(self, backing_topic: str, what: str, deadline: Deadline) -> Mapping[str, Any]:
-        act = f"look at {backing_topic}"
+        act = f"check {backing_topic}"
         answer = self._admin.ask(
             Ask("GET", f"{topic_path(backing_topic)}/{what}", act, accept=_GONE), deadline
         )
         if answer.status in _GONE:
             raise _missing(backing_topic)
         if not isinstance(answer.document, Mapping):
-            raise DataPlaneUnavailable(f"{act}: the broker's answer says nothing of it; try again")
+            raise DataPlaneUnavailable(f"{act}: the broker's response lacks the requested data; try again")
         return answer.document
 
 
@@ -304,34 +335,36 @@ def _holder(consumer: Mapping[str, Any], *, is_shared: bool) -> Holder:
 
 
 def ownership_text(ownership: Ownership) -> str:
-    """As a consumer's property has it."""
+    """Return the ownership as the property of a consumer."""
     return f"{ownership.origin}.{ownership.generation}"
 
 
 def ownership_told(written: str | None) -> Ownership | None:
-    """What `ownership_text` wrote; None for anything else, since anybody may write a property."""
-    found = re.fullmatch(r"(\d{1,19})\.(\d{1,19})", written or "")
-    return None if found is None else Ownership(int(found[1]), int(found[2]))
+    """Return the ownership that `ownership_text` wrote. None for any other text, because any program may set
+    the property.
+    """
+    match = re.fullmatch(r"(\d{1,19})\.(\d{1,19})", written or "")
+    return None if match is None else Ownership(int(match[1]), int(match[2]))
 
 
 def _slots(consumer: Mapping[str, Any]) -> tuple[HashRange, ...]:
-    """Brokers write the ranges as pairs of numbers, those before 4.1 as text: `[0, 4095]`. Without any, everything
-    counts.
+    """Return the slots of a consumer. Brokers report ranges as pairs of numbers, before 4.1 as text: `[0,
+    4095]`. Without ranges, all slots count.
     """
     ranges = consumer.get("keyHashRangeArrays")
     if ranges is None:
-        ranges = [re.findall(r"\d+", str(one)) for one in consumer.get("keyHashRanges") or []]
-    found = (HashRange(int(start), min(int(end), MAX_HASH)) for start, end in ranges)
-    return tuple(found) or (FULL_RANGE,)
+        ranges = [re.findall(r"\d+", str(text)) for text in consumer.get("keyHashRanges") or []]
+    slots = (HashRange(int(start), min(int(end), MAX_HASH)) for start, end in ranges)
+    return tuple(slots) or (FULL_RANGE,)
 
 
 def _of(
-    found: Mapping[str, Any], backing_topic: str, subscription: str, *, key: str | None = None
+    statistics_by_name: Mapping[str, Any], backing_topic: str, subscription: str, *, key: str | None = None
 ) -> Mapping[str, Any]:
     key = subscription if key is None else key
-    if key not in found:
+    if key not in statistics_by_name:
         raise SubscriptionNotFound(
             f"there is no subscription {subscription!r} on {backing_topic}; create the subscription first"
         )
-    one: Mapping[str, Any] = found[key]
-    return one
+    statistics: Mapping[str, Any] = statistics_by_name[key]
+    return statistics

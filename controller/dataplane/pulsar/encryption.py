@@ -1,10 +1,12 @@
-"""End-to-end encryption: what producers and readers are opened with, and entries that cannot be decrypted here.
+"""Configures end-to-end encryption of producers and readers, and detects entries that cannot be decrypted.
 
-Brokers and Cleave's controller never need a key: an entry's bucket stands in its ordering key, and what its producer and batch are in
-its headers, all of them in the clear. A batch is encrypted as a whole, and holds messages of one bucket only, so whoever may read the
-bucket can be given it. Applications hold the keys; they name them in their own settings.
+Brokers and Cleave's controller never need a key: an entry's bucket is in its ordering key, and its producer
+and batch are in its headers, all of them unencrypted. A batch is encrypted as a whole and contains messages
+of one bucket only, so the broker can deliver it to the bucket's reader. Applications have the keys, and name
+them in their own settings.
 
-A reader takes what it cannot decrypt, too, and then raises. The library's other ways are to say nothing for ever, or to acknowledge it.
+A reader also accepts entries that it cannot decrypt, and then raises an error. The library's alternatives are
+to wait silently forever, or to acknowledge such an entry.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _NO_FILE = ""
 
 
 def encrypting(access: PulsarAccess) -> Mapping[str, Any]:
-    """Arguments of a producer; none where its messages travel in the clear."""
+    """Return the encryption arguments of a producer. Empty if its messages are not encrypted."""
     if access.encryption_key is None:
         return {}
     keys = pulsar.CryptoKeyReader(access.encryption_public_key_file or _NO_FILE, _NO_FILE)
@@ -30,7 +32,7 @@ def encrypting(access: PulsarAccess) -> Mapping[str, Any]:
 
 
 def decrypting(access: PulsarAccess) -> Mapping[str, Any]:
-    """Arguments of a consumer or reader, with a private key or without one."""
+    """Return the decryption arguments of a consumer or reader, with or without a private key."""
     takes_all = {"crypto_failure_action": pulsar.ConsumerCryptoFailureAction.CONSUME}
     if access.encryption_private_key_file is None:
         return takes_all
@@ -40,17 +42,19 @@ def decrypting(access: PulsarAccess) -> Mapping[str, Any]:
 
 
 def is_unreadable(message: pulsar.Message) -> bool:
-    """Whether this is an entry as it is stored, whatever it holds: it is encrypted, and no key here fits."""
+    """Return True if the message is an entry as stored, whatever it contains, because it is encrypted and no
+    key here can decrypt it.
+    """
     context = message.encryption_context()
     return context is not None and bool(context.is_decryption_failed())
 
 
 def unreadable(message: pulsar.Message, backing_topic: str) -> Terminal:
-    """The error for such an entry, which stays unacknowledged."""
+    """Return the error for an entry that cannot be decrypted. The entry stays unacknowledged."""
     ledger, entry, _ = position_of(message.message_id())
-    keys = message.encryption_context().keys  # a method of the library's, of no mapping
+    keys = message.encryption_context().keys  # a method of the library, not of a mapping
     names = ", ".join(repr(key.key) for key in keys())
     return Terminal(
         f"{backing_topic}: entry {ledger}:{entry} is encrypted with key {names} and cannot be decrypted here: set "
-        "CLEAVE_PULSAR_ENCRYPTION_PRIVATE_KEY_FILE to its private key; nothing from there on is acknowledged"
+        "CLEAVE_PULSAR_ENCRYPTION_PRIVATE_KEY_FILE to its private key; this and later messages stay unacknowledged"
     )

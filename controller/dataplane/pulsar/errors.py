@@ -1,7 +1,7 @@
-"""What a broker's refusals and the network's failures mean, in one table each.
+"""Maps a broker's refusals and network failures to errors, in one table each.
 
-Every answer becomes Retryable with a delay or Terminal with a sentence that names what was tried, the status, the
-broker's reason and the next move. Nothing else in this package decides what an error means.
+Every response becomes Retryable with a delay, or Terminal with a sentence that contains the action, the
+status, the broker's reason and the next step. No other module of this package interprets errors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from controller.domain.errors import (
 )
 
 LONGEST_DELAY_SECONDS = 60.0
-"""A broker that asks to be left alone for longer is asked again after this time all the same."""
+"""Longest delay. A broker that requests a longer one is called again after this time nevertheless."""
 
 
 def _retryable(delay_seconds: float, advice: str) -> Callable[[str], CleaveError]:
@@ -43,21 +43,23 @@ _NO_NAMESPACE = _terminal(
     NotFound,
     "create the tenant and namespace, then `cleave doctor --fix` gives it the settings segments need",
 )
-# The first row whose status and words fit; words are looked for in the broker's reason, in any case.
+# The first row whose status and words match applies. The words are searched in the broker's reason, ignoring
+# case.
 _TABLE: tuple[tuple[range, str, Callable[[str], CleaveError]], ...] = (
     (
         range(401, 402),
         "",
         _terminal(
             Terminal,
-            "the broker knows no such credentials: set CLEAVE_PULSAR_TOKEN or CLEAVE_PULSAR_TOKEN_FILE",
+            "the broker does not accept the credentials: set CLEAVE_PULSAR_TOKEN or CLEAVE_PULSAR_TOKEN_FILE",
         ),
     ),
     (
         range(403, 404),
         "",
         _terminal(
-            Terminal, "the token's role may not: make it an admin of the tenant, or grant it the namespace"
+            Terminal,
+            "the token's role lacks the right: make it an admin of the tenant, or grant it the namespace",
         ),
     ),
     (range(404, 405), "subscription", _terminal(SubscriptionNotFound, "create the subscription first")),
@@ -72,13 +74,13 @@ _TABLE: tuple[tuple[range, str, Callable[[str], CleaveError]], ...] = (
         "",
         _terminal(Unsupported, "this broker has no such call: Cleave needs Pulsar 3.0 or newer"),
     ),
-    (range(409, 410), "", _retryable(0.5, "something else acts on it at this moment")),
+    (range(409, 410), "", _retryable(0.5, "another program is changing it at this moment")),
     (range(412, 413), "does not exist", _terminal(SegmentNotFound, "look up the layout again")),
-    (range(412, 413), "ownership|not served|unload", _retryable(0.5, "it is on its way to another broker")),
+    (range(412, 413), "ownership|not served|unload", _retryable(0.5, "it is moving to another broker")),
     (
         range(412, 413),
         "subscription busy|failed to fence|failed to disconnect",
-        _retryable(0.2, "its consumers come or go at this moment"),
+        _retryable(0.2, "its consumers are connecting or disconnecting"),
     ),
     (
         range(412, 413),
@@ -86,78 +88,86 @@ _TABLE: tuple[tuple[range, str, Callable[[str], CleaveError]], ...] = (
         _terminal(Conflict, "the broker's own limits or rules forbid it: change them or the request"),
     ),
     (range(408, 409), "", _retryable(1.0, "the broker gave up waiting")),
-    (range(429, 430), "", _retryable(1.0, "the broker asks for patience")),
+    (range(429, 430), "", _retryable(1.0, "the broker limits the rate of requests")),
     (
         range(300, 400),
         "",
-        _retryable(1.0, "the brokers send each other round in circles: ownership is being settled"),
+        _retryable(1.0, "the brokers redirect in a loop, because ownership is changing"),
     ),
-    (range(400, 500), "", _terminal(Terminal, "the broker refuses it for good")),
-    (range(500, 600), "", _retryable(1.0, "the broker failed at it: look at its log if this goes on")),
+    (range(400, 500), "", _terminal(Terminal, "the broker refuses the request permanently")),
+    (range(500, 600), "", _retryable(1.0, "the broker failed: check its log if this continues")),
 )
 
 
 def refusal(act: str, status: int, reason: str, *, retry_after: str | None = None) -> CleaveError:
-    """The error for an answer with that status. `retry_after` is the header's text: seconds or a date."""
+    """Return the error for a response with that status. `retry_after` is the text of the header: seconds or a
+    date.
+    """
     text = f"{act}: answered {status} ({reason[:300] or 'no reason given'})"
     for statuses, words, build in _TABLE:
         if status in statuses and re.search(words, reason, re.IGNORECASE):
             error = build(text)
             break
     else:
-        error = DataPlaneUnavailable(f"{text}; that is no answer to this question")
-    asked_seconds = _retry_after_seconds(retry_after)
-    if isinstance(error, DataPlaneUnavailable) and asked_seconds is not None:
-        error.delay_seconds = min(asked_seconds, LONGEST_DELAY_SECONDS)
+        error = DataPlaneUnavailable(f"{text}; that status is not expected for this request")
+    requested_seconds = _retry_after_seconds(retry_after)
+    if isinstance(error, DataPlaneUnavailable) and requested_seconds is not None:
+        error.delay_seconds = min(requested_seconds, LONGEST_DELAY_SECONDS)
     return error
 
 
 def half_answer(act: str, status: int, what: str) -> DataPlaneUnavailable:
-    """The error for an answer that ended early, or that no broker gives."""
+    """Return the error for a response that is incomplete, or that no broker sends."""
     return DataPlaneUnavailable(
         f"{act}: answer {status} cannot be used ({what}); is CLEAVE_PULSAR_ADMIN_URL a broker's web address?"
     )
 
 
 class UnknownAddress(DataPlaneUnavailable):
-    """A 404 without a reason. A broker always gives one, so it has no such call, or it is no broker that answers."""
+    """A 404 without a reason. A broker always gives a reason, so the broker lacks the call, or another
+    program responds.
+    """
 
 
 def unknown_address(act: str, status: int, what: str) -> UnknownAddress:
-    """The caller finds out which of the two it is."""
+    """Return the error for a 404 without a reason. The caller determines which of the two causes applies."""
     return UnknownAddress(str(half_answer(act, status, what)))
 
 
 def late(act: str, seconds: float) -> DataPlaneTimeout:
-    """The error for an answer that was not complete in time."""
-    return DataPlaneTimeout(f"{act}: no answer within {seconds:g} s; look before repeating")
+    """Return the error for a response that was not complete in time."""
+    return DataPlaneTimeout(f"{act}: no answer within {seconds:g} s; check the state before repeating")
 
 
 def network_failure(error: requests.RequestException, act: str, address: str, seconds: float) -> CleaveError:
-    """The error for a call that got no usable answer."""
+    """Return the error for a call without a usable response."""
     if isinstance(error, requests.Timeout) or any(
         isinstance(cause, urllib3.exceptions.ReadTimeoutError) for cause in error.args
     ):
         return late(act, seconds)
-    why = _root_cause(error)
+    cause = _root_cause(error)
     if isinstance(error, requests.exceptions.SSLError):
         return Terminal(
-            f"{act}: {address} does not prove who it is ({why}); check CLEAVE_PULSAR_CA_FILE, the certificate's names "
+            f"{act}: {address} has no valid certificate ({cause}); check CLEAVE_PULSAR_CA_FILE, the certificate's names "
             "and CLEAVE_PULSAR_VERIFY_HOSTNAME"
         )
     if isinstance(error, requests.exceptions.ChunkedEncodingError | requests.exceptions.ContentDecodingError):
-        return DataPlaneUnavailable(f"{act}: {address} stopped in mid-answer ({why}); look before repeating")
+        return DataPlaneUnavailable(
+            f"{act}: {address} stopped in the middle of its response ({cause}); check the state before repeating"
+        )
     if isinstance(error, requests.ConnectionError):
-        return DataPlaneUnavailable(f"{act}: {address} is away ({why})")
-    return InvalidInput(f"{act}: {address} cannot be asked ({why}); correct CLEAVE_PULSAR_ADMIN_URL")
+        return DataPlaneUnavailable(f"{act}: {address} is out of reach ({cause})")
+    return InvalidInput(f"{act}: {address} cannot be called ({cause}); correct CLEAVE_PULSAR_ADMIN_URL")
 
 
 def _root_cause(error: BaseException) -> str:
-    """The innermost reason in a word or two. `requests` nests errors three deep and repeats addresses."""
+    """Return the innermost cause in a few words. `requests` nests errors three levels deep and repeats
+    addresses.
+    """
     seen: BaseException = error
     while True:
         inner = getattr(seen, "reason", None) or next(
-            (one for one in seen.args if isinstance(one, BaseException)), None
+            (argument for argument in seen.args if isinstance(argument, BaseException)), None
         )
         if not isinstance(inner, BaseException) or inner is seen:
             break

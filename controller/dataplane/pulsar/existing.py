@@ -1,6 +1,7 @@
-"""A topic as applications made it, before Cleave: its partitions, who is connected, and who subscribed.
+"""Describes a topic that applications created before Cleave: its partitions, its clients and its
+subscriptions.
 
-Looked at before it is adopted; nothing is changed. Cursors of readers and of the broker itself do not count as
+Used before a topic is adopted; changes nothing. Cursors of readers and of the broker itself do not count as
 subscriptions.
 """
 
@@ -18,30 +19,34 @@ from controller.domain.errors import InvalidInput, TopicNotFound
 from controller.domain.pulsar_names import full_name
 
 _MANY = 10_000
-"""The most partitions that a topic may have; more are a mistake."""
+"""Largest number of partitions of a topic. A larger number is a mistake."""
 
 
 def describe_topic(admin: AdminCalls, name: str) -> FoundTopic:
-    """The topic of that name (`persistent://t/n/x`, or `x` for public/default). Raises TopicNotFound, InvalidInput."""
+    """Return the description of the topic (`persistent://t/n/x`, or `x` for public/default). Raises
+    TopicNotFound, InvalidInput.
+    """
     name, deadline = full_name(name), admin.deadline()
     if not name.startswith("persistent://"):
-        raise InvalidInput(f"{name} is not persistent: what is in it ends with its broker; make a new topic")
+        raise InvalidInput(
+            f"{name} is not persistent: its messages are lost with its broker; create a persistent topic"
+        )
     whole, _, number = name.rpartition("-partition-")
     if whole and number.isdecimal() and _partitions(admin, whole, deadline) > int(number):
         raise InvalidInput(
-            f"{name} is a partition of {whole}, whose producers would be refused; adopt {whole} with all its partitions"
+            f"{name} is a partition of {whole}, whose producers would then be refused; adopt {whole} with all its partitions"
         )
     count = _partitions(admin, name, deadline)
     if count > _MANY:
         raise InvalidInput(f"{name} has {count} partitions; Cleave adopts up to {_MANY}")
     logs = tuple(f"{name}-partition-{i}" for i in range(count)) or (name,)
     looking = [asks.internal_stats(log) for log in logs]
-    answers = admin.demand_all([*(asks.stats(log, f"look at {log}") for log in logs), *looking], deadline)
+    answers = admin.demand_all([*(asks.stats(log, f"check {log}") for log in logs), *looking], deadline)
     stats, internal = answers[: len(logs)], answers[len(logs) :]
     missing = [log for log, answer in zip(logs, stats, strict=True) if answer.status in asks.GONE]
     if missing and not count:
         raise TopicNotFound(f"the cluster has no topic {name}; check tenant, namespace and name")
-    found = {
+    statistics = {
         log: _mapping(log, a.document)
         for log, a in zip(logs, stats, strict=True)
         if a.status not in asks.GONE
@@ -55,10 +60,28 @@ def describe_topic(admin: AdminCalls, name: str) -> FoundTopic:
             for log, ask, answer in zip(logs, looking, internal, strict=True)
             if asks.state(ask, answer) is LogState.TERMINATED
         ),
-        producers=tuple(sorted({who for log, one in found.items() for who in _producers(log, one)})),
-        consumers=tuple(sorted({who for log, one in found.items() for who in _consumers(log, one)})),
+        producers=tuple(
+            sorted(
+                {
+                    client
+                    for log, stats_of_log in statistics.items()
+                    for client in _producers(log, stats_of_log)
+                }
+            )
+        ),
+        consumers=tuple(
+            sorted(
+                {
+                    client
+                    for log, stats_of_log in statistics.items()
+                    for client in _consumers(log, stats_of_log)
+                }
+            )
+        ),
         subscriptions={
-            subscription: is_queue for one in found.values() for subscription, is_queue in _subscriptions(one)
+            subscription: is_queue
+            for stats_of_log in statistics.values()
+            for subscription, is_queue in _subscriptions(stats_of_log)
         },
     )
 
@@ -71,19 +94,19 @@ def _partitions(admin: AdminCalls, name: str, deadline: Deadline) -> int:
 
 
 def _producers(log: str, stats: Mapping[str, Any]) -> Iterator[str]:
-    for one in stats.get("publishers") or ():
-        yield f"{one.get('producerName')} at {one.get('address')} on {log}"
+    for producer in stats.get("publishers") or ():
+        yield f"{producer.get('producerName')} at {producer.get('address')} on {log}"
 
 
 def _consumers(log: str, stats: Mapping[str, Any]) -> Iterator[str]:
     for subscription, cursor in (stats.get("subscriptions") or {}).items():
-        for one in cursor.get("consumers") or ():
-            yield f"{one.get('consumerName') or 'unnamed'} of {subscription} at {one.get('address')} on {log}"
+        for consumer in cursor.get("consumers") or ():
+            yield f"{consumer.get('consumerName') or 'unnamed'} of {subscription} at {consumer.get('address')} on {log}"
 
 
 def _subscriptions(stats: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """Each subscription, and whether it is read as a queue. One without a consumer does not show that, and counts as
-    read in order.
+    """Yield each subscription, and True if it is read as a queue. A subscription without a consumer does not
+    show its type, and counts as read in order.
     """
     for name, cursor in (stats.get("subscriptions") or {}).items():
         if cursor.get("isDurable", True) and not name.startswith("__"):
@@ -92,5 +115,5 @@ def _subscriptions(stats: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
 
 def _mapping(log: str, document: object) -> Mapping[str, Any]:
     if not isinstance(document, Mapping):
-        raise asks.unreadable(f"look at {log}", document)
+        raise asks.unreadable(f"check {log}", document)
     return document

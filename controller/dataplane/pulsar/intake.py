@@ -1,9 +1,10 @@
-"""Taking messages from the library in the reader's own thread, and being told when there are some.
+"""Takes messages from the library in the reader's own thread, and calls back when messages arrive.
 
-A listener costs seven times as much a message: the library's thread calls Python for each, and both threads want the interpreter. A
-reader with a listener also keeps six descriptors and a thread for ever when it and its client are closed (library 3.13).
-Here that thread calls once for the first message that comes while nothing is there; the rest is taken without waiting. The calls are
-the library's own below its Python classes, which offer no way to be told.
+A listener would cost seven times as much per message, because the library's thread calls Python for each, and
+both threads need the interpreter. A reader with a listener also keeps six descriptors and a thread forever
+after it and its client are closed (library 3.13). Here the library's thread makes one call for the first
+message that arrives while there is none; further messages are taken without waiting. The calls are those of
+the library below its Python classes, which have no callback.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ from typing import Any
 
 import pulsar
 
-_GIVEN_BACK_WITHIN_SECONDS = 1.0
-"""It takes a millisecond."""
+_RETURNED_WITHIN_SECONDS = 1.0
+"""Longest wait for the library to return a pending call, which usually takes a millisecond."""
 
 
 class Intake:
-    """What has arrived for one consumer or reader. `take` is for one thread."""
+    """The messages that have arrived for one consumer or reader. `take` is for one thread."""
 
     def __init__(self, opened: pulsar.Consumer | pulsar.Reader, on_arrival: Callable[[], None]) -> None:
-        """`on_arrival` is called from the library's thread, or from within `take`, and must raise nothing."""
+        """Read from `opened`. `on_arrival` is called from the library's thread, or from `take`, and must
+        raise nothing.
+        """
         self._receive: Callable[[int], Any]
         self._receive_async: Callable[[Callable[[pulsar.Result, Any], None]], None]
         if isinstance(opened, pulsar.Reader):
@@ -33,40 +36,44 @@ class Intake:
         self._on_arrival = on_arrival
         self._first: deque[Any] = deque()
         self._is_awaited = False
-        self._given_back = threading.Event()
+        self._is_returned = threading.Event()
 
     def take(self, limit: int) -> list[Any]:
-        """At most so many messages in the order of their arrival, as the library has them. After fewer, `on_arrival` tells of the next
-        one.
+        """Return at most `limit` messages in the order of their arrival, as objects of the library. If there
+        are fewer, `on_arrival` is called for the next message.
         """
         if self._is_awaited:
             return []
         receive = self._receive
-        found = [self._first.popleft()] if self._first else []
+        messages = [self._first.popleft()] if self._first else []
         try:
-            while len(found) < limit:
-                found.append(receive(0))
-        except pulsar.PulsarException:  # nothing more just now, or it is closed
+            while len(messages) < limit:
+                messages.append(receive(0))
+        except pulsar.PulsarException:  # no message is left at present, or the reader is closed
             self.begin()
-        return found
+        return messages
 
     def begin(self) -> None:
-        """Have the next arrival told. The message that tells it is the next one that is taken."""
+        """Request a call of `on_arrival` for the next arrival. Its message is the next one that `take`
+        returns.
+        """
         self._is_awaited = True
         self._receive_async(self._arrived)
 
     def close(self) -> None:
-        """Between the closing of the consumer or reader and that of its client: the library gives back the call that waits for a message in a
-        thread of its own, and on a busy machine a client that is closed before that keeps the thread and six descriptors for ever
-        (library 3.13). They are kept, too, as long as anything of the consumer is, so nothing of it is kept here.
+        """Wait for the pending call, between the closing of the consumer or reader and that of its client.
+
+        The library returns the call that waits for a message in a separate thread. If the client is closed
+        before that, on a busy machine, it keeps the thread and six descriptors forever (library 3.13). They
+        are also kept as long as any object of the consumer is, so this method drops all references.
         """
         if self._is_awaited:
-            self._given_back.wait(_GIVEN_BACK_WITHIN_SECONDS)
+            self._is_returned.wait(_RETURNED_WITHIN_SECONDS)
         self._receive, self._receive_async = _receive_nothing, _await_nothing
 
     def _arrived(self, result: pulsar.Result, message: Any) -> None:
-        if result != pulsar.Result.Ok:  # closed; whoever closed it tells
-            self._given_back.set()
+        if result != pulsar.Result.Ok:  # the reader was closed; the closing thread reports it
+            self._is_returned.set()
             return
         self._first.append(message)
         self._is_awaited = False

@@ -1,8 +1,9 @@
-"""The keys of a topic's newest messages: read with a reader of no subscription, from so many entries before the end.
+"""Samples the keys of a topic's latest messages, with a reader without a subscription, from a number of
+entries before the end.
 
-How far back that is, the topic's counters say: messages of an entry and bytes of a message, on average since its broker
-loaded it. So a sample of large messages is a small one, and what is read takes bounded memory and time. A batch that is
-encrypted counts as one message, with the key of its first.
+The topic's counters determine this number: messages per entry and bytes per message, on average since its
+broker loaded the topic. A sample of large messages is therefore small, and reading takes bounded memory and
+time. An encrypted batch counts as one message, with the key of its first.
 """
 
 from __future__ import annotations
@@ -27,16 +28,22 @@ from controller.domain.key_hash import key_hash
 from controller.domain.pulsar_names import full_name
 
 SAMPLE_BYTES = 16 * 1024 * 1024
-"""About so much of a topic is read for one sample."""
+"""Approximate number of bytes that are read for one sample."""
 READ_AT_MOST = 4
-"""Times the messages asked for; entries near the end may hold more than the average."""
+"""Largest number of messages to read, as a multiple of the requested number, because entries near the end may
+contain more than the average.
+"""
 IDLE_SECONDS = 1.0
-"""When nothing has come for so long, nothing is left. An id need not say that its message is the last of its entry."""
+"""Time without a message after which the sample is complete. The id of a message need not show that it is the
+last of its entry.
+"""
 _NOWHERE = (-1, -1)
 
 
 class _Stretch(NamedTuple):
-    """What to read: from the entry at `first` to the one at `last`, at most `most` messages of it to be kept."""
+    """The range to read: from the entry at `first` to the entry at `last`, keeping at most `most`
+    messages.
+    """
 
     first: tuple[int, int]
     last: tuple[int, int]
@@ -44,8 +51,8 @@ class _Stretch(NamedTuple):
 
 
 class KeySamples:
-    """Samples topics of the cluster that `access` names; safe to share between threads. Raises Unsupported where there is
-    no binary address.
+    """Samples topics of the cluster that `access` names. Safe to share between threads. Raises Unsupported if
+    there is no binary address.
     """
 
     def __init__(self, access: PulsarAccess, admin: AdminCalls) -> None:
@@ -53,13 +60,16 @@ class KeySamples:
         self._connections = Connections(access, call_timeout_seconds=admin.call_timeout_seconds)
 
     def sample(self, backing_topic: str, most: int) -> KeySample:
-        """See `SamplesKeys.sample_keys`. What has come when the time is over is the sample."""
+        """Return the sample, as `SamplesKeys.sample_keys` defines. Consists of the messages that arrived
+        before the time limit.
+        """
         topic, deadline = full_name(backing_topic), self._admin.deadline()
         stretch = self._stretch(topic, most, deadline)
         if stretch is None:
             return KeySample((), 0)
         try:
-            # On a client of its own: should the topic be terminated meanwhile, the library breaks the connection.
+            # A separate client is used, because the library closes the connection if the topic is terminated
+            # meanwhile.
             client, reader = self._connections.open_alone(
                 f"sample keys of {topic}",
                 deadline,
@@ -73,11 +83,11 @@ class KeySamples:
             self._connections.close_aside(reader, client)
 
     def close(self) -> None:
-        """Give back connections."""
+        """Close the connections."""
         self._connections.close()
 
     def _stretch(self, topic: str, most: int, deadline: Deadline) -> _Stretch | None:
-        """None where there is nothing to read."""
+        """Return the range to read, None if there is nothing to read."""
         internal = self._ask(asks.internal_stats(topic), topic, deadline)
         if internal.get("state") == "Terminated":
             raise SegmentTerminated(f"{topic} is terminated; sample its successors")
@@ -113,7 +123,9 @@ def _open(
 
 
 def _read(reader: pulsar.Reader, stretch: _Stretch, deadline: Deadline) -> KeySample:
-    """Up to the last message of the stretch, or until there is no more time or far more than was to be expected."""
+    """Read up to the last message of the range, but no longer than the time limit and no more than
+    `READ_AT_MOST` allows.
+    """
     keys: deque[bytes | None] = deque(maxlen=stretch.most)
     patience_seconds = deadline.left_seconds
     with contextlib.suppress(pulsar.Timeout):

@@ -1,10 +1,11 @@
-"""Producing to topics of a Pulsar cluster, and opening readers on them.
+"""Appends to topics of a Pulsar cluster, and opens readers on them.
 
-Appends go through one producer for each topic, producer name and entry bucket (`batch_sender`), reads through exclusive
-consumers (`reader`), or one Key_Shared consumer for each bucket (`bucket_reader`); queues through Shared consumers
-(`queue_reader`), and without a subscription through readers at a position (`position_reader`). Where deduplication is on
-for the namespace (`cleave doctor --fix` turns it on), the broker stores a repeated batch once. Elsewhere a batch that is
-repeated after a lost answer may be stored twice; only what this client knows to be stored is not sent again.
+Appends use one producer for each topic, producer name and entry bucket (`batch_sender`). Reads use exclusive
+consumers (`reader`), or one Key_Shared consumer for each bucket (`bucket_reader`). Queues use Shared
+consumers (`queue_reader`), and reading without a subscription uses readers at a position (`position_reader`).
+If deduplication is on for the namespace (`cleave doctor --fix` turns it on), the broker stores a repeated
+batch once. Otherwise a batch that is repeated after a lost response may be stored twice; only batches that
+this client knows to be stored are not sent again.
 """
 
 from __future__ import annotations
@@ -52,21 +53,25 @@ from controller.forks import OneProcess
 log = telemetry.get_logger(__name__)
 
 MAX_MESSAGE_BYTES = 5 * 1024 * 1024 - 10 * 1024
-"""Key and payload; the broker's `maxMessageSize` (5 MiB by default) counts its own headers too."""
+"""Largest total size of key and payload. The broker's `maxMessageSize` (5 MiB by default) includes its
+headers.
+"""
 MAX_SENDERS = 4096
-"""Producers kept. When there are more, the one that was idle longest is closed."""
+"""Largest number of open producers. If there are more, the producer that was idle longest is closed."""
 LOOK_SECONDS = 0.02
 RELOAD_SECONDS = 60.0
-"""One log is loaded anew no more often than this."""
+"""Shortest time between two reloads of one log."""
 PARALLEL_CLOSES = 32
 END_SECONDS = 1.0
-"""What is under way when the process ends is waited for no longer."""
+"""Longest wait for work in progress when the process ends."""
 RING_SECONDS = 1.0
-"""No message tells that a topic was terminated, so every reader is told to look this often."""
+"""Interval at which every reader's owner is notified, because no message reports the termination of a
+topic.
+"""
 
 
 class PulsarLogClient(OneProcess):
-    """A `LogClient` on the cluster that `access` names; the first call connects."""
+    """A `LogClient` on the cluster that `access` names. Connects at the first call."""
 
     _endings = frozenset({"close", "end"})
 
@@ -81,8 +86,10 @@ class PulsarLogClient(OneProcess):
         queue_prefetch_messages: int = QUEUE_PREFETCH_MESSAGES,
         position_prefetch_messages: int = PREFETCH_MESSAGES,
     ) -> None:
-        """`*_prefetch_messages`: what may wait at a reader to be handed out, of a whole topic, of one bucket, of a queue, of a reader at
-        a position; 1 or more.
+        """Create the client without connecting.
+
+        `*_prefetch_messages` are the largest numbers of messages that are prefetched (1 or more): by a reader
+        of a whole topic, of one bucket, of a queue, and at a position.
         """
         self._prefetch_messages = prefetch_messages
         self._queue_prefetch_messages = queue_prefetch_messages
@@ -111,7 +118,9 @@ class PulsarLogClient(OneProcess):
         sequence: int,
         bucket: HashRange | None = None,
     ) -> int:
-        """Store a batch in order, as one entry where it fits; see `LogClient.append` and this module's opening."""
+        """Store a batch in order, as one entry if it fits, as `LogClient.append` defines. The module
+        describes repeated batches.
+        """
         if not messages:
             return 0
         sender = self._sender_for(backing_topic, messages, producer, bucket)
@@ -126,14 +135,14 @@ class PulsarLogClient(OneProcess):
         sequence: int,
         bucket: HashRange | None = None,
     ) -> Callable[[], int] | None:
-        """Send a batch on a producer that is open; see `EagerLogClient.begin_append`."""
+        """Send a batch on a producer that is open, as `EagerLogClient.begin_append` defines."""
         if not messages:
             return None
         sender = self._sender_for(backing_topic, messages, producer, bucket)
         return sender.begin(messages, sequence, self._admin.deadline())
 
     def open_ahead(self, backing_topic: str, *, producer: str, bucket: HashRange | None = None) -> None:
-        """Open the producer in another thread; see `EagerLogClient.open_ahead`."""
+        """Open the producer in a background thread, as `EagerLogClient.open_ahead` defines."""
         sender, deadline = self._sender(full_name(backing_topic), producer, bucket), self._admin.deadline()
         self._connections.run_aside(lambda: sender.open(deadline))
 
@@ -148,14 +157,14 @@ class PulsarLogClient(OneProcess):
         bucket: HashRange | None = None,
         ownership: Ownership | None = None,
     ) -> PulsarReader:
-        """Take the cursor by being the subscription's one consumer, or one bucket of it by being the one with its slots;
-        see `LogClient.open_reader`.
+        """Take the cursor as the subscription's only consumer, or one bucket of it as the only consumer with
+        its slots, as `LogClient.open_reader` defines.
 
-        A holder that is gone is cut off as `claims` tells. A consumer that is not Cleave's is never cut off: LostRace
-        names its address. A reader on a topic that is terminated and read to its end does not connect. The broker would
-        tell of the end before it tells that the consumer is subscribed, and the library would then drop the connection
-        and try again for ever (see `binary`). Unsupported where the broker loses track of so narrow a
-        bucket (see `versions`).
+        A holder that is gone is disconnected, as `claims` describes. A consumer that is not Cleave's is never
+        disconnected: LostRace contains its address. A reader of a topic that is terminated and read to its
+        end does not connect: the broker would report the end before the subscription, and the library would
+        then close the connection and retry forever (`binary`). Raises Unsupported if the broker misreports
+        such a narrow bucket (`versions`).
         """
         deadline = self._admin.deadline()
         topic = full_name(backing_topic)
@@ -165,7 +174,7 @@ class PulsarLogClient(OneProcess):
         while True:
             holder = make_way(self._cursors, claim, self._reader_here, deadline)
             if self._cursors.is_drained(topic, subscription, deadline):
-                return self._kept(self._reader(claim, on_arrival))
+                return self._keep(self._reader(claim, on_arrival))
             try:
                 return self._subscribe(claim, on_arrival, deadline)
             except (pulsar.ConsumerBusy, pulsar.ConsumerAssignError):
@@ -174,16 +183,16 @@ class PulsarLogClient(OneProcess):
                 if not deadline.left_seconds:
                     raise claim.outrun() from None
             except pulsar.PulsarException as error:
-                known = mapped(error, f"read {topic} for {subscription!r}")
-                if not isinstance(known, DataPlaneTimeout):
-                    raise known from error
-                raise self._late(claim, holder, known) from error
+                cause = mapped(error, f"read {topic} for {subscription!r}")
+                if not isinstance(cause, DataPlaneTimeout):
+                    raise cause from error
+                raise self._late(claim, holder, cause) from error
             except DataPlaneTimeout as error:
                 raise self._late(claim, holder, error) from error
 
     def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
-        """Behind the whole entry before the first one at or after the instant, by the producers' clocks, None: behind the last;
-        see `LogClient.locate`.
+        """Return the position behind the last entry before the instant, by the producers' clocks. None:
+        behind the last entry.
         """
         place = self._cursors.place_before(full_name(backing_topic), instant_ms, self._admin.deadline())
         return (*place, WHOLE_ENTRY)
@@ -191,9 +200,9 @@ class PulsarLogClient(OneProcess):
     def open_reader_at(
         self, backing_topic: str, after: Position | None, *, on_arrival: Callable[[], None]
     ) -> PulsarPositionReader:
-        """Read what follows upon the position; see `LogClient.open_reader_at`.
+        """Read the messages that follow the position, as `LogClient.open_reader_at` defines.
 
-        At the end of a terminated topic it does not connect, for the reason that `open_reader` gives.
+        At the end of a terminated topic the reader does not connect, for the reason that `open_reader` gives.
         """
         deadline, topic = self._admin.deadline(), full_name(backing_topic)
         reader = PulsarPositionReader(
@@ -222,13 +231,13 @@ class PulsarLogClient(OneProcess):
                     ),
                 )
             )
-        self._watched(reader)
+        self._check_regularly(reader)
         return reader
 
     def open_queue_reader(
         self, backing_topic: str, subscription: str, *, owner: str, on_arrival: Callable[[], None]
     ) -> PulsarQueueReader:
-        """Be one of the subscription's Shared consumers; see `LogClient.open_queue_reader`."""
+        """Connect as one of the subscription's Shared consumers, as `LogClient.open_queue_reader` defines."""
         deadline, topic = self._admin.deadline(), full_name(backing_topic)
         reader = PulsarQueueReader(
             self._cursors,
@@ -262,15 +271,15 @@ class PulsarLogClient(OneProcess):
                 )
             except (pulsar.ConsumerBusy, pulsar.ConsumerAssignError):
                 raise LostRace(
-                    f"{topic}: somebody reads {subscription!r} in order; a queue begins when that has ended",
+                    f"{topic}: another consumer reads {subscription!r} in order; try again after that consumer has closed",
                     delay_seconds=0.2,
                 ) from None
             reader.attach(*opened)
-        self._watched(reader)
+        self._check_regularly(reader)
         return reader
 
     def close(self) -> None:
-        """Close the readers and give back connections."""
+        """Close the readers and the connections."""
         self._ended.set()
         with self._lock:
             readers = [*self._readers, *self._others]
@@ -286,7 +295,9 @@ class PulsarLogClient(OneProcess):
         _open.discard(self)
 
     def end(self) -> None:
-        """The process is ending and nobody has closed this: leave no thread of the library that would call Python."""
+        """End all threads of the library that would call Python, because the process is ending and the client
+        was not closed.
+        """
         self._ended.set()
         if self._watch is not None:
             self._watch.join(END_SECONDS)
@@ -301,7 +312,7 @@ class PulsarLogClient(OneProcess):
         producer: str,
         bucket: HashRange | None,
     ) -> BatchSender:
-        """Whose batch it is. Raises InvalidInput for a batch that no broker takes."""
+        """Return the sender of the batch. Raises InvalidInput for a batch that no broker accepts."""
         if not producer:
             raise InvalidInput("producer name '': give one that no other process uses")
         longest = max(
@@ -315,7 +326,7 @@ class PulsarLogClient(OneProcess):
                 f"a batch of {len(messages)} messages, the longest of {longest} bytes, for {backing_topic}: append at "
                 f"most {MAX_BATCH_MESSAGES} of at most {MAX_MESSAGE_BYTES} bytes at once"
             )
-        if bucket is None:  # those of a bucket are looked at when they are marked
+        if bucket is None:  # messages of a bucket are checked when they are marked
             demand_on_ring(messages)
         return self._sender(full_name(backing_topic), producer, bucket)
 
@@ -354,12 +365,14 @@ class PulsarLogClient(OneProcess):
             ),
         )
         reader.attach(client, consumer)
-        return self._kept(reader)
+        return self._keep(reader)
 
     def _opened_alone(
         self, topic: str, deadline: Deadline, build: Callable[[pulsar.Client], Any]
     ) -> tuple[pulsar.Client, Any]:
-        """What `build` opens on a client of its own; who is busy passes through, other errors are mapped."""
+        """Return the object that `build` opens on a separate client. ConsumerBusy and ConsumerAssignError are
+        raised unmapped, other errors mapped.
+        """
         try:
             return self._connections.open_alone(f"read {topic}", deadline, build)
         except (pulsar.ConsumerBusy, pulsar.ConsumerAssignError):
@@ -371,19 +384,23 @@ class PulsarLogClient(OneProcess):
             raise
 
     def _late(self, claim: Claim, holder: Holder | None, error: DataPlaneTimeout) -> CleaveError:
-        """What it means that the broker did not answer in time. It may be making sure that somebody is gone."""
+        """Return the error for a broker that did not respond in time. The broker may be checking the
+        connection of another consumer.
+        """
         if holder is not None:
             return claim.still_connected(holder)
         self._reload(claim.backing_topic)
         return error
 
     def _new_mark(self) -> str:
-        """Of one reader and no other. Readers are opened by several threads at once, which a generator would not bear."""
+        """Return a mark that no other reader has. Several threads open readers at once, and a generator would
+        not allow that.
+        """
         return f"{self._mark}-{next(self._numbers)}"
 
     def _reload(self, backing_topic: str) -> None:
-        """Help a terminated topic that nobody can subscribe to, at most once in `RELOAD_SECONDS`; the next try finds it
-        well.
+        """Reload a terminated topic to which no consumer can subscribe, at most once in `RELOAD_SECONDS`, so
+        that the next attempt succeeds.
         """
         now = time.monotonic()
         with self._lock:
@@ -393,11 +410,9 @@ class PulsarLogClient(OneProcess):
             self._reload_at[backing_topic] = now + RELOAD_SECONDS
         try:
             if self._cursors.reload_if_terminated(backing_topic, self._admin.deadline()):
-                log.warning("a closed log that did not open is loaded anew", backing_topic=backing_topic)
-        except CleaveError as error:  # what the caller is told is that the log did not open
-            log.warning(
-                "a closed log could not be loaded anew", backing_topic=backing_topic, error=str(error)
-            )
+                log.warning("terminated log reloaded because it did not open", backing_topic=backing_topic)
+        except CleaveError as error:  # the caller gets the error that the log did not open
+            log.warning("cannot reload terminated log", backing_topic=backing_topic, error=str(error))
 
     def _reader(self, claim: Claim, on_arrival: Callable[[], None]) -> PulsarReader:
         common: dict[str, Any] = {
@@ -425,31 +440,33 @@ class PulsarLogClient(OneProcess):
         with self._lock:
             return next((reader for reader in self._readers if reader.mark == mark), None)
 
-    def _kept(self, reader: PulsarReader) -> PulsarReader:
-        """Watch this reader from now on."""
+    def _keep(self, reader: PulsarReader) -> PulsarReader:
+        """Add the reader to those that are checked, and return it."""
         with self._lock:
             self._readers.add(reader)
         self._demand_open(reader)
         self._begin_watch()
         return reader
 
-    def _watched(self, reader: PulsarPositionReader | PulsarQueueReader) -> None:
-        """Watch this one from now on."""
+    def _check_regularly(self, reader: PulsarPositionReader | PulsarQueueReader) -> None:
+        """Add the reader to those that are checked."""
         with self._lock:
             self._others.add(reader)
         self._demand_open(reader)
         self._begin_watch()
 
     def _demand_open(self, reader: PulsarReader | PulsarPositionReader | PulsarQueueReader) -> None:
-        """What was opened while everything else was closed would hold messages that nobody takes: `close` may not know of it."""
+        """Close the reader and raise an error if the client was closed meanwhile: `close` may not know the
+        reader, which would hold messages that are never read.
+        """
         if self._ended.is_set():
             reader.close()
-            raise DataPlaneUnavailable("these logs were closed meanwhile; open them anew")
+            raise DataPlaneUnavailable("the log client was closed meanwhile; create another client")
 
     def _begin_watch(self) -> None:
         with self._lock:
             if self._watch is None:
-                self._watch = threading.Thread(target=self._look_after, name="pulsar-readers", daemon=True)
+                self._watch = threading.Thread(target=self._check_readers, name="pulsar-readers", daemon=True)
                 self._watch.start()
 
     def _forget(self, reader: PulsarReader | PulsarPositionReader | PulsarQueueReader) -> None:
@@ -459,8 +476,8 @@ class PulsarLogClient(OneProcess):
             else:
                 self._others.discard(reader)
 
-    def _look_after(self) -> None:
-        """Notice broken connections, and tell readers to look now and then."""
+    def _check_readers(self) -> None:
+        """Detect broken connections, and notify the owners of readers periodically."""
         ring_at = time.monotonic() + RING_SECONDS
         while not self._ended.wait(LOOK_SECONDS):
             with self._lock:
@@ -469,19 +486,19 @@ class PulsarLogClient(OneProcess):
             if is_time:
                 ring_at = time.monotonic() + RING_SECONDS
             for reader in readers:
-                self._look_at(reader, rings=is_time)
+                self._check(reader, rings=is_time)
 
-    def _look_at(
-        self, reader: PulsarReader | PulsarPositionReader | PulsarQueueReader, *, rings: bool
-    ) -> None:
-        """An unexpected error keeps no other reader from being looked at; it is logged with the rings, not each time."""
+    def _check(self, reader: PulsarReader | PulsarPositionReader | PulsarQueueReader, *, rings: bool) -> None:
+        """Check one reader. An unexpected error does not keep other readers from their check. It is logged
+        with the notifications only, not at each check.
+        """
         try:
             reader.look()
             if rings:
                 reader.ring()
-        except Exception:  # the thread would end, and broken connections would go unnoticed
+        except Exception:  # the thread would end, and broken connections would not be detected
             if rings:
-                log.exception("a reader cannot be looked at")
+                log.exception("cannot check a reader")
 
 
 _open: WeakSet[PulsarLogClient] = WeakSet()
@@ -489,13 +506,15 @@ _open: WeakSet[PulsarLogClient] = WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    """Before the interpreter ends: the library's threads must not find it ended."""
+    """End all clients before the interpreter ends, because the library's threads must not call an ended
+    interpreter.
+    """
     for client in list(_open):
         client.end()
 
 
 def _marks(claim: Claim, mark: str) -> dict[str, str]:
-    """What tells others whose consumer this is."""
+    """Return the properties by which others identify the owner of a consumer."""
     marks = {OWNER: claim.owner, READER: mark}
     if claim.ownership is not None:
         marks[OWNERSHIP] = ownership_text(claim.ownership)
@@ -503,7 +522,7 @@ def _marks(claim: Claim, mark: str) -> dict[str, str]:
 
 
 def _kind(bucket: HashRange | None) -> dict[str, Any]:
-    """Arguments of `subscribe` for the whole, or for the slots of a bucket."""
+    """Return the arguments of `subscribe` for the whole subscription, or for the slots of a bucket."""
     if bucket is None:
         return {"consumer_type": pulsar.ConsumerType.Exclusive}
     policy = pulsar.ConsumerKeySharedPolicy(

@@ -1,7 +1,8 @@
-"""Cleave's messages and positions as Pulsar's, and back.
+"""Converts Cleave's messages and positions to Pulsar's, and back.
 
-A Pulsar key is text. A key that is UTF-8 travels as it is, so that any client sees it and Key_Shared and compaction
-work on it; other bytes travel in base64. A property says so, and also if the application gave a UTF-8 key as bytes.
+A Pulsar key is text. A key that is UTF-8 is sent unchanged, so that any client sees it, and Key_Shared and
+compaction work with it; other bytes are sent in base64. A property marks such keys, and also UTF-8 keys that
+the application gave as bytes.
 """
 
 from __future__ import annotations
@@ -16,30 +17,33 @@ import pulsar
 from controller.dataplane.base import LogMessage, Metadata, OutgoingMessage, Position
 
 RESERVED = "cleave."
-"""Properties whose names begin so are Cleave's own."""
+"""Prefix of the properties that are Cleave's own."""
 _KEY_CODING = RESERVED + "key"
 _BASE64, _UTF8 = "base64", "utf-8"
 _BATCH_SIZE_FIELD = 6
 _VARINT, _BYTES = 0, 2
 """Wire types of protobuf."""
-_new = tuple.__new__  # a third of what a NamedTuple's own costs
+_new = tuple.__new__  # takes a third of the time of the constructor of NamedTuple
 _Builder = _pulsar.MessageBuilder
 _with_content, _with_sequence_id = _Builder.content, _Builder.sequence_id
 _with_partition_key, _build = _Builder.partition_key, _Builder.build
-"""Looked up once: for each message anew they are a tenth of what it costs to build it."""
+"""Methods that are looked up once, because a lookup for each message would be a tenth of the cost of building
+it.
+"""
 
 
 class EntryMarks(NamedTuple):
-    """What a broker and a reader are to know of an entry; its first message carries it."""
+    """Data about an entry for the broker and the reader. The entry's first message carries it."""
 
     ordering_key: str
     properties: Mapping[str, str]
 
 
 def outgoing(message: OutgoingMessage, sequence_id: int, marks: EntryMarks | None) -> Any:
-    """As the library sends it, with its entry's marks. An empty key is no key.
+    """Return the message as the library sends it, with its entry's marks. An empty key counts as no key.
 
-    It is built below the library's Python classes, whose checks of each argument take longer than all the rest.
+    The message is built with functions below the library's Python classes, whose argument checks take longer
+    than everything else.
     """
     payload, key, _, metadata = message
     built = _with_sequence_id(_with_content(_Builder(), payload), sequence_id)
@@ -58,7 +62,7 @@ def outgoing(message: OutgoingMessage, sequence_id: int, marks: EntryMarks | Non
 
 
 def _with_key(built: Any, key: bytes, *, is_binary: bool) -> None:
-    """As text that every client bears."""
+    """Set the key as text that every client accepts."""
     try:
         text = key.decode()
     except UnicodeDecodeError:
@@ -72,7 +76,9 @@ def _with_key(built: Any, key: bytes, *, is_binary: bool) -> None:
 
 
 def incoming(message: pulsar.Message, position: Position, published_at_ms: int | None = None) -> LogMessage:
-    """As read. `published_at_ms` is the producer's clock, the same for all messages of an entry; None: it is asked for."""
+    """Return the message as read. `published_at_ms` is the producer's clock, equal for all messages of an
+    entry; None: it is read from the message.
+    """
     if published_at_ms is None:
         published_at_ms = message.publish_timestamp()
     properties = message.properties()
@@ -81,7 +87,7 @@ def incoming(message: pulsar.Message, position: Position, published_at_ms: int |
 
 
 def key_of(message: pulsar.Message, properties: Mapping[str, str]) -> bytes | None:
-    """The bytes of the key that the application gave, of a message with these properties."""
+    """Return the bytes of the application's key of a message with these properties. None without a key."""
     text = message.partition_key()
     if not text:
         return None
@@ -92,7 +98,7 @@ def key_of(message: pulsar.Message, properties: Mapping[str, str]) -> bytes | No
 
 
 def _metadata_of(message: pulsar.Message, properties: Mapping[str, str]) -> Metadata | None:
-    """What the application sent in addition to key and payload."""
+    """Return the metadata that the application sent in addition to key and payload. None if there is none."""
     event_time_ms = message.event_timestamp()
     if not properties and not event_time_ms:
         return None
@@ -103,48 +109,50 @@ def _metadata_of(message: pulsar.Message, properties: Mapping[str, str]) -> Meta
 
 
 def position_of(message_id: pulsar.MessageId) -> Position:
-    """(ledger, entry, index in the batch); the index is 0 for a message that is no part of a batch."""
+    """Return (ledger, entry, index in the batch). The index is 0 for a message outside a batch."""
     entry, index = place_of(message_id)
     return (*entry, max(0, index))
 
 
 def place_of(message_id: pulsar.MessageId) -> tuple[tuple[int, int], int]:
-    """(ledger, entry), and the index in the batch, which is negative for a message that is no part of one."""
+    """Return (ledger, entry), and the index in the batch, which is negative for a message outside a batch."""
     return (message_id.ledger_id(), message_id.entry_id()), message_id.batch_index()
 
 
 def ends_its_entry(message_id: pulsar.MessageId) -> bool:
-    """Whether it is the last message of its entry, as far as its id says so."""
+    """Return True if the message is the last of its entry according to its id."""
     index: int = message_id.batch_index()
     return 0 <= index == _batch_size(message_id.serialize()) - 1
 
 
 def shares_its_entry(message_id: pulsar.MessageId) -> bool:
-    """Return False if the entry holds only this message."""
+    """Return False if the entry contains only this message."""
     return message_id.batch_index() >= 0 and _batch_size(message_id.serialize()) != 1
 
 
 def _batch_size(serialized: bytes) -> int:
-    """Of an id in its wire form, the protobuf message `MessageIdData`; 0 where it is not told. No call of the library tells it."""
-    at, field, found = 0, 0, 0
-    while at < len(serialized):
-        tag, at = _varint(serialized, at)
+    """Return the batch size in an id's wire form, the protobuf message `MessageIdData`; 0 if the id lacks it.
+    The library has no call that returns it.
+    """
+    offset, field, batch_size = 0, 0, 0
+    while offset < len(serialized):
+        tag, offset = _varint(serialized, offset)
         field, kind = tag >> 3, tag & 7
         if kind not in (_VARINT, _BYTES):
             return 0
-        value, at = _varint(serialized, at)
+        value, offset = _varint(serialized, offset)
         if kind == _BYTES:
-            at += value
+            offset += value
         elif field == _BATCH_SIZE_FIELD:
-            found = value
-    return found
+            batch_size = value
+    return batch_size
 
 
-def _varint(serialized: bytes, at: int) -> tuple[int, int]:
+def _varint(serialized: bytes, offset: int) -> tuple[int, int]:
     value = shift = 0
-    while at < len(serialized):
-        byte = serialized[at]
-        value, shift, at = value | (byte & 0x7F) << shift, shift + 7, at + 1
+    while offset < len(serialized):
+        byte = serialized[offset]
+        value, shift, offset = value | (byte & 0x7F) << shift, shift + 7, offset + 1
         if byte < 0x80:
             break
-    return value, at
+    return value, offset

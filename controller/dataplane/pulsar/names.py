@@ -1,7 +1,8 @@
-"""Names on a Pulsar cluster: of the topics behind segments, and how topics and subscriptions are written in a URL.
+"""Builds names on a Pulsar cluster: of the topics behind segments, and of topics and subscriptions in URLs.
 
-Tenants and namespaces follow Pulsar's own rule. A topic's own name may hold whatever Pulsar handles rightly everywhere
-(REST path, lookup, metadata path). The slash and control characters are refused here, with a sentence.
+Tenants and namespaces follow Pulsar's rule. A topic's own name may contain everything that Pulsar handles
+correctly in all places (REST path, lookup, metadata path). A slash and control characters are refused here,
+with an explanation.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from controller.domain.segment import is_segment_descriptor
 from controller.domain.shown import shown
 
 MAX_NAME_BYTES = 1000
-"""Percent-encoded up to three times as long; a broker takes 8 KiB of request line and headers (its default)."""
+"""Longest name in bytes. Percent-encoding makes it up to three times as long, and a broker accepts 8 KiB of
+request line and headers by default.
+"""
 _SCALABLE = re.compile(r"topic://([^/]*)/([^/]*)/(.*)", re.DOTALL)
 _PERSISTENT = re.compile(r"(?:persistent://)?([^/]*)/([^/]*)/(.*)", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
@@ -25,13 +28,13 @@ _INFIX = "-segment-"
 
 
 def segment_topic(topic: str, descriptor: str) -> str:
-    """`persistent://t/n/x-segment-0000-7fff-12` for that segment of `topic://t/n/x`; InvalidInput where Pulsar has no
-    such name.
+    """Return `persistent://t/n/x-segment-0000-7fff-12` for a segment of `topic://t/n/x`. Raises InvalidInput
+    if Pulsar allows no such name.
     """
-    found = _SCALABLE.fullmatch(topic)
-    if found is None:
+    match = _SCALABLE.fullmatch(topic)
+    if match is None:
         raise InvalidInput(f"{topic!r} is not a scalable topic; name it as topic://tenant/namespace/name")
-    tenant, namespace, local = found.groups()
+    tenant, namespace, local = match.groups()
     _check_entity("tenant", tenant, topic)
     _check_entity("namespace", namespace, topic)
     _check("topic", local, topic)
@@ -41,7 +44,9 @@ def segment_topic(topic: str, descriptor: str) -> str:
 
 
 def topic_path(backing_topic: str) -> str:
-    """`persistent/t/n/x`, each part percent-encoded: what follows `/admin/v2/`. InvalidInput for no such name."""
+    """Return `persistent/t/n/x`, each part percent-encoded: the path behind `/admin/v2/`. Raises InvalidInput
+    for an invalid name.
+    """
     tenant, namespace, local = _split(backing_topic).groups()
     _check_entity("tenant", tenant, backing_topic)
     _check_entity("namespace", namespace, backing_topic)
@@ -51,18 +56,18 @@ def topic_path(backing_topic: str) -> str:
 
 
 def namespace_path(namespace: str) -> str:
-    """`t/n`, checked. Pulsar's rule for names leaves nothing to encode."""
+    """Return `t/n`, checked. Pulsar's rule for names leaves nothing to encode."""
     tenant, slash, name = namespace.partition("/")
     if not slash:
-        raise InvalidInput(f"{namespace!r} is no namespace; write tenant/namespace")
+        raise InvalidInput(f"{namespace!r} is not a namespace; write tenant/namespace")
     _check_entity("tenant", tenant, namespace)
     _check_entity("namespace", name, namespace)
     return f"{tenant}/{name}"
 
 
 def subscription_path(subscription: str) -> str:
-    """A subscription's part of a path. The broker decodes it twice (`100%` sent once is an error 500), so it is
-    encoded twice.
+    """Return a subscription's part of a path. It is encoded twice, because the broker decodes it twice
+    (`100%` encoded once causes an error 500).
     """
     _check("subscription", subscription, subscription)
     if len(subscription.encode()) > MAX_NAME_BYTES // 2:
@@ -73,31 +78,31 @@ def subscription_path(subscription: str) -> str:
 
 
 def cursor_name(subscription: str) -> str:
-    """What a managed ledger calls the subscription's cursor: form-encoded as Java does it, `größe` is
-    `gr%C3%B6%C3%9Fe`.
+    """Return the name of the subscription's cursor in a managed ledger: form-encoded as in Java, so `größe`
+    becomes `gr%C3%B6%C3%9Fe`.
     """
     return quote_plus(subscription, safe="*").replace("~", "%7E")
 
 
 def segments_of(topics: Iterable[str], backing_topics: Iterable[str]) -> dict[str, list[str]]:
-    """For each topic those names, sorted, that `segment_topic` gives to some segment of it."""
-    found: dict[str, list[str]] = {topic: [] for topic in topics}
-    topic_of = {segment_topic(topic, ""): topic for topic in found}
+    """Return for each topic the names, sorted, that `segment_topic` returns for segments of the topic."""
+    names: dict[str, list[str]] = {topic: [] for topic in topics}
+    topic_of = {segment_topic(topic, ""): topic for topic in names}
     for name in sorted(backing_topics):
         start, separator, descriptor = name.rpartition(_INFIX)
         topic = topic_of.get(start + separator)
         if topic is not None and is_segment_descriptor(descriptor):
-            found[topic].append(name)
-    return found
+            names[topic].append(name)
+    return names
 
 
 def _split(name: str) -> re.Match[str]:
-    found = _PERSISTENT.fullmatch(full_name(name))
-    if found is None:
+    match = _PERSISTENT.fullmatch(full_name(name))
+    if match is None:
         raise InvalidInput(
             f"{name!r} is not a persistent topic; name it as persistent://tenant/namespace/name"
         )
-    return found
+    return match
 
 
 def _check_entity(kind: str, text: str, whole: str) -> None:
@@ -110,7 +115,7 @@ def _check_entity(kind: str, text: str, whole: str) -> None:
 def _check(kind: str, text: str, whole: str) -> None:
     odd = _CONTROL.search(text)
     if odd is not None:
-        raise InvalidInput(f"{kind} {shown(whole)} holds the control character {odd[0]!r}; leave it out")
+        raise InvalidInput(f"{kind} {shown(whole)} contains the control character {odd[0]!r}; remove it")
     if not text:
         raise InvalidInput(f"{kind} name in {shown(whole)} is empty; give one")
     if kind == "topic" and "/" in text:

@@ -1,8 +1,9 @@
-"""What a namespace must be set to so that segments live in it safely: one table of demands, looked at and set.
+"""Defines the settings that a namespace needs so that its segments are safe: one table of demands, which is
+checked and applied.
 
-A segment is an ordinary topic, so everything that may happen to topics may happen to it. The demands keep brokers from
-deleting segments or subscriptions by themselves, from making a deleted segment anew, and from storing a repeated batch
-twice. Nothing is set unless somebody asks for it (`cleave doctor --fix`).
+A segment is an ordinary topic, so a broker may treat it as any other topic. The demands keep brokers from
+deleting segments or subscriptions on their own, from creating a deleted segment again, and from storing a
+repeated batch twice. A setting is changed only on request (`cleave doctor --fix`).
 """
 
 from __future__ import annotations
@@ -23,37 +24,39 @@ INACTIVE = {
     "deleteWhileInactive": False,
 }
 RETENTION = {"retentionTimeInMinutes": 1440, "retentionSizeInMB": -1}
-"""A day: enough to go back after a bad release, and bounded."""
+"""One day: enough to go back after a faulty release, and bounded."""
 _REFUSES_TO_SHOW = frozenset({401, 403})
 
 
 class Severity(StrEnum):
-    """What it means that a demand is not met."""
+    """Severity of an unmet demand."""
 
     WRONG = "wrong"
     """Data or a segment can be lost, or an operation cannot end."""
     NOTE = "note"
-    """Works, but the operator should know what it costs."""
+    """Everything works, but the operator should know the cost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """What a namespace is set to, and what its brokers do where it has no setting."""
+    """Settings of a namespace, and the brokers' defaults for missing settings."""
 
     policies: Mapping[str, Any]
     broker: Mapping[str, str]
-    """Runtime configuration; empty where the token may not see it, which counts as the default."""
+    """Runtime configuration of the brokers. Empty if the token may not read it, which counts as the
+    defaults.
+    """
     encrypts: bool = False
-    """Whether producers with these settings encrypt."""
+    """True if producers with these settings encrypt."""
 
     def of_broker(self, key: str, default: str) -> str:
-        """A value of the brokers' configuration."""
+        """Return a value of the brokers' configuration, in lower case."""
         return str(self.broker.get(key, default)).strip().lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """One setting. `path` and `value` put it right where Cleave may; None leaves it to a person."""
+    """One required setting. `path` and `value` are the call that corrects it; None if only a person may."""
 
     name: str
     severity: Severity
@@ -65,84 +68,90 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Unmet:
-    """A demand that a namespace does not meet; `set_now` tells whether it has been put right."""
+    """A demand that a namespace does not meet. `set_now` is True if the setting has been corrected."""
 
     namespace: str
     demand: Demand
     set_now: bool = False
 
 
-def _no_auto_creation(seen: Namespace) -> bool:
-    override = seen.policies.get("autoTopicCreationOverride")
+def _no_auto_creation(namespace: Namespace) -> bool:
+    override = namespace.policies.get("autoTopicCreationOverride")
     if override is not None:
         return not override.get("allowAutoTopicCreation", True)
-    return seen.of_broker("allowAutoTopicCreation", "true") == "false"
+    return namespace.of_broker("allowAutoTopicCreation", "true") == "false"
 
 
-def _keeps_inactive(seen: Namespace) -> bool:
-    policy = seen.policies.get("inactive_topic_policies")
+def _keeps_inactive(namespace: Namespace) -> bool:
+    policy = namespace.policies.get("inactive_topic_policies")
     if policy is not None:
         return not policy.get("deleteWhileInactive", True)
-    return seen.of_broker("brokerDeleteInactiveTopicsEnabled", "true") == "false"
+    return namespace.of_broker("brokerDeleteInactiveTopicsEnabled", "true") == "false"
 
 
-def _keeps_subscriptions(seen: Namespace) -> bool:
-    minutes = seen.policies.get("subscription_expiration_time_minutes")
+def _keeps_subscriptions(namespace: Namespace) -> bool:
+    minutes = namespace.policies.get("subscription_expiration_time_minutes")
     if minutes is None:
-        minutes = seen.of_broker("subscriptionExpirationTimeMinutes", "0")
+        minutes = namespace.of_broker("subscriptionExpirationTimeMinutes", "0")
     return int(minutes) <= 0
 
 
-def _deduplicates(seen: Namespace) -> bool:
-    own = seen.policies.get("deduplicationEnabled")
-    return bool(own) if own is not None else seen.of_broker("brokerDeduplicationEnabled", "false") == "true"
+def _deduplicates(namespace: Namespace) -> bool:
+    own = namespace.policies.get("deduplicationEnabled")
+    return (
+        bool(own) if own is not None else namespace.of_broker("brokerDeduplicationEnabled", "false") == "true"
+    )
 
 
-def _retains(seen: Namespace) -> bool:
-    own = seen.policies.get("retention_policies")
-    minutes = own["retentionTimeInMinutes"] if own else seen.of_broker("defaultRetentionTimeInMinutes", "0")
+def _retains(namespace: Namespace) -> bool:
+    own = namespace.policies.get("retention_policies")
+    minutes = (
+        own["retentionTimeInMinutes"] if own else namespace.of_broker("defaultRetentionTimeInMinutes", "0")
+    )
     return int(minutes) != 0
 
 
-def _takes_bytes(seen: Namespace) -> bool:
-    return not seen.policies.get("schema_validation_enforced")
+def _takes_bytes(namespace: Namespace) -> bool:
+    return not namespace.policies.get("schema_validation_enforced")
 
 
-def _takes_schemas(seen: Namespace) -> bool:
-    return seen.policies.get("is_allow_auto_update_schema") is not False
+def _takes_schemas(namespace: Namespace) -> bool:
+    return namespace.policies.get("is_allow_auto_update_schema") is not False
 
 
-def _takes_clear_messages(seen: Namespace) -> bool:
-    return seen.encrypts or not seen.policies.get("encryption_required")
+def _takes_clear_messages(namespace: Namespace) -> bool:
+    return namespace.encrypts or not namespace.policies.get("encryption_required")
 
 
-def _evicts_nothing(seen: Namespace) -> bool:
-    quotas = seen.policies.get("backlog_quota_map") or {}
+def _evicts_nothing(namespace: Namespace) -> bool:
+    quotas = namespace.policies.get("backlog_quota_map") or {}
     return all(quota.get("policy") != "consumer_backlog_eviction" for quota in quotas.values())
 
 
-def _expires_nothing(seen: Namespace) -> bool:
-    own = seen.policies.get("message_ttl_in_seconds")
-    return int(own if own is not None else seen.of_broker("ttlDurationDefaultInSeconds", "0")) <= 0
+def _expires_nothing(namespace: Namespace) -> bool:
+    own = namespace.policies.get("message_ttl_in_seconds")
+    return int(own if own is not None else namespace.of_broker("ttlDurationDefaultInSeconds", "0")) <= 0
 
 
-def _allows_exclusive(seen: Namespace) -> bool:
-    types = seen.policies.get("subscription_types_enabled") or []
+def _allows_exclusive(namespace: Namespace) -> bool:
+    types = namespace.policies.get("subscription_types_enabled") or []
     return not types or "Exclusive" in types
 
 
-def _allows_key_shared(seen: Namespace) -> bool:
-    types = seen.policies.get("subscription_types_enabled") or []
+def _allows_key_shared(namespace: Namespace) -> bool:
+    types = namespace.policies.get("subscription_types_enabled") or []
     if types and "Key_Shared" not in types:
         return False
-    return seen.of_broker("subscriptionKeySharedEnable", "true") == "true"
+    return namespace.of_broker("subscriptionKeySharedEnable", "true") == "true"
 
 
-def _acknowledges_in_part(seen: Namespace) -> bool:
-    """Unknown where the token may not see the configuration, since brokers differ in what they do by themselves."""
-    if not seen.broker:
+def _acknowledges_in_part(namespace: Namespace) -> bool:
+    """Return True if brokers acknowledge batches in part. False if the token may not read the configuration,
+    because the defaults of brokers differ.
+    """
+    if not namespace.broker:
         return False
-    return seen.of_broker("acknowledgmentAtBatchIndexLevelEnabled", "true") == "true"
+    return namespace.of_broker("acknowledgmentAtBatchIndexLevelEnabled", "true") == "true"
 
 
 DEMANDS: tuple[Demand, ...] = (
@@ -150,7 +159,7 @@ DEMANDS: tuple[Demand, ...] = (
         "topics on demand are off",
         Severity.WRONG,
         _no_auto_creation,
-        "a client that is still connected would make a deleted segment anew, as an empty topic",
+        "a client that is still connected would create a deleted segment again, as an empty topic",
         "autoTopicCreation",
         {"allowAutoTopicCreation": False},
     ),
@@ -158,7 +167,7 @@ DEMANDS: tuple[Demand, ...] = (
         "inactive topics are kept",
         Severity.WRONG,
         _keeps_inactive,
-        "the broker would delete a segment that nobody uses for a while, and with it a range of keys",
+        "the broker would delete a segment that no client uses for a while, and with it a range of keys",
         "inactiveTopicPolicies",
         INACTIVE,
     ),
@@ -166,7 +175,7 @@ DEMANDS: tuple[Demand, ...] = (
         "subscriptions do not expire",
         Severity.WRONG,
         _keeps_subscriptions,
-        "a subscription that waits for its segment's turn would lose its place, and with it messages",
+        "a subscription that waits for its segment's turn would lose its position, and with it messages",
         "subscriptionExpirationTime",
         0,
     ),
@@ -233,20 +242,20 @@ DEMANDS: tuple[Demand, ...] = (
         Severity.NOTE,
         _allows_key_shared,
         "several consumers could not share one segment by its entry buckets; add Key_Shared to the namespace's "
-        "subscription types, and look at subscriptionKeySharedEnable in the brokers' configuration",
+        "subscription types, and check subscriptionKeySharedEnable in the brokers' configuration",
     ),
     Demand(
         "batches are acknowledged in part",
         Severity.NOTE,
         _acknowledges_in_part,
         "a batch that a reader leaves in the middle would be delivered whole again, if "
-        "acknowledgmentAtBatchIndexLevelEnabled is false in the brokers' configuration; look there where this token may "
+        "acknowledgmentAtBatchIndexLevelEnabled is false in the brokers' configuration; check it there if this token may "
         "not",
     ),
     Demand(
         "one cluster only",
         Severity.WRONG,
-        lambda seen: len(seen.policies.get("replication_clusters") or ["one"]) == 1,
+        lambda namespace: len(namespace.policies.get("replication_clusters") or ["one"]) == 1,
         "the end of a segment is not replicated to other clusters, so its keys would go on there; use a namespace of "
         "one cluster",
     ),
@@ -254,41 +263,42 @@ DEMANDS: tuple[Demand, ...] = (
 
 
 class Namespaces:
-    """Looks at namespaces with the admin's rights, and sets what is asked for."""
+    """Checks namespaces with an admin's rights, and changes settings on request."""
 
     def __init__(self, access: PulsarAccess, *, call_timeout_seconds: float = 5.0) -> None:
         self._admin = AdminCalls(access, call_timeout_seconds=call_timeout_seconds)
         self._encrypts = access.encryption_key is not None
 
     def check(self, namespace: str, *, fix: bool = False) -> tuple[Unmet, ...]:
-        """Demands that are not met; with `fix`, those that Cleave may set are set and marked so.
+        """Return the unmet demands. With `fix`, correct and mark those that Cleave may correct.
 
-        Raises NotFound for a namespace that does not exist, and what the broker's refusals are mapped to.
+        Raises NotFound for a namespace that does not exist, and the errors to which the broker's refusals are
+        mapped.
         """
         deadline, path = self._admin.deadline(), namespace_path(namespace)
-        seen = self._look(path, deadline)
-        unmet = [Unmet(namespace, demand) for demand in DEMANDS if not demand.is_met(seen)]
+        settings = self._read(path, deadline)
+        unmet = [Unmet(namespace, demand) for demand in DEMANDS if not demand.is_met(settings)]
         if not fix:
             return tuple(unmet)
-        return tuple(self._set(path, one, deadline) for one in unmet)
+        return tuple(self._set(path, demand, deadline) for demand in unmet)
 
     def close(self) -> None:
-        """Give back connections."""
+        """Close the connections."""
         self._admin.close()
 
     def broker_version(self) -> str:
-        """The broker's version: `4.2.4`."""
+        """Return the broker's version, such as `4.2.4`."""
         return str(self._admin.ask(VERSION, self._admin.deadline()).document)
 
-    def _look(self, path: str, deadline: Deadline) -> Namespace:
+    def _read(self, path: str, deadline: Deadline) -> Namespace:
         policies = self._admin.ask(
-            Ask("GET", f"namespaces/{path}", f"look at namespace {path}"), deadline
+            Ask("GET", f"namespaces/{path}", f"read the settings of namespace {path}"), deadline
         ).document
         runtime = self._admin.ask(
             Ask(
                 "GET",
                 "brokers/configuration/runtime",
-                "look at the broker's configuration",
+                "read the broker's configuration",
                 accept=_REFUSES_TO_SHOW,
             ),
             deadline,
@@ -296,10 +306,10 @@ class Namespaces:
         broker = {} if runtime.status in _REFUSES_TO_SHOW else runtime.document
         return Namespace(policies, broker, self._encrypts)
 
-    def _set(self, path: str, one: Unmet, deadline: Deadline) -> Unmet:
-        demand = one.demand
+    def _set(self, path: str, unmet: Unmet, deadline: Deadline) -> Unmet:
+        demand = unmet.demand
         if demand.path is None:
-            return one
+            return unmet
         act = f"set {demand.path} of namespace {path}"
         self._admin.ask(Ask("POST", f"namespaces/{path}/{demand.path}", act, body=demand.value), deadline)
-        return Unmet(one.namespace, demand, set_now=True)
+        return Unmet(unmet.namespace, demand, set_now=True)

@@ -1,7 +1,7 @@
-"""What the controller does to topics of a Pulsar cluster, through its admin REST API.
+"""Performs the controller's actions on topics of a Pulsar cluster, through its admin REST API.
 
-Every call looks at what is there, so that a repeat is harmless: what exists already, or is gone already, is success.
-What is asked and how answers are read is in `asks`; producing and consuming are in `log_client`.
+Every call checks the present state, so a repeated call is harmless: creating what exists and deleting what is
+gone succeed. `asks` builds the requests and reads the responses; `log_client` produces and consumes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ log = telemetry.get_logger(__name__)
 
 
 class PulsarDataPlane(OneProcess):
-    """Topics of the cluster that `access` names; safe to share between threads. Nothing connects before a call."""
+    """Topics of the cluster that `access` names. Safe to share between threads. Connects at the first
+    call.
+    """
 
     name = "pulsar"
     capabilities = Capabilities(midpoint_only=False, max_children=64, recut=True, shared_buckets=True)
@@ -66,44 +68,48 @@ class PulsarDataPlane(OneProcess):
 
     @property
     def call_timeout_seconds(self) -> float:
-        """The longest any one call may take, its requests and redirects together."""
+        """Longest duration of one call, its requests and redirects together."""
         return self._admin.call_timeout_seconds
 
     def backing_topic(self, topic: str, descriptor: str) -> str:
-        """`persistent://tenant/namespace/name-segment-0000-7fff-12`."""
+        """Return `persistent://tenant/namespace/name-segment-0000-7fff-12`."""
         return segment_topic(topic, descriptor)
 
     def demand_namespace(self, topic: str) -> None:
-        """See `NamespacedDataPlane`."""
+        """Raise NotFound, with the next step, if the namespace of `topic` does not exist."""
         self._admin.ask(asks.namespace_of_topic(topic), self._admin.deadline())
 
     def create_segment(
         self, backing_topic: str, subscriptions: Sequence[str], origin: LogOrigin | None = None
     ) -> None:
-        """Create the topic, without partitions, with each subscription at earliest; several at a time."""
+        """Create the topic, without partitions, with each subscription at the earliest position. Creates
+        several subscriptions at a time.
+        """
         deadline = self._admin.deadline()
         self._admin.ask(asks.create_topic(backing_topic, origin), deadline)
         cursors = [asks.create_cursor(backing_topic, name) for name in sorted({*subscriptions})]
         self._admin.demand_all(cursors, deadline)
 
     def terminate_segment(self, backing_topic: str) -> str:
-        """Close the topic for producers; the position is `ledger:entry` of its last entry."""
+        """Terminate the topic, and return `ledger:entry` of its last entry."""
         ask = asks.terminate(backing_topic)
         return asks.position(ask, self._admin.ask(ask, self._admin.deadline()))
 
     def delete_segment(self, backing_topic: str) -> None:
-        """Delete the topic even while somebody is connected; a missing one is success."""
+        """Delete the topic, even if clients are connected. A missing topic is success."""
         act = f"delete {backing_topic}"
         ask = Ask("DELETE", f"{topic_path(backing_topic)}?force=true", act, accept=asks.GONE)
         self._admin.ask(ask, self._admin.deadline())
 
     def segment_state(self, backing_topic: str) -> LogState:
-        """What the topic is now."""
+        """Return the present state of the topic."""
         ask = asks.internal_stats(backing_topic)
         return asks.state(ask, self._admin.ask(ask, self._admin.deadline()))
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Create it at earliest. Looks first: where topics are created on demand, the broker would make a new one."""
+        """Create the subscription at the earliest position. Checks the topic first, because a broker that
+        creates topics on demand would create it.
+        """
         deadline = self._admin.deadline()
         act = f"subscribe {subscription!r} to {backing_topic}"
         existing = self._subscriptions(backing_topic, act, deadline)
@@ -115,78 +121,83 @@ class PulsarDataPlane(OneProcess):
             self._admin.ask(asks.create_cursor(backing_topic, subscription), deadline)
 
     def delete_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Delete it even while somebody consumes; a missing one is success."""
+        """Delete the subscription, even if it has consumers. A missing subscription is success."""
         act = f"unsubscribe {subscription!r} from {backing_topic}"
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}?force=true"
         self._admin.ask(Ask("DELETE", path, act, accept=asks.GONE), self._admin.deadline())
 
     def list_segments(self, topic: str) -> Sequence[str]:
-        """Topics of the namespace whose names are those of segments of `topic`, sorted."""
+        """Return the topics of the namespace whose names are those of segments of `topic`, sorted."""
         return self.list_segments_of([topic])[topic]
 
     def list_subscriptions(self, backing_topic: str) -> Sequence[str]:
-        """Durable subscriptions, sorted, whoever made them; empty if the topic is missing."""
+        """Return the durable subscriptions, sorted, whichever program created them. Empty if the topic is
+        missing.
+        """
         act = f"list subscriptions of {backing_topic}"
         return sorted(self._subscriptions(backing_topic, act, self._admin.deadline()) or ())
 
     def backlog(self, backing_topic: str, subscription: str) -> int | None:
-        """Unacknowledged messages; None where the topic or the subscription is missing.
+        """Return the number of unacknowledged messages. None if the topic or the subscription is missing.
 
-        A batch counts whole until all of it is acknowledged. The broker counts messages in as many entries as its
-        `subscriptionBacklogScanMaxEntries` says (10,000); beyond them, the mean of those stands for the rest. Where it fails, as
-        4.2.4 does for every terminated topic that was loaded anew, after a restart, they are counted here, in fewer entries.
+        A batch counts whole until all of it is acknowledged. The broker counts messages in up to
+        `subscriptionBacklogScanMaxEntries` entries (10,000), and the mean of those stands for the rest. If
+        the broker fails, as 4.2.4 does for every terminated topic that it has reloaded, for instance after a
+        restart, the messages are counted here, in fewer entries.
         """
         deadline, act = self._admin.deadline(), f"backlog of {subscription!r} on {backing_topic}"
-        found = self._subscriptions(backing_topic, act, deadline, asks.PRECISE_BACKLOG)
-        cursor = (found or {}).get(subscription)
+        statistics = self._subscriptions(backing_topic, act, deadline, asks.PRECISE_BACKLOG)
+        cursor = (statistics or {}).get(subscription)
         if cursor is None:
             return None
         entries = int(cursor["msgBacklog"])
         if entries == 0:
             return 0
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/analyzeBacklog"
-        counted = self._admin.ask(Ask("POST", path, act, accept=asks.GONE | asks.FAILED), deadline)
-        if counted.status in asks.GONE:
+        analysis = self._admin.ask(Ask("POST", path, act, accept=asks.GONE | asks.FAILED), deadline)
+        if analysis.status in asks.GONE:
             return None
-        if counted.status in asks.FAILED:
+        if analysis.status in asks.FAILED:
             try:
                 return self._cursors.messages_left(backing_topic, subscription, entries, deadline)
             except NotFound:
                 return None
         try:
-            seen, messages = int(counted.document["entries"]), int(counted.document["messages"])
+            counted_entries, messages = int(analysis.document["entries"]), int(analysis.document["messages"])
         except (KeyError, TypeError):
-            raise asks.unreadable(act, counted.document) from None
-        if not counted.document.get("aborted") or seen == 0:
+            raise asks.unreadable(act, analysis.document) from None
+        if not analysis.document.get("aborted") or counted_entries == 0:
             return messages
-        return messages + round((entries - seen) * messages / seen)
+        return messages + round((entries - counted_entries) * messages / counted_entries)
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
         """Move the cursor to the first entry published at or after the instant, by the producers' clocks."""
         self._cursors.move(backing_topic, subscription, max(0, instant_ms), self._admin.deadline())
 
     def skip_all(self, backing_topic: str, subscription: str) -> None:
-        """Acknowledge everything up to now, and cut consumers off, which the broker's own `skip_all` does not."""
+        """Acknowledge all messages that are stored at the time of the call, and disconnect the consumers,
+        which the broker's own `skip_all` does not.
+        """
         deadline = self._admin.deadline()
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/skip_all"
         self._admin.ask(Ask("POST", path, f"skip all on {backing_topic} for {subscription!r}"), deadline)
         self._cursors.cut_off(backing_topic, subscription, deadline)
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
-        """Counters from each topic's statistics, of many topics from the brokers' metrics pages.
+        """Return counters from each topic's statistics, or for many topics from the brokers' metrics pages.
 
-        Raises when not one of them answered.
+        Raises an error if no topic's broker responded.
         """
         if self._load.reads_pages_for(backing_topics):
             return self._load.sample(backing_topics)
-        sampling = [asks.stats(name, f"sample {name}") for name in backing_topics]
-        found = self._admin.ask_all(sampling, self._admin.deadline())
-        errors = [one for one in found if isinstance(one, CleaveError)]
-        if errors and len(errors) == len(found):
+        requests = [asks.stats(name, f"sample {name}") for name in backing_topics]
+        results = self._admin.ask_all(requests, self._admin.deadline())
+        errors = [result for result in results if isinstance(result, CleaveError)]
+        if errors and len(errors) == len(results):
             raise errors[0]
         answers = {
             name: answer
-            for name, answer in zip(backing_topics, found, strict=True)
+            for name, answer in zip(backing_topics, results, strict=True)
             if isinstance(answer, Answer) and answer.status not in asks.GONE
         }
         read = {name: _counters(name, answer) for name, answer in answers.items()}
@@ -197,16 +208,18 @@ class PulsarDataPlane(OneProcess):
 
     @property
     def sample_limit(self) -> int:
-        """All of them, see `SamplesByPage`: their number decides where the counters are read."""
+        """Largest number of logs that one call of `sample` should name: their number decides where the
+        counters are read.
+        """
         return self._load.sample_limit
 
     def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
-        """Who is attached, see `ObservesConsumers`."""
+        """Return the consumers attached to each log, as `ObservesConsumers` defines."""
         return self._load.consumers(backing_topics)
 
     def sample_keys(self, backing_topic: str, *, most: int) -> KeySample:
-        """Keys of the newest messages, see `SamplesKeys`. It takes the brokers' binary address and the client library, and
-        the right to consume.
+        """Sample the keys of the latest messages, as `SamplesKeys` defines. Needs the brokers' binary
+        address, the client library, and the right to consume.
         """
         with self._lock:
             if self._key_samples is None:
@@ -214,45 +227,49 @@ class PulsarDataPlane(OneProcess):
         return self._key_samples.sample(backing_topic, most)
 
     def describe_topic(self, name: str) -> FoundTopic:
-        """See `Adoptable`."""
+        """Return the description of a topic that applications created. Raises TopicNotFound, InvalidInput."""
         return describe_topic(self._admin, name)
 
     @property
     def shares_journal_server(self) -> bool:
-        """Never. The journal is on its disk before a topic is closed."""
+        """False: the journal is on its own disk before a topic is terminated."""
         return False
 
     @property
     def shares_calls(self) -> bool:
-        """No. A topic that does not answer would hold up the fences of others until the call times out."""
+        """False: an unresponsive topic would delay the fences of others until the call times out."""
         return False
 
     def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, Born]:
-        """Create each topic with its subscriptions at earliest; fills in those an existing one lacks."""
+        """Create each topic with its subscriptions at the earliest position. Add missing subscriptions to
+        existing topics.
+        """
         return set_wise.create(self._admin, successors)
 
     def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
-        """Close those that exist, side by side."""
+        """Terminate the existing topics, in parallel, and return their last positions."""
         return set_wise.terminate(self._admin, backing_topics)
 
     def subscriptions_of(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """Durable subscriptions of each topic, sorted; one that is missing or has none is absent."""
+        """Return the durable subscriptions of each topic, sorted. A topic that is missing or has none is
+        absent.
+        """
         return set_wise.subscriptions(self._admin, backing_topics)
 
     def list_segments_of(self, topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """Topics of the namespaces whose names are those of segments of each topic, sorted."""
+        """Return for each topic the topics of its namespace whose names are those of its segments, sorted."""
         return set_wise.segments(self._admin, topics)
 
     def describe_logs(self, backing_topics: Sequence[str]) -> Mapping[str, LogReport]:
-        """Report on each topic, with three requests a topic, side by side. Backlogs are in entries.
+        """Return a report on each topic, with three requests per topic, in parallel. Backlogs are in entries.
 
-        A topic without a trace of a message may have carried messages that were acknowledged and removed after their
-        retention before the broker loaded the topic.
+        A topic without a trace of a message may have carried messages that were acknowledged and removed
+        after their retention before the broker loaded the topic.
         """
         return set_wise.describe(self._admin, backing_topics)
 
     def close(self) -> None:
-        """Give back connections."""
+        """Close the connections."""
         if self._key_samples is not None:
             self._key_samples.close()
         self._load.close()
@@ -266,7 +283,9 @@ class PulsarDataPlane(OneProcess):
 
 
 def _counters(name: str, answer: Answer) -> Counters | None:
-    """None for statistics in which a counter is no number: that log alone is silent."""
+    """Return the counters in the response. None if a counter is not a number; only this log then counts as
+    silent.
+    """
     stats = answer.document
     try:
         publishers = stats.get("publishers")
@@ -281,12 +300,12 @@ def _counters(name: str, answer: Answer) -> Counters | None:
             producers=len(publishers) if isinstance(publishers, list) else None,
         )
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        log.warning("statistics not readable", backing_topic=name, error=str(error))
+        log.warning("cannot read statistics", backing_topic=name, error=str(error))
         return None
 
 
 def _key_samples(access: PulsarAccess, admin: AdminCalls) -> KeySamples:
-    """Only who samples needs the client library."""
+    """Return an object that samples keys. Only this function imports the client library."""
     try:
         from controller.dataplane.pulsar.key_samples import KeySamples
     except ImportError as error:

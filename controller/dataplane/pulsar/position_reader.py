@@ -1,10 +1,13 @@
-"""Reading one topic from a position on, without a subscription that lasts: the application keeps the position.
+"""Reads one topic from a position, without a durable subscription, because the application stores the
+position.
 
-A broker deletes what its durable subscriptions have acknowledged and its retention does not keep, whatever a reader without one
-still wants, and then gives it what is next. So it is asked which ledgers it has before a reader is opened: one at a position
-whose ledger is gone is refused (DataGone). That nothing was deleted before the first message nobody can tell.
+A broker deletes messages that its durable subscriptions have acknowledged and its retention does not keep,
+even if a reader without such a subscription still needs them, and then delivers the following messages. The
+broker's ledgers are therefore checked before a reader is opened: a position whose ledger is gone is refused
+(DataGone). Whether messages before the first one were deleted cannot be determined.
 
-A connection that breaks ends the reader. What has arrived is read all the same, since nobody owns it.
+A connection that breaks ends the reader. Messages that have arrived are still read, because they have no
+owner.
 """
 
 from __future__ import annotations
@@ -40,11 +43,13 @@ from controller.forks import OneProcess
 log = telemetry.get_logger(__name__)
 
 WHOLE_ENTRY = 2**31 - 1
-"""As the index in a batch: behind every message of the entry."""
+"""Index in a batch that stands for the position behind every message of the entry."""
 
 
 class PulsarPositionReader(OneProcess):
-    """A `PositionReader`; `PulsarLogClient.open_reader_at` makes it. For one thread; arrivals come from the library's."""
+    """A `PositionReader`. Created by `PulsarLogClient.open_reader_at`. For one thread; arrivals come from the
+    library's thread.
+    """
 
     def __init__(
         self,
@@ -63,64 +68,74 @@ class PulsarPositionReader(OneProcess):
         self._on_arrival, self._on_close = on_arrival, on_close
         self._last_arrived = self._read = after or ()
         self._arrived: deque[tuple[Position, Any]] = deque()
-        self._taking = threading.RLock()  # the owner may look when it is told that something is there
+        # reentrant, because the owner may call the reader from the notification of an arrival
+        self._taking = threading.RLock()
         self._stall = StallWatch(stall_seconds)
         self._is_broken = False
         self._opened: tuple[pulsar.Client, pulsar.Reader, Intake] | None = None
 
     def attach(self, client: pulsar.Client, reader: pulsar.Reader) -> None:
-        """Set the connection it reads through. Without one there is nothing to read."""
+        """Set the connection. A reader without a connection has nothing to read."""
         intake = Intake(reader, self.ring)
         self._opened = (client, reader, intake)
         intake.begin()
 
     def _take_in(self, limit: int) -> None:
-        """Have so many messages here, as far as they have arrived."""
+        """Take messages that have arrived, up to `limit` in this reader."""
         with self._taking:
             if self._opened is None:
                 return
             intake = self._opened[2]
-            while len(self._arrived) < limit and (found := intake.take(limit - len(self._arrived))):
+            while len(self._arrived) < limit and (messages := intake.take(limit - len(self._arrived))):
                 self._stall.heard()
-                for message in found:
+                for message in messages:
                     position = position_of(message.message_id())
-                    if position > self._last_arrived:  # or it is of an entry that was read in part
+                    # an earlier position belongs to an entry that was read in part
+                    if position > self._last_arrived:
                         self._last_arrived = position
                         self._arrived.append((position, message))
 
     def ring(self) -> None:
-        """There may be something new. No error may reach the library's thread, since the process would end."""
+        """Notify the owner that there may be news. An error must not reach the library's thread, because the
+        process would end.
+        """
         try:
             self._on_arrival()
         except Exception:
-            log.exception("the callback for arrivals failed", backing_topic=self._backing_topic)
+            log.exception("callback for arrivals failed", backing_topic=self._backing_topic)
 
     def look(self) -> None:
-        """Notice a broken connection, before the library restores it and messages may have been left out. What has come is kept."""
+        """Detect a broken connection before the library restores it, which could omit messages. Arrived
+        messages are kept.
+        """
         opened = self._opened
         if opened is not None and not opened[1].is_connected():
             self._take_in(sys.maxsize)
             self._is_broken = True
-            self._let_go()
+            self._disconnect()
             self.ring()
 
     def may_wait(self) -> bool:
-        """Whether the next `read` would ask for the end of the topic, or whether the broker delivers no more."""
+        """Return True if the next `read` would query the end of the topic, or if it is time to check for a
+        stall.
+        """
         self.look()
         self._take_in(1)
         return not self._arrived and (self._is_broken or self._stall.is_due)
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """The next messages in order, at most `limit`; empty when none has arrived. Terminal where the next one is encrypted, and no
-        key here fits; DataPlaneUnavailable where the connection has ended, or the broker delivers no more (see `stall`).
+        """Return the next messages in order, at most `limit`. Empty if none have arrived.
+
+        Raises Terminal if the next message is encrypted and no key here can decrypt it; DataPlaneUnavailable
+        if the connection has ended, or the broker has stopped delivering (`stall`).
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
         self.look()
-        # More than is asked for: only who has all that came is told of the next.
+        # Take more than `limit`: `on_arrival` is called only after all arrived messages were taken.
         self._take_in(max(limit, self._prefetch_messages))
         with self._taking:
-            readable = takewhile(lambda one: not is_unreadable(one[1]), self._arrived)
+            readable = takewhile(lambda arrived: not is_unreadable(arrived[1]), self._arrived)
             taken = [*islice(readable, limit)]
             if not taken and self._arrived:
                 raise unreadable(self._arrived[0][1], self._backing_topic)
@@ -132,10 +147,10 @@ class PulsarPositionReader(OneProcess):
             raise DataPlaneUnavailable(
                 f"{self._backing_topic}: the connection ended; open a new reader", delay_seconds=0.0
             )
-        elif self._opened is not None and self._stall.is_stalled(self._is_passed_over):
+        elif self._opened is not None and self._stall.is_stalled(self._has_undelivered_entries):
             tell_of_stall(self._backing_topic)
             self._is_broken = True
-            self._let_go()
+            self._disconnect()
             raise DataPlaneUnavailable(
                 f"{self._backing_topic}: the broker delivers nothing though messages wait; open a new reader",
                 delay_seconds=0.0,
@@ -143,7 +158,7 @@ class PulsarPositionReader(OneProcess):
         return [incoming(message, position) for position, message in taken]
 
     def is_at_end(self) -> bool:
-        """Whether the topic is terminated and read to its end."""
+        """Return True if the topic is terminated and read to its end."""
         self._take_in(1)
         if self._arrived:
             return False
@@ -151,22 +166,24 @@ class PulsarPositionReader(OneProcess):
             return self._cursors.is_at_end(self._backing_topic, self._read, self._cursors.deadline())
         except SegmentNotFound:
             raise DataGone(
-                f"{self._backing_topic} was deleted before it was read to its end; begin anew where messages are left"
+                f"{self._backing_topic} was deleted before it was read to its end; start again at the earliest stored message"
             ) from None
 
-    def _is_passed_over(self) -> bool:
-        """There is no subscription to look at: entries behind what was read say it. What cannot be known does not."""
+    def _has_undelivered_entries(self) -> bool:
+        """Return True if entries are stored behind the last read message: there is no subscription to check.
+        False if that is unknown.
+        """
         try:
             return self._cursors.has_more(self._backing_topic, self._read, Deadline(LOOK_SECONDS))
         except CleaveError:
             return False
 
     def close(self) -> None:
-        """Read no further."""
-        self._let_go()
+        """Close the reader."""
+        self._disconnect()
         self._on_close(self)
 
-    def _let_go(self) -> None:
+    def _disconnect(self) -> None:
         with self._taking:
             opened, self._opened = self._opened, None
         if opened is not None:

@@ -1,11 +1,13 @@
-"""Reading one topic as one of several who share its messages: a Shared consumer that acknowledges each message by itself.
+"""Reads one topic as one of several readers that share its messages: a Shared consumer that acknowledges each
+message by itself.
 
-The broker delivers whole entries. This reader therefore keeps a message of a batch that is given back, and delivers the message again
-itself: the broker would deliver the whole batch to any reader, with the messages that are unsettled here and those whose
-acknowledgement is on its way. The broker delivers a message that is alone in its entry, to this reader or another one.
+The broker delivers whole entries. This reader therefore keeps a returned message of a batch, and delivers the
+message again itself: the broker would deliver the whole batch to any reader, with messages that are unsettled
+here and messages whose acknowledgement is in flight. If a message is alone in its entry, the broker delivers
+it again, to this reader or another one.
 
-As for a reader in order, a connection that breaks ends the reader: after a move of the cursor, what is in hand must neither be
-acknowledged nor kept from coming again.
+As for a reader in order, a connection that breaks ends the reader: after a move of the cursor, messages of
+this reader must neither be acknowledged nor kept from being delivered again.
 """
 
 from __future__ import annotations
@@ -33,29 +35,33 @@ from controller.forks import OneProcess
 log = telemetry.get_logger(__name__)
 
 QUEUE_PREFETCH_MESSAGES = 500
-"""The most messages of a queue's reader in this process, beside as many in the library's queue."""
+"""Largest number of buffered messages in this process, in addition to as many in the library's queue."""
 AGAIN_MS = 100
-"""Least time before a message that was given back is delivered again."""
+"""Shortest time in milliseconds before a returned message is delivered again."""
 MOST_REMEMBERED = 10_000
-"""Settled messages that are known again when their batch comes once more."""
+"""Number of settled messages that are remembered, so that they are recognized if their batch is delivered
+again.
+"""
 
 
 class _Delivery(NamedTuple):
-    """A message as it came last, and which of its deliveries this is."""
+    """The latest delivery of a message, and its number."""
 
     message: pulsar.Message
     number: int
 
 
 class _Returned(NamedTuple):
-    """A delivery that was given back, and when (`time.monotonic`) the message is due again."""
+    """A delivery that was returned, and the time (`time.monotonic`) at which the message is due again."""
 
     due_at: float
     delivery: _Delivery
 
 
 class PulsarQueueReader(OneProcess):
-    """A `QueueReader`; `PulsarLogClient.open_queue_reader` makes it. For one thread; arrivals come from the library's."""
+    """A `QueueReader`. Created by `PulsarLogClient.open_queue_reader`. For one thread; arrivals come from the
+    library's thread.
+    """
 
     def __init__(
         self,
@@ -81,22 +87,24 @@ class PulsarQueueReader(OneProcess):
         self._settled: dict[Position, None] = {}
         self._drain = DrainLook(cursors, backing_topic, subscription)
         self._stall = SubscriptionStall(cursors, backing_topic, subscription, mark, stall_seconds)
-        self._is_paused = self._is_written_down = self._is_attached = False
+        self._is_paused = self._is_end_durable = self._is_attached = False
         self._interrupted = threading.Event()
         self._opened: tuple[pulsar.Client, pulsar.Consumer] | None = None
 
     def attach(self, client: pulsar.Client, consumer: pulsar.Consumer) -> None:
-        """Set the connection it reads through. Without one there is nothing to read."""
+        """Set the connection. A reader without a connection has nothing to read."""
         self._opened, self._is_attached = (client, consumer), True
 
     @property
     def is_current(self) -> bool:
-        """Whether its connection stands, so that the broker has given nothing of it to others."""
+        """True if the connection is intact, so that the broker has delivered no message of this reader to
+        others.
+        """
         opened = self._opened
         return not self._interrupted.is_set() and opened is not None and bool(opened[1].is_connected())
 
     def on_message(self, consumer: pulsar.Consumer, message: pulsar.Message) -> None:
-        """The library's listener."""
+        """Take a message. This is the library's listener."""
         message_id = message.message_id()
         position = position_of(message_id)
         self._stall.heard()
@@ -120,54 +128,64 @@ class PulsarQueueReader(OneProcess):
         self.ring()
 
     def ring(self) -> None:
-        """There may be something new. No error may reach the library's thread, since the process would end."""
+        """Notify the owner that there may be news. An error must not reach the library's thread, because the
+        process would end.
+        """
         try:
             self._on_arrival()
         except Exception:
-            log.exception("the callback for arrivals failed", backing_topic=self._backing_topic)
+            log.exception("callback for arrivals failed", backing_topic=self._backing_topic)
 
     def look(self) -> None:
-        """Notice a broken connection. Deliver each message that was given back and is due, or have the broker deliver it."""
+        """Detect a broken connection. Deliver each returned message that is due, or make the broker deliver
+        it.
+        """
         opened = self._opened
         if opened is None:
             return
         if not opened[1].is_connected():
-            self._let_go()
+            self._disconnect()
             self.ring()
             return
         if self._drain.is_due:
             self.ring()
-        now, asked, is_returned = time.monotonic(), list[pulsar.MessageId](), False
+        now, broker_message_ids, is_returned = time.monotonic(), list[pulsar.MessageId](), False
         with self._lock:
-            for position in [position for position, one in self._waiting.items() if one.due_at <= now]:
+            for position in [
+                position for position, returned in self._waiting.items() if returned.due_at <= now
+            ]:
                 message, number = self._waiting.pop(position).delivery
                 message_id = message.message_id()
                 if shares_its_entry(message_id):
                     self._arrived[position] = _Delivery(message, number + 1)
                     is_returned = True
                 else:
-                    asked.append(message_id)
-        for message_id in asked:
+                    broker_message_ids.append(message_id)
+        for message_id in broker_message_ids:
             with contextlib.suppress(pulsar.PulsarException):
                 opened[1].negative_acknowledge(message_id)
         if is_returned:
             self.ring()
 
     def may_wait(self) -> bool:
-        """Whether the next `read` would ask for the end of the topic, or whether the broker delivers no more."""
+        """Return True if the next `read` would query the end of the topic, or if it is time to check for a
+        stall.
+        """
         self.look()
         return self._interrupted.is_set() or (not (self._arrived or self._held) and self._stall.is_due)
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Take at most `limit` messages; empty when none has arrived. Terminal where the next one is encrypted, and no key here fits;
-        LostRace where the broker delivers no more (see `stall`).
+        """Take at most `limit` messages. Empty if none have arrived.
+
+        Raises Terminal if the next message is encrypted and no key here can decrypt it; LostRace if the
+        broker has stopped delivering (`stall`).
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
         self._demand_connected()
         opened = self._opened
         with self._lock:
-            readable = takewhile(lambda one: not is_unreadable(one[1].message), self._arrived.items())
+            readable = takewhile(lambda arrived: not is_unreadable(arrived[1].message), self._arrived.items())
             taken = [*islice(readable, limit)]
             if not taken and self._arrived:
                 raise unreadable(next(iter(self._arrived.values())).message, self._backing_topic)
@@ -179,7 +197,7 @@ class PulsarQueueReader(OneProcess):
                 opened[1].resume_message_listener()
             is_idle = not (taken or self._held or self._waiting)
         if is_idle and opened is not None and self._stall.is_stalled():
-            self._let_go()
+            self._disconnect()
             raise LostRace(
                 f"{self._backing_topic}: the broker delivers nothing for {self._subscription!r} though messages wait; open a new "
                 "reader",
@@ -190,7 +208,9 @@ class PulsarQueueReader(OneProcess):
         ]
 
     def acknowledge(self, positions: Sequence[Position]) -> Sequence[Position]:
-        """Done with these; the broker knows it within 100 ms. Those that are not in hand here are given back."""
+        """Acknowledge the messages; the broker receives it within 100 ms. Return the positions of messages
+        that this reader does not have.
+        """
         self._demand_connected()
         opened, refused = self._opened, []
         for position in positions:
@@ -204,7 +224,7 @@ class PulsarQueueReader(OneProcess):
                 try:
                     opened[1].acknowledge(delivery.message.message_id())
                 except pulsar.PulsarException:
-                    self._let_go()
+                    self._disconnect()
                     raise self._lost() from None
         self._stall.heard()
         self._drain.acknowledged(len(positions))
@@ -215,10 +235,10 @@ class PulsarQueueReader(OneProcess):
         positions: Sequence[Position],
         *,
         delay_seconds: float = 0.0,
-        unseen: bool = False,  # noqa: ARG002 - it is counted all the same
+        unseen: bool = False,  # noqa: ARG002 - counted as a delivery in either case
     ) -> None:
-        """Have these delivered again, no sooner than after 100 ms; a message of a batch by this reader. Each counts as a delivery, seen or
-        not.
+        """Return the messages to the queue, to be delivered again after at least 100 ms; a message of a batch
+        by this reader. Each counts as a delivery, seen or not.
         """
         self._demand_connected()
         self._stall.heard()
@@ -227,30 +247,35 @@ class PulsarQueueReader(OneProcess):
             for position in positions:
                 delivery = self._held.pop(position, None)
                 if delivery is not None:
-                    # The library waits for `AGAIN_MS` before it asks.
+                    # The library waits for `AGAIN_MS` before it requests the redelivery.
                     by_library = 0.0 if shares_its_entry(delivery.message.message_id()) else AGAIN_MS / 1000
                     due_at = now + max(delay_seconds, AGAIN_MS / 1000) - by_library
                     self._waiting[position] = _Returned(due_at, delivery)
         self.look()
 
     def is_drained(self) -> bool:
-        """Whether the topic is terminated and all of it acknowledged, for good. It waits for acknowledgements on their way."""
+        """Return True if the topic is terminated and all its messages are acknowledged, permanently. Waits
+        for acknowledgements in flight.
+        """
         deadline = self._cursors.deadline()
         if not self._drain.is_drained(
             deadline, is_idle=lambda: not (self._held or self._arrived or self._waiting)
         ):
             if not self._is_attached:
-                raise self._lost()  # drained when it was opened: somebody has moved the cursor back
+                # the topic was drained when the reader was opened, so the cursor was moved back
+                raise self._lost()
             return False
-        if not self._is_written_down:
+        if not self._is_end_durable:
             with contextlib.suppress(DataPlaneUnavailable):
                 self._cursors.cut_off(self._backing_topic, self._subscription, deadline)
-                self._is_written_down = True
-        return self._is_written_down
+                self._is_end_durable = True
+        return self._is_end_durable
 
     def close(self) -> None:
-        """Leave; acknowledgements on their way arrive first, the rest is given out to others."""
-        self._let_go(waits=True)
+        """Leave the queue. Acknowledgements in flight arrive first; other messages are delivered to other
+        readers.
+        """
+        self._disconnect(waits=True)
         self._on_close(self)
 
     def _remember(self, position: Position) -> None:
@@ -259,7 +284,9 @@ class PulsarQueueReader(OneProcess):
             self._settled.pop(next(iter(self._settled)))
 
     def _demand_connected(self) -> None:
-        """Return while this reader may have messages, or once its topic is drained, for which the library drops the connection."""
+        """Return while this reader may have messages, or if its topic is drained, for which the library
+        closes the connection. Otherwise raise LostRace.
+        """
         self.look()
         if not self._interrupted.is_set() or self._has_finished():
             return
@@ -280,7 +307,7 @@ class PulsarQueueReader(OneProcess):
             delay_seconds=0.0,
         )
 
-    def _let_go(self, *, waits: bool = False) -> None:
+    def _disconnect(self, *, waits: bool = False) -> None:
         self._interrupted.set()
         with self._lock:
             opened, self._opened = self._opened, None

@@ -1,12 +1,14 @@
-"""Reading one topic for one subscription through an exclusive consumer, for as long as one connection lasts.
+"""Reads one topic for one subscription through an exclusive consumer, for the lifetime of one connection.
 
-The broker allows one consumer at a time and breaks its connection when the cursor is moved or taken. The library would
-connect again by itself and go on as if nothing had happened; a reader ends there instead, and says why at its next
-call. So what it acknowledges never undoes a seek, and a stale owner learns that it is stale. A connection that breaks
-because all of a terminated topic is acknowledged (see `binary`) is no loss: the reader has finished.
+The broker allows one consumer at a time, and closes its connection when the cursor is moved or taken. The
+library would reconnect and continue as if nothing had happened. A reader ends instead, and raises the reason
+at its next call. Its acknowledgements therefore never undo a seek, and a stale owner learns that it is stale.
+A connection that breaks because all of a terminated topic is acknowledged (`binary`) is no loss: the reader
+has finished.
 
-A broker writes a cursor down once a second at most (`managedLedgerDefaultMarkDeleteRateLimit`), and the last position
-up to a minute later. The answer that a topic is drained must survive a crash of the broker, so it waits for the disk.
+A broker writes a cursor to disk at most once a second (`managedLedgerDefaultMarkDeleteRateLimit`), and the
+last position up to a minute later. The result that a topic is drained must survive a crash of the broker, so
+`is_drained` waits for the disk.
 """
 
 from __future__ import annotations
@@ -42,12 +44,14 @@ from controller.forks import OneProcess
 log = telemetry.get_logger(__name__)
 
 PREFETCH_MESSAGES = 1000
-"""The most messages of a reader that are in its hands and not handed out, beside as many in the library's queue."""
+"""Largest number of buffered messages of a reader, in addition to as many in the library's queue."""
 _POLL_SECONDS = 0.02
 
 
 class PulsarReader(OneProcess):
-    """A `LogReader`; `PulsarLogClient.open_reader` makes it. For one thread; `on_arrival` is called from the library's."""
+    """A `LogReader`. Created by `PulsarLogClient.open_reader`. For one thread; the library's thread calls
+    `on_arrival`.
+    """
 
     def __init__(
         self,
@@ -77,63 +81,67 @@ class PulsarReader(OneProcess):
         self._drain = DrainLook(cursors, backing_topic, subscription)
         self._stall = SubscriptionStall(cursors, backing_topic, subscription, mark, stall_seconds)
         self.misplaced = 0
-        """Messages that came here and are another bucket's: neither handed out nor acknowledged."""
+        """Number of arrived messages that belong to another bucket, and are neither delivered nor
+        acknowledged.
+        """
         self._interrupted = threading.Event()
         self._lost: CleaveError | None = None
         self._unreadable: CleaveError | None = None
-        self._is_attached = self._is_written_down = False
+        self._is_attached = self._is_end_durable = False
         self._closing = threading.Lock()
         self._opened: tuple[pulsar.Client, pulsar.Consumer, Intake] | None = None
         self._intake: Intake | None = None
 
     def attach(self, client: pulsar.Client, consumer: pulsar.Consumer) -> None:
-        """Set the connection it reads through, before the reader is handed out. Without one there is
-        nothing to read.
+        """Set the connection, before the reader is returned to the application. A reader without a connection
+        has nothing to read.
         """
         self._intake = Intake(consumer, self.ring)
         self._opened, self._is_attached = (client, consumer, self._intake), True
         self._intake.begin()
 
     def _take_in(self, limit: int) -> None:
-        """Put what has arrived to those to hand out, until the reading turns out to have ended."""
+        """Take messages that have arrived, until the reading turns out to have ended."""
         if self._intake is None or self._unreadable is not None:
             return
-        room = max(limit, self.prefetch_messages) - self._arrived.messages
-        arrived = self._intake.take(room)
+        capacity = max(limit, self.prefetch_messages) - self._arrived.messages
+        arrived = self._intake.take(capacity)
         if arrived:
             self._stall.heard()
         for run in runs(arrived):
             if not run.is_batched and is_unreadable(run.messages[0]):
                 self._unreadable = unreadable(run.messages[0], self._backing_topic)
                 return
-            for found in self._to_hand_out(run):
-                if found.first > self._last_arrived:
-                    self._last_arrived = found.last
-                    self._arrived.extend([found])
-                elif not self._put_in_place(found):
+            for fitting in self._runs_to_deliver(run):
+                if fitting.first > self._last_arrived:
+                    self._last_arrived = fitting.last
+                    self._arrived.extend([fitting])
+                elif not self._put_in_place(fitting):
                     self.interrupt()
                     return
 
-    def _to_hand_out(self, run: Run) -> Iterable[Run]:
-        """What of these is to be handed out here."""
+    def _runs_to_deliver(self, run: Run) -> Iterable[Run]:
+        """Return the parts of the run that are to be delivered here."""
         return (run,)
 
-    def _put_in_place(self, _found: Run) -> bool:
-        """What to do with messages behind which others have come already. False: they came before, or too late, so there was
-        another connection in between.
+    def _put_in_place(self, _run: Run) -> bool:
+        """Handle messages that arrived behind later ones. Return False if they arrived before, or too late,
+        which means that there was another connection in between.
         """
         return False
 
     def ring(self) -> None:
-        """There may be something new. No error may reach the library's thread, since the process would end."""
+        """Notify the owner that there may be news. An error must not reach the library's thread, because the
+        process would end.
+        """
         try:
             self._on_arrival()
         except Exception:
-            log.exception("the callback for arrivals failed", backing_topic=self._backing_topic)
+            log.exception("callback for arrivals failed", backing_topic=self._backing_topic)
 
     def look(self) -> None:
-        """Notice a broken connection, and that it is time to ask for the end again. Called many times a second, since the library
-        restores a connection after 100 ms.
+        """Detect a broken connection, and a due query of the topic's end. Called many times a second, because
+        the library restores a connection after 100 ms.
         """
         opened = self._opened
         if opened is not None and not opened[1].is_connected():
@@ -142,8 +150,8 @@ class PulsarReader(OneProcess):
             self.ring()
 
     def interrupt(self) -> None:
-        """This reading has ended. Keep the library from connecting again, and notify the owner, whose next call says
-        why.
+        """End this reading: keep the library from reconnecting, and notify the owner, whose next call raises
+        the reason.
         """
         if not self._interrupted.is_set():
             self._interrupted.set()
@@ -154,22 +162,26 @@ class PulsarReader(OneProcess):
             self.ring()
 
     def may_wait(self) -> bool:
-        """Whether the next `read` would ask why the connection ended, or whether the broker delivers no more."""
+        """Return True if the next `read` would query why the connection ended, or if it is time to check for
+        a stall.
+        """
         self.look()
         if self._interrupted.is_set():
             return True
-        is_empty_handed = self._is_attached and not (self._arrived or self._unacknowledged)
-        return is_empty_handed and self._stall.is_due
+        is_idle = self._is_attached and not (self._arrived or self._unacknowledged)
+        return is_idle and self._stall.is_due
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """The next messages in order, at most `limit`; empty when none has arrived. Terminal where the next one is encrypted, and no
-        key here fits; LostRace where the broker delivers no more (see `stall`).
+        """Return the next messages in order, at most `limit`. Empty if none have arrived.
+
+        Raises Terminal if the next message is encrypted and no key here can decrypt it; LostRace if the
+        broker has stopped delivering (`stall`).
         """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
         self._demand_held()
         self._take_in(limit)
-        if self._interrupted.is_set():  # why, the next call says
+        if self._interrupted.is_set():  # the next call raises the reason
             return ()
         taken = self._arrived.take(limit)
         if not taken and self._unreadable is not None:
@@ -178,14 +190,14 @@ class PulsarReader(OneProcess):
             self._unacknowledged.extend(taken)
             self._read = taken[-1].last
         elif self._is_attached and not self._unacknowledged and self._stall.is_stalled(self.misplaced):
-            raise self._passed_over()
+            raise self._end_stalled()
         return Messages(taken)
 
-    def _passed_over(self) -> CleaveError:
-        """End this reading; a new one gets new permits."""
-        what = "" if self.bucket is None else f" of bucket {self.bucket}"
+    def _end_stalled(self) -> CleaveError:
+        """End this reading, and return the error. Another reader gets new permits."""
+        part = "" if self.bucket is None else f" of bucket {self.bucket}"
         self._lost = LostRace(
-            f"{self._backing_topic}: the broker delivers nothing{what} for {self._subscription!r} though messages wait; open a "
+            f"{self._backing_topic}: the broker delivers nothing{part} for {self._subscription!r} though messages wait; open a "
             "new reader",
             delay_seconds=0.0,
         )
@@ -193,8 +205,9 @@ class PulsarReader(OneProcess):
         return self._lost
 
     def acknowledge(self, position: Position) -> None:
-        """Acknowledge everything up to and including `position`; the broker knows it within 100 ms. It asks nobody: why it is lost, a read
-        says.
+        """Acknowledge all messages up to and including `position`. The broker receives it within 100 ms.
+
+        The method makes no call to find out why the reading ended; `read` does.
         """
         if position > self._read and position > self._acknowledged:
             raise InvalidInput(
@@ -219,52 +232,53 @@ class PulsarReader(OneProcess):
             raise self._lost or mapped(error, f"acknowledge {self._backing_topic}") from error
 
     def _settle(self, consumer: pulsar.Consumer, settled: Sequence[Run]) -> None:
-        """Tell the broker that these are acknowledged, which follow upon those that were before."""
+        """Acknowledge the runs at the broker. They follow the previously acknowledged messages."""
         consumer.acknowledge_cumulative(settled[-1].last_id)
 
     def is_drained(self) -> bool:
-        """Whether the topic is terminated and acknowledged to its end, for good. It waits for an acknowledgement on its
-        way.
+        """Return True if the topic is terminated and acknowledged to its end, permanently. Waits for
+        acknowledgements in flight.
 
-        The reader has finished then: its connection is broken.
+        The reader has then finished: its connection is closed.
         """
         self._demand_held()
         deadline = self._cursors.deadline()
         if not self._drain.is_drained(deadline, is_idle=lambda: not (self._unacknowledged or self._arrived)):
-            if not self._is_attached:  # drained when it was opened: somebody has moved the cursor back
+            # the topic was drained when the reader was opened, so the cursor was moved back
+            if not self._is_attached:
                 self.interrupt()
                 self._demand_held()
             return False
         self._demand_held()
-        self._write_down(deadline)
+        self._make_end_durable(deadline)
         return True
 
-    def _write_down(self, deadline: Deadline) -> None:
-        """Have the broker write the end down as the cursor's place, so that it survives a crash. A move, even to where
-        the cursor is, is answered when it is on the disk.
+    def _make_end_durable(self, deadline: Deadline) -> None:
+        """Make the broker write the end as the cursor's position to disk, so that it survives a crash. A
+        move, even to the present position, is answered when it is on disk.
         """
-        patience = threading.Event()
-        while not self._is_written_down:
+        pause = threading.Event()
+        while not self._is_end_durable:
             try:
                 self._cursors.cut_off(self._backing_topic, self._subscription, deadline)
-                self._is_written_down = True
+                self._is_end_durable = True
             except DataPlaneUnavailable:  # another reader of the subscription does the same at this moment
                 if self.bucket is None or not deadline.left_seconds:
                     raise
-                patience.wait(random.uniform(_POLL_SECONDS, 5 * _POLL_SECONDS))  # noqa: S311 - no secret
+                pause.wait(random.uniform(_POLL_SECONDS, 5 * _POLL_SECONDS))  # noqa: S311 - no secret
 
     def give_way(self, error: CleaveError) -> None:
-        """Let go at once, for another reader of this process. Every call raises `error` from now on."""
+        """Release the cursor at once, for another reader of this process. Every later call raises `error`."""
         self._lost = self._lost or error
-        self._let_go()
+        self._disconnect()
         self.ring()
 
     def close(self) -> None:
-        """Let go of the cursor; acknowledgements on their way arrive before the next reader is let in."""
-        self._let_go()
+        """Release the cursor. Acknowledgements in flight arrive before the next reader is admitted."""
+        self._disconnect()
         self._on_close(self)
 
-    def _let_go(self) -> None:
+    def _disconnect(self) -> None:
         self._interrupted.set()
         opened = self._take_opened()
         if opened is not None:
@@ -274,14 +288,14 @@ class PulsarReader(OneProcess):
             self._connections.close_aside(intake, client)
 
     def _take_opened(self) -> tuple[pulsar.Client, pulsar.Consumer, Intake] | None:
-        """What is to be closed. Only one caller gets it."""
+        """Return the connection for closing. Only one caller gets it."""
         with self._closing:
             opened, self._opened = self._opened, None
         return opened
 
     def _demand_held(self) -> None:
-        """Return if this reading goes on or has come to the topic's end. Otherwise raise the error that says why it is
-        over.
+        """Return if this reading continues or has reached the topic's end. Otherwise raise the error that
+        says why it ended.
         """
         self.look()
         if not self._interrupted.is_set():
@@ -291,17 +305,19 @@ class PulsarReader(OneProcess):
             raise lost
 
     def _has_finished(self) -> bool:
-        """Whether the connection broke because nothing can follow: all is delivered and acknowledged here."""
+        """Return True if the connection broke because no message can follow: all messages are delivered and
+        acknowledged here.
+        """
         if self._arrived or self._unacknowledged:
             return False
         return self._cursors.is_drained(self._backing_topic, self._subscription, self._cursors.deadline())
 
     def _why_lost(self, otherwise: CleaveError | None) -> CleaveError:
-        """The error that says who has the cursor now, or what became of it. It is kept, since it can no longer change
-        for this reading.
+        """Return the error that names the present owner of the cursor, or the reason why the cursor is gone.
+        The error is kept, because it cannot change for this reading.
         """
         if self._lost is None:
-            self._lost = self._ask_why() or otherwise
+            self._lost = self._read_loss_reason() or otherwise
         return self._lost or self._cut_off()
 
     def _cut_off(self) -> LostRace:
@@ -311,15 +327,15 @@ class PulsarReader(OneProcess):
             delay_seconds=0.0,
         )
 
-    def _ask_why(self) -> CleaveError | None:
+    def _read_loss_reason(self) -> CleaveError | None:
         try:
-            found = self._cursors.attachments(
+            attached = self._cursors.attachments(
                 self._backing_topic, self._subscription, self._cursors.deadline()
             )
         except NotFound as gone:
             return gone
-        holders = found.in_the_way_of(self.bucket)
-        if not holders or any(one.reader == self.mark for one in holders):
+        holders = attached.in_the_way_of(self.bucket)
+        if not holders or any(holder.reader == self.mark for holder in holders):
             return None
         holder = holders[0]
         if holder.owner == self._owner:
@@ -328,7 +344,7 @@ class PulsarReader(OneProcess):
                 "must stop"
             )
         return LostRace(
-            f"{self._backing_topic}: the cursor of {self._subscription!r} moved on (owner now {holder.owner!r}); "
+            f"{self._backing_topic}: the cursor of {self._subscription!r} was taken or moved (owner: {holder.owner!r});  "
             "open a new reader",
             delay_seconds=0.0,
         )

@@ -1,7 +1,9 @@
-"""Messages of one entry that follow upon each other, kept as the library has them, and made ours when somebody looks at one.
+"""Represents consecutive messages of one entry, kept as objects of the library and converted when they are
+accessed.
 
-Each question to a message of the library costs as much as taking it in. A reader needs places, and these follow from the first one of
-a *run*: so it asks once or twice for each entry, and not four times for each message. Nothing here talks to a broker.
+Each access to a message of the library costs as much as receiving it. A reader needs positions, and these
+follow from the first one of a *run*, so the library is accessed once or twice per entry instead of four times
+per message. This module does not call a broker.
 """
 
 from __future__ import annotations
@@ -22,83 +24,88 @@ Entry = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Messages of one entry without a gap between them, at least one. `messages` are the library's own."""
+    """Messages of one entry without a gap between them, at least one. `messages` are objects of the
+    library.
+    """
 
     entry: Entry
     first_index: int
     messages: Sequence[Any]
     is_batched: bool
-    """False for a message that is an entry of its own, and no batch of one either."""
+    """False for a message that is an entry of its own outside a batch."""
 
     def __len__(self) -> int:
         return len(self.messages)
 
     @property
     def first(self) -> Position:
-        """The place of its first message."""
+        """Position of the first message."""
         return (*self.entry, self.first_index)
 
     @property
     def last(self) -> Position:
-        """The place of its last one."""
+        """Position of the last message."""
         return (*self.entry, self.first_index + len(self.messages) - 1)
 
     @property
     def last_id(self) -> Any:
-        """The library's id of its last message."""
+        """The library's id of the last message."""
         return self.messages[-1].message_id()
 
     def cut(self, count: int) -> tuple[Run, Run]:
-        """So many from its front, and the others; neither may be empty."""
+        """Return the first `count` messages, and the others; neither part may be empty."""
         return (
             Run(self.entry, self.first_index, self.messages[:count], self.is_batched),
             Run(self.entry, self.first_index + count, self.messages[count:], self.is_batched),
         )
 
     def singly(self) -> Iterator[Run]:
-        """Each message as a run of its own."""
-        for at, message in enumerate(self.messages):
-            yield Run(self.entry, self.first_index + at, (message,), self.is_batched)
+        """Yield each message as its own run."""
+        for index, message in enumerate(self.messages):
+            yield Run(self.entry, self.first_index + index, (message,), self.is_batched)
 
     def decoded(self) -> Iterator[LogMessage]:
-        """The messages as ours."""
+        """Yield the messages, converted."""
         (ledger, entry), published_at_ms = self.entry, self._published_at_ms
         for index, message in enumerate(self.messages, self.first_index):
             yield incoming(message, (ledger, entry, index), published_at_ms)
 
     def decoded_at(self, inside: int) -> LogMessage:
-        """One of them as ours."""
+        """Return the message at index `inside` of the run, converted."""
         place = (*self.entry, self.first_index + inside)
         return incoming(self.messages[inside], place, self._published_at_ms)
 
     @property
     def _published_at_ms(self) -> int:
-        """Told once for an entry."""
-        told: int = self.messages[0].publish_timestamp()
-        return told
+        """Publication time of the entry, which is read once."""
+        timestamp_ms: int = self.messages[0].publish_timestamp()
+        return timestamp_ms
 
 
 def runs(messages: Sequence[Any]) -> Iterator[Run]:
-    """The library's messages in the order of their arrival, as few runs as there can be.
+    """Yield the library's messages in the order of their arrival, in the smallest number of runs.
 
-    The library gives out an entry's messages by rising index. One that comes again does so through another connection, from the first
-    of it that is not acknowledged on. So where the last of some messages lies as many places behind the first as it came, all between
-    do. (A gap in an entry that comes again could make up for its beginning anew; a reader ends with its connection before.)
+    The library delivers an entry's messages by rising index. An entry is delivered again only through another
+    connection, from its first unacknowledged message on. If the last of some messages is as many positions
+    behind the first as it arrived later, all messages in between are consecutive. (A gap in a repeated entry
+    could offset the repeated beginning, but a reader ends with its connection before that.)
     """
-    at = 0
-    while at < len(messages):
-        entry, index = place_of(messages[at].message_id())
+    start = 0
+    while start < len(messages):
+        entry, index = place_of(messages[start].message_id())
         if index < 0:
-            yield Run(entry, 0, messages[at : at + 1], is_batched=False)
-            at += 1
+            yield Run(entry, 0, messages[start : start + 1], is_batched=False)
+            start += 1
             continue
-        count = _length(messages, at, entry, index)
-        yield Run(entry, index, messages[at : at + count], is_batched=True)
-        at += count
+        count = _length(messages, start, entry, index)
+        yield Run(entry, index, messages[start : start + count], is_batched=True)
+        start += count
 
 
 def _length(messages: Sequence[Any], at: int, entry: Entry, index: int) -> int:
-    """How many of them, from `at` on, follow upon each other in the entry. The rest is tried first, then halves."""
+    """Return the number of messages, from `at` on, that are consecutive in the entry. Tries all of them
+    first, then halves.
+    """
 
     def reaches(count: int) -> bool:
         return place_of(messages[at + count - 1].message_id()) == (entry, index + count - 1)
@@ -115,7 +122,7 @@ def _length(messages: Sequence[Any], at: int, entry: Entry, index: int) -> int:
 
 
 class RunQueue:
-    """Runs in order of their places, which share none, and how many messages they hold."""
+    """Runs in the order of their positions, without overlaps, and their number of messages."""
 
     def __init__(self) -> None:
         self._runs: deque[Run] = deque()
@@ -126,25 +133,27 @@ class RunQueue:
 
     @property
     def first(self) -> Position:
-        """The place of the first message; there must be one."""
+        """Position of the first message; there must be one."""
         return self._runs[0].first
 
     def extend(self, behind: Iterable[Run]) -> None:
-        """Runs that follow upon all that is here."""
+        """Append runs that follow all others."""
         for run in behind:
             self._runs.append(run)
             self.messages += len(run)
 
     def insert(self, run: Run) -> bool:
-        """A run that may belong before others; False, and nothing, where some of it is here already."""
-        if any(there.first <= run.last and run.first <= there.last for there in self._runs):
+        """Insert a run that may belong before others. Return False, and insert nothing, if a part of it is
+        already in the queue.
+        """
+        if any(queued.first <= run.last and run.first <= queued.last for queued in self._runs):
             return False
-        self._runs = deque(sorted([*self._runs, run], key=lambda one: one.first))
+        self._runs = deque(sorted([*self._runs, run], key=lambda queued: queued.first))
         self.messages += len(run)
         return True
 
     def take(self, limit: int) -> list[Run]:
-        """At most so many messages from the front, at least 0."""
+        """Remove and return at most `limit` messages from the front; `limit` is at least 0."""
         taken: list[Run] = []
         while limit and self._runs:
             run = self._runs[0]
@@ -153,7 +162,7 @@ class RunQueue:
         return taken
 
     def take_upto(self, position: Position) -> list[Run]:
-        """All up to and including this place."""
+        """Remove and return all messages up to and including the position."""
         taken: list[Run] = []
         while self._runs and self._runs[0].first <= position:
             run = self._runs[0]
@@ -162,7 +171,7 @@ class RunQueue:
         return taken
 
     def _front(self, count: int) -> Run:
-        """So many messages of the first run."""
+        """Remove and return the first `count` messages of the first run."""
         run = self._runs.popleft()
         if count < len(run):
             run, rest = run.cut(count)
@@ -172,7 +181,9 @@ class RunQueue:
 
 
 class Messages(Sequence[LogMessage]):
-    """What a reader hands out: each message is made when it is asked for, and anew each time."""
+    """The messages that a reader returns. Each message is created when it is accessed, and at each access
+    again.
+    """
 
     def __init__(self, taken: Sequence[Run]) -> None:
         self._runs = taken

@@ -1,8 +1,8 @@
-"""Calls about the topics of one operation. Requests that do not need each other's answers are sent side by side.
+"""Acts on the topics of one operation. Requests that do not depend on each other are sent in parallel.
 
-Serves `plane` alone. Nothing here is all or nothing: what was done before an error stays done, and a repeat finds it. A
-topic that this call made is taken for open; one that was there before is looked at. So a child that somebody closes by
-hand just before the fence goes unnoticed here, and the reconciler finds and heals it.
+Used only by `plane`. A call is not atomic: work done before an error remains, and a repeated call finds it. A
+topic that the call creates counts as open; the state of an existing topic is read. A child that another
+program terminates just before the fence is therefore not noticed here; the reconciler detects and repairs it.
 """
 
 from __future__ import annotations
@@ -18,43 +18,60 @@ from controller.domain.pulsar_names import namespace_of
 
 
 def create(admin: AdminCalls, successors: Sequence[Successor]) -> dict[str, Born]:
-    """What each topic is afterwards, by name: made while its predecessors are asked for their subscriptions."""
+    """Create the topics, and return the state of each after the call, by name. The predecessors'
+    subscriptions are read while the topics are created.
+    """
     deadline = admin.deadline()
-    making = [asks.create_topic(one.backing_topic, one.origin) for one in successors]
-    predecessors = sorted({name for one in successors for name in one.predecessors})
-    listing = [asks.stats(name, f"list subscriptions of {name}") for name in predecessors]
-    answers = admin.demand_all([*making, *listing], deadline)
-    found = {
+    topic_requests = [
+        asks.create_topic(successor.backing_topic, successor.origin) for successor in successors
+    ]
+    predecessors = sorted({name for successor in successors for name in successor.predecessors})
+    stats_requests = [asks.stats(name, f"list subscriptions of {name}") for name in predecessors]
+    answers = admin.demand_all([*topic_requests, *stats_requests], deadline)
+    subscriptions_of = {
         name: frozenset(asks.subscriptions(ask, answer) or ())
-        for name, ask, answer in zip(predecessors, listing, answers[len(making) :], strict=True)
+        for name, ask, answer in zip(
+            predecessors, stats_requests, answers[len(topic_requests) :], strict=True
+        )
     }
-    wanted = {one.backing_topic: _wanted(one, found) for one in successors}
+    subscriptions_to_have = {
+        successor.backing_topic: _subscriptions_for(successor, subscriptions_of) for successor in successors
+    }
     older = [
-        one.backing_topic
-        for one, answer in zip(successors, answers, strict=False)
+        successor.backing_topic
+        for successor, answer in zip(successors, answers, strict=False)
         if answer.status in asks.EXISTS
     ]
-    looking = [asks.internal_stats(name) for name in older]
-    # Of two simultaneous requests for one topic the broker answers both as if each had made the topic, and stores the
-    # properties of one. So only the stored properties tell who created the topic.
-    reading = [asks.properties(name) for name in wanted]
-    subscribing = [asks.create_cursor(log, name) for log, names in wanted.items() for name in names]
-    seen = admin.demand_all([*looking, *reading, *subscribing], deadline)
-    states = {name: asks.state(ask, answer) for name, ask, answer in zip(older, looking, seen, strict=False)}
-    stored = zip(reading, seen[len(older) :], strict=False)
+    state_requests = [asks.internal_stats(name) for name in older]
+    # The broker answers two simultaneous requests for one topic as if each had created the topic, and stores
+    # the properties of one. Only the stored properties therefore show who created the topic.
+    property_requests = [asks.properties(name) for name in subscriptions_to_have]
+    cursor_requests = [
+        asks.create_cursor(log, name) for log, names in subscriptions_to_have.items() for name in names
+    ]
+    later_answers = admin.demand_all([*state_requests, *property_requests, *cursor_requests], deadline)
+    states = {
+        name: asks.state(ask, answer)
+        for name, ask, answer in zip(older, state_requests, later_answers, strict=False)
+    }
+    stored = zip(property_requests, later_answers[len(older) :], strict=False)
     return {
         log: Born(states.get(log, LogState.OPEN), names, asks.origin(ask, answer))
-        for (log, names), (ask, answer) in zip(wanted.items(), stored, strict=False)
+        for (log, names), (ask, answer) in zip(subscriptions_to_have.items(), stored, strict=False)
     }
 
 
-def _wanted(successor: Successor, found: Mapping[str, frozenset[str]]) -> tuple[str, ...]:
-    inherited = frozenset().union(*(found[name] for name in successor.predecessors))
+def _subscriptions_for(
+    successor: Successor, subscriptions_of: Mapping[str, frozenset[str]]
+) -> tuple[str, ...]:
+    inherited = frozenset().union(*(subscriptions_of[name] for name in successor.predecessors))
     return tuple(sorted({*successor.subscriptions, *inherited} - {*successor.excepted}))
 
 
 def terminate(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, str]:
-    """The last position of each topic that exists, by name. After an error some others may be closed, too."""
+    """Terminate the topics, and return the last position of each that exists, by name. After an error other
+    topics may be terminated.
+    """
     closing = [asks.terminate(name) for name in backing_topics]
     answers = admin.ask_all(closing, admin.deadline())
     for answer in answers:
@@ -68,7 +85,9 @@ def terminate(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, str
 
 
 def subscriptions(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, list[str]]:
-    """Durable ones by the topic's name; a topic that is missing or has none is absent."""
+    """Return the durable subscriptions of each topic, by name. A topic that is missing or has none is
+    absent.
+    """
     listing = [asks.stats(name, f"list subscriptions of {name}") for name in backing_topics]
     answers = admin.demand_all(listing, admin.deadline())
     return {
@@ -79,11 +98,13 @@ def subscriptions(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str,
 
 
 def segments(admin: AdminCalls, topics: Sequence[str]) -> dict[str, list[str]]:
-    """Names of segments, sorted, by topic. A namespace is listed once, however many of its topics are asked for."""
+    """Return the names of segments, sorted, by topic. Each namespace is listed once, however many of its
+    topics are requested.
+    """
     namespaces = {topic: namespace_path(namespace_of(segment_topic(topic, ""))) for topic in topics}
     listing = {
-        one: Ask("GET", f"persistent/{one}", f"list topics of {one}", accept=asks.GONE)
-        for one in sorted({*namespaces.values()})
+        namespace: Ask("GET", f"persistent/{namespace}", f"list topics of {namespace}", accept=asks.GONE)
+        for namespace in sorted({*namespaces.values()})
     }
     answers = admin.demand_all([*listing.values()], admin.deadline())
     names = [
@@ -101,8 +122,10 @@ def _names(ask: Ask, answer: Answer) -> list[str]:
 
 
 def describe(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, LogReport]:
-    """Return a report on each topic, by name, MISSING topics included; without those that did not answer in full."""
-    asking = [
+    """Return a report on each topic, by name, MISSING topics included. Topics whose responses are incomplete
+    are absent.
+    """
+    requests = [
         (
             asks.internal_stats(name),
             asks.stats(name, f"describe {name}", asks.PRECISE_BACKLOG),
@@ -110,28 +133,28 @@ def describe(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, LogR
         )
         for name in backing_topics
     ]
-    answers = iter(admin.ask_all([ask for three in asking for ask in three], admin.deadline()))
-    found = {
-        name: _report(three, [next(answers) for _ in three])
-        for name, three in zip(backing_topics, asking, strict=True)
+    answers = iter(admin.ask_all([ask for of_topic in requests for ask in of_topic], admin.deadline()))
+    reports = {
+        name: _report(of_topic, [next(answers) for _ in of_topic])
+        for name, of_topic in zip(backing_topics, requests, strict=True)
     }
-    return {name: report for name, report in found.items() if report is not None}
+    return {name: report for name, report in reports.items() if report is not None}
 
 
-def _report(asking: Sequence[Ask], answers: Sequence[Answer | CleaveError]) -> LogReport | None:
-    """Return None if one of the answers is missing or cannot be read."""
-    looking, counting, reading = asking
-    looked, counted, read = answers
-    if not (isinstance(looked, Answer) and isinstance(counted, Answer) and isinstance(read, Answer)):
+def _report(requests: Sequence[Ask], answers: Sequence[Answer | CleaveError]) -> LogReport | None:
+    """Return the report. None if a response is missing or cannot be read."""
+    state_request, stats_request, properties_request = requests
+    state, stats, properties = answers
+    if not (isinstance(state, Answer) and isinstance(stats, Answer) and isinstance(properties, Answer)):
         return None
-    if looked.status in asks.GONE or counted.status in asks.GONE:
+    if state.status in asks.GONE or stats.status in asks.GONE:
         return MISSING_LOG
     try:
         return LogReport(
-            asks.state(looking, looked),
-            asks.origin(reading, read),
-            asks.has_carried_messages(looking, looked),
-            asks.cursors(counting, counted),
+            asks.state(state_request, state),
+            asks.origin(properties_request, properties),
+            asks.has_carried_messages(state_request, state),
+            asks.cursors(stats_request, stats),
         )
     except CleaveError:
         return None

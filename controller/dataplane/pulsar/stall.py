@@ -1,7 +1,8 @@
-"""Noticing that a broker has stopped delivering to one reader though messages wait for it.
+"""Detects that a broker has stopped delivering to one reader although messages wait for it.
 
-A broker gives a consumer as many messages as it was permitted. Permits of what is lost on the way, or dropped as
-unreadable, never come back, and then nothing comes any more (apache/pulsar#26336). Only a new consumer gets new ones.
+A broker delivers as many messages to a consumer as the consumer has permits. The permits of messages that are
+lost on the way, or dropped as unreadable, never return, and delivery then stops (apache/pulsar#26336). Only
+another consumer gets new permits.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from controller.domain.errors import CleaveError
 log = telemetry.get_logger(__name__)
 
 STALL_SECONDS = 30.0
-"""A reader with empty hands that has heard nothing for so long looks at the broker's statistics."""
+"""Time without messages after which an idle reader checks the broker's statistics."""
 LOOK_SECONDS = 1.0
-"""A look waits for the broker's answer no longer than this, since the reader's thread does."""
+"""Longest wait for the response to a check, because the reader's thread waits for it."""
 _AGAIN_SECONDS = 1.0
-"""What looks like a stall counts when it still does after this time."""
+"""Time after which a suspected stall is checked again. Only a repeated suspicion counts."""
 
 
 class StallWatch:
-    """For one reader, in its own thread; `heard` may be called from any."""
+    """The stall detection of one reader. For the reader's thread; any thread may call `heard`."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -33,26 +34,28 @@ class StallWatch:
         self.heard()
 
     def heard(self) -> None:
-        """A message came, or one was acknowledged."""
+        """Record that a message arrived or was acknowledged."""
         self._suspected = False
-        self._look_at = time.monotonic() + self._seconds
+        self._check_at = time.monotonic() + self._seconds
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to look."""
-        return time.monotonic() >= self._look_at
+        """True if it is time to check."""
+        return time.monotonic() >= self._check_at
 
     def is_stalled(self, looks_stalled: Callable[[], bool]) -> bool:
-        """Whether it looked so twice in a row with silence in between. Asks now and then only."""
+        """Return True if two consecutive checks found the reader stalled, with no message or acknowledgement
+        in between. Checks only when due.
+        """
         if not self.is_due:
             return False
         before, self._suspected = self._suspected, looks_stalled()
-        self._look_at = time.monotonic() + (self._again_seconds if self._suspected else self._seconds)
+        self._check_at = time.monotonic() + (self._again_seconds if self._suspected else self._seconds)
         return before and self._suspected
 
 
 class SubscriptionStall:
-    """A `StallWatch` of a subscription's reader, by what the statistics say of the subscription."""
+    """A `StallWatch` of a subscription's reader, which checks the statistics of the subscription."""
 
     def __init__(
         self, cursors: Cursors, backing_topic: str, subscription: str, mark: str, seconds: float
@@ -64,40 +67,46 @@ class SubscriptionStall:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to look."""
+        """True if it is time to check."""
         return self._watch.is_due
 
     def is_stalled(self, held_back: int = 0) -> bool:
-        """Whether the reader, whose hands are empty but for so many messages, is passed over. It is counted and logged then."""
-        if not self._watch.is_stalled(lambda: self._looks_stalled(held_back)):
+        """Return True if the reader, which has no messages except `held_back` ones, is stalled. Counts and
+        logs the stall.
+        """
+        if not self._watch.is_stalled(lambda: self._is_suspected(held_back)):
             return False
         tell_of_stall(self._backing_topic, subscription=self._subscription)
         return True
 
-    def _looks_stalled(self, held_back: int) -> bool:
-        """What cannot be known is no reason to end the reading."""
+    def _is_suspected(self, held_back: int) -> bool:
+        """Return True if the statistics show a stall. False if they are unknown, which is no reason to end
+        the reading.
+        """
         try:
-            found = self._cursors.attachments(self._backing_topic, self._subscription, Deadline(LOOK_SECONDS))
+            attached = self._cursors.attachments(
+                self._backing_topic, self._subscription, Deadline(LOOK_SECONDS)
+            )
         except CleaveError:
             return False
-        return looks_stalled(found, self._mark, held_back)
+        return looks_stalled(attached, self._mark, held_back)
 
 
 def tell_of_stall(backing_topic: str, **more: str) -> None:
-    """Count it, and say so in the log."""
+    """Count the stall, and log it."""
     client_metrics.STALLED_READERS.inc()
     log.warning("delivery stopped", backing_topic=backing_topic, **more)
 
 
-def looks_stalled(found: Attachments, mark: str, held_back: int) -> bool:
-    """Whether the reader with this mark, whose hands are empty but for `held_back` messages, is passed over.
+def looks_stalled(attached: Attachments, mark: str, held_back: int) -> bool:
+    """Return True if the reader with this mark, which has no messages except `held_back` ones, is stalled.
 
-    Either the broker counts messages as given to it that it does not have, or may give it none; or there is a backlog,
-    every slot has a consumer, and nobody has anything to do.
+    Either the broker counts messages as delivered to the reader that the reader does not have, or may deliver
+    none to it; or there is a backlog, every slot has a consumer, and no consumer has unacknowledged messages.
     """
-    if not found.backlog:
+    if not attached.backlog:
         return False
-    mine = next((one for one in found.holders if one.reader == mark), None)
-    if mine is None or mine.unacknowledged > held_back or mine.permits <= 0:
+    own = next((holder for holder in attached.holders if holder.reader == mark), None)
+    if own is None or own.unacknowledged > held_back or own.permits <= 0:
         return True
-    return found.covers_all and not any(one.unacknowledged for one in found.holders)
+    return attached.covers_all and not any(holder.unacknowledged for holder in attached.holders)

@@ -1,7 +1,8 @@
-"""The end of one topic, looked at once for all senders of a client.
+"""Reads the end of one topic, once for all senders of a client.
 
-When a topic is terminated, each of its senders needs to know that, and what the topic has of a batch whose answer is missing. Senders
-that ask at one time share the answers. What is known of a terminated topic whose end is final is kept, since it never changes.
+When a topic is terminated, each of its senders needs to know that, and which messages of an unanswered batch
+the topic has. Senders that ask at the same time share the responses. The state of a terminated topic whose
+end is final is kept, because it never changes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from controller.dataplane.pulsar.errors import late
 from controller.dataplane.pulsar.stored import SentBatch, StoredPart, is_final, place_told, places_backwards
 
 _WAVES = (1, 4, 16)
-"""Entries that are read side by side, from the last one back. An answer brings the whole entry, and the first may suffice."""
+"""Numbers of entries that are read in parallel, from the last one back. A response contains the whole entry,
+and the first may suffice.
+"""
 
 
 class TopicEnd:
@@ -29,26 +32,28 @@ class TopicEnd:
         self._cursors, self._backing_topic = cursors, backing_topic
         self._lock = threading.Lock()
         self._internal: Mapping[str, Any] = {}
-        self._looked_at = 0.0
-        """When `_internal` was there, `time.monotonic` seconds."""
+        self._read_at = 0.0
+        """Time at which `_internal` was received, in `time.monotonic` seconds."""
         self._final: Mapping[str, Any] | None = None
         """Statistics of the terminated topic, once its end is final."""
         self._parts: dict[tuple[int, int], StoredPart | None] = {}
-        """Of entries, which never change; None for an entry that was deleted."""
+        """Contents of entries, which never change; None for a deleted entry."""
 
     def place(self, deadline: Deadline) -> tuple[int, int]:
-        """Return (ledger, entry) of the last entry, entry -1 in an empty topic. Raises SegmentNotFound if there is no such topic:
-        opening a producer might create the topic.
+        """Return (ledger, entry) of the last entry; the entry is -1 in an empty topic. Raises SegmentNotFound
+        if there is no such topic, because opening a producer might create it.
         """
-        return place_told(self._look(deadline)["lastConfirmedEntry"])
+        return place_told(self._read_statistics(deadline)["lastConfirmedEntry"])
 
     def is_terminated(self, deadline: Deadline) -> bool:
-        """Return True if nothing can be appended any more."""
-        return self._final is not None or self._look(deadline).get("state") == "Terminated"
+        """Return True if nothing can be appended to the topic."""
+        return self._final is not None or self._read_statistics(deadline).get("state") == "Terminated"
 
     def stored_of(self, batch: SentBatch, behind: tuple[int, int], deadline: Deadline) -> tuple[int, bool]:
-        """Return how many messages of the batch, from its front, lie behind the place in the terminated topic, and False if more of
-        the batch may be stored still. What retention has removed counts as not stored.
+        """Return the number of messages of the batch, from its front, that are behind the place in the
+        terminated topic. Also return False if more of the batch may still be stored.
+
+        Messages that retention has removed count as not stored.
         """
         with self._turn(deadline):
             internal = self._final
@@ -61,19 +66,19 @@ class TopicEnd:
                     return (0 if part is None else part.count_of(batch)), self._final is not None
         return 0, self._final is not None
 
-    def _look(self, deadline: Deadline) -> Mapping[str, Any]:
-        """Return statistics that were answered after the call began, to this call or to another one."""
+    def _read_statistics(self, deadline: Deadline) -> Mapping[str, Any]:
+        """Return statistics that were received after the call began, by this call or by a concurrent one."""
         asked_at = time.monotonic()
         with self._turn(deadline):
-            if self._looked_at < asked_at:
+            if self._read_at < asked_at:
                 self._internal = self._cursors.internal(self._backing_topic, deadline)
-                self._looked_at = time.monotonic()
+                self._read_at = time.monotonic()
             return self._internal
 
     def _parts_backwards(
         self, internal: Mapping[str, Any], behind: tuple[int, int], deadline: Deadline
     ) -> Iterator[StoredPart | None]:
-        """Yield what each entry holds, from the last one back to the first behind the place."""
+        """Yield the content of each entry, from the last one back to the first behind the place."""
         places = places_backwards(internal, behind)
         for size in chain(_WAVES, repeat(_WAVES[-1])):
             wave = list(islice(places, size))
@@ -86,7 +91,7 @@ class TopicEnd:
     @contextmanager
     def _turn(self, deadline: Deadline) -> Iterator[None]:
         if not self._lock.acquire(timeout=deadline.left_seconds):
-            raise late(f"look at {self._backing_topic}", deadline.seconds)
+            raise late(f"check {self._backing_topic}", deadline.seconds)
         try:
             yield
         finally:

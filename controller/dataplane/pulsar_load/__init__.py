@@ -1,5 +1,6 @@
-"""What a Pulsar cluster's brokers report: counters of logs from their metrics pages, consumers from topic statistics.
+"""Reads load from a Pulsar cluster's brokers: counters of logs from their metrics pages, consumers from topic
+statistics.
 
-Given to the data planes `pulsar` and `pulsar_scalable`, whose `sample` and `consumers` are these. Nothing is imported here: a client needs the
-HTTP session alone.
+The data planes `pulsar` and `pulsar_scalable` delegate `sample` and `consumers` to this package. This file
+imports nothing, because a client needs only the HTTP session.
 """

@@ -1,6 +1,7 @@
-"""Which brokers a cluster has: asked of the admin API now and then, and kept while it does not answer.
+"""Keeps the list of a cluster's brokers: read periodically from the admin API, and kept while the API does
+not respond.
 
-Web addresses only; who owns which topic is not known here.
+The list contains only web addresses, not the owners of topics.
 """
 
 from __future__ import annotations
@@ -19,21 +20,23 @@ from controller.domain.errors import DataPlaneUnavailable, InvalidInput, Retryab
 log = telemetry.get_logger(__name__)
 
 REFRESH_SECONDS = 30.0
-"""Brokers come and go less often than this. After a broker was silent the list is asked for at once."""
+"""Interval at which the list is read, because brokers change less often. After a broker did not respond the
+list is read at once.
+"""
 FEWEST_SECONDS = 1.0
-"""The list is asked for no more often, however many brokers are silent."""
+"""Shortest time between two reads of the list, however many brokers do not respond."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """`name` is host:port as the cluster lists it; `url` is where its web service answers."""
+    """A broker. `name` is host:port as the cluster lists it; `url` is the address of its web service."""
 
     name: str
     url: str
 
 
 class BrokerList:
-    """Active brokers of one cluster; safe to share between threads."""
+    """The active brokers of one cluster. Safe to share between threads."""
 
     def __init__(
         self,
@@ -43,67 +46,72 @@ class BrokerList:
         cluster: str | None = None,
         broker_url: str | None = None,
     ) -> None:
-        """`admin_urls` are web addresses of brokers or of a proxy, asked in turn; `cluster` None: the one they are of.
+        """Use the cluster at `admin_urls`: web addresses of brokers or of a proxy, which are tried in turn.
+        `cluster` None: the cluster of those brokers.
 
-        `broker_url` is a pattern with `{host}` and perhaps `{port}`, for brokers whose web service is elsewhere than
-        in the list (which names the port without TLS where there are two): `https://{host}:8443`.
+        `broker_url` is a pattern with `{host}` and optionally `{port}`, for brokers whose web service is not
+        at the listed address (which has the port without TLS if there are two): `https://{host}:8443`.
         """
         if not admin_urls:
-            raise InvalidInput("a cluster's brokers are asked for at an admin address; none is given")
+            raise InvalidInput("a cluster's brokers are read from an admin address; give one or more")
         pattern = broker_url or f"{urlsplit(admin_urls[0]).scheme}://{{host}}:{{port}}"
         try:
             pattern.format(host="h", port="1")
         except (LookupError, ValueError):
             raise InvalidInput(
-                f"broker address pattern {pattern!r}: only {{host}} and {{port}} are filled in"
+                f"broker address pattern {pattern!r}: use only {{host}} and {{port}} as placeholders"
             ) from None
         self._session, self._pattern = session, pattern
         path = "/admin/v2/brokers" + (f"/{cluster}" if cluster else "")
         self._urls = deque(url.rstrip("/") + path for url in admin_urls)
         self._lock = threading.Lock()
-        self._known: tuple[Broker, ...] = ()
-        self._asked_at = self._refresh_at = float("-inf")
+        self._brokers: tuple[Broker, ...] = ()
+        self._read_at = self._refresh_at = float("-inf")
 
     def current(self, deadline: float) -> tuple[Broker, ...]:
-        """The brokers by name; those of last time while nobody answers. Raises Retryable when there was
-        no last time.
+        """Return the brokers by name; the previous ones while no address responds. Raises Retryable if there
+        are no previous ones.
         """
         with self._lock:
             if time.monotonic() < self._refresh_at:
-                return self._known
-            self._asked_at = time.monotonic()
+                return self._brokers
+            self._read_at = time.monotonic()
             try:
-                self._known = self._ask(deadline)
+                self._brokers = self._ask(deadline)
             except Retryable as error:
-                if not self._known:
+                if not self._brokers:
                     raise
-                log.warning("list of brokers not refreshed", brokers=len(self._known), error=str(error))
-            self._refresh_at = self._asked_at + REFRESH_SECONDS
-            return self._known
+                log.warning(
+                    "cannot refresh the list of brokers", brokers=len(self._brokers), error=str(error)
+                )
+            self._refresh_at = self._read_at + REFRESH_SECONDS
+            return self._brokers
 
     def doubt(self) -> None:
-        """A broker was silent: the list may be old."""
+        """Make the list outdated, because a broker did not respond."""
         with self._lock:
-            self._refresh_at = min(self._refresh_at, self._asked_at + FEWEST_SECONDS)
+            self._refresh_at = min(self._refresh_at, self._read_at + FEWEST_SECONDS)
 
     def _ask(self, deadline: float) -> tuple[Broker, ...]:
-        """Ask one address after the other. The one that answers comes first the next time."""
-        for left in range(len(self._urls) - 1, -1, -1):
+        """Try one address after the other. The address that responds is tried first the next time."""
+        for others in range(len(self._urls) - 1, -1, -1):
             url = self._urls[0]
             try:
-                names = ask(self._session, url, self._share(deadline, left)).document
+                names = ask(self._session, url, self._share(deadline, others)).document
                 if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
                     return tuple(self._broker(name) for name in sorted(set(names)))
                 raise DataPlaneUnavailable(f"{origin(url)} lists no brokers; is it a broker's web address?")
             except Retryable:
                 self._urls.rotate(-1)
-                if not left:
+                if not others:
                     raise
         raise AssertionError("the last address returns or raises")
 
     @staticmethod
     def _share(deadline: float, others: int) -> float:
-        """The seconds that an address has, when so many more are to be tried."""
+        """Return the time limit of an address if `others` more are to be tried, in `time.monotonic`
+        seconds.
+        """
         now = time.monotonic()
         return now + (deadline - now) / (others + 1)
 

@@ -1,7 +1,9 @@
-"""Consumers attached to logs, from each log's own statistics: names, subscription types, connections.
+"""Reads the consumers attached to logs, from each log's own statistics: names, subscription types,
+connections.
 
-Not from `broker-stats/topics`, which brokers renew once a minute: the worker is to react within seconds. A broker that
-does not own the log redirects to the one that does, which is asked first the next time.
+`broker-stats/topics` is not used, because brokers refresh it only once a minute, and the worker must react
+within seconds. A broker that does not own the log redirects to the owner, which is called first the next
+time.
 """
 
 from __future__ import annotations
@@ -22,17 +24,21 @@ from controller.domain.observed_consumers import ObservedConsumer
 log = telemetry.get_logger(__name__)
 
 AT_ONCE = 8
-"""Logs asked about at the same time; a broker answers each in some milliseconds."""
+"""Number of logs whose statistics are read at the same time. A broker responds within some milliseconds."""
 QUIET_SECONDS = 10.0
-"""A broker that did not answer in time is not asked again for this long, since its logs would hold up all others."""
+"""Time for which a broker that did not respond in time is not called again, because its logs would delay all
+others.
+"""
 _OPTIONS = "?getPreciseBacklog=false&subscriptionBacklogSize=false&excludePublishers=true"
 
 
 class ConsumerReader:
-    """Asks for statistics; remembers which broker owned which log."""
+    """Reads statistics, and remembers the broker that owned each log."""
 
     def __init__(self, session: HttpSession, brokers: BrokerList, *, deadline_seconds: float) -> None:
-        """`deadline_seconds` is for one call of `consumers`, however many logs it names."""
+        """Use the brokers. `deadline_seconds` is the time limit of one call of `consumers`, however many logs
+        it names.
+        """
         self._session, self._brokers = session, brokers
         self._deadline_seconds = deadline_seconds
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="consumers")
@@ -40,37 +46,38 @@ class ConsumerReader:
         self._quiet_until: dict[str, float] = {}
 
     def consumers(self, backing_topics: Sequence[str]) -> dict[str, list[ObservedConsumer]]:
-        """Consumers of each log that could be asked about; a missing log has none, a silent one is absent.
+        """Return the consumers of each log that responded. A missing log has none; a log that did not respond
+        is absent.
 
-        Raises Retryable when not one could be.
+        Raises Retryable if no log responded.
         """
         deadline = time.monotonic() + self._deadline_seconds
         brokers = [origin(broker.url) for broker in self._brokers.current(deadline)]
-        asked = {topic: self._pool.submit(self._ask, topic, brokers, deadline) for topic in backing_topics}
-        wait(asked.values(), max(deadline - time.monotonic(), 0.0))
-        found: dict[str, list[ObservedConsumer]] = {}
+        futures = {topic: self._pool.submit(self._ask, topic, brokers, deadline) for topic in backing_topics}
+        wait(futures.values(), max(deadline - time.monotonic(), 0.0))
+        consumers: dict[str, list[ObservedConsumer]] = {}
         error: Retryable | None = None
-        for topic, answer in asked.items():
-            if not answer.done():
-                answer.cancel()
-                if topic in self._owners:  # its thread would notice that only a moment later
+        for topic, future in futures.items():
+            if not future.done():
+                future.cancel()
+                if topic in self._owners:  # the thread would notice the timeout only a moment later
                     self._quiet_until[self._owners[topic]] = time.monotonic() + QUIET_SECONDS
-                error = DataPlaneTimeout(f"nobody said in time who consumes from {topic}")
+                error = DataPlaneTimeout(f"no broker returned the consumers of {topic} in time")
                 continue
             try:
-                found[topic] = answer.result()
+                consumers[topic] = future.result()
             except Retryable as failure:
                 self._owners.pop(topic, None)
                 error = failure
         if error is not None:
             self._brokers.doubt()
-            if not found:
+            if not consumers:
                 raise error
-            log.warning("some logs are silent", silent=len(asked) - len(found), error=str(error))
-        return found
+            log.warning("some logs did not respond", silent=len(futures) - len(consumers), error=str(error))
+        return consumers
 
     def close(self) -> None:
-        """Ends the threads."""
+        """End the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _ask(self, topic: str, brokers: Sequence[str], deadline: float) -> list[ObservedConsumer]:
@@ -82,15 +89,15 @@ class ConsumerReader:
                 self._owners[topic] = broker
                 return [] if answer.document is None else list(_attached(answer.document, broker))
             broker = origin(answer.moved_to)
-            if broker not in brokers:  # the session's token goes to brokers of the cluster only
+            if broker not in brokers:  # the session's token is sent only to brokers of the cluster
                 raise DataPlaneUnavailable(
-                    f"{broker}, named as the owner of {topic}, is no broker of the cluster"
+                    f"{broker}, named as the owner of {topic}, is not a broker of the cluster"
                 )
-        raise DataPlaneUnavailable(f"brokers send each other's way for {topic}; the last was {broker}")
+        raise DataPlaneUnavailable(f"brokers redirect in a loop for {topic}; the last was {broker}")
 
     def _ask_broker(self, broker: str, path: str, deadline: float) -> Answer:
         if time.monotonic() < self._quiet_until.get(broker, 0.0):
-            raise DataPlaneTimeout(f"broker {broker} did not answer lately")
+            raise DataPlaneTimeout(f"broker {broker} did not respond recently")
         try:
             return ask(self._session, broker + path, deadline)
         except DataPlaneTimeout:
@@ -105,8 +112,8 @@ def _path(topic: str) -> str:
 
 
 def _attached(stats: Mapping[str, Any], broker: str) -> Iterator[ObservedConsumer]:
-    """Consumers of durable subscriptions that applications made. Those of readers do not count, since their cursors end
-    with them.
+    """Yield the consumers of durable subscriptions that applications created. Readers do not count, because
+    their cursors end with them.
     """
     for name, subscription in stats.get("subscriptions", {}).items():
         if name.startswith("__") or not subscription.get("isDurable", subscription.get("durable", True)):

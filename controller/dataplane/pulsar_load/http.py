@@ -1,7 +1,8 @@
-"""HTTP as the readers of brokers need it: bodies read in blocks, and one deadline for each whole body.
+"""Provides HTTP for the readers of brokers: bodies in blocks, and one deadline for each whole body.
 
-A time-out of the socket ends the wait for a silent server, but not for a slow one. So each reading has a timer that
-shuts the socket at the deadline. Errors become Retryable here and name the broker, never a header.
+A timeout of the socket ends the wait for a silent server, but not for a slow one. Each read therefore has a
+timer that shuts the socket at the deadline. Errors become Retryable here; they name the broker, but never a
+header.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ import requests
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
 
 BLOCK_BYTES = 1 << 20
-"""The most of a body that is in memory at once."""
+"""Largest part of a body that is in memory at once."""
 DOCUMENT_BYTES = 64 << 20
-"""A document longer than this is refused: statistics of a topic with 100,000 consumers are shorter."""
+"""Largest size of a document: statistics of a topic with 100,000 consumers are smaller."""
 REDIRECTS = 3
-"""A broker that does not own a topic redirects to the one that does. No more redirects than this are followed."""
+"""Largest number of redirects that are followed. A broker that does not own a topic redirects to its
+owner.
+"""
 
 
 class HttpSession(Protocol):
-    """What is used of `requests.Session`. Certificates and tokens belong to the session."""
+    """The methods of `requests.Session` that are used. Certificates and tokens belong to the session."""
 
     def get(
         self,
@@ -39,11 +42,11 @@ class HttpSession(Protocol):
         stream: bool,
         allow_redirects: bool,
     ) -> requests.Response:
-        """Send the request and return when the head of the answer is there."""
+        """Send the request, and return when the headers of the response have arrived."""
 
 
 class AuthorizedSession:
-    """A session whose headers are read for each request, for instance a renewed token."""
+    """A session whose headers are read for each request, for instance because a token may be renewed."""
 
     def __init__(self, session: HttpSession, headers: Callable[[], Mapping[str, str]]) -> None:
         self._session, self._headers = session, headers
@@ -57,7 +60,9 @@ class AuthorizedSession:
         stream: bool,
         allow_redirects: bool,
     ) -> requests.Response:
-        """As `HttpSession.get`."""
+        """Send the request with the current headers, and return when the headers of the response have
+        arrived.
+        """
         return self._session.get(
             url,
             headers={**self._headers(), **headers},
@@ -68,44 +73,48 @@ class AuthorizedSession:
 
 
 def origin(url: str) -> str:
-    """`scheme://host:port` of a URL."""
+    """Return `scheme://host:port` of a URL."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
 
 
 def blocks(session: HttpSession, url: str, deadline: float) -> Iterator[bytes]:
-    """The body in blocks of up to BLOCK_BYTES, whole by `deadline` (`time.monotonic` seconds) or an error.
+    """Yield the body in blocks of up to BLOCK_BYTES, complete by `deadline` (`time.monotonic` seconds).
 
-    Raises DataPlaneTimeout and DataPlaneUnavailable; what was read before is then not the whole.
+    Raises DataPlaneTimeout and DataPlaneUnavailable; earlier blocks are then an incomplete body.
     """
     response = _open(session, url, deadline)
     with response, cut_off(response, deadline) as timer:
         if response.status_code != 200:
             raise _refused(url, response.status_code)
         if "Content-Length" not in response.headers and not response.raw.chunked:
-            raise DataPlaneUnavailable(f"broker {origin(url)} answers with a body whose end cannot be told")
+            raise DataPlaneUnavailable(f"broker {origin(url)} sent a body without a recognizable end")
         try:
             for block in response.iter_content(BLOCK_BYTES):
-                if time.monotonic() >= deadline:  # a socket that is shut still gives what has arrived
+                if time.monotonic() >= deadline:  # a socket that is shut still returns data that has arrived
                     break
                 yield block
-        except (requests.RequestException, OSError, ValueError) as error:  # ValueError: TLS that was shut
+        # ValueError is raised by a TLS socket that was shut
+        except (requests.RequestException, OSError, ValueError) as error:
             raise _broken(url, error, deadline) from None
-        if not timer.is_alive():  # cut off: for a body without a stated length that looks like its end
+        # the timer has shut the socket, which looks like the end of a body without a stated length
+        if not timer.is_alive():
             raise _broken(url, TimeoutError(), deadline)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a broker answered: a document, that there is none (`document` and `moved_to` are None), or whom to ask."""
+    """A broker's response: a document; no document (`document` and `moved_to` are None); or the address to
+    call instead.
+    """
 
     document: Any = None
     moved_to: str | None = None
-    """The URL that a redirect names, unchecked. To follow it is to send the session's credentials there."""
+    """The URL of a redirect, unchecked. Following it sends the session's credentials there."""
 
 
 def ask(session: HttpSession, url: str, deadline: float) -> Answer:
-    """The JSON at `url` by `deadline`. Raises DataPlaneTimeout and DataPlaneUnavailable."""
+    """Return the JSON at `url` by `deadline`. Raises DataPlaneTimeout and DataPlaneUnavailable."""
     response = _open(session, url, deadline)
     with response, cut_off(response, deadline):
         if response.status_code == 200:
@@ -118,15 +127,16 @@ def ask(session: HttpSession, url: str, deadline: float) -> Answer:
 
 
 def _open(session: HttpSession, url: str, deadline: float) -> requests.Response:
-    left = deadline - time.monotonic()
-    if left <= 0:
+    remaining_seconds = deadline - time.monotonic()
+    if remaining_seconds <= 0:
         raise _broken(url, TimeoutError(), deadline)
-    # Identity: a page of a gigabyte costs its broker far more to compress than the network to carry.
+    # Identity encoding: compressing a page of a gigabyte costs the broker far more than sending it costs the
+    # network.
     try:
         return session.get(
             url,
             headers={"Accept": "*/*", "Accept-Encoding": "identity"},
-            timeout=(left, left),
+            timeout=(remaining_seconds, remaining_seconds),
             stream=True,
             allow_redirects=False,
         )
@@ -136,12 +146,12 @@ def _open(session: HttpSession, url: str, deadline: float) -> requests.Response:
 
 @contextlib.contextmanager
 def cut_off(response: requests.Response, deadline: float) -> Iterator[threading.Timer]:
-    """Shuts the socket at the deadline, so that the reading thread sees the end."""
+    """Shut the socket at the deadline, so that the reading thread sees the end."""
 
     def shut() -> None:
         with contextlib.suppress(
             Exception
-        ):  # read to its end meanwhile: the connection serves another request
+        ):  # if the body was read to its end meanwhile, the connection serves another request
             response.raw.shutdown()
 
     timer = threading.Timer(max(deadline - time.monotonic(), 0.0), shut)
@@ -159,13 +169,15 @@ def _json(response: requests.Response, url: str, deadline: float) -> Any:
         for block in response.iter_content(BLOCK_BYTES):
             body += block
             if len(body) > DOCUMENT_BYTES:
-                raise DataPlaneUnavailable(f"broker {origin(url)} answers {urlsplit(url).path} without end")
+                raise DataPlaneUnavailable(
+                    f"broker {origin(url)} sent a document for {urlsplit(url).path} that exceeds {DOCUMENT_BYTES} bytes"
+                )
         return json.loads(body)
     except (requests.RequestException, OSError) as error:
         raise _broken(url, error, deadline) from None
     except ValueError:
         raise DataPlaneUnavailable(
-            f"broker {origin(url)} answers {urlsplit(url).path} with what is no JSON; is it Pulsar's web address?"
+            f"broker {origin(url)} did not send JSON for {urlsplit(url).path}; is it Pulsar's web address?"
         ) from None
 
 
@@ -176,7 +188,7 @@ def _refused(url: str, status: int) -> DataPlaneUnavailable:
 
 def _broken(url: str, error: Exception, deadline: float) -> DataPlaneUnavailable:
     if time.monotonic() >= deadline or isinstance(error, requests.Timeout):
-        return DataPlaneTimeout(f"broker {origin(url)} did not answer {urlsplit(url).path} whole in time")
+        return DataPlaneTimeout(f"broker {origin(url)} did not send {urlsplit(url).path} completely in time")
     return DataPlaneUnavailable(
-        f"broker {origin(url)} broke off at {urlsplit(url).path}: {type(error).__name__}"
+        f"broker {origin(url)} closed the connection at {urlsplit(url).path}: {type(error).__name__}"
     )

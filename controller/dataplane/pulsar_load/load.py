@@ -1,4 +1,4 @@
-"""What the Pulsar data planes delegate to: counters and consumers of their logs, over one session."""
+"""Combines the readers of counters and consumers for the Pulsar data planes, over one session."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ from controller.dataplane.pulsar_load.http import HttpSession
 from controller.dataplane.pulsar_load.scraper import CounterScraper
 from controller.domain.observed_consumers import ObservedConsumer
 
-AS_USUAL = LoadSettings()
+DEFAULT_SETTINGS = LoadSettings()
 SAMPLE_LIMIT = 1_000_000
-"""Logs of one call; each costs some 300 bytes here, and nothing at the broker."""
+"""Largest number of logs of one call. Each costs some 300 bytes here, and nothing at the broker."""
 
 
 class PulsarLoad:
-    """One cluster. `session` and `admin_urls` are what the data plane's own admin calls use. Connects at first use."""
+    """The load of one cluster. `session` and `admin_urls` are those of the data plane's own admin calls.
+    Connects at the first use.
+    """
 
     def __init__(
         self,
         session: HttpSession,
         admin_urls: Sequence[str],
-        settings: LoadSettings = AS_USUAL,
+        settings: LoadSettings = DEFAULT_SETTINGS,
         *,
         call_timeout_seconds: float = 5.0,
         clock: Clock | None = None,
     ) -> None:
-        """`call_timeout_seconds`: for one call of `consumers`."""
+        """Use the cluster. `call_timeout_seconds` is the time limit of one call of `consumers`."""
         brokers = BrokerList(session, admin_urls, cluster=settings.cluster, broker_url=settings.broker_url)
         self._scraper = CounterScraper(
             session, brokers, deadline_seconds=settings.page_seconds, clock=clock or STEADY_CLOCK
@@ -40,22 +42,26 @@ class PulsarLoad:
 
     @property
     def sample_limit(self) -> int:
-        """See `SamplesByPage`."""
+        """Largest number of logs that one call of `sample` should name."""
         return SAMPLE_LIMIT
 
     def reads_pages_for(self, backing_topics: Sequence[str]) -> bool:
-        """Whether there are enough of them to read the pages of all brokers, which hold all their other topics too."""
+        """Return True if the logs are so many that the pages of all brokers, which also contain other topics,
+        are worth reading.
+        """
         return len(backing_topics) >= self._pages_from
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
-        """See `DataPlane.sample`; costs one page of every broker, however few logs are asked for."""
+        """Return the counters of the logs, as `DataPlane.sample` defines. Reads one page of every broker,
+        however few logs are requested.
+        """
         return self._scraper.sample(backing_topics)
 
     def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
-        """See `ObservesConsumers.consumers`."""
+        """Return the consumers attached to each log, as `ObservesConsumers` defines."""
         return self._consumers.consumers(backing_topics)
 
     def close(self) -> None:
-        """Ends the threads. The session's owner closes it."""
+        """End the threads. The session's owner closes the session."""
         self._scraper.close()
         self._consumers.close()

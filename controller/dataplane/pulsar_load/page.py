@@ -1,10 +1,10 @@
-"""A broker's metrics page (Prometheus text), read block by block: the counters of watched topics, how many producers each has,
-and nothing else.
+"""Parses a broker's metrics page (Prometheus text) block by block: only the counters of watched topics and
+the number of their producers.
 
-A page has about 15 KB a topic, so 100,000 topics make 1.5 GB, of which 500,000 lines matter. One regular expression
-finds them in a block; of the labels only `topic` and `subscription` are looked at, as they stand, with their escapes.
-The parser of `prometheus_client` costs several times as much for these lines alone as all of this for the whole page
-(`benchmarks.bench_scrape` measures both). The tests compare with it.
+A page has about 15 KB per topic, so 100,000 topics make 1.5 GB, of which 500,000 lines matter. One regular
+expression finds these lines in a block. Of the labels only `topic` and `subscription` are read, unparsed,
+with their escapes. For these lines alone, the parser of `prometheus_client` takes several times as long as
+this module for the whole page (`benchmarks.bench_scrape` measures both). The tests compare the results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from controller.domain.errors import DataPlaneUnavailable
 from controller.domain.whole_numbers import MOST
 
 LINE_BYTES = 1 << 16
-"""No line of a metrics page is longer. A body with a longer one is no metrics page."""
+"""Longest line of a metrics page. A body with a longer line is not a metrics page."""
 
 _LINE = re.compile(
     rb"\np(?:ulsar_(in_messages_total|in_bytes_total|out_messages_total|out_bytes_total|producers_count)\{([^\n]*)\}"
@@ -35,7 +35,7 @@ LATEST_MS = 253_402_300_799_999
 
 @dataclass(slots=True)
 class TopicCounters:
-    """One topic's counters as they stand on the page; `out` is (messages, bytes) by subscription."""
+    """The counters of one topic as on the page. `out` is (messages, bytes) by subscription."""
 
     msg_in: int | None = None
     byte_in: int | None = None
@@ -44,8 +44,8 @@ class TopicCounters:
 
 
 def watched_labels(topics: Iterable[str]) -> dict[bytes, str]:
-    """The topics by their label's text. Brokers escape only the quotation mark, although the format escapes the
-    backslash too.
+    """Return the topics by the text of their labels. Brokers escape only the quotation mark, although the
+    format also escapes the backslash.
     """
     labels: dict[bytes, str] = {}
     for topic in topics:
@@ -57,19 +57,21 @@ def watched_labels(topics: Iterable[str]) -> dict[bytes, str]:
 
 
 class Page:
-    """Fed with a body in blocks of any size; holds an unfinished line and what was found, never the page."""
+    """The parser of one page. It is fed with blocks of any size, and stores an unfinished line and the
+    counters, never the page.
+    """
 
     def __init__(self, watched: Mapping[bytes, str]) -> None:
-        """`watched`: topics by their label, see `watched_labels`."""
+        """Parse the counters of `watched` topics, by label (`watched_labels`)."""
         self._watched = watched
         self._rest = b"\n"
         self._names: dict[bytes, bytes] = {}
         self.topics: dict[str, TopicCounters] = {}
         self.started_at_ms: int | None = None
-        """When the broker's process started; None where the page does not tell."""
+        """Time at which the broker's process started; None if the page does not contain it."""
 
     def feed(self, block: bytes) -> None:
-        """Read on. Raises DataPlaneUnavailable for a body that is no metrics page."""
+        """Parse the next block. Raises DataPlaneUnavailable for a body that is not a metrics page."""
         text = self._rest + block
         end = text.rfind(b"\n")
         for match in _LINE.finditer(text, 0, end + 1):
@@ -83,10 +85,10 @@ class Page:
                 self.started_at_ms = number
         self._rest = text[end:]
         if len(self._rest) > LINE_BYTES:
-            raise DataPlaneUnavailable("a line without end: this is no metrics page")
+            raise DataPlaneUnavailable(f"a line exceeds {LINE_BYTES} bytes: the body is not a metrics page")
 
     def finish(self) -> None:
-        """The body has ended. Raises DataPlaneUnavailable where it ended in the middle of a line."""
+        """End the body. Raises DataPlaneUnavailable if it ended in the middle of a line."""
         if self._rest != b"\n":
             raise DataPlaneUnavailable("the page ends in the middle of a line")
 
@@ -105,23 +107,27 @@ class Page:
         elif kind == b"producers_count":
             counters.producers = number
         elif name := _label(labels, b"subscription"):
-            name = self._names.setdefault(name, name)  # one text for many topics
+            name = self._names.setdefault(name, name)  # many topics share one object for the name
             messages, size = counters.out.get(name, (0, 0))
             counters.out[name] = (number, size) if kind == b"out_messages_total" else (messages, number)
 
 
-def _number(value: bytes, times: int = 1, most: int = MOST) -> int | None:
-    """Return the whole part of a value of the page; None if no counter or instant can have it, so that its series alone is silent."""
+def _number(value: bytes, factor: int = 1, limit: int = MOST) -> int | None:
+    """Return the whole part of a value of the page. None if no counter or instant can have the value; only
+    its series is then ignored.
+    """
     try:
-        number = int(value) if value.isdigit() else int(float(value) * times)
+        number = int(value) if value.isdigit() else int(float(value) * factor)
     except (ValueError, OverflowError):
         return None
-    return number if number <= most else None
+    return number if number <= limit else None
 
 
 def _label(labels: bytes, name: bytes) -> bytes:
-    """The label's value as it stands, its escapes included; empty where there is none. Labels begin with a comma."""
-    if b"\\" not in labels:  # nearly always, and five times as fast
+    """Return the label's unparsed value, with its escapes. Empty if there is no such label. `labels` must
+    begin with a comma.
+    """
+    if b"\\" not in labels:  # true nearly always, and five times as fast
         return labels.partition(_PLAIN[name])[2].partition(b'"')[0]
-    found = _ESCAPED[name].search(labels)
-    return found[1] if found else b""
+    match = _ESCAPED[name].search(labels)
+    return match[1] if match else b""

@@ -1,9 +1,11 @@
-"""From the counters on a page to counters that rise: a page counts *out* by subscription, and subscriptions go.
+"""Turns the counters of a page into counters that only rise: a page counts *out* by subscription, and
+subscriptions may be deleted.
 
-A broker shows what each subscription was sent; one that is deleted or made anew takes its share out of the sum, and a
-sum that falls gives no rate. So the count of a subscription that
-is gone is carried on, and the topic begins a new series (another source name). A collector that starts later does not
-know of the carry, and under the new name it finds no earlier sample to compare with. All of it is in memory only.
+A broker shows the messages sent to each subscription. A subscription that is deleted or created again reduces
+the sum, and no rate can be computed from a falling sum. The count of a deleted subscription is therefore
+carried on, and the topic begins another series (with another source name). A collector that starts later does
+not know the carried count, and finds no earlier sample under the name of the other series. Everything is in
+memory only.
 """
 
 from __future__ import annotations
@@ -15,34 +17,35 @@ from controller.dataplane.pulsar_load.page import TopicCounters
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A topic on one broker: its latest counters, and what subscriptions that are gone had."""
+    """The series of a topic on one broker: its latest counters, and the counts of deleted subscriptions."""
 
     counters: TopicCounters
     carried_msgs: int = 0
     carried_bytes: int = 0
     since_ms: int | None = None
-    """When the carry last grew; None: nothing is carried."""
+    """Time at which the carried counts last grew; None if there are none."""
 
-    def next(self, now: TopicCounters, instant_ms: int) -> Series:
-        """The series after reading `now` at that instant."""
-        was = self.counters
-        if (now.msg_in or 0) < (was.msg_in or 0) or (now.byte_in or 0) < (was.byte_in or 0):
-            return Series(now)  # the log was loaded anew, here or elsewhere: everything counts from 0 again
+    def next(self, latest: TopicCounters, instant_ms: int) -> Series:
+        """Return the series after reading `latest` at that instant."""
+        previous = self.counters
+        if (latest.msg_in or 0) < (previous.msg_in or 0) or (latest.byte_in or 0) < (previous.byte_in or 0):
+            # the log was reloaded, here or elsewhere, so everything counts from 0 again
+            return Series(latest)
         msgs, size = self.carried_msgs, self.carried_bytes
-        for name, (msgs_was, bytes_was) in was.out.items():
-            msgs_now, bytes_now = now.out.get(name, (0, 0))
-            if msgs_now < msgs_was or bytes_now < bytes_was:
-                msgs, size = msgs + msgs_was, size + bytes_was
+        for name, (previous_msgs, previous_bytes) in previous.out.items():
+            latest_msgs, latest_bytes = latest.out.get(name, (0, 0))
+            if latest_msgs < previous_msgs or latest_bytes < previous_bytes:
+                msgs, size = msgs + previous_msgs, size + previous_bytes
         if (msgs, size) == (self.carried_msgs, self.carried_bytes):
-            return Series(now, msgs, size, self.since_ms)
-        return Series(now, msgs, size, instant_ms)
+            return Series(latest, msgs, size, self.since_ms)
+        return Series(latest, msgs, size, instant_ms)
 
     @property
     def msg_out(self) -> int:
-        """Messages delivered, over all subscriptions the log has had."""
+        """Number of delivered messages, over all subscriptions that the log has had."""
         return self.carried_msgs + sum(messages for messages, _ in self.counters.out.values())
 
     @property
     def byte_out(self) -> int:
-        """Bytes delivered, likewise."""
+        """Number of delivered bytes, over all subscriptions that the log has had."""
         return self.carried_bytes + sum(size for _, size in self.counters.out.values())

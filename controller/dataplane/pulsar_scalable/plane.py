@@ -1,8 +1,9 @@
-"""Scalable topics of a Pulsar 5 cluster, through its admin REST API.
+"""Manages scalable topics of a Pulsar 5 cluster, through its admin REST API.
 
-Splits are at the midpoint, one at a time, and the broker chooses ids. What its engine refuses it answers with status
-500 and the exception's text (seen on 5.0.0-M1). That text is read here and nowhere else. The broker makes and deletes
-segments. Calls of the data-plane protocol about single logs work where the broker can be asked.
+Splits are at the midpoint, one at a time, and the broker chooses ids. The broker reports refusals of its
+engine with status 500 and the exception's text (seen on 5.0.0-M1); only this module interprets that text. The
+broker creates and deletes segments. Calls of the data-plane protocol about single logs work if the broker
+offers a request for them.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ _FOR_GOOD = re.compile(r"IllegalArgumentException|Segments are not adjacent|Cann
 
 
 class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
-    """Topics named `topic://tenant/namespace/name`; safe to share between threads. Nothing connects before a call."""
+    """Topics named `topic://tenant/namespace/name`. Safe to share between threads. Connects at the first
+    call.
+    """
 
     name = "pulsar_scalable"
     capabilities = Capabilities(midpoint_only=True, max_children=2, recut=False, shared_buckets=False)
@@ -66,33 +69,35 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
 
     @property
     def call_timeout_seconds(self) -> float:
-        """The longest any one call but `ask_reshape` may take, its requests and redirects together."""
+        """Longest duration of one call except `ask_reshape`, its requests and redirects together."""
         return self._admin.call_timeout_seconds
 
     @property
     def reshape_timeout_seconds(self) -> float:
-        """The longest one `ask_reshape` may take."""
+        """Longest duration of one `ask_reshape`."""
         return self._reshape_timeout_seconds
 
-    # The layout.
+    # Layouts.
 
     def create_topic(self, topic: str, segments: int) -> None:
-        """See `LayoutKeeper`."""
+        """Create the topic with `segments` equal segments. An existing topic does not change."""
         path = f"{topic_path(topic)}?numInitialSegments={segments}"
         self._ask(Ask("PUT", path, f"create {topic}", body={}, accept=_EXISTS))
 
     def delete_topic(self, topic: str) -> None:
-        """See `LayoutKeeper`."""
+        """Delete the topic with every segment, by force. A missing topic is success."""
         self._ask(Ask("DELETE", f"{topic_path(topic)}?force=true", f"delete {topic}", accept=_GONE))
 
     def read_layout(self, topic: str) -> SegmentLayout:
-        """See `LayoutKeeper`."""
+        """Return the present layout. Raises TopicNotFound."""
         return SegmentLayout.from_metadata(self._metadata(topic))
 
     def ask_reshape(
         self, topic: str, kind: ReshapeKind, parent_ids: Sequence[int], bucket_count: int
     ) -> None:
-        """See `LayoutKeeper`. 5.0.0-M1 has no call for other entry buckets: Unsupported there."""
+        """Request a split, a merge or other entry buckets, as `LayoutKeeper` defines. Raises Unsupported for
+        other entry buckets on 5.0.0-M1, which has no such request.
+        """
         ids = "/".join(map(str, parent_ids))
         query = f"?bucketCount={bucket_count}" if kind is ReshapeKind.REBUCKET else ""
         if kind not in (ReshapeKind.SPLIT, ReshapeKind.MERGE, ReshapeKind.REBUCKET):
@@ -106,36 +111,40 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         except UnknownAddress as error:
             if kind is not ReshapeKind.REBUCKET:
                 raise
-            self.read_layout(topic)  # the address is a broker's, then, and the topic is there
-            raise Unsupported(f"{act}: this broker has no such call; split the segment instead") from error
+            self.read_layout(topic)  # succeeds only if the address is a broker's and the topic exists
+            raise Unsupported(f"{act}: this broker has no such request; split the segment instead") from error
         except DataPlaneUnavailable as error:
             if may_be_under_way(error):
-                raise DataPlaneTimeout(f"{error}; it may be under way") from error
+                raise DataPlaneTimeout(f"{error}; the reshape may be in progress") from error
             raise
         if answer.status in _FAILED:
             raise _engine_error(act, answer)
 
     def check_logs(self, topic: str) -> LogCheck:
-        """Look each ACTIVE segment's log up: a lookup tells a log that is not loaded from a missing log."""
+        """Look up the log of each ACTIVE segment. A lookup distinguishes a log that is not loaded from a
+        missing log.
+        """
         stats = self._stats(topic)
         active = {
-            int(segment_id): lookup_path(str(one["name"]))
-            for segment_id, one in stats["segments"].items()
-            if one["state"] == SegmentState.ACTIVE.value
+            int(segment_id): lookup_path(str(segment["name"]))
+            for segment_id, segment in stats["segments"].items()
+            if segment["state"] == SegmentState.ACTIVE.value
         }
-        act = f"look for the logs of {topic}"
+        act = f"look up the logs of {topic}"
         asks = [Ask("GET", path, act, accept=_GONE) for path in active.values()]
         answers = self._admin.demand_all(asks, self._admin.deadline())
         missing = [i for i, answer in zip(active, answers, strict=True) if _says_missing(act, answer)]
         return LogCheck(int(stats["epoch"]), tuple(sorted(missing)))
 
     def auto_scaler(self, topic: str) -> Mapping[str, Any] | None:
-        """See `LayoutKeeper`."""
+        """Return the topic's own setting of the broker's auto-scaler, None if it has none. Raises
+        TopicNotFound.
+        """
         setting = self._metadata(topic).get("autoScalePolicy")
         return dict(setting) if isinstance(setting, Mapping) else None
 
     def set_auto_scaler(self, topic: str, setting: Mapping[str, Any] | None) -> None:
-        """See `LayoutKeeper`."""
+        """Replace the topic's own setting. None removes it. Raises TopicNotFound."""
         path, act = f"{topic_path(topic)}/autoScalePolicy", f"set the auto-scaler of {topic}"
         verb = "DELETE" if setting is None else "POST"
         body = None if setting is None else dict(setting)
@@ -143,47 +152,51 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
             raise _no_topic(topic)
 
     def topic_subscriptions(self, topic: str) -> Mapping[str, str]:
-        """See `LayoutKeeper`. 5.0.0-M1 does not tell the kind. Then it counts as STREAM, which the broker
-        scales for.
+        """Return the subscriptions of the topic with their kinds. 5.0.0-M1 does not report the kind; then it
+        counts as STREAM, for which the broker scales.
         """
-        found = self._stats(topic).get("subscriptions") or {}
-        return {name: str(one.get("type") or "STREAM").upper() for name, one in found.items()}
+        subscriptions = self._stats(topic).get("subscriptions") or {}
+        return {
+            name: str(subscription.get("type") or "STREAM").upper()
+            for name, subscription in subscriptions.items()
+        }
 
     # Single logs.
 
     def backing_topic(self, topic: str, descriptor: str) -> str:
-        """`segment://tenant/namespace/name/0000-7fff-12`."""
+        """Return `segment://tenant/namespace/name/0000-7fff-12`."""
         return segment_log(topic, descriptor)
 
     def demand_namespace(self, topic: str) -> None:
-        """See `NamespacedDataPlane`."""
+        """Raise NotFound, with the next step, if the namespace of `topic` does not exist."""
         self._ask(namespace_of_topic(topic))
 
     def create_segment(
         self,
         backing_topic: str,
         subscriptions: Sequence[str],
-        origin: LogOrigin | None = None,  # noqa: ARG002 - the protocol's
+        origin: LogOrigin | None = None,  # noqa: ARG002 - part of the protocol
     ) -> None:
-        """Make the log of a segment in the broker's layout, with these subscriptions at earliest; one that exists stays.
+        """Create the log of a segment in the broker's layout, with these subscriptions at the earliest
+        position. An existing log does not change.
 
-        The broker makes logs with the layout. This one it left out.
+        The broker creates logs together with the layout; this call creates a log that it omitted.
         """
         act = f"create {backing_topic}"
         self._ask(Ask("PUT", segment_path(backing_topic), act, body=list(subscriptions), accept=_EXISTS))
 
     def terminate_segment(self, backing_topic: str) -> str:
-        """Unsupported: the broker closes segments with the layout."""
+        """Raise Unsupported: the broker terminates segments together with the layout."""
         raise Unsupported(
-            f"{backing_topic} is its broker's to close; ask it for a split or merge of the topic"
+            f"only the broker can terminate {backing_topic}; request a split or merge of the topic"
         )
 
     def delete_segment(self, backing_topic: str) -> None:
-        """Unsupported: the broker deletes segments when they are drained and old enough."""
-        raise Unsupported(f"{backing_topic} is its broker's to delete; it does so after its own retention")
+        """Raise Unsupported: the broker deletes segments when they are drained and old enough."""
+        raise Unsupported(f"only the broker can delete {backing_topic}; it does so after its own retention")
 
     def segment_state(self, backing_topic: str) -> LogState:
-        """What the layout says of it."""
+        """Return the state of the log according to the layout."""
         topic, segment_id = topic_of(backing_topic)
         try:
             segment = self.read_layout(topic).segments.get(segment_id)
@@ -194,7 +207,9 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         return LogState.TERMINATED if segment.state is SegmentState.SEALED else LogState.OPEN
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
-        """A stream subscription of the whole topic, which is the only kind of cursor its segments have."""
+        """Create a stream subscription of the whole topic: the only kind of cursor that the topic's segments
+        have.
+        """
         topic, _ = topic_of(backing_topic)
         path = f"{topic_path(topic)}/subscriptions/{subscription_path(subscription)}?type=STREAM"
         act = f"subscribe {subscription!r} to {topic}"
@@ -202,40 +217,44 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
             raise SegmentNotFound(f"{act}: there is no such topic; detach it, or create it on the broker")
 
     def delete_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Delete the subscription of the whole topic; a missing one is success."""
+        """Delete the subscription of the whole topic; a missing subscription is success."""
         topic, _ = topic_of(backing_topic)
         path = f"{topic_path(topic)}/subscriptions/{subscription_path(subscription)}"
         self._ask(Ask("DELETE", path, f"unsubscribe {subscription!r} from {topic}", accept=_GONE))
 
     def list_segments(self, topic: str) -> Sequence[str]:
-        """The logs of the layout, sorted; empty if the topic is missing."""
+        """Return the logs of the layout, sorted. Empty if the topic is missing."""
         try:
             segments = self.read_layout(topic).segments.values()
         except TopicNotFound:
             return []
-        return sorted(segment_log(topic, f"{one.hash_range}-{one.segment_id}") for one in segments)
+        return sorted(
+            segment_log(topic, f"{segment.hash_range}-{segment.segment_id}") for segment in segments
+        )
 
     def list_subscriptions(self, backing_topic: str) -> Sequence[str]:
-        """The subscriptions of the topic; empty if it is missing."""
+        """Return the subscriptions of the topic. Empty if the topic is missing."""
         try:
             return sorted(self.topic_subscriptions(topic_of(backing_topic)[0]))
         except TopicNotFound:
             return []
 
     def backlog(self, backing_topic: str, subscription: str) -> int | None:
-        """Entries not acknowledged; None where there is no such log or cursor, or no broker has it loaded."""
+        """Return the number of unacknowledged entries. None if there is no such log or cursor, or no broker
+        has the log loaded.
+        """
         path = f"{segment_path(backing_topic)}/subscription/{subscription_path(subscription)}/backlog"
         answer = self._ask(Ask("GET", path, f"backlog of {subscription!r} on {backing_topic}", accept=_GONE))
         return None if answer.status in _GONE else int(answer.document)
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
-        """Of this log alone."""
+        """Move the cursor of this log alone."""
         cursor = f"{segment_path(backing_topic)}/subscription/{subscription_path(subscription)}"
         path = f"{cursor}/seek?timestamp={instant_ms}"
         self._ask(Ask("POST", path, f"seek {subscription!r} on {backing_topic}"))
 
     def skip_all(self, backing_topic: str, subscription: str) -> None:
-        """Of this log alone."""
+        """Acknowledge all messages of this log alone."""
         path = f"{segment_path(backing_topic)}/subscription/{subscription_path(subscription)}/skip-all"
         self._ask(Ask("POST", path, f"skip all on {backing_topic} for {subscription!r}"))
 
@@ -243,36 +262,36 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
 
     @property
     def sample_limit(self) -> int:
-        """See `SamplesByPage`."""
+        """Largest number of logs that one call of `sample` should name."""
         return self._load.sample_limit
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
-        """From the brokers' metrics pages."""
+        """Return the counters from the brokers' metrics pages."""
         return self._load.sample(backing_topics)
 
     def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
-        """The broker's own count of each topic's stream consumers, given with the first of its logs that
-        is asked for.
+        """Return the broker's own count of each topic's stream consumers, with the first requested log of the
+        topic.
         """
         topics: dict[str, list[str]] = {}
         for log in backing_topics:
             topics.setdefault(topic_of(log)[0], []).append(log)
-        found: dict[str, Sequence[ObservedConsumer]] = {}
+        consumers: dict[str, Sequence[ObservedConsumer]] = {}
         for topic, logs in topics.items():
             try:
                 subscriptions = self._stats(topic).get("subscriptions") or {}
             except TopicNotFound:
                 subscriptions = {}
-            found.update(dict.fromkeys(logs, ()))
-            found[logs[0]] = [
+            consumers.update(dict.fromkeys(logs, ()))
+            consumers[logs[0]] = [
                 ObservedConsumer(name, "Exclusive", f"{name} {number}", "", "")
-                for name, one in subscriptions.items()
-                for number in range(int(one.get("consumerCount") or 0))
+                for name, subscription in subscriptions.items()
+                for number in range(int(subscription.get("consumerCount") or 0))
             ]
-        return found
+        return consumers
 
     def close(self) -> None:
-        """Give back connections."""
+        """Close the connections."""
         self._load.close()
         self._admin.close()
 
@@ -284,25 +303,29 @@ class PulsarScalableDataPlane(OneProcess, LayoutKeeper):
         if answer.status in _GONE:
             raise _no_topic(topic)
         if not isinstance(answer.document, Mapping) or "segments" not in answer.document:
-            raise DataPlaneUnavailable(f"the broker's answer about {topic} holds no layout; try again")
+            raise DataPlaneUnavailable(f"the broker's answer about {topic} contains no layout; try again")
         return answer.document
 
     def _stats(self, topic: str) -> Mapping[str, Any]:
-        act = f"look at {topic}"
+        act = f"read the statistics of {topic}"
         answer = self._ask(Ask("GET", f"{topic_path(topic)}/stats", act, accept=_GONE | _FAILED))
         if answer.status in _GONE or "Scalable topic not found" in str(answer.document):
             raise _no_topic(topic)
         if answer.status in _FAILED or not isinstance(answer.document, Mapping):
-            raise DataPlaneUnavailable(f"{act}: {_message(answer)}; look at the broker's log if this goes on")
+            raise DataPlaneUnavailable(f"{act}: {_message(answer)}; check the broker's log if this continues")
         return answer.document
 
 
 def _engine_error(act: str, answer: Answer) -> Conflict | DataPlaneUnavailable:
-    """What the engine found wrong with the request will be wrong the next time too. Any other refusal may pass."""
-    told = _message(answer)
+    """Return Conflict for a request that the engine will always refuse, and DataPlaneUnavailable for any
+    other failure.
+    """
+    reason = _message(answer)
     if _FOR_GOOD.search(str(answer.document)):
-        return Conflict(f"{act}: {told}; read the layout again")
-    return DataPlaneUnavailable(f"{act}: {told}; look at the broker's log if this goes on", delay_seconds=1.0)
+        return Conflict(f"{act}: {reason}; read the layout again")
+    return DataPlaneUnavailable(
+        f"{act}: {reason}; check the broker's log if this continues", delay_seconds=1.0
+    )
 
 
 def _says_missing(act: str, answer: Answer) -> bool:
@@ -311,15 +334,15 @@ def _says_missing(act: str, answer: Answer) -> bool:
         return False
     reason = str(answer.document.get("reason")) if isinstance(answer.document, Mapping) else ""
     if not reason.startswith("Topic not found"):
-        raise DataPlaneUnavailable(f"{act}: answered 404 ({reason[:300]}); look at the broker's log")
+        raise DataPlaneUnavailable(f"{act}: answered 404 ({reason[:300]}); check the broker's log")
     return True
 
 
 def _message(answer: Answer) -> str:
-    """The exception's own words, without the stack trace."""
+    """Return the text of the exception, without the stack trace."""
     reason = answer.document.get("reason", "") if isinstance(answer.document, Mapping) else ""
-    found = _MESSAGE.search(str(reason))
-    return found[1].strip() if found else f"answered {answer.status}"
+    match = _MESSAGE.search(str(reason))
+    return match[1].strip() if match else f"answered {answer.status}"
 
 
 def _no_topic(topic: str) -> TopicNotFound:

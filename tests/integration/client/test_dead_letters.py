@@ -142,7 +142,9 @@ def test_while_it_cannot_be_put_away_its_key_is_held_and_why_says_so(
             return " ".join(one.reason for one in work._consumer.why())
 
         turn_until(
-            lambda: all(f"ValueError: no account {key}; it cannot be put into" in reasons() for key in BAD),
+            lambda: all(
+                f"ValueError: no account {key}; cannot store the message in" in reasons() for key in BAD
+            ),
             work,
         )
         assert "(delivery 3: " in reasons()

@@ -198,7 +198,7 @@ def test_a_batch_whose_transaction_failed_is_not_passed_over(
         application.rollback()  # the application has failed
         for later in (second, third):
             insert_results(application, later)
-            with pytest.raises(Conflict, match="commit those first") as refusal, application:
+            with pytest.raises(Conflict, match="commit those messages first") as refusal, application:
                 consumer.commit(later, application)
             assert not isinstance(refusal.value, AlreadyStored)
 
@@ -250,7 +250,7 @@ def test_without_positions_there_is_nothing_to_commit(
     send(producer, b"1")
     with (
         StreamConsumer(servers, bench.logs, TOPIC, "billing", "a") as consumer,
-        pytest.raises(InvalidInput, match="keeps no positions"),
+        pytest.raises(InvalidInput, match="stores no positions"),
     ):
         consumer.commit(received(consumer), application)
 

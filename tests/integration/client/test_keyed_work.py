@@ -292,7 +292,7 @@ def test_who_closes_while_a_handler_runs_stays_so_that_its_key_has_one_owner(
 
         assert bench.scalar("SELECT array_agg(name) FROM cleave.consumer") == ["a"]
         assert bench.scalar("SELECT count(*) FROM cleave.departed_consumer") == 0
-        assert "work on its messages goes on, so it stays for the grace period" in caplog.text
+        assert "its messages are still being processed, so it stays for the grace period" in caplog.text
     finally:
         may_end.set()
 

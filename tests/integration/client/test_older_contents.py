@@ -128,7 +128,7 @@ class TestStreams:
         _, [lost] = take(consumer, 5)
         assert consumer.acknowledge(lost)
         older.restore()
-        said = f"the log became shorter: position 20 is beyond the end 15 of {bench.log_of(0)}; reading again from 15"
+        said = f"the log became shorter: position 20 is beyond the end 15 of {bench.log_of(0)}; reading continues at 15"
 
         def reasons() -> list[str]:
             assert consumer.receive(0.1) is None
@@ -283,7 +283,7 @@ class TestCheckpoints:
         older.restore()
 
         wait_until(
-            lambda: (consumer.receive(0.1), reason(consumer))[1].endswith("reading again from 15"),
+            lambda: (consumer.receive(0.1), reason(consumer))[1].endswith("reading continues at 15"),
             message="the consumer's reason",
         )
         send(producer, extra)
@@ -320,8 +320,8 @@ class TestCheckpoints:
         values.append(point.to_bytes())
         heir.kept(point)
         assert point.positions[0] is not None
-        assert heir._known is not None
-        assert heir._known.positions[0] == point.positions[0]
+        assert heir._group_position is not None
+        assert heir._group_position.positions[0] == point.positions[0]
 
 
 def test_a_queue_gives_out_what_is_written_next(
@@ -348,7 +348,7 @@ def test_a_queue_gives_out_what_is_written_next(
 
     assert not consumer.acknowledge(*in_hand)
     wait_until(
-        lambda: (consumer.receive_many(1, 0.1), reason(consumer))[1].endswith("reading again from 15"),
+        lambda: (consumer.receive_many(1, 0.1), reason(consumer))[1].endswith("reading continues at 15"),
         message="the consumer's reason",
     )
     send(producer, extra)

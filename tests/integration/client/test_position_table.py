@@ -219,5 +219,5 @@ def test_a_login_without_rights_is_told_which_it_needs(bench: Bench, table: Posi
 
 @pytest.mark.parametrize("name", ["", "a b", 'x"; drop table y', "A", "a.b.c"])
 def test_a_name_that_would_need_quoting_is_refused(name: str) -> None:
-    with pytest.raises(InvalidInput, match="no plain table name"):
+    with pytest.raises(InvalidInput, match="not a plain table name"):
         PositionTable(lambda: None, name=name)

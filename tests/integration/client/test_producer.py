@@ -320,7 +320,7 @@ def test_a_topic_made_anew_under_the_name_is_another_one(bench: Bench, producer:
         producer.send(b"2", "key-1")
         producer.flush()
 
-    with pytest.raises(TopicNotFound, match="created anew"):
+    with pytest.raises(TopicNotFound, match="created again"):
         wait_until(send, message="the producer knows")
     assert bench.unread("billing") == 0
 

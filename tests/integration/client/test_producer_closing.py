@@ -55,7 +55,8 @@ def test_a_close_that_cannot_store_what_was_sent_says_how_much_is_dropped_and_wh
     producer.send(b"0", "key-1")
 
     with pytest.raises(
-        Terminal, match=r"was closed with 1 message\(s\) that are not known to be stored \(.+\); make"
+        Terminal,
+        match=r"was closed with 1 message\(s\) that are not known to be stored \(.+\); create another producer",
     ) as refusal:
         producer.close()
     producer.close()
@@ -84,7 +85,7 @@ def test_a_producer_closed_with_nothing_pending_has_flushed(producer: Producer) 
     producer.close()
 
     producer.flush()
-    with pytest.raises(Terminal, match="was closed; make a new one"):
+    with pytest.raises(Terminal, match="was closed; create another producer"):
         producer.send(b"1", "key-1")
 
 
@@ -102,7 +103,7 @@ def test_a_send_while_another_thread_closes_says_what_is_dropped_and_not_what_is
         wait_until(lambda: late.done() or len(producer._busy_threads) == 2, message="it waits for that")
         logs.meet()
         closing.result()
-        with pytest.raises(Terminal, match="was closed; make a new one"):
+        with pytest.raises(Terminal, match="was closed; create another producer"):
             late.result()
     assert stored(bench, 0)
 

@@ -445,7 +445,7 @@ def test_values_that_can_never_be_right_are_refused(producer: Producer, join: Jo
     (one,) = receive(a, 1)
     with pytest.raises(InvalidInput, match="delay"):
         a.nack(one, delay_seconds=-1.0)
-    with pytest.raises(InvalidInput, match="not received here"):
+    with pytest.raises(InvalidInput, match="not received by a queue consumer"):
         a.acknowledge(QueuedMessage(0, one.message, object()))
 
 

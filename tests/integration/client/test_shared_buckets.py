@@ -411,7 +411,7 @@ def test_it_can_always_be_asked_why_nothing_comes(bench: Bench, producer: Produc
         ("withheld until its parents are drained", ("a",))
     }
     assert all(one.since is not None for one in found.values())
-    own = {"no data beyond what is in hand", "being handed over once what is in hand is acknowledged"}
+    own = {"no data beyond what is in hand", "being handed over once its delivered messages are acknowledged"}
     wait_until(
         lambda: a.receive(0.1) is None and {one.reason for one in a.why() if one.segment_id == 0} == own
     )

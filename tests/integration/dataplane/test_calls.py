@@ -77,7 +77,7 @@ def test_a_server_that_falls_silent_is_a_time_out_and_the_act_may_have_happened(
 ) -> None:
     relayed.create_segment(LOG, ["s"])
     relay.stall()
-    with pytest.raises(DataPlaneTimeout, match="look before repeating"):
+    with pytest.raises(DataPlaneTimeout, match="check the state before repeating"):
         relayed.terminate_segment(LOG)
 
     relay.resume()
@@ -125,7 +125,7 @@ def test_a_server_that_is_not_there_is_unavailable_and_its_password_stays_secret
     url = f"postgresql://u:hidden@127.0.0.1:{free_port()}/cleave"
     plane = EmbeddedDataPlane(url, call_timeout_seconds=CALL_TIMEOUT_SECONDS)
 
-    with pytest.raises(DataPlaneUnavailable, match="is away") as caught:
+    with pytest.raises(DataPlaneUnavailable, match="is out of reach") as caught:
         plane.segment_state(LOG)
 
     assert not isinstance(caught.value, DataPlaneTimeout)

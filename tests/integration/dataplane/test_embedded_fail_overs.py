@@ -97,12 +97,12 @@ def test_what_the_next_primary_acknowledged_is_delivered(planes: Planes, lose: L
         patiently(lambda one=one: planes.send(one, *again), seconds=PATIENT_SECONDS)  # type: ignore[misc]
 
     for one in (reader, shared):
-        with pytest.raises(LogShortened, match=r"position 20 of .*; reading again from 12"):
+        with pytest.raises(LogShortened, match=r"position 20 of .*; reading continues at 12"):
             read(one)
         one.close()
     assert payloads(planes.reader(log, "s").read(100)) == [*numbers(12, 15), *again]
     assert payloads(planes.queue(queue, "s").read(100)) == [*numbers(12, 15), *again]
-    with pytest.raises(LogShortened, match="reading again from 15") as refused:
+    with pytest.raises(LogShortened, match="reading continues at 15") as refused:
         planes.reader_at(plain, positioned._place.last)  # type: ignore[attr-defined]
     assert payloads(planes.reader_at(plain, refused.value.resume).read(100)) == again
 

@@ -74,7 +74,7 @@ def test_a_read_beyond_the_end_is_refused_and_reported(planes: Planes, database:
         reader.read(10)
 
     assert refused.value.message == (
-        f"the log became shorter: position 20 is beyond the end 15 of {log}; reading again from 12"
+        f"the log became shorter: position 20 is beyond the end 15 of {log}; reading continues at 12"
     )
     (line,) = [line for line in lines if line["event"] == "log shortened"]
     assert (line["log"], line["subscription"], line["log_level"]) == (log, "s", "warning")
@@ -108,7 +108,7 @@ def test_a_log_that_grew_again_is_not_read_on_in_the_middle(planes: Planes, data
     planes.send(log, *again(10))
 
     with pytest.raises(
-        LogShortened, match=r"other messages were written below position 20 of .*; reading again from 12"
+        LogShortened, match=r"other messages were written below position 20 of .*; reading continues at 12"
     ):
         reader.read(10)
     assert read_on(planes, log, reader) == [*numbers(12, 15), *again(10)]
@@ -227,7 +227,7 @@ class TestQueues:
         older.restore()
         send_again()
 
-        with pytest.raises(LogShortened, match="reading again from 12"):
+        with pytest.raises(LogShortened, match="reading continues at 12"):
             reader.read(10)
         assert not reader.is_current
         reader.close()
@@ -280,7 +280,7 @@ class TestPositions:
         older.restore()
         send_again()
 
-        with capture_logs() as lines, pytest.raises(LogShortened, match="reading again from 15") as refused:
+        with capture_logs() as lines, pytest.raises(LogShortened, match="reading continues at 15") as refused:
             planes.reader_at(log, kept)
 
         assert [line["server_position"] for line in lines if line["event"] == "log shortened"] == [15]

@@ -69,7 +69,7 @@ def ends(read: Callable[[int], Sequence[LogMessage]], kind: type[CleaveError]) -
 def misses_nothing(read: Callable[[int], Sequence[LogMessage]], watch: StallWatch, why: str) -> None:
     """Nothing comes, however often it would look."""
     for _ in range(3):
-        watch._look_at = 0.0
+        watch._check_at = 0.0
         assert not read(1), why
 
 

@@ -99,7 +99,7 @@ def test_a_receive_that_waits_ends_when_another_thread_closes(
 ) -> None:
     consumer, looked = consumers[kind], threading.Event()
     inner: Any = consumer._inner
-    look = inner._look_or_demand
+    look = inner._poll_or_raise
 
     def noted() -> Any:
         found = look()
@@ -107,7 +107,7 @@ def test_a_receive_that_waits_ends_when_another_thread_closes(
             looked.set()
         return found
 
-    inner._look_or_demand = noted
+    inner._poll_or_raise = noted
 
     def receive_all() -> None:
         for message in consumer:

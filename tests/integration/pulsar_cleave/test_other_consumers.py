@@ -164,7 +164,7 @@ def test_a_handler_that_returns_what_nothing_runs_has_failed(shop: Shop) -> None
     assert errors.keys() == {b"coroutine", b"generator"}
     for kind, error in errors.items():
         assert (
-            f"returned a value of type {kind.decode()}, which nothing runs; give an ordinary function"
+            f"returned a value of type {kind.decode()}, which is never run; give an ordinary function"
             in error
         )
     with pytest.raises(
@@ -195,7 +195,7 @@ def test_a_message_of_another_kind_of_consumer_is_refused(shop: Shop) -> None:
         for call in for_stream:
             for kind, message in given.items():
                 refusal = (
-                    f"was given out by {kind}; give this StreamConsumer messages that its `receive` returned"
+                    f"was received from {kind}; give this StreamConsumer messages that its `receive` returned"
                 )
                 with pytest.raises(cleave.InvalidInput, match=refusal):
                     call(message)
@@ -204,7 +204,9 @@ def test_a_message_of_another_kind_of_consumer_is_refused(shop: Shop) -> None:
         given["StreamConsumer"] = stream.receive(60)
         for settle in (queue.acknowledge, queue.negative_acknowledge):
             for kind, message in given.items():
-                with pytest.raises(cleave.InvalidInput, match=f"by {kind}; give this QueueConsumer messages"):
+                with pytest.raises(
+                    cleave.InvalidInput, match=f"from {kind}; give this QueueConsumer messages"
+                ):
                     settle(message)
         assert queue.acknowledge(of_queue)
 
@@ -342,7 +344,9 @@ def test_a_transaction_whose_connection_is_lost_gives_its_messages_back(
         store_all(shop, consumer)
 
     if error is cleave.StoreUnavailable:
-        assert "go on: messages whose results are not stored are delivered again" in str(raised.value)
+        assert "continue to receive: messages whose results are not stored are delivered again" in str(
+            raised.value
+        )
         assert isinstance(raised.value.__cause__, psycopg2.Error)
 
 

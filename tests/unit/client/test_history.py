@@ -174,7 +174,7 @@ def test_a_directory_stands_for_the_histories_in_it(tmp_path: Path) -> None:
 def test_what_holds_no_history_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="nowhere does not exist"):
         history_files([tmp_path / "nowhere"])
-    with pytest.raises(InvalidInput, match="holds no file"):
+    with pytest.raises(InvalidInput, match="contains no file"):
         history_files([tmp_path])
     with pytest.raises(InvalidInput, match="nowhere"):
         list(read_history(tmp_path / "nowhere"))

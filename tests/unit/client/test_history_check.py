@@ -127,7 +127,7 @@ FAULTY: dict[str, tuple[list[str], dict[Kind, list[int]]]] = {
         [*worked_off(0), *handed_out(0, owner="d/1"), "- seeking", "- sought"],
         {Kind.DUPLICATED: [0]},
     ),
-    "handed out again after it was acknowledged after a seek": (
+    "delivered again after it was acknowledged after a seek": (
         [*worked_off(0), "- seeking", "- sought", *worked_off(0, owner="d/1"), *handed_out(0, owner="e/1")],
         {Kind.DUPLICATED: [0]},
     ),
@@ -241,7 +241,7 @@ def test_an_example_says_which_message_where_when_and_why() -> None:
     [example] = [one for one in verdict.examples if one.kind in FAULTS]
     assert (example.kind, example.producer, example.key, example.number) == (Kind.DUPLICATED, "p", "k", 1)
     assert (example.owner, example.at_ns) == (Owner("d", "0", "1", "2"), 30)
-    assert example.why == "handed out again after it was acknowledged"
+    assert example.why == "delivered again after it was acknowledged"
     assert example.why in str(verdict)
     assert example.document()["attachment"] == "2"
 

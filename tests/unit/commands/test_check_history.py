@@ -68,7 +68,7 @@ def test_faults_end_with_1_and_are_shown_with_where_they_were(
     out = capsys.readouterr().out
     assert out.startswith("4 faults: 5 sent, 5 handed out, 2 redelivered, ")
     assert "[red]order-2[/]" in out
-    assert "handed out again after it was acknowledged" in out
+    assert "delivered again after it was acknowledged" in out
     assert "a8" in out
 
 
@@ -92,7 +92,7 @@ def test_the_document_has_every_count_and_the_examples(
     assert again.pop("at_ns") > 0
     assert again == {
         "kind": "duplicated", "producer": "shop", "key": "order-1", "number": 0, "consumer": "other", "segment": "3",
-        "bucket": "1", "attachment": "a8", "why": "handed out again after it was acknowledged",
+        "bucket": "1", "attachment": "a8", "why": "delivered again after it was acknowledged",
     }  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def test_files_may_be_named_one_by_one(home: Path, capsys: pytest.CaptureFixture
     ("arguments", "named"),
     [
         (("nowhere.history",), "nowhere.history does not exist"),
-        (("empty",), "empty holds no file *.history"),
+        (("empty",), "empty contains no file *.history"),
         (("broken.history",), "broken.history, line 2 "),
         (("silent.history",), "silent.history: no message was sent or handed out"),
         (("shop.history", "--examples", "-1"), "--examples"),

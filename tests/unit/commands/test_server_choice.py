@@ -127,7 +127,7 @@ def test_somebody_else_at_the_address_is_told_from_cleave(
 
 
 @pytest.mark.parametrize(
-    ("headers", "said"), [({"Retry_After": "7"}, "; ask again in 7 s"), ({}, "")], ids=["when", "some-time"]
+    ("headers", "said"), [({"Retry_After": "7"}, "; retry in 7 s"), ({}, "")], ids=["when", "some-time"]
 )
 def test_a_gateway_that_is_too_busy_is_for_later(
     refused: Refused, headers: dict[str, str], said: str

@@ -19,7 +19,7 @@ def test_bytes_of_another_schema_are_named_with_the_message() -> None:
 
     with pytest.raises(
         cleave.InvalidInput,
-        match=r"MessageId\(segment_id=3, position=\(7, 1, 0\)\) of topic://acme/shop/orders is no value of JsonSchema: JSONDecodeError",
+        match=r"MessageId\(segment_id=3, position=\(7, 1, 0\)\) of topic://acme/shop/orders is not a value of JsonSchema: JSONDecodeError",
     ):
         _ = message.value
     assert message.data == b"two cups"

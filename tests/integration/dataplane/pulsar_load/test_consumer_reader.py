@@ -120,7 +120,7 @@ def test_a_silent_broker_does_not_hold_up_every_call(brokers: list[StagedBroker]
     load.consumers([A, B])
     before = asked(brokers[1])
 
-    with pytest.raises(DataPlaneTimeout, match="did not answer lately"):
+    with pytest.raises(DataPlaneTimeout, match="did not respond recently"):
         load.consumers([B])
     assert asked(brokers[1]) == before
     load.close()
@@ -132,7 +132,7 @@ def test_credentials_do_not_follow_a_redirect_out_of_the_cluster(brokers: list[S
     with StagedBroker() as foreign:
         for one in brokers:
             one.stats[A] = foreign.url
-        with pytest.raises(DataPlaneUnavailable, match="no broker of the cluster"):
+        with pytest.raises(DataPlaneUnavailable, match="not a broker of the cluster"):
             load.consumers([A])
         assert foreign.requests == []
     assert {headers["Authorization"] for one in brokers for _, headers in one.requests} == {"Bearer t"}
@@ -142,5 +142,5 @@ def test_credentials_do_not_follow_a_redirect_out_of_the_cluster(brokers: list[S
 def test_brokers_that_send_to_each_other_are_left(brokers: list[StagedBroker], load: PulsarLoad) -> None:
     brokers[0].stats[A] = brokers[1].url
 
-    with pytest.raises(DataPlaneUnavailable, match="each other's way"):
+    with pytest.raises(DataPlaneUnavailable, match="in a loop"):
         load.consumers([A])

@@ -85,7 +85,7 @@ def test_what_has_come_is_no_end_and_nothing_to_ask_about(
 ) -> None:
     """Though the library has it still."""
     reader._cursors = cast(Any, SimpleNamespace(is_at_end=lambda *_: True, deadline=lambda: None))
-    reader._stall._look_at = 0.0
+    reader._stall._check_at = 0.0
     library.arrive(message(1))
 
     assert not asks(reader)

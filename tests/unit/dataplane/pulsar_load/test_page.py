@@ -162,7 +162,7 @@ def test_a_page_cut_off_in_a_line_is_refused() -> None:
 def test_a_body_without_lines_is_refused_before_it_fills_the_memory() -> None:
     page = Page({})
 
-    with pytest.raises(DataPlaneUnavailable, match="no metrics page"):
+    with pytest.raises(DataPlaneUnavailable, match="not a metrics page"):
         page.feed(b"x" * (LINE_BYTES + 1))
 
 
