@@ -100,7 +100,7 @@ class AdoptionResponse(OperationResponse):
     consumers: list[str] = Field(default=[], description="Consumers that are connected.", examples=[["a"]])
     unserved: list[str] = Field(
         default=[],
-        description="Subscriptions that no consumer of Cleave could read, with the reason: delete them first.",
+        description="Subscriptions that no consumer of Cleave can read, with the reason: delete them first.",
     )
 
     def sentence(self) -> str:
