@@ -229,7 +229,7 @@ class PolicyBacktest:
         if missing or not subjects:
             raise NotFound(
                 f"there is no live topic {', '.join(sorted(missing)) or 'of ' + _describe_loads(loads)}; "
-                "`cleave topics list` has their names"
+                "list the names with `cleave topics list`"
             )
         unreadable = {
             subject.name: subject.policy.why

@@ -219,7 +219,9 @@ class _Walk:
         """Replay the decision on the loads that the history gives."""
         decided, situation = self.decisions[number], self.situations[number]
         active = {segment.segment_id for segment in situation.layout.active}
-        loads = {i: self.loads.as_decision_input(record) for i, record in self.loads.records.items() if i in active}
+        loads = {
+            i: self.loads.as_decision_input(record) for i, record in self.loads.records.items() if i in active
+        }
         recent = situation.recent_loads
         if situation.policy.profile == "adaptive":
             recent = self.memory.recent_loads(active)
@@ -244,7 +246,11 @@ def _differences(stored: Situation, again: Situation) -> Iterator[str]:
 def _is_nearly_same(stored_value: Any, recomputed_value: Any) -> bool:
     if stored_value is None or recomputed_value is None or len(stored_value) != len(recomputed_value):
         return stored_value is recomputed_value
-    pairs = (pair for ticks in zip(stored_value, recomputed_value, strict=True) for pair in zip(*ticks, strict=True))
+    pairs = (
+        pair
+        for ticks in zip(stored_value, recomputed_value, strict=True)
+        for pair in zip(*ticks, strict=True)
+    )
     return all(math.isclose(first, second, rel_tol=1e-9, abs_tol=1e-12) for first, second in pairs)
 
 
