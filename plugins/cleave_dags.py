@@ -143,7 +143,7 @@ def dry_run_param() -> Param:
 
 def reason_param(description: str) -> Param:
     """Why something is asked for."""
-    return Param("asked for in Airflow", type="string", minLength=1, title="Reason", description=description)
+    return Param("requested in Airflow", type="string", minLength=1, title="Reason", description=description)
 
 
 def cleave_task(

@@ -34,7 +34,7 @@ def answer_question(
             approvals.settle(app.store)
             row = approvals.find(app.store, approval_id)
         else:
-            reason = given["reason"] or "asked for in Airflow"
+            reason = given["reason"] or "requested in Airflow"
             [row] = approvals.answer(
                 app.store, [approval_id], approve=given["approve"], actor=given["actor"], reason=reason
             )

@@ -38,7 +38,7 @@ class TopicOutcome:
 
 
 class Course(Enum):
-    """How the batch treats a drained topic."""
+    """Treatment of a drained topic by the batch."""
 
     FINISHED = auto()
     """The evaluation of the topic is recorded as made."""

@@ -108,7 +108,7 @@ def test_a_dry_creation_needs_no_topic(bench: Bench, run_dag: RunDag) -> None:
         (
             "cleave_manual_split",
             {"segment_id": 0, "dryrun": True},
-            "dryrun: there is no such parameter; the form has topic, reason, segment_id, cut_points, parts, ",
+            "dryrun: there is no such parameter; use one of topic, reason, segment_id, cut_points, parts, ",
         ),
         (
             "cleave_manual_split",

@@ -86,7 +86,7 @@ def test_what_cannot_be_asked_is_one_line(cleave: CommandLine, recorded: str, tr
         ((*topic, "--namespace", "acme/shop"), "one of the three"),
         (("--trace", str(trace), "--from", "1d"), "--from and --to go with topics"),
         ((*topic, "--policy", "nonsense"), "no policy is called"),
-        ((*topic, "--policy", "pip483:max_segments"), "not of the form"),
+        ((*topic, "--policy", "pip483:max_segments"), "must have the form"),
         ((*topic, "--policy", "pip483:nonsense=1"), "nonsense"),
         ((*topic, "--policy", "pip483:max_segments=0"), "max_segments"),
         ((*topic, "--policy", "pip483:max_segments=null"), "give the value"),
