@@ -127,7 +127,7 @@ def test_a_dry_creation_needs_no_topic(bench: Bench, run_dag: RunDag) -> None:
         (
             "cleave_delete_topic",
             {"confirm": "acme/shop/other"},
-            f"confirm='acme/shop/other' is not the topic {TOPIC}; type its name again",
+            f"confirm='acme/shop/other' is not the topic {TOPIC}; enter its name again",
         ),
     ],
 )
@@ -174,7 +174,7 @@ def test_without_a_connection_the_task_says_what_to_add(
 
     said = capsys.readouterr().out
     assert run.state == "failed"
-    assert "there is no connection 'cleave': add a Cleave or Postgres connection" in said
+    assert "there is no connection 'cleave'; add a Cleave or Postgres connection" in said
     assert not (SHOWS_NO_FRAMES and "Traceback" in said)
 
 

@@ -71,7 +71,7 @@ def test_what_is_no_operation_fails_at_once(
     failed = run_operator(waiting("the last one", deferrable=deferrable))
 
     assert (failed.state, failed.try_number) == ("failed", 1)
-    assert "operation_id='the last one' is not an operation's id" in capsys.readouterr().out
+    assert "operation_id='the last one' must be the id of an operation" in capsys.readouterr().out
 
 
 def test_it_is_rescheduled_until_the_operation_ends(bench: Bench, connection: str) -> None:
