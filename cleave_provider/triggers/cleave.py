@@ -201,7 +201,9 @@ class OperationTrigger(BaseTrigger):
             try:
                 operation = await asyncio.to_thread(self._look, access)
             except Retryable as error:
-                self.log.warning("looking at operation %s again: %s", self.operation_id, error)
+                self.log.warning(
+                    "operation %s could not be read and is checked again: %s", self.operation_id, error
+                )
                 operation = None
             if operation is not None:
                 return operation

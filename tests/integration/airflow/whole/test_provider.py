@@ -161,7 +161,9 @@ def test_what_the_triggerer_heard_becomes_one_run_for_each_topic(
         def told() -> list[Any]:
             runs = airflow.api.call("GET", f"/dags/{EACH}/dagRuns")["dag_runs"]
             ended = [one for one in runs if one["partition_key"] == TOPIC and one["state"] == "success"]
-            return [line for one in ended for line in answer(airflow, EACH, one["dag_run_id"], "describe_changes")]
+            return [
+                line for one in ended for line in answer(airflow, EACH, one["dag_run_id"], "describe_changes")
+            ]
 
         line = f"split of {list(split.parent_ids)} into {[one.plan.segment_id for one in split.children]}"
         wait_until(lambda: line in told(), timeout_seconds=120, message="the topic's run")
