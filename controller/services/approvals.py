@@ -1,9 +1,9 @@
 """Applies a person's answer to an approval, and the default where no person answers in time.
 
 An answer is a row. An approved operation runs when the next evaluation still decides on it. For any other
-subject, the transaction of the answer also carries out the answer. The interfaces decide how a person is
-asked. Defaults are applied by the passes of Airflow and, where workers run, by a thread of the worker: its
-event loop never waits for a default.
+subject, the transaction of the answer also carries out the answer. The interfaces decide how approvals
+are presented. Defaults are applied by the passes of Airflow and, where workers run, by a thread of the
+worker: its event loop never waits for a default.
 """
 
 from __future__ import annotations
