@@ -108,7 +108,7 @@ def ground(directory: Path) -> Iterator[tuple[Place, Application]]:
             "CLEAVE_PULSAR_ADMIN_URL": place.admin_url,
             "CLEAVE_PULSAR_SERVICE_URL": place.service_url,
         }
-        command = [sys.executable, "-m", "controller.commands.cli", "worker", "--name", "w"]
+        command = [sys.executable, "-m", "controller.commands.cli", "worker", "--no-collect", "--name", "w"]
         worker = ChildProcess(command, log=directory / "worker.log", cwd=PROJECT_ROOT, env=env)
         running.callback(worker.stop)
         worker.start()

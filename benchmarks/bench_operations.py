@@ -69,7 +69,13 @@ def application(url: str) -> Iterator[Application]:
 def worker(url: str, parallel: int) -> Iterator[int]:
     """`cleave worker` on that database; it takes its shards while the topics are made."""
     env = {**os.environ, "CLEAVE_DATABASE_URL": url, "CLEAVE_WORKER_PARALLEL_OPERATIONS": str(parallel)}
-    command = [sys.executable, "-c", "from controller.commands.cli import main; main()", "worker"]
+    command = [
+        sys.executable,
+        "-c",
+        "from controller.commands.cli import main; main()",
+        "worker",
+        "--no-collect",
+    ]
     process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield process.pid

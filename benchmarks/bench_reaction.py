@@ -99,7 +99,7 @@ def measure(url: str, directory: Path, rounds: int, fleet: int) -> dict[str, obj
             insert_fleet(tx, fleet, 4)
 
         worker = ChildProcess(
-            [sys.executable, "-m", "controller.commands.cli", "worker"],
+            [sys.executable, "-m", "controller.commands.cli", "worker", "--no-collect"],
             log=directory / "worker.log",
             cwd=PROJECT_ROOT,
             env={**os.environ, "CLEAVE_DATABASE_URL": url},

@@ -122,7 +122,15 @@ def workers(url: str, directory: Path, count: int) -> Iterator[list[tuple[ChildP
                 "CLEAVE_SERVE_PORT": str(port),
                 "CLEAVE_WORKER_LEASE_SECONDS": str(LEASE_SECONDS),
             }
-            command = [sys.executable, "-m", "controller.commands.cli", "worker", "--name", f"w{number}"]
+            command = [
+                sys.executable,
+                "-m",
+                "controller.commands.cli",
+                "worker",
+                "--no-collect",
+                "--name",
+                f"w{number}",
+            ]
             child = ChildProcess(command, log=directory / f"w{number}.log", cwd=PROJECT_ROOT, env=env)
             child.start()
             running.append((child, f"w{number}", f"http://127.0.0.1:{port}"))

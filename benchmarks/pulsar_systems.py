@@ -1,6 +1,6 @@
 """The systems that `bench_pulsar_controllers` measures: a controller, its broker, and an application's client process.
 
-`NativeSystem` is 5.0.0-M1 with its own controller, `CleaveSystem` Cleave with a worker (and a collector where brokers
+`NativeSystem` is 5.0.0-M1 with its own controller, `CleaveSystem` Cleave with a worker (which collects load where brokers
 are asked who consumes or how much) in processes of their own. Both make topics of one segment with one stream
 subscription, say how many segments are active and split one. What is measured is the bench's affair.
 """
@@ -200,7 +200,7 @@ def cleave_system(
     collects: bool = False,
     settings: Mapping[str, str] | None = None,
 ) -> CleaveSystem:
-    """Cleave on that broker with a migrated database: a worker, and with `collects` a collector.
+    """Cleave on that broker with a migrated database: a worker, which collects load if `collects`.
 
     With `v5`, the broker's scalable topics and that client; else `persistent://` topics and a client of its own.
     `settings` are those of the processes, by their names in the environment.
@@ -217,15 +217,14 @@ def cleave_system(
         **(settings or {}),
     }
     env = {key: value for key, value in os.environ.items() if not key.startswith("CLEAVE_")} | named
-    for program in ("worker", "collect") if collects else ("worker",):
-        child = ChildProcess(
-            [sys.executable, "-m", "controller.commands.cli", program],
-            log=directory / f"{program}.log",
-            cwd=PROJECT_ROOT,
-            env=env,
-        )
-        running.callback(child.stop)
-        child.start()
+    child = ChildProcess(
+        [sys.executable, "-m", "controller.commands.cli", "worker", *([] if collects else ["--no-collect"])],
+        log=directory / "worker.log",
+        cwd=PROJECT_ROOT,
+        env=env,
+    )
+    running.callback(child.stop)
+    child.start()
     app = running.enter_context(closing(Application(_settings(named), Store(url, pool_size=8))))
     if v5 is not None:
         return running.enter_context(

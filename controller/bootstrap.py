@@ -1,8 +1,8 @@
-"""Composition root: the only file that knows every concrete class.
+"""Composition root: the only module that knows every concrete class.
 
-Entry points ask it for an `Application` and call services with what it holds. Connections open lazily: building an
-application touches no network, so that `--help` and DAG imports cost nothing. What only one process runs is imported
-where it is built, so that a short command does not wait for the libraries of the worker and the collector.
+Commands, tasks and servers build an `Application` and pass its parts to services. Connections open lazily: building an application uses no
+network, so `--help` and DAG imports stay fast. Modules that only one process needs are imported where they are used, so that a short command
+does not load the libraries of the worker and the collector.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ if TYPE_CHECKING:
     from controller.landing.area import LandingArea
     from controller.postgres.listener import Listener
     from controller.services.asset_events import AirflowLogin, AirflowRest, AssetEventPoster
+    from controller.services.collection.consumer_watch import ConsumerWatch
+    from controller.services.collection.leased_collection import LeasedCollection
+    from controller.services.collection.load_collector import LoadCollector
     from controller.services.computing.computers import Computation
     from controller.services.consumer_sessions.leader import SessionLeader
-    from controller.services.consumer_watch import ConsumerWatch
     from controller.services.dead_letters import DeadLetterLogs
     from controller.services.delivery_counts import DeliveryCounts
     from controller.services.key_count_landing import KeyCountLanding
     from controller.services.load_aggregation import LoadAggregation
-    from controller.services.load_collector import LoadCollector
     from controller.services.load_intake import LoadIntake
     from controller.services.operation_runner import RunnerContext
     from controller.services.policy_backtest import Compute, PolicyBacktest
@@ -58,12 +59,12 @@ if TYPE_CHECKING:
     from controller.services.worker.worker import Beside, Worker
 
 OTHER_CONNECTIONS = 13
-"""Besides its operations a process may at once evaluate, look for what is due, mirror, sample keys, watch drains, verify topics,
-give defaults to proposals, lead consumers, feed layouts and be asked. Its leases have a connection of their own."""
+"""Connections for concurrent work besides operations: evaluation, search for due work, mirroring, key samples, drains, verification of topics,
+defaults of approvals, sessions, layout feeds and requests. Leases have a connection of their own."""
 API_TRANSACTIONS = 20
-"""At once, for what people ask of a worker over HTTP and for the audit of it."""
+"""Connections for the HTTP calls of people and their audit."""
 OPERATIONS_TOGETHER = 64
-"""Fresh reshapes a thread claims at once where the data plane takes calls set-wise; of others it claims one."""
+"""New reshapes that a thread claims at once on a data plane with set-wise calls; on other planes it claims one."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,11 @@ class Application:
 
     @cached_property
     def planes(self) -> Mapping[str, DataPlane]:
-        """The data planes that are configured here, by name."""
+        """The configured data planes by name."""
         return build_planes(plane_settings(self.settings))
 
     def log_client(self, data_plane: str) -> LogClient:
-        """The application's side of a data plane, which the caller closes. Raises Unsupported, InvalidInput."""
+        """Return a log client of a data plane; the caller closes it. Raises Unsupported, InvalidInput."""
         return build_log_client(data_plane, plane_settings(self.settings))
 
     def runner(
@@ -88,7 +89,7 @@ class Application:
         should_stop: Callable[[], bool] = lambda: False,
         incarnation: str | None = None,
     ) -> RunnerContext:
-        """What an operation runner of this process acts with. A worker gives its own incarnation."""
+        """Return the context of an operation runner of this process. A worker passes its own incarnation."""
         from controller.services.operation_runner import RunnerContext
         from controller.services.operation_runner.context import new_incarnation
 
@@ -102,7 +103,7 @@ class Application:
         )
 
     def close(self) -> None:
-        """Give back every connection."""
+        """Close all connections."""
         if "planes" in self.__dict__:
             for plane in self.planes.values():
                 plane.close()
@@ -110,7 +111,7 @@ class Application:
 
 
 def plane_settings(settings: Settings) -> PlaneSettings:
-    """Where the data planes are, as the settings say. Raises InvalidInput where they contradict each other."""
+    """Return the addresses of the data planes from the settings. Raises InvalidInput if the settings contradict each other."""
     return PlaneSettings(
         embedded_url=settings.embedded_dsn,
         call_timeout_seconds=settings.call_timeout_seconds,
@@ -126,7 +127,7 @@ def plane_settings(settings: Settings) -> PlaneSettings:
 
 
 def pulsar_access(settings: Settings) -> PulsarAccess | None:
-    """How to reach the Pulsar cluster; None where there is none. Raises InvalidInput."""
+    """Return the access to the Pulsar cluster; None if no cluster is configured. Raises InvalidInput."""
     if settings.pulsar_admin_url is None:
         if settings.pulsar_service_url is not None:
             raise InvalidInput(
@@ -150,14 +151,14 @@ def pulsar_access(settings: Settings) -> PulsarAccess | None:
 
 
 def addresses_of(settings: Settings, data_plane: str) -> dict[str, str | None]:
-    """Addresses at which an application reaches the logs of a data plane, without credentials. Raises InvalidInput."""
+    """Return the addresses of a data plane's logs for applications, without credentials. Raises InvalidInput."""
     if data_plane == "embedded":
         return {"database_url": DatabaseAddress.of(settings.embedded_dsn).without_login.uri}
     return {"admin_url": settings.pulsar_admin_url, "service_url": settings.pulsar_service_url}
 
 
 def process_name() -> str:
-    """A name for this process in claims and leases: host, process id and a part that is never used twice."""
+    """Return a unique name of this process for claims and leases: host, process id and a random part."""
     return f"{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}"
 
 
@@ -165,7 +166,7 @@ def process_name() -> str:
 def application(
     settings: Settings | None = None, *, name: str = "cleave", statement_seconds: float = STATEMENT_SECONDS
 ) -> Iterator[Application]:
-    """An application that gives back its connections at the end. `statement_seconds` is the longest wait for a statement."""
+    """Open an application, and close its connections at the end. `statement_seconds` is the longest wait for a statement."""
     settings = settings or load_settings()
     store = Store(
         settings.database_url.get_secret_value(),
@@ -182,9 +183,9 @@ def application(
 
 @dataclass(frozen=True, slots=True)
 class ConsumerServices:
-    """What a worker that serves answers its consumers and its operators with.
+    """The services behind a worker's HTTP API.
 
-    `api` is for what people ask: with connections of its own, so that they keep the worker from nothing. Whoever serves closes it.
+    `api` answers the calls of people and has connections of its own, so that these calls do not delay the worker. The server closes it.
     """
 
     leader: SessionLeader
@@ -200,20 +201,26 @@ class ConsumerServices:
 
 
 class ConsumerServer(Protocol):
-    """What serves the consumers of the topics that a worker leads."""
+    """A server for the consumers of the topics that a worker leads."""
 
     @property
     def address(self) -> str:
-        """Where they reach it."""
+        """The address at which consumers reach the server."""
 
     def serve(self, services: ConsumerServices) -> Beside:
-        """What is to run beside the worker's loop for it."""
+        """Set the services, and return the background services to run in threads of the worker."""
 
 
 def build_worker(
-    app: Application, worker_id: str | None = None, served: ConsumerServer | None = None
+    app: Application,
+    worker_id: str | None = None,
+    served: ConsumerServer | None = None,
+    *,
+    collects: bool = False,
 ) -> Worker:
-    """Wire sensors, evaluation, operations and leases into one worker, and what serves consumers if given."""
+    """Build a worker from sensors, evaluation, operations and leases, a server for consumers if one is given, and the collection of load if
+    `collects`.
+    """
     from controller.postgres.listener import Listener
     from controller.services.operation_runner.context import new_incarnation
     from controller.services.worker.schema_version import SchemaVersion
@@ -254,12 +261,14 @@ def build_worker(
 
     runner = partial(app.runner, worker_id, incarnation=incarnation)
     loop = _work_loop(app, worker_id, sensors, listener, leases, runner)
-    beside = _beside(app, leases, loop.rescan) + (() if served is None else _serving(app, leases, served))
+    beside = _beside(app, leases, loop.rescan)
+    beside += () if served is None else _serving(app, leases, served)
+    beside += (build_collection(app, holder=worker_id, incarnation=incarnation),) if collects else ()
     return Worker(loop, leases, listener, beside, worker_id, demand_schema)
 
 
 def build_server(app: Application, served: ConsumerServer) -> tuple[Beside, ...]:
-    """What serves without working: it leads no topic, and sends consumers' sessions to the workers that do."""
+    """Build a server that leads no topic and redirects consumers' sessions to workers."""
     from controller.services.worker.shard_leases import ShardLeases
 
     settings = app.settings
@@ -274,7 +283,7 @@ def build_server(app: Application, served: ConsumerServer) -> tuple[Beside, ...]
 
 
 def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> tuple[Beside, ...]:
-    """The leader of consumers, the feeds of watches, and what serves them."""
+    """Build the session leader, the feeds of watches, and the services that answer requests."""
     from controller.postgres.listener import Listener
     from controller.services import subscription_lag
     from controller.services.consumer_sessions import leader as sessions
@@ -335,7 +344,7 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
 
 
 def key_count_area(settings: Settings) -> LandingArea:
-    """Where counts of keys land."""
+    """Return the landing area of key counts."""
     from controller.landing.area import LandingArea
     from controller.landing.schemas import KEY_COUNT_SCHEMA
 
@@ -343,7 +352,7 @@ def key_count_area(settings: Settings) -> LandingArea:
 
 
 def _file_name_part(process: str) -> str:
-    """Two on one host must not write the same file."""
+    """Return a part of file names that differs between processes of one host."""
     return process.replace(":", "-").lstrip("-")
 
 
@@ -355,7 +364,7 @@ def _work_loop(
     leases: ShardLeases,
     build_runner: Callable[..., RunnerContext],
 ) -> WorkLoop:
-    """What the worker does when something rings: evaluate, run operations, sweep. Its runner stops when it does."""
+    """Build the worker's loop, which evaluates, runs operations and sweeps when it is woken. The runner stops with the loop."""
     from controller.services import autoscaler
     from controller.services.operation_runner import run_due
     from controller.services.tombstone_sweeper import sweep
@@ -399,7 +408,7 @@ def _work_loop(
 
 
 def _beside(app: Application, leases: ShardLeases, rescan: Callable[[], None]) -> tuple[Beside, ...]:
-    """What goes on in threads of its own, where there is something for it to do."""
+    """Build the background services that have something to do with these settings."""
     from controller.services.approvals import ApprovalClock
     from controller.services.drain_watch import DrainWatch
     from controller.services.key_sampler import KeySampler, KeySampling
@@ -435,7 +444,7 @@ def _beside(app: Application, leases: ShardLeases, rescan: Callable[[], None]) -
 
 
 def build_asset_events(app: Application, shards: Callable[[], Shards]) -> AssetEventPoster | None:
-    """What tells Airflow of layout changes; None unless its address and a token or a user are set."""
+    """Build the sender of layout changes to Airflow; None unless the address and a token or a user are set."""
     from controller.postgres.listener import Listener
     from controller.services import asset_events
     from controller.services.asset_events import AssetEventPoster
@@ -448,7 +457,7 @@ def build_asset_events(app: Application, shards: Callable[[], Shards]) -> AssetE
 
 
 def build_airflow_rest(settings: Settings) -> AirflowRest | None:
-    """What speaks to Airflow; None unless its address and a token or a user are set."""
+    """Build a client of Airflow's REST API; None unless the address and a token or a user are set."""
     from controller.services.asset_events import AirflowRest
 
     login = airflow_login(settings)
@@ -472,10 +481,38 @@ def airflow_login(settings: Settings) -> AirflowLogin | None:
     )
 
 
-def build_collector(app: Application, prefix: str = "") -> LoadCollector:
-    """A collector of the topics whose names begin with `prefix`."""
+def build_collection(
+    app: Application, prefix: str = "", *, holder: str | None = None, incarnation: str | None = None
+) -> LeasedCollection:
+    """Build the collection of the topics whose names begin with `prefix`, which one process performs at a time. `holder` and `incarnation`
+    name the process in the lease.
+    """
+    from controller.services.collection.lease import CollectionLease
+    from controller.services.collection.leased_collection import LeasedCollection
+
+    settings = app.settings
+    ttl_seconds = max(settings.worker_lease_seconds, 3 * settings.collect_interval_seconds)
+    lease = CollectionLease(
+        app.store,
+        holder or process_name(),
+        incarnation,
+        prefix=prefix,
+        data_planes=app.planes,
+        ttl_seconds=ttl_seconds,
+        clock=SystemClock(),
+    )
+    collector = build_collector(app, prefix, takes_turn=lease.take)
+    return LeasedCollection(
+        collector, build_consumer_watch(app, prefix, has_turn=lambda: lease.is_held), lease
+    )
+
+
+def build_collector(
+    app: Application, prefix: str = "", takes_turn: Callable[[], bool] = lambda: True
+) -> LoadCollector:
+    """Build a collector of the topics whose names begin with `prefix`."""
     from controller.landing.area import LandingArea
-    from controller.services.load_collector import LoadCollector
+    from controller.services.collection.load_collector import LoadCollector
 
     settings = app.settings
     return LoadCollector(
@@ -486,20 +523,23 @@ def build_collector(app: Application, prefix: str = "") -> LoadCollector:
         interval_seconds=settings.collect_interval_seconds,
         clock=STEADY_CLOCK,
         prefix=prefix,
+        takes_turn=takes_turn,
     )
 
 
 def build_load_intake(app: Application) -> LoadIntake:
-    """What lands the samples that brokers write themselves."""
+    """Build the service that lands samples that brokers send."""
     from controller.landing.area import LandingArea
     from controller.services.load_intake import LoadIntake
 
     return LoadIntake(app.store, LandingArea(app.settings.landing_url))
 
 
-def build_consumer_watch(app: Application, prefix: str = "") -> ConsumerWatch:
-    """A watch over the consumers of the topics whose names begin with `prefix`."""
-    from controller.services.consumer_watch import ConsumerWatch
+def build_consumer_watch(
+    app: Application, prefix: str = "", has_turn: Callable[[], bool] = lambda: True
+) -> ConsumerWatch:
+    """Build a watch over the consumers of the topics whose names begin with `prefix`."""
+    from controller.services.collection.consumer_watch import ConsumerWatch
     from controller.store.topics.watched_logs import SEALED_FOR_SECONDS
 
     return ConsumerWatch(
@@ -509,11 +549,12 @@ def build_consumer_watch(app: Application, prefix: str = "") -> ConsumerWatch:
         sealed_for_seconds=SEALED_FOR_SECONDS,
         clock=SystemClock(),
         prefix=prefix,
+        has_turn=has_turn,
     )
 
 
 def build_aggregation(settings: Settings) -> LoadAggregation:
-    """The load aggregation of the landing area that the settings name."""
+    """Build the load aggregation of the landing area in the settings."""
     from controller.landing.area import LandingArea
     from controller.landing.history import RateHistory
     from controller.services.load_aggregation import KeyCountIntake, LoadAggregation
@@ -531,7 +572,7 @@ def build_aggregation(settings: Settings) -> LoadAggregation:
 
 
 def build_backtest(app: Application, computation: Computation | None = None) -> PolicyBacktest:
-    """Backtests on the history of rates that the settings name. What Spark does not compute, `computation` does, or this process."""
+    """Build backtests on the history of rates in the settings. Without Spark, `computation` or this process computes."""
     from controller.landing.history import RateHistory
     from controller.services import recorded_costs
     from controller.services.policy_backtest import PolicyBacktest
@@ -559,10 +600,10 @@ def _costs_by(computation: Computation) -> Compute:
 
 
 def build_trials(app: Application, computation: Computation | None = None) -> Trials:
-    """Trials of candidates: backtests in which a reseal has its price, so that the most restless policy does not win.
-    `computation` as for a backtest.
+    """Build backtests of candidates, in which a reshape has a cost, so that the policy with the most reshapes does not win.
+    `computation` is used as in `build_backtest`.
 
-    The price is that of the defaults and not of the policy in force: else whoever tunes it would lower its own measure.
+    The cost is the default's and not that of the policy in force; otherwise a tuned candidate could lower its own measure.
     """
     from controller.domain.policy import AutoScalePolicy
     from controller.services.policy_backtest import Loads

@@ -1,4 +1,4 @@
-"""Metrics that an application counts: what its producers and consumers do, and the loops of their threads.
+"""Metrics of an application: its producers and consumers, and the loops of their threads.
 
 They are in the default registry of `prometheus_client`, which the application serves. Metrics of Cleave's own processes are in
 `controller.metrics`, which a client does not import.
@@ -32,7 +32,7 @@ MISPLACED_MESSAGES = Counter(
 )
 SHORTENED_LOGS = Counter(
     "cleave_shortened_logs_total",
-    "Readers of embedded logs that ended because the log lacked messages that they had read, after a fail-over or a restore.",
+    "Readers of embedded logs that ended because, after a fail-over or a restore, the log lacked messages that they had read.",
 )
 LOOP_ERRORS = Counter(
     "cleave_loop_errors_total",

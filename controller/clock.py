@@ -1,7 +1,6 @@
-"""Clocks, injected wherever time decides something, so that tests need not wait.
+"""Clocks, injected wherever a decision depends on time, so that tests need not wait.
 
-Decisions are made at the database's time (the stores ask it); this clock serves what has no database at hand:
-collectors' ticks, back-off, log lines.
+Decisions use the database's time, which the stores read. This clock serves code without a database: collectors' ticks, back-off, log lines.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from typing import Protocol
 
 
 def to_datetime(instant_ms: int) -> datetime:
-    """The aware UTC datetime of an instant in milliseconds since the Unix epoch."""
+    """Return the aware UTC datetime of an instant in milliseconds since the Unix epoch."""
     return datetime.fromtimestamp(instant_ms / 1000, tz=UTC)
 
 
 def to_ms(instant: datetime) -> int:
-    """Milliseconds since the Unix epoch of an aware datetime, rounded down."""
+    """Return the milliseconds since the Unix epoch of an aware datetime, rounded down."""
     if instant.tzinfo is None:
         raise ValueError(f"naive datetime {instant.isoformat()}: instants at the edges carry their time zone")
     return int(instant.timestamp() * 1000)
@@ -27,18 +26,18 @@ _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def boot_seconds() -> float:
-    """Time that goes on while the machine sleeps, too."""
+    """Return seconds of a clock that also runs while the machine sleeps."""
     return time.clock_gettime(_BOOT_CLOCK)
 
 
 class Clock(Protocol):
-    """Where an instant and a monotonic duration come from."""
+    """A source of wall-clock instants and monotonic durations."""
 
     def now_ms(self) -> int:
         """Wall-clock instant, milliseconds since the Unix epoch."""
 
     def monotonic_seconds(self) -> float:
-        """Monotonic seconds; only differences mean something."""
+        """Monotonic seconds; only differences are meaningful."""
 
 
 class SystemClock:
@@ -49,20 +48,20 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic_seconds(self) -> float:
-        """Monotonic seconds; only differences mean something."""
+        """Monotonic seconds; only differences are meaningful."""
         return time.monotonic()
 
 
 class SteadyClock(SystemClock):
-    """The wall clock as it stood at the beginning of this object. From there it goes on evenly and is never set."""
+    """A clock that starts at the wall clock's time at construction and is never adjusted afterwards."""
 
     def __init__(self) -> None:
         self._began_seconds = time.time() - boot_seconds()
 
     def now_ms(self) -> int:
-        """Instant in milliseconds since the Unix epoch, wrong by as much as the wall clock was at the beginning."""
+        """Instant in milliseconds since the Unix epoch; off by the wall clock's error at construction."""
         return int((self._began_seconds + boot_seconds()) * 1000)
 
 
 STEADY_CLOCK = SteadyClock()
-"""By this clock the process stamps what it reads, so that the time between two readings is right."""
+"""The clock of a process's samples; differences between two samples are exact."""

@@ -11,7 +11,7 @@ import select
 
 
 def readable(*descriptors: int, timeout_seconds: float) -> frozenset[int]:
-    """Those that can be read without waiting, or whose other end is gone; none when so much time has passed."""
+    """Return the descriptors that can be read without waiting or whose other end is closed; an empty list after the timeout."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)

@@ -1,4 +1,4 @@
-"""What a forked child process may use of the objects that its parent made.
+"""Objects that stay safe in forked child processes.
 
 A fork copies every object, but no thread, and the copies share the parent's sockets. A copy that is used as it is sends on a connection
 that the parent sends on, under the parent's identity, waits for threads that do not exist, or for a lock that such a thread held. Two
@@ -34,7 +34,7 @@ class Process:
 
 
 class _Forked:
-    """An object that is told when it is in a forked child."""
+    """An object that is notified in a forked child."""
 
     def __new__(cls, *_arguments: Any, **_named: Any) -> Self:
         made = super().__new__(cls)
@@ -42,7 +42,7 @@ class _Forked:
         return made
 
     def _begin_in_child(self) -> None:
-        """Called in the child before the fork returns, with no other thread running. Must take no lock of before the fork."""
+        """Called in the child before the fork returns, while no other thread runs. It must not take a lock from before the fork."""
         raise NotImplementedError
 
 
@@ -51,19 +51,19 @@ class Renewed(_Forked, ABC):
 
     @abstractmethod
     def _begin_in_child(self) -> None:
-        """Replace connections and locks, and close none: the parent uses them."""
+        """Replace connections and locks. Close none of them, because the parent uses them."""
 
 
 class OneProcess(_Forked):
-    """Base of objects that only the process that made them may use.
+    """Base of objects that only the process that created them may use.
 
-    Elsewhere public methods and properties raise Terminal, and the methods named in `_endings` return at once. Nothing of the object is
-    freed there: a library's object that is freed waits for its threads, which are the parent's, or ends what the parent uses.
+    In other processes public methods and properties raise Terminal, and the methods named in `_endings` return at once. Other processes
+    free nothing of the object: freeing a library's object would wait for threads of the parent, or end something that the parent uses.
     """
 
     _endings: ClassVar[frozenset[str]] = frozenset({"close"})
     _guards_itself: ClassVar[frozenset[str]] = frozenset()
-    """Methods that call `_demand_maker` where it costs least."""
+    """Methods that call `_demand_maker` themselves, at the point where the check costs least."""
     _maker: Process
 
     def __new__(cls, *arguments: Any, **named: Any) -> Self:
@@ -82,14 +82,14 @@ class OneProcess(_Forked):
                 setattr(cls, name, _guarded(cls, name, member))
 
     def _described(self) -> str:
-        """Return the object's kind, and where it helps its name, for the refusal."""
+        """Return the object's kind for the error message, with its name if it has one."""
         return type(self).__name__
 
     def _begin_in_child(self) -> None:
         pythonapi.Py_IncRef(py_object(self))
 
     def _demand_maker(self) -> None:
-        """Raise Terminal in another process than the object's."""
+        """Raises Terminal in any process but the object's own."""
         if self._maker is not _current:
             raise self._refusal()
 
@@ -101,12 +101,12 @@ class OneProcess(_Forked):
 
 
 def current() -> Process:
-    """Return the process that this code runs in."""
+    """Return the current process."""
     return _current
 
 
 def _guarded(cls: type[OneProcess], name: str, act: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `act`, refused in other processes than the object's."""
+    """Wrap `act` so that it raises Terminal in any process but the object's own."""
     is_ending = name in cls._endings
     if is_awaited(act):
 
@@ -132,11 +132,13 @@ def _guarded(cls: type[OneProcess], name: str, act: Callable[..., Any]) -> Calla
 
 
 def _begin() -> None:
-    """In a child: the process is another one, and each object hears of it."""
+    """Set the current process in a child, and notify each object."""
     global _current  # noqa: PLW0603
     _current = Process()
     for one in list(_made):
-        with suppress(AttributeError):  # half made when its process forked: nothing in the child has it
+        with suppress(
+            AttributeError
+        ):  # the object was half constructed at the fork, so nothing in the child refers to it
             one._begin_in_child()
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge, Histogram
 
-DECISIONS = Counter("cleave_decisions_total", "Acts decided, by lane and kind.", ["lane", "kind"])
-REFUSALS = Counter("cleave_refusals_total", "Acts refused, by lane and reason.", ["lane", "reason"])
+DECISIONS = Counter("cleave_decisions_total", "Decisions, by lane and kind of action.", ["lane", "kind"])
+REFUSALS = Counter("cleave_refusals_total", "Refusals, by lane and reason.", ["lane", "reason"])
 OPERATIONS = Counter(
     "cleave_operations_total", "Operations ended, by kind, origin and outcome.", ["kind", "origin", "outcome"]
 )
@@ -25,25 +25,25 @@ NOTIFICATION_LAG = Histogram(
 )
 CONSUMER_DECISION_SECONDS = Histogram(
     "cleave_consumer_decision_seconds",
-    "Time from the notification that consumers came or left until it was decided what follows.",
+    "Time from the notification of a change of consumers to the decision.",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60),
 )
 LOST_RACES = Counter(
     "cleave_lost_races_total",
-    "Compare-and-set attempts that found what they were made for changed by somebody else, by what was to be written; lock: that waited"
-    " too long for a row, or crosswise.",
+    "Compare-and-set attempts that lost against another writer, by the object to be written; lock: attempts that waited too long for a row"
+    " or deadlocked.",
     ["what"],
 )
-LEASE_CHANGES = Counter("cleave_lease_changes_total", "Shards that this worker got or lost.", ["change"])
+LEASE_CHANGES = Counter(
+    "cleave_lease_changes_total", "Topic shards that this worker acquired or lost.", ["change"]
+)
 COLLECTOR_TICKS = Counter("cleave_collector_ticks_total", "Collector ticks, by outcome.", ["outcome"])
 BROKER_PAGES = Counter("cleave_broker_pages_total", "Metrics pages of brokers, by outcome.", ["outcome"])
-CONSUMER_ROUNDS = Counter(
-    "cleave_consumer_rounds_total", "Rounds of looking for consumers, by outcome.", ["outcome"]
-)
+CONSUMER_ROUNDS = Counter("cleave_consumer_rounds_total", "Polls for consumers, by outcome.", ["outcome"])
 BUNDLE_TICKS = Counter("cleave_bundle_ticks_total", "Ticks of the bundle collector, by outcome.", ["outcome"])
 BUNDLE_SILENT = Gauge("cleave_bundle_silent_brokers", "Brokers without a complete answer in the last tick.")
 ASSET_EVENTS = Counter(
-    "cleave_asset_events_total", "Layout changes told to Airflow, by outcome.", ["outcome"]
+    "cleave_asset_events_total", "Layout changes posted to Airflow, by outcome.", ["outcome"]
 )
 SESSIONS = Gauge(
     "cleave_connected_consumers", "Consumers that hold an assignment stream open at this worker."
@@ -56,22 +56,22 @@ BUCKETS_OWNED = Gauge(
     "Entry buckets, or runs of them, with an owner, of the topics that this worker leads.",
 )
 BUCKETS_WITHHELD = Gauge(
-    "cleave_buckets_withheld", "Of these, buckets whose owner is to let go of them and has not yet."
+    "cleave_buckets_withheld", "Of these, buckets whose owner must release them and has not released them."
 )
 BUCKETS_AWAY = Gauge(
-    "cleave_buckets_away", "Of these, buckets whose owner is not connected and may come back."
+    "cleave_buckets_away", "Of these, buckets whose owner is disconnected and within its grace period."
 )
 BUCKETS_OVERDUE = Gauge(
     "cleave_buckets_overdue",
-    "Of these, buckets that are not let go of, or whose owner is away, for longer than the alarm's time.",
+    "Of these, buckets whose release, or whose owner's reconnection, is overdue.",
 )
 BUCKET_ALARMS = Counter("cleave_bucket_alarms_total", "Buckets that became overdue.")
-SEGMENTS_SHARED = Gauge("cleave_shared_segments", "Segments that several consumers of a subscription read.")
+SEGMENTS_SHARED = Gauge(
+    "cleave_shared_segments", "Segments that more than one consumer of a subscription reads."
+)
 SEGMENTS_DRAINING = Gauge("cleave_draining_segments", "Sealed segments that consumers read, by subscription.")
 BUCKETS_GRANTED = Counter(
-    "cleave_buckets_granted_total", "Entry buckets, or runs of them, that got an owner, or another one."
+    "cleave_buckets_granted_total", "Assignments of entry buckets, or of runs of them, to a new owner."
 )
-KEY_SAMPLES = Counter(
-    "cleave_key_samples_total", "Logs looked into for where their load lies, by outcome.", ["outcome"]
-)
-WAKEUPS = Counter("cleave_worker_wakeups_total", "What woke the worker.", ["sensor"])
+KEY_SAMPLES = Counter("cleave_key_samples_total", "Logs whose keys were sampled, by outcome.", ["outcome"])
+WAKEUPS = Counter("cleave_worker_wakeups_total", "Wake-ups of the worker, by cause.", ["sensor"])

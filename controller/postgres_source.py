@@ -1,7 +1,7 @@
 """Layouts from Cleave's own tables, for producers that may connect to its database.
 
-A snapshot is one statement, so that it is of one moment. A notification tells when to read again. The module only reads. It implements
-`client.layout_source.LayoutSource` outside of the client, so that the client imports no SQL.
+A snapshot is one statement, so its rows belong to one moment. A notification triggers the next read. The module only reads. It implements
+`client.layout_source.LayoutSource` outside the client package, so that the client imports no SQL.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from controller.domain.segment import Segment, SegmentState
 from controller.forks import Renewed
 
 CHANNELS = ("cleave_layout",)
-"""Payloads begin with the topic's id, up to a colon where more follows."""
+"""A payload begins with the topic's id; a colon separates further parts."""
 
 # The last columns of each row; what stands before them is of the topic, or of the segment's place in the answer.
 _SEGMENT_COLUMNS = """
@@ -40,7 +40,7 @@ SELECT t.topic_id, t.state, t.data_plane, t.epoch, t.next_segment_id, {_SEGMENT_
 
 @checks_arguments
 class PostgresSource(Renewed):
-    """A `LayoutSource` on Cleave's database; connects at the first call, listens from the first watch on. A forked process has watches
+    """A `LayoutSource` on Cleave's database. It connects at the first call and listens from the first watch on. A forked process has watches
     and connections of its own.
     """
 
@@ -63,7 +63,7 @@ class PostgresSource(Renewed):
         self._listener: PostgresListener | None = None
 
     def topic(self, name: str) -> TopicSnapshot:
-        """The topic as it is now."""
+        """Return the present layout of the topic."""
         with self._calls.statement(f"look up {name}") as cursor:
             cursor.execute(_TOPIC, (name,))
             rows = cursor.fetchall()
@@ -92,7 +92,7 @@ class PostgresSource(Renewed):
         return watch
 
     def close(self) -> None:
-        """Stop listening and give back connections."""
+        """Stop listening and close the connections."""
         if self._listener is not None:
             self._listener.close()
         self._calls.close()
@@ -117,17 +117,17 @@ class _Watch:
         self._forget = forget
 
     def close(self) -> None:
-        """Tell no more."""
+        """End the watch."""
         self._forget(self)
 
 
 def _backing_topics(rows: Iterable[Sequence[Any]]) -> dict[int, str]:
-    """From `_SEGMENT_COLUMNS`."""
+    """Convert a row with `_SEGMENT_COLUMNS`."""
     return {row[0]: row[-1] for row in rows}
 
 
 def _segment(row: Sequence[Any]) -> Segment:
-    """From `_SEGMENT_COLUMNS`."""
+    """Convert a row with `_SEGMENT_COLUMNS`."""
     segment_id, start, end, state, created_epoch, sealed_epoch, created_at, sealed_at = row[:8]
     bucket_splits, merge_depth, legacy_topic_name, _ = row[8:]
     return Segment(

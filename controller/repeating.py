@@ -1,7 +1,7 @@
-"""Runs the loop of a long-lived thread: one act in rounds, until the loop is stopped, whatever the act raises.
+"""Runs the loop of a long-lived thread, which repeats one function until the loop is stopped, whatever the function raises.
 
-A thread that ends goes unnoticed until its work is missed. So the loop logs an expected error in one line and any other error with its
-traceback, pauses, and goes on. The caller names the errors that end a process on purpose.
+A thread that dies is noticed only when its work is missed. So the loop logs an expected error in one line and any other error with its
+traceback, pauses, and continues. The caller names the errors that end the process on purpose.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     import structlog
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 10.0
-"""After an unexpected error; each pause is twice the one before, up to the longest, until a round goes well."""
+"""Pause after an unexpected error. Each further pause doubles, up to the longest, until a round succeeds."""
 
 
 class Repeating:
-    """One thing that is done in rounds. For one thread; the event that stops it is for any."""
+    """The loop of one thread. Any thread may set the event that stops it."""
 
     def __init__(
         self,
@@ -37,10 +37,10 @@ class Repeating:
         on_error: Callable[[Exception], object] = lambda _: None,
         says_once: bool = False,
     ) -> None:
-        """`act` returns the seconds until its next round. `failed` is the log's event when a round raises, and the loop's name in
-        metrics. A Retryable has the loop pause for as long as it asks, within `retry_seconds`. An error of a kind in `ends_with`
-        leaves the loop. `on_error` comes after the pause. With `says_once` an expected error that repeats is logged once, until
-        a round goes well.
+        """`act` returns the seconds until its next round. `failed` is the log event of a round that raises, and the loop's name in
+        metrics. After a Retryable the loop pauses for the delay of the error, within `retry_seconds`. An error of a type in `ends_with`
+        leaves the loop. `on_error` is called after the pause. With `says_once` a repeated expected error is logged once until a round
+        succeeds.
         """
         self._act, self._stopping, self._log, self._failed = act, stopping, log, failed
         self._retry_seconds, self._longest_pause_seconds = retry_seconds, longest_pause_seconds
@@ -49,7 +49,7 @@ class Repeating:
         self._backoff_seconds = 0.0
 
     def run(self, first_pause_seconds: float = 0.0) -> None:
-        """Rounds until stopped. Raises what `ends_with` names, and nothing else."""
+        """Run rounds until the loop is stopped. Raises only errors of the types in `ends_with`."""
         pause_seconds = first_pause_seconds
         failure: Exception | None = None
         while not self._stopping.wait(pause_seconds):
@@ -64,7 +64,7 @@ class Repeating:
                 pause_seconds, failure = self._reported(error), error
 
     def _puts_right(self, failure: Exception) -> bool:
-        """Have the caller put right what the error has left. Return False if the loop was stopped meanwhile."""
+        """Call `on_error` to repair the effects of the error. Return False if the loop was stopped in the meantime."""
         try:
             self._on_error(failure)
         except Exception:  # noqa: BLE001 - as in `run`
@@ -72,7 +72,7 @@ class Repeating:
         return not self._stopping.is_set()
 
     def _reported(self, error: Exception) -> float:
-        """Log the error. Return the seconds to wait."""
+        """Log the error, and return the seconds to pause."""
         if not isinstance(error, self._expected):
             client_metrics.LOOP_ERRORS.labels(self._failed).inc()
             self._log.error(self._failed, exc_info=error)
@@ -97,7 +97,9 @@ def repeat_every(
     *,
     expected: tuple[type[Exception], ...] = (CleaveError,),
 ) -> None:
-    """Do it every so many seconds until stopped, the first time after as many. A round that raises is logged; the next one comes."""
+    """Call `act` every `interval_seconds` until stopped, for the first time after one interval. A round that raises is logged, and the loop
+    continues.
+    """
 
     def once() -> float:
         act()

@@ -1,7 +1,6 @@
-"""The Java of this machine, if it is new enough for Spark 4: whether Spark can compute here hangs on it.
+"""The Java of this machine, if it is new enough for Spark 4. Without it Spark cannot compute on this machine.
 
-Asks the environment and the `java` it names, and changes nothing. The Java in a wheel, for the local stack alone, is
-`devstack/java`'s.
+The module reads the environment and runs `java -version`; it changes nothing. `devstack/java` has the Java of the local stack.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from pathlib import Path
 from typing import Final
 
 OLDEST: Final = 17
-"""The oldest major version that Spark 4 runs on."""
+"""Oldest major version that Spark 4 supports."""
 
 
 NO_SPARK: Final = "none"
-"""The setting of the Spark master that asks for no Spark."""
+"""Value of the Spark master that means: do not use Spark."""
 
 
 def can_run_spark(master: str) -> bool:
-    """Whether PySpark is installed and there is a Java for it.
+    """Return True if PySpark is installed and a suitable Java exists.
 
     A Spark Connect server (`sc://`) has its own Java. Every other master needs one on this machine.
     """
@@ -33,7 +32,7 @@ def can_run_spark(master: str) -> bool:
 
 
 def system_java_home() -> Path | None:
-    """JAVA_HOME, else the home of `java` on PATH, if it is new enough."""
+    """Return JAVA_HOME, else the home of `java` on PATH; None if it is missing or too old."""
     named = os.environ.get("JAVA_HOME")
     on_path = shutil.which("java")
     homes = [Path(named)] if named else []
@@ -42,7 +41,7 @@ def system_java_home() -> Path | None:
 
 
 def _major_version(java: Path) -> int:
-    """What `java -version` says, 0 when it cannot be run (macOS has a `java` that only asks for one)."""
+    """Return the major version that `java -version` prints; 0 if it cannot run (the `java` of macOS only offers to install one)."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -1,8 +1,8 @@
-"""Log lines: one line of JSON or of text a fact, with the ids of what it is about.
+"""Log lines in JSON or text, one line for each event, with the ids of the objects concerned.
 
-Log lines carry names and numbers, never URLs with passwords. What libraries say by the standard library's logging, from a
-warning on, has the same form. Nothing here decides anything, and nothing may fail because telemetry did. The library of log lines is
-loaded with the first of them: a command that has nothing to say does not wait for it.
+Log lines contain names and numbers, never URLs with passwords. Warnings and errors that libraries write with the standard library's logging
+get the same form. No caller fails because telemetry fails. structlog is loaded with the first line, so that a command without log lines does
+not load it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     import structlog
 
 _asked: list[tuple[bool, int]] = []
-"""How log lines were asked for while the library was not loaded; empty once that is done."""
+"""Requested configuration while structlog is not loaded; empty once it is applied."""
 
 
 def configure_logging(*, json_lines: bool = False, level: int = logging.INFO) -> None:
-    """Send the program's log lines to standard error; call once, in an entry point. Of libraries, warnings and errors."""
+    """Send the program's log lines, and warnings and errors of libraries, to standard error. Call once, at the start of a program."""
     _asked[:] = [(json_lines, level)]
     root = logging.getLogger()
     root.handlers = [one for one in root.handlers if not isinstance(one, _OfLibraries)]
@@ -49,7 +49,7 @@ def _configure_as_asked() -> None:
 
 
 def _common() -> list[structlog.typing.Processor]:
-    """What every line goes through before it is written."""
+    """Return the processors that every line passes before it is written."""
     import structlog
 
     return [
@@ -61,13 +61,13 @@ def _common() -> list[structlog.typing.Processor]:
 
 
 def _renderer(json_lines: bool) -> structlog.typing.Processor:
-    """Return what makes the line of text. Each fact of the line is printable, so that no value forges a line or commands a terminal."""
+    """Return the renderer of lines. It escapes values that are not printable, so that no value can forge a line or control a terminal."""
     import structlog
 
     if json_lines:
         as_json = structlog.processors.JSONRenderer(
             default=str
-        )  # ASCII: it escapes all that is not printable, but for DEL
+        )  # ASCII escapes everything that is not printable except DEL
         return lambda logger, name, line: str(as_json(logger, name, line)).replace("\x7f", "\\u007f")
     as_text = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     return lambda logger, name, line: as_text(logger, name, _printable(line))
@@ -86,7 +86,7 @@ def _printable(line: structlog.typing.EventDict) -> structlog.typing.EventDict:
 
 
 class _OfLibraries(logging.StreamHandler[TextIO]):
-    """Lines of libraries, which use the standard library's logging: uvicorn, SQLAlchemy, OpenTelemetry."""
+    """Handler for lines of libraries that use the standard library's logging: uvicorn, SQLAlchemy, OpenTelemetry."""
 
     def __init__(self, json_lines: bool) -> None:
         logging.Handler.__init__(self)
@@ -94,11 +94,11 @@ class _OfLibraries(logging.StreamHandler[TextIO]):
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]
-        """Standard error as it is when the line is written: it may have been replaced since."""
+        """Standard error at the time of writing, because it may be replaced during the run."""
         return sys.stderr
 
     def format(self, record: logging.LogRecord) -> str:
-        """In the form of our own lines."""
+        """Format a library's record like a line of Cleave."""
         if self.formatter is None:
             self.setFormatter(_of_libraries(self._json_lines))
         return super().format(record)
@@ -119,7 +119,7 @@ def _of_libraries(json_lines: bool) -> logging.Formatter:
 
 @contextmanager
 def bound(**ids: object) -> Iterator[None]:
-    """These are on every line that is written meanwhile by this thread, or in a copy of its context."""
+    """Add these values to every line that this thread, or a copy of its context, writes within the block."""
     import structlog
 
     with structlog.contextvars.bound_contextvars(**ids):
@@ -127,29 +127,29 @@ def bound(**ids: object) -> Iterator[None]:
 
 
 def start_thread(name: str, run: Callable[..., None], *arguments: object) -> threading.Thread:
-    """A thread at work that the process does not wait for, with what is bound here on its log lines."""
+    """Start a daemon thread whose log lines have the values that are bound here."""
     thread = threading.Thread(target=copy_context().run, args=(run, *arguments), name=name, daemon=True)
     thread.start()
     return thread
 
 
 def _to_standard_error(*_: object) -> structlog.PrintLogger:
-    """Standard error as it is when the line is written: it may have been replaced since."""
+    """Standard error at the time of writing, because it may be replaced during the run."""
     import structlog
 
     return structlog.PrintLogger(sys.stderr)
 
 
 def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
-    """A logger bound to the module's name."""
+    """Return a logger bound to the module's name."""
     return cast("structlog.typing.FilteringBoundLogger", _Logger(name))
 
 
 class _Logger:
-    """Stands for a logger until a line is written.
+    """A proxy that obtains the logger when a line is written.
 
-    Nothing is kept from line to line: the settings may change in between, and structlog's own loggers look them up anew
-    at each line as well.
+    The proxy caches nothing between lines, because the configuration may change; structlog's own loggers read the configuration for each line
+    as well.
     """
 
     def __init__(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What a person or a program reads: tables on a terminal, one JSON document with `--json`."""
+"""Output of commands: tables on a terminal, or one JSON document with `--json`."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from rich.text import Text
 from controller.domain.shown import printable
 from controller.domain.whole_numbers import plain_number
 
-if TYPE_CHECKING:  # commands that perform no action do not load responses
+if TYPE_CHECKING:  # commands that perform no action do not import responses
     from controller.actions.responses import Answer
 
 PIPED_WIDTH = 220
 GAP = 2
 MOST_LISTED = 20
-"""Values of a list that a cell shows."""
+"""Maximum number of a list's values in a cell."""
 LONGEST_WORD = 24
-"""A longer one within a text, an address for instance, may be broken."""
+"""A longer word, such as an address, may be broken."""
 
 
 def _reader_has_gone() -> NoReturn:
-    """The reader of our output (head, less) has closed it: leave silently and without an error."""
+    """Exit without a message or an error, because the reader of the output (head, less) has closed the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise typer.Exit(0)
 
 
 class PrintableConsole(Console):
-    """A console whose texts are escaped where they hold characters that a terminal obeys. Its own colours and cursor moves are not text."""
+    """A console that escapes control characters in texts. The console's own colours and cursor movements are kept."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the segments of the renderable, all of them printable."""
+        """Yield the segments of the renderable with control characters escaped."""
         for segment in super().render(renderable, options):
             if segment.control is None and not segment.text.isprintable():
                 yield Segment(printable(segment.text, lines=True), segment.style)
@@ -58,7 +58,7 @@ console = _Console(highlight=False, width=None if _KNOWS_ITS_WIDTH else PIPED_WI
 
 
 def to_json(value: Any) -> Any:
-    """Values json does not know: instants become ISO 8601, numbers that 64 bits hold stay numbers, the rest is its text."""
+    """Convert a value that json does not know: instants to ISO 8601, decimals within 64 bits to numbers, other values to text."""
     if isinstance(value, Decimal):
         return plain_number(value)
     return value.isoformat() if isinstance(value, datetime) else str(value)
@@ -67,14 +67,14 @@ def to_json(value: Any) -> Any:
 def emit(as_json: bool, document: Any, table: RenderableType) -> None:
     """Print the document for programs or the table for people."""
     if as_json:
-        # JSON in ASCII escapes all that a terminal would obey, but for DEL.
+        # JSON in ASCII escapes all control characters except DEL.
         say(json.dumps(document, default=to_json, indent=2, sort_keys=False).replace("\x7f", "\\u007f"))
     else:
         console.print(table)
 
 
 def say(text: str, *, on_error: bool = False) -> None:
-    """Print a text, on standard error if `on_error`. Characters that are not printable are escaped; ends of lines stay."""
+    """Print a text, to standard error if `on_error`. Characters that are not printable are escaped, except line ends."""
     try:
         typer.echo(printable(text, lines=True), err=on_error)
     except BrokenPipeError:
@@ -84,14 +84,14 @@ def say(text: str, *, on_error: bool = False) -> None:
 def rows_table(
     rows: Sequence[Mapping[str, Any]], columns: Iterable[str] | None = None, title: str | None = None
 ) -> RenderableType:
-    """A table of mappings under a line that is its title; where there is nothing it says so."""
+    """Return a table of mappings below a title; without rows, the table says so."""
     names = list(columns or (rows[0].keys() if rows else ()))
     body = Rows(names, rows) if rows else Text("nothing found")
     return body if title is None else Group(Text(title), body)
 
 
 def answer_table(answer: Answer, title: str | None) -> RenderableType:
-    """Return the rows of an answer under a title, the title alone where there are no rows, and its further tables below."""
+    """Return the rows of an answer below a title, or the title alone without rows, followed by the answer's further tables."""
     rows = answer.rows()
     first = rows_table(rows, title=title) if rows or title is None else Text(title)
     further = [rows_table(rows, title=title) for title, rows in answer.tables() if rows]
@@ -99,9 +99,9 @@ def answer_table(answer: Answer, title: str | None) -> RenderableType:
 
 
 class Rows:
-    """A table that fits the terminal: texts are broken between words, and nothing else is broken.
+    """A table that fits the terminal. Texts are broken between words; other values are not broken.
 
-    Where even so it is too wide, each row is a block of lines, one a column.
+    If the table is still too wide, each row becomes a block with one line for each column.
     """
 
     def __init__(self, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
@@ -119,10 +119,10 @@ class Rows:
         table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, GAP, 0, 0), show_edge=False)
         for column, width in zip(self._columns, widths, strict=True):
             side: Literal["right", "left"] = "right" if column.is_numeric else "left"
-            # The last column's gap is not printed, so every width is that of the text alone.
+            # The last column has no gap, so every width is that of the text alone.
             table.add_column(Text(column.title), justify=side, overflow="fold", width=width)
         for cells in zip(*(column.cells for column in self._columns), strict=True):
-            table.add_row(*map(Text, cells))  # plain: [a000-bfff] is no markup
+            table.add_row(*map(Text, cells))  # plain text, because [a000-bfff] is not markup
         yield table
 
     def _block(self, number: int) -> Table:
@@ -136,7 +136,7 @@ class Rows:
 
 
 class _Column:
-    """One column's cells, and how narrow and how wide it may be."""
+    """The cells of one column, with its smallest and largest width."""
 
     def __init__(self, name: str, values: Sequence[Any]) -> None:
         self.title = name.replace("_", " ")
@@ -151,14 +151,14 @@ class _Column:
 
 
 def _words(text: str, value: Any) -> list[str]:
-    """What must not be broken: an instant as a whole, of a text each word, but for one of no end."""
+    """Return the unbreakable parts of a cell: the whole of an instant, or each word of a text except words over `LONGEST_WORD`."""
     if isinstance(value, datetime):
         return [text]
     return [word[:LONGEST_WORD] if " " in text else word for word in text.split(" ")]
 
 
 def _shared(room: int, bounds: Sequence[tuple[int, int]]) -> list[int] | None:
-    """A width for each column: its least, and what is left over goes to those that want more. None: no room."""
+    """Return a width for each column: its smallest width plus a share of the remaining space. None if the table does not fit."""
     widths = [least for least, _ in bounds]
     left = room - sum(widths)
     if left < 0:
@@ -173,11 +173,11 @@ def _shared(room: int, bounds: Sequence[tuple[int, int]]) -> list[int] | None:
 
 
 def cell(value: Any) -> str:
-    """One cell: short instants, short numbers, nothing for None, truth as JSON writes it."""
+    """Format one cell: short instants, short numbers, an empty text for None, true and false as in JSON."""
     if value is None:
         return ""
     if isinstance(value, bool):
-        return str(value).lower()  # what `policy set` reads
+        return str(value).lower()  # the form that `policy set` accepts
     if isinstance(value, datetime):
         return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     if isinstance(value, float | Decimal):
@@ -192,5 +192,5 @@ def _listed(values: Sequence[Any]) -> str:
 
 
 def created(creates: Iterable[Mapping[str, Any]]) -> str:
-    """Segments that an operation makes, for a cell of a table."""
+    """Format the segments that an operation creates."""
     return ", ".join(f"{one['segment_id']} [{one['hash_range']}]" for one in creates)

@@ -69,8 +69,10 @@ def _run_in_this_process(app: Application, operation_id: int, timeout_seconds: f
 
 
 def user_name() -> str:
-    """Return the name of the user who runs this process, from the environment or else from the system."""
+    """Return the name of the person who runs this process: `CLEAVE_ACTOR` if it is set, for shells that share a
+    login; otherwise the user's name.
+    """
     try:
-        return getpass.getuser()
+        return os.environ.get("CLEAVE_ACTOR", "").strip() or getpass.getuser()
     except (KeyError, OSError):  # the user of a container may not be in the list of users
         return f"uid {os.getuid()}"

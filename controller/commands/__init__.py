@@ -1,1 +1,1 @@
-"""The sub-commands of `cleave`, one file a noun."""
+"""The commands of `cleave`, one file for each noun, and the parts they share."""

@@ -22,7 +22,7 @@ from controller.commands.server_choice import perform
 from controller.terminal import answer_table, emit
 
 SHORTEST_WAIT_SECONDS = 0.001
-"""A wait of 0 looks at the operation once; a command without a wait has `--no-wait`."""
+"""A wait of 0 reads the operation once; `--no-wait` sends the command without a wait."""
 
 
 def add_actions(app: typer.Typer, subject: str) -> None:
@@ -42,7 +42,7 @@ def group(subject: str) -> typer.Typer:
 
 
 def command_of(action: AnyAction) -> Callable[..., None]:
-    """Return the function that Typer makes a command of."""
+    """Return the function from which Typer builds the command."""
 
     def command(
         dry_run: bool, no_wait: bool, timeout_seconds: float, as_json: bool, yes: bool, **values: Any

@@ -1,4 +1,4 @@
-"""`cleave backtest`: what policies would have cost on the load that was recorded; `cleave backtests`: those that were run."""
+"""`cleave backtest`: the cost of policies on recorded load; `cleave backtests`: earlier backtests."""
 
 from __future__ import annotations
 
@@ -43,15 +43,19 @@ from controller.terminal import cell, emit, rows_table, say
 def backtest(
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", help="This topic; repeatable.", autocompletion=completion.topics),
+        typer.Option("--topic", help="Topic to use; repeatable.", autocompletion=completion.topics),
     ] = None,
     namespace: Annotated[
         str | None,
-        typer.Option("--namespace", help="Every topic of it. Without this and --topic: all topics."),
+        typer.Option(
+            "--namespace", help="Namespace of which to use every topic. Default without --topic: all topics."
+        ),
     ] = None,
     trace: Annotated[
         list[Path] | None,
-        typer.Option("--trace", help="Instead of topics a CSV file of lines `timestamp,value`; repeatable."),
+        typer.Option(
+            "--trace", help="CSV file with lines `timestamp,value`, used instead of topics; repeatable."
+        ),
     ] = None,
     policy: Annotated[
         list[str] | None,
@@ -68,26 +72,26 @@ def backtest(
         str, typer.Option(help="Weights of the cost: excess=20,change_seconds=60,reseal_seconds=0.")
     ] = "",
     seeds: Annotated[
-        int, typer.Option(help="So many draws of each load; the first is the load as it was recorded.")
+        int, typer.Option(help="Number of draws of each load; the first draw is the recorded load.")
     ] = 1,
-    actuation_seconds: Annotated[float, typer.Option(help="How long a reshape takes.")] = 0.0,
+    actuation_seconds: Annotated[float, typer.Option(help="Duration of a reshape in seconds.")] = 0.0,
     mean_load: Annotated[
-        float, typer.Option(help="What a trace is scaled to, in capacities of a segment on average.")
+        float, typer.Option(help="Average load to which a trace is scaled, in capacities of a segment.")
     ] = 5.6,
-    first_day: Annotated[int, typer.Option(min=0, help="Of a trace, the first day.")] = 0,
-    days: Annotated[int, typer.Option(min=1, max=400, help="Of a trace, how many days.")] = 7,
+    first_day: Annotated[int, typer.Option(min=0, help="First day of a trace.")] = 0,
+    days: Annotated[int, typer.Option(min=1, max=400, help="Number of days of a trace.")] = 7,
     engine: Annotated[
-        str | None, typer.Option(help=f"{SPARK} or {HERE}; chosen by the amount of work where left out.")
+        str | None, typer.Option(help=f"{SPARK} or {HERE}. Default: chosen by the amount of work.")
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Also write a report into this file, with everything in it.")
+        Path | None, typer.Option(help="File to which a self-contained HTML report is written.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What would these policies have cost, and how far is that from the best possible?
+    """Compute the cost of policies on recorded load, and compare it with the least possible cost.
 
-    The load that was recorded goes through each policy's own decisions, over a simulated layout. Costs are in segment-hours;
-    the regret is the cost over the least any policy can pay. Nothing is changed but the list of backtests.
+    Each policy decides on the recorded load, with a simulated layout. Costs are in segment-hours; the regret is the cost divided by the least
+    cost that any policy can reach. The command changes only the list of backtests.
     """
     _demand_possible(engine, {"--trace": trace, "--engine": engine, "--html": html})
     asked = AskedBacktest(
@@ -103,7 +107,7 @@ def backtest(
 
 
 def _demand_possible(engine: str | None, local: Mapping[str, Any]) -> None:
-    """Raise Unsupported for a `local` option where a server is named, InvalidInput for an engine that does not exist."""
+    """Raises Unsupported if a server is used with an option that needs this machine, InvalidInput for an unknown engine."""
     for option, value in local.items():
         if value is not None:
             demand_database(f"backtest {option}")
@@ -112,7 +116,7 @@ def _demand_possible(engine: str | None, local: Mapping[str, Any]) -> None:
 
 
 def ask(asked: AskedBacktest, *, html: Path | None, as_json: bool) -> None:
-    """Run the backtest, print what came out, and write the report if one is wanted."""
+    """Run the backtest, print the results, and write the report if a file is given."""
     if html is not None:
         from controller.commands.backtest_page import demand_plotly
 
@@ -161,7 +165,7 @@ def _run_here(asked: AskedBacktest, as_json: bool) -> BacktestAnswer:
 
 
 def _run_on_server(asked: AskedBacktest) -> BacktestAnswer:
-    """Raises InvalidInput for what a server does not compute while somebody waits."""
+    """Run the backtest on the server. Raises InvalidInput for a backtest that a server does not compute within a call."""
     loads, topics = asked.loads, asked.loads.topics
     is_one = topics is not None and len(topics) == 1
     request = fill_in(
@@ -192,11 +196,13 @@ def _loads(
     first_day: int,
     days: int,
 ) -> Loads:
-    """What was asked about. Raises InvalidInput for what does not go together."""
+    """Return the loads to use. Raises InvalidInput for options that exclude each other."""
     if sum(1 for given in (topics, namespace, traces) if given) > 1:
-        raise InvalidInput("give --topic, --namespace or --trace, one of the three")
+        raise InvalidInput("give only one of --topic, --namespace and --trace")
     if traces and (since or until):
-        raise InvalidInput("--from and --to go with topics; of a trace choose --first-day and --days")
+        raise InvalidInput(
+            "--from and --to apply to topics; choose the days of a trace with --first-day and --days"
+        )
     return Loads(
         *backtest_requests.past(since, until, datetime.now(UTC)),
         tuple(map(topic_name, topics)) if topics else None,
@@ -207,7 +213,7 @@ def _loads(
 
 @contextmanager
 def _progress(as_json: bool) -> Iterator[Any]:
-    """A bar on standard error while there is somebody to see it."""
+    """Show a progress bar on standard error if it is a terminal."""
     console = Console(stderr=True)
     if as_json or not console.is_terminal:
         yield lambda _done, _of: None
@@ -244,10 +250,12 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.command()
 def show(
-    run_id: Annotated[int, typer.Argument(metavar="ID", help="As `cleave backtests list` has it.")],
+    run_id: Annotated[
+        int, typer.Argument(metavar="ID", help="Id of the backtest, as in `cleave backtests list`.")
+    ],
     as_json: AsJson = False,
 ) -> None:
-    """One backtest: what was asked, and what came out."""
+    """Show one backtest: its request and its results."""
     request = fill_in(ListBacktestResults, {"run_id": run_id})
     run = perform(SHOW_BACKTEST, fill_in(ShowBacktest, {"run_id": run_id}))
     results = list(ask_question(LIST_BACKTEST_RESULTS, request, limit=None)) if run.results else []

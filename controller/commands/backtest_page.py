@@ -1,7 +1,7 @@
-"""The report of a backtest: one HTML file with everything in it, which opens without a network.
+"""The report of a backtest: one self-contained HTML file, which opens without a network.
 
-A table of what each policy would have cost; then for each load its time line (load, segments, the hottest segment, acts and
-what was refused) and the front: how much excess each policy let happen, and at what cost, beside the best there is.
+The report has a table of the cost of each policy. Then it has, for each load, a timeline (load, segments, the hottest segment, actions and
+refusals) and the front: the excess load of each policy and its other cost, compared with the optimum.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from controller.domain.errors import Unsupported
 from controller.domain.shown import duration
 
 LOADS_DRAWN = 8
-"""Loads that the page draws, those with the largest cost; the table has all."""
+"""Maximum number of loads that the page draws, the most costly ones; the table has all loads."""
 _COLOURS = ("#3b6fb6", "#d1743b", "#4d9a5b", "#a34d8f", "#b5a23a", "#4fa3a5", "#8b5a3c", "#6d6fb0")
 _MARKS = {"split": "triangle-up", "merge": "triangle-down", "rebucket": "circle", "recut": "diamond"}
 _STYLE = """
@@ -35,19 +35,19 @@ th:first-child, td:first-child { text-align: left; white-space: normal; overflow
 """
 _GRID = "rgba(128, 128, 128, 0.25)"
 _BY_HAND = "#8a8a8a"
-"""Of lines that are no policy's; seen on a light page and on a dark one."""
+"""Colour of lines that belong to no policy; visible on a light and on a dark page."""
 LABEL_LETTERS = 26
-"""Of a policy's name beside a row; the legend has all of it."""
+"""Maximum length of a policy's name next to a row; the legend has the full name."""
 _EXPLAINED = (
-    "Costs are in segment-hours: the hours of all segments, a price for load above what they can take, and a price for each "
-    "segment added or removed. The regret is the cost over the least any policy can pay, known afterwards."
+    "Costs are in segment-hours: the hours of all segments, a price for load above their capacity, and a price for each "
+    "segment added or removed. The regret is the cost divided by the least cost that any policy could reach with knowledge of the whole load."
 )
 
 Pictures = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
 def demand_plotly() -> None:
-    """Raises Unsupported without plotly."""
+    """Raises Unsupported if plotly is not installed."""
     try:
         import plotly
     except ImportError:
@@ -66,9 +66,9 @@ def write_page(
     *,
     excess_price: float,
 ) -> None:
-    """Writes the page; `pictures` are by load and policy. Raises Unsupported without plotly.
+    """Write the page. `pictures` are keyed by load and policy. Raises Unsupported if plotly is not installed.
 
-    `excess_price`: the segment-hours that an hour of one capacity too much was counted as.
+    `excess_price` is the price of one hour of load one capacity above the limit, in segment-hours.
     """
     demand_plotly()
     summary = backtest_rows.summary(rows)
@@ -123,7 +123,7 @@ def _figure(figure: Any, *, with_library: bool) -> str:
 
 
 def _time_line(pictures: Mapping[str, Mapping[str, Any]]) -> Any:
-    """Load and segments, the hottest segment, acts, refusals; policies share a colour over all four."""
+    """Draw load and segments, the hottest segment, actions and refusals; a policy has the same colour in all four plots."""
     from plotly.subplots import make_subplots
 
     figure = make_subplots(
@@ -133,10 +133,10 @@ def _time_line(pictures: Mapping[str, Mapping[str, Any]]) -> Any:
         row_heights=[0.36, 0.22, 0.16, 0.26],
         vertical_spacing=0.05,
         subplot_titles=(
-            "Load, and the segments each policy had for it",
-            "The hottest segment: above 1 it is over its capacity",
+            "Load, and the segments of each policy",
+            "The hottest segment; above 1 it exceeds its capacity",
             "Acts",
-            "When something was refused, and why",
+            "Refusals and their reasons",
         ),
     )
     first = next(iter(pictures.values()))
@@ -165,7 +165,7 @@ def _time_line(pictures: Mapping[str, Mapping[str, Any]]) -> Any:
 
 
 def _on_any_page(figure: Any, *, height: int) -> Any:
-    """Without a ground of its own, so that the page's shows; the legend below, so that the plots have all the width."""
+    """Make the figure transparent, so that it follows the page's colours, and put the legend below, so that plots have the full width."""
     ground = "rgba(0, 0, 0, 0)"
     figure.update_layout(
         height=height,
@@ -182,7 +182,7 @@ def _on_any_page(figure: Any, *, height: int) -> Any:
 
 
 def _labels(policies: Iterable[str]) -> dict[str, str]:
-    """Short names, each another one."""
+    """Return a short, distinct label for each policy."""
     labels: dict[str, str] = {}
     for policy in policies:
         short = policy if len(policy) <= LABEL_LETTERS else f"{policy[: LABEL_LETTERS - 1]}…"
@@ -258,7 +258,7 @@ def _draw_refusals(figure: Any, policy: str, one: Mapping[str, Any], colour: str
 def _front(
     best: Sequence[Mapping[str, float]], rows: Sequence[Mapping[str, Any]], excess_price: float
 ) -> Any:
-    """Left the trade between excess and all other cost, right the regret at each price of excess."""
+    """Draw excess against all other cost on the left, and the regret at each price of excess on the right."""
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
 
@@ -267,7 +267,7 @@ def _front(
         rows=1,
         cols=2,
         subplot_titles=(
-            "What lies left of and below the line nobody can reach",
+            "No policy can reach the area left of and below the line",
             "Regret at each price of excess",
         ),
     )

@@ -1,7 +1,7 @@
 """A namespace's bundles as a ring: each bundle is an arc as wide as its range and as dark as its load.
 
-The ring as it is now stands beside the ring as the live proposals would make it. The picture is one HTML file that
-needs nothing else. The caller reads what is drawn.
+The picture shows the present ring next to the ring after the live proposals. It is one self-contained HTML file. The caller reads the rows
+to draw.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from controller.domain.errors import Unsupported
 
 @dataclass(frozen=True, slots=True)
 class Arc:
-    """One bundle to draw: who owns it, and its bytes per second."""
+    """One bundle to draw, with its owner and its bytes per second."""
 
     bundle: NamespaceBundle
     broker: str
@@ -27,7 +27,7 @@ class Arc:
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """One ring with the title above it."""
+    """One ring and its title."""
 
     title: str
     arcs: Sequence[Arc]
@@ -36,7 +36,7 @@ class Ring:
 def draw_namespace(
     path: Path, namespace: str, rows: Sequence[Mapping[str, Any]], proposals: Sequence[ProposalRow]
 ) -> None:
-    """Draw a namespace's bundles (`rows` of `bundles_now`), and what they become once the proposals are done."""
+    """Draw a namespace's bundles (`rows` of `bundles_now`) before and after the proposals."""
     arcs = [
         Arc(
             NamespaceBundle(namespace, row["lower_bound"], row["upper_bound"]),
@@ -48,12 +48,12 @@ def draw_namespace(
     own = [one for one in proposals if one.namespace == namespace]
     rings = [Ring("now", arcs)]
     if own:
-        rings.append(Ring("with what is proposed", arcs_after(arcs, own)))
+        rings.append(Ring("after the proposals", arcs_after(arcs, own)))
     write_rings(path, f"Bundles of {namespace}", rings)
 
 
 def arcs_after(arcs: Sequence[Arc], proposals: Sequence[ProposalRow]) -> list[Arc]:
-    """The arcs once the proposals are done. A split divides the load by width, since topics are not known here."""
+    """Return the arcs after the proposals. A split divides the load by width, because the load of topics is not available here."""
     moved: Mapping[str, str] = {
         str(one.bundle): one.destination or "nobody" for one in proposals if one.kind is ProposalKind.UNLOAD
     }
@@ -112,7 +112,7 @@ def _words(arc: Arc) -> str:
 
 
 def _colour(share: float) -> str:
-    """From pale to dark blue."""
+    """Return a colour between pale and dark blue."""
     light = (222, 235, 247)
     dark = (8, 48, 107)
     mixed = (round(a + (b - a) * min(max(share, 0.0), 1.0)) for a, b in zip(light, dark, strict=True))

@@ -26,7 +26,14 @@ from controller.bundles.store.proposals import ProposalState
 from controller.commands.actions import add_actions
 from controller.commands.bundle_picture import draw_namespace
 from controller.commands.options import AsJson, DryRun
-from controller.commands.processes import JsonLogs, MetricsHost, MetricsPort, tell
+from controller.commands.processes import (
+    JsonLogs,
+    LogLevel,
+    LogLevelOption,
+    MetricsHost,
+    MetricsPort,
+    configure_process,
+)
 from controller.commands.questions import add_questions
 from controller.commands.server_choice import ask, perform
 from controller.commands.stop_signals import on_stop_signals
@@ -37,7 +44,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.command()
 def draw(namespace: str, path: Annotated[Path, typer.Argument(metavar="FILE")]) -> None:
-    """Draw the ring of a namespace into an HTML file: its bundles now, and with what is proposed."""
+    """Draw the ring of a namespace into an HTML file: its bundles now, and after the proposals."""
     live = (ProposalState.PROPOSED, ProposalState.APPROVED, ProposalState.APPLIED)
     with cluster() as bundles, bundles.store.transaction() as tx:
         rows = bundle_views.bundles_now(tx, bundles.cluster, namespace)
@@ -47,7 +54,7 @@ def draw(namespace: str, path: Annotated[Path, typer.Argument(metavar="FILE")]) 
 
 @app.command()
 def brokers(as_json: AsJson = False) -> None:
-    """Brokers by usage, as last aggregated, and whether each is on the cluster's list of active ones now."""
+    """List brokers by usage at the last aggregation, and whether each is active in the cluster."""
     found = perform(LIST_ACTIVE_BROKERS, ListActiveBrokers())
     rows = list(ask(LIST_BROKERS, ListBrokers(cluster=found.cluster), limit=None))
     fullest = sorted(rows, key=lambda row: (row["usage"] is None, -(row["usage"] or 0), row["broker"]))
@@ -64,7 +71,7 @@ def cluster() -> Iterator[Bundles]:
 
 @contextmanager
 def _gauges(bundles: Bundles) -> Iterator[None]:
-    """What is stored of the cluster's balancing, among the metrics of this process."""
+    """Export the stored figures of the cluster's balancing with the metrics of this process."""
     metrics = BundleMetrics(bundles.store, bundles.cluster)
     REGISTRY.register(metrics)
     try:
@@ -80,10 +87,11 @@ def collect(
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = "127.0.0.1",
     json_logs: JsonLogs = False,
+    log_level: LogLevelOption = LogLevel.INFO,
     as_json: AsJson = False,
 ) -> None:
-    """Read every broker's load into the area of reports, again and again."""
-    tell(metrics_host, metrics_port, json_logs)
+    """Write load reports of every broker to the report area until SIGTERM."""
+    configure_process(metrics_host, metrics_port, json_logs, log_level)
     with cluster() as bundles, _gauges(bundles) if metrics_port else nullcontext():
         collector = bundles.collector(interval_seconds)
         if once:
@@ -97,7 +105,7 @@ def collect(
 
 @app.command()
 def aggregate(as_json: AsJson = False) -> None:
-    """Compute the load of the last window on Spark, from reports to tables."""
+    """Compute the load of the last window from reports with Spark, and store it."""
     with cluster() as bundles:
         document = asdict(bundles.aggregate(f"cli-{process_name()}"))
     emit(as_json, document, rows_table([document]))
@@ -105,7 +113,7 @@ def aggregate(as_json: AsJson = False) -> None:
 
 @app.command()
 def propose(as_json: AsJson = False) -> None:
-    """Decide one cycle: which bundles to split and where, which to move and where to. Nothing is done to any broker."""
+    """Decide one cycle: which bundles to split or move, and where. Changes no broker."""
     with cluster() as bundles:
         cycle = bundles.propose(f"cli-{process_name()}", process_name())
         with bundles.store.transaction() as tx:
@@ -117,12 +125,12 @@ def propose(as_json: AsJson = False) -> None:
 @app.command()
 def apply(
     cycle: Annotated[
-        int | None, typer.Option(help="Also what this cycle proposed in automatic namespaces.")
+        int | None, typer.Option(help="Also apply the proposals of this cycle in automatic namespaces.")
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Carry out what is approved, and check whether what was done before holds."""
+    """Apply approved proposals, and check that earlier ones are still in effect."""
     from controller.bundles.services import balancer
 
     with cluster() as bundles:
@@ -138,7 +146,7 @@ def apply(
 
 @app.command()
 def replay(cycle_id: Annotated[int, typer.Argument(metavar="CYCLE")], as_json: AsJson = False) -> None:
-    """Decide a stored cycle again from its own inputs. Ends with 1 if the answer differs."""
+    """Decide a stored cycle again from its inputs. Exit with 1 if the result differs."""
     from controller.bundles.services import balancer
 
     cycle = perform(SHOW_CYCLE, fill_in(ShowCycle, {"cycle_id": cycle_id}))

@@ -22,8 +22,8 @@ _MEANINGS: Mapping[str, str] = {
     "lost": "sent, and never handed out",
     "duplicated": "handed out again after it was acknowledged",
     "overtaken": "handed out or worked on before its predecessor of the same key",
-    "gap": "gone over by an attachment that went on with its key",
-    "two_owners": "its key was in two hands at once",
+    "gap": "skipped by an attachment that continued with its key",
+    "two_owners": "two consumers held its key at once",
     "unconfirmed": "no fault: handed out, and no producer knows that it was stored",
 }
 _COLUMNS = (
@@ -49,16 +49,16 @@ def check_history(
     ],
     acknowledged: Annotated[
         bool,
-        typer.Option("--acknowledged", help="What was never acknowledged counts as lost, too."),
+        typer.Option("--acknowledged", help="Also count messages as lost that were never acknowledged."),
     ] = False,
     examples: Annotated[
-        int, typer.Option("--examples", min=0, help="Show so many of each kind at most.")
+        int, typer.Option("--examples", min=0, help="Maximum number of examples for each kind.")
     ] = 5,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document instead of a table.")
     ] = False,
 ) -> None:
-    """Say of a run's histories whether every message came, in the order of its key; exit 1 if not."""
+    """Check in a run's histories that every message was delivered in the order of its key; exit 1 if not."""
     from controller.client.history import history_files, read_history
     from controller.client.history_check import check
 
@@ -96,8 +96,8 @@ def _how_many(faults: int) -> str:
 
 
 def _row(example: dict[str, Any]) -> dict[str, Any]:
-    told = {name: value for name, value in example.items() if value != ""}
-    return {**told, "found": _shown(told["kind"])}
+    fields = {name: value for name, value in example.items() if value != ""}
+    return {**fields, "found": _shown(fields["kind"])}
 
 
 def _shown(kind: str) -> str:

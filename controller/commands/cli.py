@@ -1,9 +1,8 @@
 """The `cleave` command: one line for an error, tables for people, JSON for programs.
 
-Exit codes: 0 done; 2 the request can never succeed as it is (bad input, not found, conflict, not possible on that
-data plane); 75 try again later; 1 anything else (an aborted operation, a missing right, a finding of `doctor` or
-`check-history`).
-The list of commands is `command_list.py`; they are in `commands/`, one file a noun.
+Exit codes: 0 success; 2 the request cannot succeed as it is (bad input, not found, conflict, not possible on that data plane); 75 try again
+later; 1 any other failure (an aborted operation, a missing right, a finding of `doctor` or `check-history`).
+`command_list.py` has the list of commands.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from controller.domain.shown import printable
 
 try:
     from typer.exceptions import TyperException
-except ImportError:  # an older Typer, as beside Airflow 3.1: its errors are those of Click
+except ImportError:  # an older Typer, as with Airflow 3.1, raises the errors of Click
     from click import ClickException as TyperException  # type: ignore[assignment]
 
 DISTRIBUTION = "pulsar-cleave"
@@ -51,8 +50,8 @@ app = typer.Typer(
 )
 
 
-def _say_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"cleave {metadata.version(DISTRIBUTION)}")
         raise Exit
 
@@ -61,18 +60,18 @@ def _say_version(asked: bool) -> None:
 def options(
     version: Annotated[  # noqa: ARG001 - its callback answers
         bool,
-        typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
     ] = False,
     api_url: Annotated[
         str | None,
         typer.Option(
             "--api-url",
             metavar="URL",
-            help="Ask this worker or `cleave serve` instead of the database; CLEAVE_API_URL. The token: CLEAVE_API_TOKEN, or _FILE.",
+            help="Worker or `cleave serve` to use instead of the database. Default: CLEAVE_API_URL. Token: CLEAVE_API_TOKEN or CLEAVE_API_TOKEN_FILE.",
         ),
     ] = None,
 ) -> None:
-    """Before any command: standard output is for the command's own text, so log lines go elsewhere."""
+    """Prepare a command. Log lines go to standard error, because standard output is for the command's own text."""
     import logging
 
     from controller import telemetry
@@ -82,7 +81,7 @@ def options(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run one command and leave with its exit code."""
+    """Run one command and exit with its code."""
     sys.excepthook = _say_traceback
     threading.excepthook = lambda of: _say_traceback(of.exc_type, of.exc_value, of.exc_traceback)
     sys.exit(run(arguments))
@@ -99,17 +98,17 @@ def run(arguments: list[str] | None = None) -> int:
         return _say("stopped", EXIT_FAILED)
     except TyperException as error:  # an unknown option, a missing argument, a value of the wrong type
         message = error.format_message() if isinstance(error, typer.BadParameter) else str(error)
-        if "\n" in message:  # the help of a noun that was given no verb
+        if "\n" in message:  # the help of a noun without a verb
             typer.echo(printable(message, lines=True), err=True)
             return EXIT_BAD_INPUT
         where = getattr(getattr(error, "ctx", None), "command_path", "cleave")
-        return _say(f"{message.rstrip('.')}; `{where} --help` lists what there is", EXIT_BAD_INPUT)
+        return _say(f"{message.rstrip('.')}; `{where} --help` lists the possible ones", EXIT_BAD_INPUT)
     except CleaveError as error:
         return _say(str(error), exit_code(type(error)))
 
 
 def exit_code(kind: type[CleaveError]) -> int:
-    """The code a command ends with when it ends with such an error."""
+    """Return the exit code for an error of this type."""
     if issubclass(kind, StoreRefused):
         return EXIT_BAD_INPUT
     if issubclass(kind, Retryable):
@@ -125,7 +124,7 @@ def _say(message: str, code: int) -> int:
 def _say_traceback(
     kind: type[BaseException], error: BaseException | None, where: TracebackType | None
 ) -> None:
-    """Print an unexpected error as Python does, but with characters that a terminal would obey escaped."""
+    """Print an unexpected error like Python, with control characters escaped."""
     if not issubclass(kind, SystemExit):
         typer.echo(
             printable("".join(traceback.format_exception(kind, error, where)), lines=True), err=True, nl=False

@@ -1,7 +1,7 @@
-"""What `cleave` can do, by name; each command's file is loaded when the command is asked for.
+"""The commands of `cleave` by name. The file of a command is loaded when the command is used.
 
-Loading them all would take a second of processor, most of it for libraries of other commands. So the list says what
-each command is about, and the command says the same in its own help.
+Loading all files would take a second of processor time, most of it for libraries of other commands. So the list has a summary of each
+command, which the command's own help repeats.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from typer.core import TyperCommand, TyperGroup
 from controller.commands.remote_verbs import gated
 
 GENERATED = "actions:group"
-"""Place of a subject whose commands are all generated from its actions."""
+"""Location of a subject whose commands are all generated from its actions."""
 _PACKAGE = "controller.commands"
 
 
 class Listed(TyperCommand):
-    """Stands for a command until it is asked for: it has the name and the help, and knows where the rest is."""
+    """A command that is not loaded yet: its name, its summary and its location."""
 
     def __init__(self, name: str, where: str, about: str) -> None:
-        """`where` is `file:attribute`."""
+        """`where` is the location as `file:attribute`."""
         super().__init__(name, help=about)
         self._where = where
 
     def get_short_help_str(self, limit: int = 45) -> str:  # noqa: ARG002 - the signature is the library's
-        """The whole sentence: the list breaks it into lines."""
+        """Return the whole summary; the list breaks it into lines."""
         return self.help or ""
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
-        """What runs, completes and explains it from here on is the command itself."""
+        """Return the context of the loaded command, which runs, completes and prints help."""
         return self.load().make_context(*arguments, **options)
 
     def load(self) -> Any:
-        """The command."""
+        """Load and return the command."""
         file, attribute = self._where.split(":")
-        gc.disable()  # while libraries load nothing becomes garbage, and looking for it takes a tenth of that time
+        gc.disable()  # importing creates no garbage, and the collector would take a tenth of the time
         try:
             found = getattr(importlib.import_module(f"{_PACKAGE}.{file}"), attribute)
             if self._where == GENERATED:
@@ -60,7 +60,7 @@ class Listed(TyperCommand):
 
 
 def _gate(command: Any, verb: str) -> None:
-    """Have the command and its verbs refuse where they cannot go: see `reach.verbs`."""
+    """Make the command and its verbs refuse a server if they need the database; see `remote_verbs`."""
     for name, one in getattr(command, "commands", {}).items():
         _gate(one, f"{verb} {name}")
     if command.callback is not None:
@@ -89,49 +89,49 @@ _COMMANDS = {
     ),
     "decide": (
         "decide:decide",
-        "Say what would be decided and what would be left alone, and why; changes nothing.",
+        "Show what would be decided now, with the reasons for no action; changes nothing.",
     ),
     "what-if": (
         "what_if:what_if",
-        "Say what another policy would decide for a topic, beside the one in force; changes nothing.",
+        "Compare the decisions of another policy with the policy in force; changes nothing.",
     ),
     "backtest": (
         "backtest:backtest",
-        "Say what policies would have cost on the load that was recorded, and how far that is from the best possible.",
+        "Compute the cost of policies on recorded load, and compare it with the least possible cost.",
     ),
     "approvals": (
         GENERATED,
-        "What waits for a person: operations that a policy holds back, bundle proposals, promotions; list, approve, reject.",
+        "Approvals of operations that a policy holds back, of bundle proposals and of promotions: list, approve, reject.",
     ),
-    "backtests": ("backtest:app", "Backtests that were run: list, show, results."),
+    "backtests": ("backtest:app", "Earlier backtests: list, show, results."),
     "decisions": (
         "decisions:app",
-        "Decisions: list, show, refusals; or replay them: the same inputs, the same answer.",
+        "Decisions: list, show, refusals; or replay them from their stored inputs.",
     ),
     "operations": ("questions:operations", "List operations, newest first."),
     "audit": ("questions:audit", "List requests that changed something or were denied, newest first."),
-    "layout": ("ledger:layout", "Show the layout now, or as it was."),
+    "layout": ("ledger:layout", "Show the layout, now or at a past epoch or instant."),
     "key": (
         "ledger:key",
-        "Say which segment holds a key, now or then, and which sealed segments hold its earlier messages.",
+        "Show which segment holds a key, now or in the past, and which sealed segments hold its earlier messages.",
     ),
     "hot-keys": (
         "hot_keys:hot_keys",
         "Show which part of each segment has the most load, and the load that no split can take away.",
     ),
-    "lineage": ("ledger:lineage", "Draw which segment came from which, as a tree."),
+    "lineage": ("ledger:lineage", "Draw the lineage of segments as a tree."),
     "check-history": (
         "check_history:check_history",
-        "Say of a run's histories whether every message came, in the order of its key; exit 1 if not.",
+        "Check in a run's histories that every message was delivered in the order of its key; exit 1 if not.",
     ),
-    "top": ("live:top", "Look at the fleet live: what needs somebody first, then what is hottest."),
+    "top": ("live:top", "Watch the fleet: topics that need attention first, then the hottest."),
     "watch": (
         "live:watch",
-        "Look at a topic live: its ring, load, operations, and why nothing more is done.",
+        "Watch a topic: its ring, load, operations, and the reasons for no further action.",
     ),
     "token": (
         "token:token",
-        "Print a token for these topics, or of another role, signed with CLEAVE_API_SECRET.",
+        "Print a token for topics, or of another role, signed with CLEAVE_API_SECRET.",
     ),
     "migrate": ("processes:migrate", "Bring the database to this version's schema: roles, tables, views."),
     "worker": (
@@ -140,19 +140,19 @@ _COMMANDS = {
     ),
     "metrics": (
         "processes:metrics",
-        "Serve the fleet's metrics to Prometheus until SIGTERM: layouts, load, operations, what is held back, out of the database.",
+        "Serve the fleet's metrics to Prometheus until SIGTERM: layouts, load, operations and approvals, from the database.",
     ),
     "traces": (
         "traces:traces",
-        "Send what was done to an OpenTelemetry collector until SIGTERM: from samples over decisions to each step of a change.",
+        "Send traces of operations to an OpenTelemetry collector until SIGTERM: samples, aggregation, decision and steps.",
     ),
     "serve": (
         "processes:serve",
-        "Serve over HTTP until SIGTERM without working: people's calls, layouts, watches; sessions are sent to the workers.",
+        "Serve HTTP until SIGTERM without a worker: people's calls, layouts and watches; sessions are redirected to workers.",
     ),
     "collect": (
         "processes:collect",
-        "Sample the counters of every watched segment into the landing area, and see who consumes, until SIGTERM.",
+        "Write counter samples of watched segments to the landing area, and observe consumers, until SIGTERM.",
     ),
     "doctor": (
         "doctor:doctor",
@@ -162,11 +162,11 @@ _COMMANDS = {
         ),
     ),
 }
-"""Where a command is, and what it is about, in the order of the list."""
+"""Location and summary of each command, in the order of the list."""
 
 
 class CommandList(TyperGroup):
-    """The group of all commands. Its help and its completion are read off the list and load nothing."""
+    """The group of all commands. Help and completion read the list and load no command."""
 
     def __init__(self, **attributes: Any) -> None:
         listed = {name: Listed(name, where, about) for name, (where, about) in _COMMANDS.items()}

@@ -1,6 +1,6 @@
-"""What a shell offers while a command is typed: topics, levels of policy, parameters, data planes.
+"""Shell completion of topics, policy levels, policy parameters and data planes.
 
-A shell waits for the answer, and has no place for a message: whatever goes wrong, nothing is offered.
+A shell waits for the answer and cannot show a message, so any error results in no proposals.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from controller.questions.question import Row
 
 MOST = 100
-"""Names offered at once; more help nobody."""
+"""Maximum number of proposed names."""
 _SCHEME = "topic://"
 SERVER_SECONDS = 2.0
-"""For a server's answer."""
+"""Timeout of a server's answer."""
 
 
 def topics(context: typer.Context, incomplete: str) -> list[str]:
-    """Topics by the names they have, with or without `topic://` as it was begun: in bash a colon parts words."""
+    """Return matching topic names, with or without `topic://` like the typed word, because bash splits words at a colon."""
     scheme = _SCHEME if incomplete.startswith(_SCHEME) else ""
     prefix = _SCHEME + incomplete.removeprefix(_SCHEME)
     rows = _answers(context, "topics list", prefix)
@@ -33,14 +33,14 @@ def topics(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def levels(context: typer.Context, incomplete: str) -> list[str]:
-    """The cluster, namespaces, topics."""
+    """Return matching policy levels: the cluster, namespaces and topics."""
     cluster = [one for one in ("cluster",) if one.startswith(incomplete)]
     namespaces = _answers(context, "topics namespaces", incomplete)
     return [*cluster, *(str(row["namespace"]) for row in namespaces), *topics(context, incomplete)]
 
 
 def parameters(context: typer.Context, incomplete: str) -> list[str]:
-    """Parameters, ready for their value: in commands about bundles those of a split policy."""
+    """Return matching parameters with `=`; in commands of bundles, those of a split policy."""
     names: Collection[str] = PARAMETERS
     if "bundles" in context.command_path.split():
         from controller.bundles.domain.splitting.policy import SplitPolicy
@@ -50,12 +50,12 @@ def parameters(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def planes(incomplete: str) -> list[str]:
-    """Data planes that there are, configured here or not."""
+    """Return all data planes, configured or not."""
     return [plane for plane in PLANE_NAMES if plane.startswith(incomplete)]
 
 
 def _answers(context: typer.Context, name: str, prefix: str) -> Sequence[Row]:
-    """Return what the database or the server that the line names answers. While a line is typed nothing of it has run."""
+    """Query the database, or the server that the typed line names; the options of an incomplete line have not been processed."""
     try:
         from controller.commands.server_choice import ask, name_server
         from controller.questions.question import questions_of

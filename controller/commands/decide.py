@@ -1,4 +1,4 @@
-"""`cleave decide`: what the evaluator says, for a live topic or for a snapshot in a file (what-if)."""
+"""`cleave decide`: one evaluation, of a live topic or of an evaluation input in a file."""
 
 from __future__ import annotations
 
@@ -24,18 +24,22 @@ from controller.terminal import emit, rows_table, say
 def decide(
     topic: Annotated[
         str | None,
-        typer.Argument(help="A live topic; its present situation.", autocompletion=completion.topics),
+        typer.Argument(help="Live topic to evaluate.", autocompletion=completion.topics),
     ] = None,
     snapshot: Annotated[
-        str | None, typer.Option("--snapshot", help="A situation as JSON: a file, or - for standard input.")
+        str | None,
+        typer.Option("--snapshot", help="Evaluation input as JSON: a file, or - for standard input."),
     ] = None,
     print_snapshot: Annotated[
-        bool, typer.Option("--print-snapshot", help="Print the situation itself, to edit and ask again.")
+        bool,
+        typer.Option(
+            "--print-snapshot", help="Print the evaluation input, to edit it and evaluate it again."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     if (topic is None) == (snapshot is None):
-        raise InvalidInput("name a topic or give --snapshot FILE, one of the two")
+        raise InvalidInput("give either a topic or --snapshot FILE")
     if snapshot is not None:
         situation, evaluation = _of_text(_read(snapshot))
     else:
@@ -58,25 +62,25 @@ def _read(source: str) -> str:
         return sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(
-            f"snapshot {source}: {error}; give a text that can be read, a file or - for standard input"
+            f"snapshot {source}: {error}; give a readable file, or - for standard input"
         ) from error
 
 
 def _of_text(text: str) -> tuple[Situation, Evaluation]:
-    """The situation and its verdict."""
+    """Return the evaluation input and its evaluation."""
     try:
         situation = Situation.from_json(text)
         _demand_tiling(situation)
         return situation, ask(situation)
     except (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidInput(
-            f"the snapshot is not a situation ({type(error).__name__}: {error}); "
-            "`cleave decide TOPIC --print-snapshot` prints one to start from"
+            f"the snapshot is not an evaluation input ({type(error).__name__}: {error}); "
+            "`cleave decide TOPIC --print-snapshot` prints a valid one"
         ) from error
 
 
 def _demand_tiling(situation: Situation) -> None:
-    """Refuse a layout in which not every hash has exactly one owner: a verdict on it means nothing."""
+    """Raises InvalidInput unless every hash has exactly one segment; otherwise the evaluation would be meaningless."""
     ranges = [segment.hash_range for segment in situation.layout.active]
     begins = [hash_range.start for hash_range in ranges]
     follows = [0, *(hash_range.end + 1 for hash_range in ranges)]

@@ -1,6 +1,6 @@
-"""`cleave decisions`: the ledger listed, and its decisions made again from their own text.
+"""`cleave decisions`: list the decision log, and replay its decisions from their stored inputs.
 
-A server that is named gives what they were made on; they are made again here.
+A replay runs in this process; with a server, only the stored inputs come from the server.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from controller.terminal import cell, emit, rows_table
 app = typer.Typer(no_args_is_help=True)
 
 _SHOWN_IN_FULL = 10
-"""Decisions with another answer that are shown with all their acts and refusals."""
+"""Maximum number of differing decisions that are shown with all actions and refusals."""
 
 STORED, REPLAYED = "stored", "replayed"
 
@@ -43,30 +43,28 @@ STORED, REPLAYED = "stored", "replayed"
 @app.command()
 def replay(
     decision_id: Annotated[
-        int | None, typer.Argument(metavar="ID", help="The decision, as `cleave decisions list` lists it.")
+        int | None, typer.Argument(metavar="ID", help="Id of the decision, as in `cleave decisions list`.")
     ] = None,
     topic: Annotated[
         str | None,
-        typer.Option("--all", help="Every decision about this topic.", autocompletion=completion.topics),
+        typer.Option(
+            "--all", help="Topic of which to replay every decision.", autocompletion=completion.topics
+        ),
     ] = None,
     from_history: Annotated[
         bool,
-        typer.Option(
-            "--from-history", help="Of one topic: with the loads computed anew from the recorded rates."
-        ),
+        typer.Option("--from-history", help="Recompute the loads of the topic from the recorded rates."),
     ] = False,
     since: From = None,
     until: To = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make decisions again from what they were made on, and compare bit for bit. Ends with 1 if an answer differs."""
+    """Replay decisions from their stored inputs, and compare the results bit for bit. Exit with 1 if a result differs."""
     if (decision_id is None) == (topic is None):
-        raise InvalidInput("give the id of a decision or --all TOPIC, one of the two")
+        raise InvalidInput("give either the id of a decision or --all TOPIC")
     if decision_id is not None:
         if since is not None or until is not None or from_history:
-            raise InvalidInput(
-                "--from, --to and --from-history go with --all TOPIC; one decision has its instant"
-            )
+            raise InvalidInput("--from, --to and --from-history need --all TOPIC")
         is_same = _replay_one(decision_id, as_json)
     elif from_history:
         is_same = _retrace(topic or "", since, until, as_json)
@@ -88,7 +86,7 @@ def _replay_one(decision_id: int, as_json: bool) -> bool:
 
 
 def _replay_all(topic: str, since: str | None, until: str | None, as_json: bool) -> bool:
-    """Differences are kept, and the rest is counted, so that a long ledger takes no memory."""
+    """Replay all decisions of the topic. Differing decisions are kept and the others counted, so that memory stays bounded."""
     begins, ends = span(since, until)
     replayed, made_by, now_by = 0, set[str](), set[str]()
     differing: list[tuple[Mapping[str, Any], Replay]] = []
@@ -162,7 +160,7 @@ def _retraced_summary(document: Mapping[str, Any]) -> str:
         if same == retraced
         else f"{retraced - same} with another load or another answer"
     )
-    return f"{document['topic']}: {retraced} decisions retraced from {document['history']}, {ended}"
+    return f"{document['topic']}: {retraced} decisions replayed from {document['history']}, {ended}"
 
 
 def _loads_that_differ(
@@ -182,7 +180,7 @@ def _again(row: Mapping[str, Any]) -> Replay:
 
 
 def _document(row: Mapping[str, Any], again: Replay) -> dict[str, Any]:
-    """The decision as it is stored; where it differs, also what it is now and what only one of the two has."""
+    """Return the stored decision; if the replay differs, also the replayed decision and the differences."""
     now = to_ms(row["decided_at"])
     document = {
         **{name: row[name] for name in ("decision_id", "topic", "decided_at", "lanes", "code_version")},
@@ -222,7 +220,7 @@ def _outcome(again: Replay) -> str:
     if again.is_same:
         return "the same answer, bit for bit"
     if again.replayed is None:
-        return f"what it was made on cannot be read ({again.unreadable})"
+        return f"its evaluation input cannot be read ({again.unreadable})"
     alone = evaluations.difference(again.stored, again.replayed, (STORED, REPLAYED))
     if any(found for side in alone.values() for found in side.values()):
         return "another answer"

@@ -1,6 +1,6 @@
-"""`cleave doctor`: check everything that Cleave needs, and say what to do about what is wrong.
+"""`cleave doctor`: check everything that Cleave needs, and say how to fix what is wrong.
 
-The checks run side by side, and the command answers within `REPORT_SECONDS` whatever hangs; only `--fix` may take longer.
+The checks run concurrently. The command answers within `REPORT_SECONDS` even if a check hangs; only `--fix` may take longer.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ NEEDED_FOR_NAMESPACES = ("database", "schema", "pulsar")
 
 def doctor(
     fix: Annotated[
-        bool, typer.Option("--fix", help="Set what segments need in the Pulsar namespaces looked at.")
+        bool,
+        typer.Option("--fix", help="Apply the settings that segments need to the checked Pulsar namespaces."),
     ] = False,
     namespace: Annotated[
         list[str] | None,
-        typer.Option(help="tenant/namespace to look at besides those with topics; repeatable."),
+        typer.Option(help="tenant/namespace to check in addition to those with topics; repeatable."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -56,9 +57,9 @@ def _said_once(findings: Sequence[Finding]) -> list[Finding]:
     ]
 
 
-def _namespaces(cleave: Application, asked: Sequence[str], *, fix: bool, due_at: float) -> list[Finding]:
-    if fix:  # what is being changed is not left halfway; each call of it has a time-out
-        return pulsar.namespaces(cleave, asked, fix=True, due_at=math.inf)
+def _namespaces(cleave: Application, requested: Sequence[str], *, fix: bool, due_at: float) -> list[Finding]:
+    if fix:  # a fix is not interrupted halfway; each of its calls has a timeout
+        return pulsar.namespaces(cleave, requested, fix=True, due_at=math.inf)
     begins_by = due_at - pulsar.LONGEST_CALL_SECONDS
-    look = partial(pulsar.namespaces, cleave, asked, fix=False, due_at=begins_by)
+    look = partial(pulsar.namespaces, cleave, requested, fix=False, due_at=begins_by)
     return findings_by(due_at, {"pulsar namespaces": look})

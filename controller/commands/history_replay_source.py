@@ -1,4 +1,4 @@
-"""What a topic's decisions are retraced from, read through a reader's login: the ledger, layouts, runs, and the history."""
+"""Reads the inputs of a replay from history with a reader's login: the decision log, layouts, aggregation runs and recorded rates."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ _LIFE = "segment_id, range_start, range_end, parents, created_at, sealed_at"
 _OF_TOPIC = "topic_id = :topic_id"
 _APPLIED = "applied_at BETWEEN :since AND CAST(:until AS timestamptz) + interval '1 day'"
 _LEAST_BEFORE_MS = 3_600_000
-"""So much of the history before the first decision is read at least: records and memories need a past."""
+"""Minimum time of history that is read before the first decision, because load records and load memory depend on earlier rates."""
 
 
 def retraced(tx: Connection, settings: Settings, rows: Sequence[Mapping[str, Any]]) -> Iterator[Retraced]:
-    """These rows of `inspect.decision_inputs`, in the order of time, each made again from the recorded history."""
-    from controller.landing.history import RateHistory  # it loads pyarrow, which no other reading needs
+    """Replay these rows of `inspect.decision_inputs`, in the order of time, from the recorded history."""
+    from controller.landing.history import (
+        RateHistory,
+    )  # imports pyarrow, which no other command that reads needs
 
     if not rows:
         return
@@ -64,7 +66,7 @@ def retraced(tx: Connection, settings: Settings, rows: Sequence[Mapping[str, Any
 
 
 def _segments(tx: Connection, topic_id: int) -> dict[int, SegmentLife]:
-    """All that the topic ever had, by id."""
+    """Return all segments that the topic ever had, by id."""
     return {
         row["segment_id"]: SegmentLife(
             HashRange(row["range_start"], row["range_end"]),

@@ -1,4 +1,4 @@
-"""`cleave hot-keys`: which part of each segment has the most load, and what no split can take away."""
+"""`cleave hot-keys`: the hottest part of each segment, and the load that no split can divide."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def hot_keys(topic: Topic, as_json: AsJson = False) -> None:
 
 
 def _hottest_first(row: Mapping[str, Any]) -> tuple[float, int]:
-    """By what no split takes away, else by the load of the hottest part; those of which neither is known last."""
+    """Sort by unsplittable load, then by the load of the hottest part; segments with neither are last."""
     load = row["load_on_hottest"] if row["unsplittable_load"] is None else row["unsplittable_load"]
     return (math.inf if load is None else -load, row["segment_id"])
 

@@ -1,7 +1,7 @@
-"""Calls of `/api/v1`: lists page by page, changes with a key of their own, and the wait for what they led to.
+"""Calls of `/api/v1`: lists in pages, changes with an idempotency key, and the wait for operations.
 
-A call that reached nobody, or was not answered whole, is made again for a moment; a change with the same key, so that it is made once.
-Other refusals are the server's, with its reason.
+A call that did not reach the server, or whose answer was incomplete, is repeated for `TRIED_AGAIN_SECONDS`. A repeated change has the same
+key, so that it is performed once. Other errors have the server's reason.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Row = dict[str, Any]
 
 API = "/api/v1"
 CALL_SECONDS = 30.0
-"""For one answer; a list of 1,000 operations takes a second."""
+"""Timeout of one answer; a list of 1,000 operations takes a second."""
 TRIED_AGAIN_SECONDS = 2.0
-"""So long a call is made again that reached nobody. Longer is for the one who waits in front of it to decide."""
+"""Seconds for which a call that did not reach the server is repeated. The user decides about longer waits."""
 LONGEST_WAIT_SECONDS = 60.0
-"""For an operation within one call, as the server allows; from then on it is asked how far it is."""
+"""Longest wait for an operation within one call, as the server allows. Afterwards the operation is polled."""
 PAGE = 1000
 _FORMS = {
     "topic": "topic://tenant/namespace/name",
@@ -49,27 +49,27 @@ _FORMS = {
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Of one server, at the address that `url` says."""
+    """Calls of the server at `url`."""
 
     servers: Servers
     url: str
     tried_again_seconds: float = TRIED_AGAIN_SECONDS
 
     def get(self, path: str, **query: Any) -> Any:
-        """One answer; what is None is not asked."""
+        """Return one answer. Query parameters that are None are left out."""
         return self._ask("GET", path, query=_given(query))
 
     def look(self, path: str, document: Mapping[str, Any]) -> Any:
-        """A question that takes a document and changes nothing."""
+        """Call a report, which takes a document and changes nothing."""
         return self._ask("POST", path, document=document)
 
     def pages(self, path: str, *, limit: int | None = None, **query: Any) -> Iterator[Row]:
-        """Yield the items of a list, `limit` at most, page by page; their instants are instants."""
+        """Yield the items of a list, `limit` at most, in pages, with instants as datetimes."""
         page, left = None, limit
         while left is None or left > 0:
             asked = PAGE if left is None else min(PAGE, left)
             answer = self.get(path, limit=asked, page=page, **query)
-            items, page = (told(answer, name) for name in ("items", "next"))
+            items, page = (required_field(answer, name) for name in ("items", "next"))
             yield from map(read_instants, items)
             if page is None:
                 return
@@ -85,8 +85,8 @@ class Calls:
         answer_seconds: float = CALL_SECONDS,
         **query: Any,
     ) -> Any:
-        """A change's answer, for which the server may take so long beside `wait_seconds`. It has a key of its own, so that what is
-        asked twice is done once.
+        """Send a change and return its answer. The server may take `CALL_SECONDS` in addition to `wait_seconds`. The change has a key of its own,
+        so that a repeated request is performed once.
         """
         waited = float(query.get("wait_seconds") or 0.0)
         return self._ask(
@@ -128,15 +128,15 @@ class Calls:
         return self.get(path, **fields) if action.method == "GET" else self.look(path, fields)
 
     def _completed(self, action: AnyAction, request: BaseModel) -> BaseModel:
-        """Return the request with the fields of the path that the caller has left out, as the lookup of the action has them."""
+        """Return the request with missing fields of the path, which the lookup of the action provides."""
         missing = [name for name in action.path_fields if getattr(request, name) is None]
         if action.lookup is None or not missing:
             return request
         document = self.get(API + action.lookup.format_map(request.model_dump(mode="json")))
-        return request.model_copy(update={name: told(document, name) for name in missing})
+        return request.model_copy(update={name: required_field(document, name) for name in missing})
 
     def ask(self, question: Question, request: QuestionRequest, *, limit: int | None) -> Iterator[Row]:
-        """Yield the answers, `limit` at most, page by page; their instants are instants."""
+        """Yield the answers, `limit` at most, in pages, with instants as datetimes."""
         path = API + _path_of(question, request)
         if question.one_row:
             yield read_instants(self.get(path))
@@ -151,7 +151,7 @@ class Calls:
         yield from self.pages(path, limit=limit, **filters)
 
     def ended(self, operation: Row, wait_seconds: float) -> Row:
-        """The operation once it has ended, or as it is after so long."""
+        """Wait for the operation to end, `wait_seconds` at most, and return its state."""
         if not OperationState(operation["state"]).is_live:
             return operation
         look = tenacity.Retrying(
@@ -164,7 +164,7 @@ class Calls:
         return found
 
     def _operation(self, before: Row) -> Row:
-        """As it is now, with the keys of `before`."""
+        """Return the present state of the operation, with the keys of `before`."""
         now = self.get(f"{API}/operations/{before['operation_id']}")
         now["children"] = [one["segment_id"] for one in now["creates"]]
         return {key: now[key] for key in before}
@@ -179,12 +179,14 @@ class Calls:
                 reraise=True,
             )(call)
         except StoreUnavailable as error:
-            if isinstance(error.__cause__, ValueError):  # whole, and no JSON: a page of somebody else's
+            if isinstance(
+                error.__cause__, ValueError
+            ):  # a complete answer without JSON comes from another program
                 raise Terminal(f"{error.message}; correct CLEAVE_API_URL or --api-url") from error
-            if not _reached_nobody(error):
+            if not _did_not_arrive(error):
                 raise
             raise StoreUnavailable(
-                f"{error.message}; see that `cleave serve` or a worker is up at {self.url}, or correct CLEAVE_API_URL or --api-url"
+                f"{error.message}; check that `cleave serve` or a worker is running at {self.url}, or correct CLEAVE_API_URL or --api-url"
             ) from error
 
 
@@ -196,7 +198,7 @@ def _path_of(declaration: AnyAction | Question, request: BaseModel) -> str:
 
 
 def _in_path(name: str, value: str) -> str:
-    """Return the field as it stands in a path. Raises InvalidInput for a value that has not the parts of such a field."""
+    """Return the field in the form of a path. Raises InvalidInput for a value without the parts of such a field."""
     if name == "level":
         return level_path(value)
     form = PATH_FORMS.get(name, f"{{{name}}}")
@@ -226,13 +228,13 @@ def _answer_of(action: AnyAction, answer: Any) -> Answer:
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
         raise Terminal(
-            f"the server's answer has no {where!r}, or another kind of value; see that it is Cleave, and of this command's version"
+            f"the server's answer has no {where!r}, or another kind of value; check that the server is Cleave and has the version of this command"
         ) from None
     return response
 
 
 class _Repeated:
-    """A call, which knows whether it was made before: what it is told then may be about its own first time."""
+    """A call that remembers whether it was sent before, because a later answer may concern the first attempt."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
@@ -242,22 +244,22 @@ class _Repeated:
         return self._call()
 
     def is_worth_another(self, error: BaseException) -> bool:
-        """Whether it got lost, or its first time, which got lost, is still being answered; or a fresh token may be taken."""
-        if isinstance(error, StoreUnavailable) and _reached_nobody(error):
+        """Return True if the call was lost, if its lost first attempt is still in progress, or if a new token may be accepted."""
+        if isinstance(error, StoreUnavailable) and _did_not_arrive(error):
             self._was_lost = True
             return True
         return isinstance(error, TokenOutOfTime) or (self._was_lost and isinstance(error, Retryable))
 
 
-def _reached_nobody(error: StoreUnavailable) -> bool:
+def _did_not_arrive(error: StoreUnavailable) -> bool:
     return isinstance(error.__cause__, httpx.HTTPError)
 
 
-def told(document: Any, name: str) -> Any:
-    """A part of an answer. Raises Terminal where there is none, as from a server of another version, or of something else."""
+def required_field(document: Any, name: str) -> Any:
+    """Return a field of an answer. Raises Terminal if the field is missing, as in an answer of another version or another program."""
     if not isinstance(document, Mapping) or name not in document:
         raise Terminal(
-            f"the server's answer has no {name!r}; see that it is Cleave, and of this command's version"
+            f"the server's answer has no {name!r}; check that the server is Cleave and has the version of this command"
         )
     return document[name]
 

@@ -1,4 +1,4 @@
-"""What happened and what is now: operations, lineage, layout, where a key is."""
+"""`cleave layout`, `cleave lineage` and `cleave key`: the layout, its history, and the segment of a key."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ TopicFilter = Annotated[
 
 def lineage(
     topic: Topic,
-    segment: Annotated[
-        int | None, typer.Argument(help="Start at this segment; all roots where left out.")
-    ] = None,
+    segment: Annotated[int | None, typer.Argument(help="Segment to start at. Default: all roots.")] = None,
     as_json: AsJson = False,
 ) -> None:
     name = topic_name(topic)
@@ -62,7 +60,7 @@ def _roots(layout: SegmentLayout) -> list[int]:
 
 
 def _branch(tree: Tree, layout: SegmentLayout, segment_id: int, drawn: set[int]) -> None:
-    """Draw a segment and its descendants. The child of several parents is drawn whole once."""
+    """Draw a segment and its descendants. The descendants of a child with several parents are drawn once."""
     segment = layout.segment(segment_id)
     until = "active" if segment.sealed_epoch is None else f"sealed at {segment.sealed_epoch}"
     again = " (drawn above)" if segment_id in drawn else ""
@@ -103,7 +101,7 @@ def layout(
 def key(
     topic: Topic,
     message_key: Annotated[
-        str, typer.Argument(metavar="KEY", help="The key of a message, as its producer gave it.")
+        str, typer.Argument(metavar="KEY", help="Key of a message, as its producer set it.")
     ],
     at: At = None,
     as_json: AsJson = False,

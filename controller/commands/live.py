@@ -1,7 +1,7 @@
-"""`cleave watch` and `cleave top`: a topic, or the fleet, drawn anew every moment until the user leaves.
+"""`cleave watch` and `cleave top`: a topic, or the fleet, redrawn at an interval until the user exits.
 
-Each picture is one snapshot of schema `inspect` (`questions.overviews`). Where the output is no terminal one picture is printed, so
-that both can be piped. A database or a server that is away is said above the last picture, and tried again.
+Each picture is one snapshot of schema `inspect` (`questions.overviews`). If the output is not a terminal, one picture is printed, so that both
+commands can be piped. If the database or server is unavailable, the command says so above the last picture and retries.
 """
 
 from __future__ import annotations
@@ -26,17 +26,15 @@ from controller.domain.names import topic_name
 from controller.questions.overviews import SHOW_FLEET, SHOW_OVERVIEW, ShowFleet, ShowOverview
 from controller.terminal import console, created, emit, rows_table
 
-Every = Annotated[
-    float, typer.Option("--every", min=0.2, max=3600.0, help="Seconds from one picture to the next.")
-]
-Once = Annotated[bool, typer.Option("--once", help="One picture, and leave.")]
+Every = Annotated[float, typer.Option("--every", min=0.2, max=3600.0, help="Seconds between two pictures.")]
+Once = Annotated[bool, typer.Option("--once", help="Print one picture and exit.")]
 
 Picture = tuple[Any, RenderableType]
-"""What it shows as a document, and for people."""
+"""One picture: as a document for programs, and as a renderable for people."""
 
 RING = 0x10000
 _LOADS = ((0.5, "blue"), (0.8, "green"), (1.0, "yellow"))
-"""Colours up to so much of the split threshold; above it is red, and unknown is grey."""
+"""Colours by the upper bound of the load relative to the split threshold; higher loads are red, unknown ones grey."""
 _HOT, _UNKNOWN = "red", "bright_black"
 _BAR_CELLS = 10
 
@@ -52,7 +50,7 @@ def watch(topic: Topic, every: Every = 1.0, once: Once = False, as_json: AsJson 
 
 
 def top(
-    find: Annotated[str, typer.Option(help="Only topics with this in their names.")] = "",
+    find: Annotated[str, typer.Option(help="Only topics whose names contain this text.")] = "",
     every: Every = 2.0,
     once: Once = False,
     as_json: AsJson = False,
@@ -87,12 +85,12 @@ def _read(perform: Perform, action: AnyAction, request: BaseModel) -> dict[str, 
 
 
 def fleet_picture(seen: Mapping[str, Any]) -> Picture:
-    """What needs somebody first, then what is hottest; as many topics as the terminal has lines."""
+    """Return the topics that need attention, then the hottest ones, as many as the terminal has lines."""
     health, rows = seen["health"], seen["topics"]
     head = Text.assemble(
         (f"{seen['at']:%H:%M:%S}Z  ", "bold"),
         f"{health['topics']} topics, {health['active_segments']} segments, {health['workers']} workers up; "
-        f"{health['live_operations']} operations under way; load {_ago(health['load_age_seconds'])}",
+        f"{health['live_operations']} operations in progress; load {_ago(health['load_age_seconds'])}",
     )
     alarms = [Text(said, style="bold red") for said in _alarms(health)]
     body = [
@@ -110,17 +108,17 @@ def fleet_picture(seen: Mapping[str, Any]) -> Picture:
 
 
 def _alarms(health: Mapping[str, Any]) -> list[str]:
-    """What cannot wait, in words."""
+    """Return the alarms of the fleet as sentences."""
     found = (
         (health["uncovered_ranges"], "range(s) of hashes have no active segment"),
-        (health["stuck_operations"], "operation(s) do not move on"),
+        (health["stuck_operations"], "operation(s) make no progress"),
         (health["shards_without_worker"], "shard(s) of topics have no worker"),
     )
     return [f"{count} {said}" for count, said in found if count]
 
 
 def topic_picture(seen: Mapping[str, Any]) -> Picture:
-    """The ring, its segments with their load, what is being done, and why nothing more is."""
+    """Return the ring, the segments with their load, live operations, and the reasons for no further action."""
     topic, segments = seen["topic"], seen["segments"]
     head = Text.assemble(
         (f"{seen['at']:%H:%M:%S}Z  {topic['topic']}", "bold"),
@@ -149,13 +147,13 @@ def topic_picture(seen: Mapping[str, Any]) -> Picture:
 
 
 def ring(segments: Sequence[Mapping[str, Any]], width: int) -> Text:
-    """The ring as one line: each segment as wide as its range, in the colour of its load, its id where there is room."""
+    """Draw the ring as one line: each segment is as wide as its range, in the colour of its load, with its id if it fits."""
     line = Text()
     for number, one in enumerate(segments):
         start, end = (edge * width // RING for edge in (one["range_start"], one["range_end"] + 1))
         name = str(one["segment_id"])
         cells = name.center(end - start) if len(name) <= end - start else " " * (end - start)
-        shade = "reverse" if number % 2 else "reverse dim"  # so that neighbours of one colour are told apart
+        shade = "reverse" if number % 2 else "reverse dim"  # separates neighbours of the same colour
         line.append(cells, style=f"{shade} {_colour(one['hottest_ratio'])}")
     return line
 
@@ -167,7 +165,7 @@ def _colour(ratio: float | None) -> str:
 
 
 def _bar(ratio: float | None) -> str:
-    """Ten cells up to the split threshold, and the percentage; nothing where no fresh load is known."""
+    """Draw ten cells up to the split threshold, and the percentage; an empty text without fresh load."""
     if ratio is None:
         return "?"
     filled = min(int(ratio * _BAR_CELLS), _BAR_CELLS)

@@ -16,15 +16,15 @@ MAX_WAIT_SECONDS = 366 * 86_400.0
 
 
 def _wait(seconds: float) -> float:
-    if not 0 <= seconds <= MAX_WAIT_SECONDS:  # written so that what is no number fails too
+    if not 0 <= seconds <= MAX_WAIT_SECONDS:  # this form of the comparison also fails for NaN
         raise InvalidInput(
-            f"--timeout-seconds {seconds:g} is no time to wait; give 0 to {MAX_WAIT_SECONDS:g}"
+            f"--timeout-seconds {seconds:g} is not a time to wait; give 0 to {MAX_WAIT_SECONDS:g}"
         )
     return seconds
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen and change nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")]
 Topic = Annotated[
     str,
     typer.Argument(
@@ -34,16 +34,14 @@ Topic = Annotated[
     ),
 ]
 TimeoutSeconds = Annotated[
-    float, typer.Option("--timeout-seconds", help="How long to wait for the operation.", callback=_wait)
+    float, typer.Option("--timeout-seconds", help="Seconds to wait for the operation.", callback=_wait)
 ]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Return once the intent is in the journal.")]
 From = Annotated[
     str | None,
-    typer.Option("--from", help="From this instant on (2026-11-21T03:00:00Z), or so long ago (12h, 7d)."),
+    typer.Option("--from", help="Start: an instant (2026-11-21T03:00:00Z), or a time before now (12h, 7d)."),
 ]
-To = Annotated[
-    str | None, typer.Option("--to", help="Until this instant, or so long ago; now where left out.")
-]
+To = Annotated[str | None, typer.Option("--to", help="End: an instant, or a time before now. Default: now.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Rows at most.")]
 
 
@@ -54,12 +52,12 @@ PlaneName = Annotated[
 
 
 _OF_A_TOPIC = (InvalidRange, InvalidLayoutChange, NotFound, Conflict)
-"""What may be wrong with a topic. A database that is away, a setting, a broker: these are no topic's fault."""
+"""Errors that concern a topic, unlike an unavailable database, a setting or a broker."""
 
 
 @contextmanager
 def about(topic: str) -> Iterator[None]:
-    """Errors about the topic name it: the model refuses a segment or a range and knows no names."""
+    """Add the topic's name to errors about it, because errors of the model name only segments and ranges."""
     try:
         yield
     except _OF_A_TOPIC as error:

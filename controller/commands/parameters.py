@@ -27,9 +27,9 @@ _SIMPLE_TYPES = (bool, int, float, str)
 def generated(
     run: Callable[..., None], name: str, documentation: str | None, parameters: Iterable[inspect.Parameter]
 ) -> Callable[..., None]:
-    """Return the function of a generated command, which works on the database and over HTTP alike."""
+    """Return the function of a generated command, which works on the database and over HTTP."""
     command: Callable[..., None] = describe(run, name.rsplit(maxsplit=1)[-1], documentation, parameters)
-    command.is_generated = True  # type: ignore[attr-defined]  # `reach.verbs` reads it
+    command.is_generated = True  # type: ignore[attr-defined]  # `remote_verbs` reads it
     return command
 
 

@@ -1,20 +1,26 @@
-"""`cleave migrate`, `cleave worker`, `cleave collect`: the commands that run something."""
+"""`cleave migrate`, `cleave worker`, `cleave serve`, `cleave metrics` and `cleave collect`."""
 
 from __future__ import annotations
 
+import logging
 import threading
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Annotated
 
 import typer
 
 from controller import telemetry
 from controller.bootstrap import (
     application,
+    build_collection,
     build_collector,
     build_consumer_watch,
     build_server,
     build_worker,
 )
+from controller.commands.metrics_server import serve_metrics
 from controller.commands.options import AsJson, DryRun
 from controller.commands.read_only_store import reading_store
 from controller.commands.stop_signals import on_stop_signals
@@ -23,13 +29,29 @@ from controller.settings import load_settings
 from controller.store.postgres import migrations
 from controller.terminal import emit, rows_table
 
-if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
+JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Write each log line as a JSON object.")]
 
-JsonLogs = Annotated[bool, typer.Option("--json-logs", help="One JSON object a log line.")]
+
+class LogLevel(StrEnum):
+    """Lowest level of log lines that a process writes."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+LogLevelOption = Annotated[
+    LogLevel, typer.Option("--log-level", envvar="CLEAVE_LOG_LEVEL", help="Lowest level of log lines.")
+]
 MetricsPort = Annotated[
     int | None,
-    typer.Option("--metrics-port", min=1, max=65_535, help="Serve Prometheus metrics at this port."),
+    typer.Option(
+        "--metrics-port",
+        min=1,
+        max=65_535,
+        help="Serve Prometheus metrics at this port, and health at /health and /live.",
+    ),
 ]
 MetricsHost = Annotated[str, typer.Option("--metrics-host", help="The address to serve metrics on.")]
 
@@ -38,14 +60,14 @@ def migrate(
     url: Annotated[
         str | None,
         typer.Option(
-            envvar="CLEAVE_OWNER_URL", help="Database URL of its owner; CLEAVE_DATABASE_URL without."
+            envvar="CLEAVE_OWNER_URL", help="Database URL of the owner. Default: CLEAVE_DATABASE_URL."
         ),
     ] = None,
     drop_dependent_views: Annotated[
         bool,
         typer.Option(
             "--drop-dependent-views",
-            help="Drop the views of other people that depend on views of schema inspect, if those are rebuilt.",
+            help="Drop views of other owners that depend on views of schema inspect, if the latter are rebuilt.",
         ),
     ] = False,
     dry_run: DryRun = False,
@@ -66,7 +88,7 @@ def migrate(
 
 
 def _planned(plan: migrations.Plan, drop_dependent_views: bool) -> dict[str, list[str]]:
-    """Return everything that a run would do, by the kind of action, in the order of the run."""
+    """Return everything that a run would do, by kind of change, in the order of the run."""
     readers = (
         [f"{', '.join(migrations.READERS)}: views and functions of schema inspect"] if plan.views else []
     )
@@ -85,27 +107,63 @@ def worker(
     name: Annotated[
         str | None, typer.Option(help="This worker's name in leases; unique among workers.")
     ] = None,
+    collect: Annotated[
+        bool,
+        typer.Option(
+            help="Also collect load and observe consumers; one worker does so at a time. Without: run `cleave collect`."
+        ),
+    ] = True,
+    fleet_metrics: Annotated[
+        bool,
+        typer.Option(
+            help="With --metrics-port, also serve the metrics of the fleet. Without: run `cleave metrics`."
+        ),
+    ] = True,
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = "127.0.0.1",
     json_logs: JsonLogs = False,
+    log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
-    tell(metrics_host, metrics_port, json_logs)
+    configure_process(metrics_host, metrics_port, json_logs, log_level)
     settings = load_settings()
     limit = settings.worker_statement_seconds
-    with application(settings, name="cleave-worker", statement_seconds=limit) as cleave:
+    with (
+        application(settings, name="cleave-worker", statement_seconds=limit) as cleave,
+        _fleet_metrics(is_served=fleet_metrics and metrics_port is not None),
+    ):
         from controller.web.server import web_server
 
-        running = build_worker(cleave, name, web_server(cleave.settings))
+        running = build_worker(cleave, name, web_server(cleave.settings), collects=collect)
         on_stop_signals(running.stop)
         running.run()
+
+
+@contextmanager
+def _fleet_metrics(*, is_served: bool) -> Iterator[None]:
+    """Export the metrics of the fleet with those of this process, on a connection of their own."""
+    if not is_served:
+        yield
+        return
+    from prometheus_client import REGISTRY
+
+    from controller.web.fleet_metrics import FleetMetrics
+
+    with reading_store("cleave-metrics") as store:
+        fleet = FleetMetrics(store)
+        REGISTRY.register(fleet)
+        try:
+            yield
+        finally:
+            REGISTRY.unregister(fleet)
 
 
 def serve(
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = "127.0.0.1",
     json_logs: JsonLogs = False,
+    log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
-    tell(metrics_host, metrics_port, json_logs)
+    configure_process(metrics_host, metrics_port, json_logs, log_level)
     settings = load_settings()
     limit = settings.worker_statement_seconds
     with application(settings, name="cleave-serve", statement_seconds=limit) as cleave:
@@ -114,7 +172,7 @@ def serve(
 
         served = web_server(cleave.settings)
         if served is None:
-            raise InvalidInput("CLEAVE_API_SECRET is not set, so no token could be told from another; set it")
+            raise InvalidInput("CLEAVE_API_SECRET is not set, so no token can be verified; set the secret")
         parts, leave = build_server(cleave, served), threading.Event()
         on_stop_signals(leave.set)
         with telemetry.bound(server=served.address), running(parts, leave):
@@ -123,18 +181,22 @@ def serve(
 
 
 def metrics(
-    port: Annotated[int, typer.Option(min=1, max=65_535, help="The port to serve them at.")] = 9464,
-    host: Annotated[str, typer.Option(help="The address to serve them on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65_535, help="Port to serve metrics at.")] = 9464,
+    host: Annotated[str, typer.Option(help="Address to serve metrics on.")] = "127.0.0.1",
     prefix: Annotated[
-        str, typer.Option(help="Series of their own for topics whose full names begin with this.")
+        str, typer.Option(help="Only topics whose full names begin with this get series of their own.")
     ] = "",
     most_topics: Annotated[
-        int, typer.Option(min=0, help="Series of their own for so many topics; the others are in the sums.")
+        int,
+        typer.Option(
+            min=0, help="Maximum number of topics with series of their own; the others count in the totals."
+        ),
     ] = 1000,
-    once: Annotated[bool, typer.Option("--once", help="Print them and leave.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the metrics and exit.")] = False,
     json_logs: JsonLogs = False,
+    log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
-    telemetry.configure_logging(json_lines=json_logs)
+    configure_process(host, None, json_logs, log_level)
     from prometheus_client import CollectorRegistry, generate_latest
 
     from controller.web.fleet_metrics import FleetMetrics
@@ -153,48 +215,31 @@ def metrics(
 
 def collect(
     once: Annotated[
-        bool, typer.Option("--once", help="One tick, then leave. A rate takes two ticks of one process.")
+        bool,
+        typer.Option("--once", help="Take one sample and exit. A rate needs two samples of one process."),
     ] = False,
     prefix: Annotated[str, typer.Option(help="Watch only topics whose full names begin with this.")] = "",
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = "127.0.0.1",
     json_logs: JsonLogs = False,
+    log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
-    tell(metrics_host, metrics_port, json_logs)
+    configure_process(metrics_host, metrics_port, json_logs, log_level)
     with application(name="cleave-collect") as cleave:
-        collector, watch = build_collector(cleave, prefix), build_consumer_watch(cleave, prefix)
         if once:
+            collector, watch = build_collector(cleave, prefix), build_consumer_watch(cleave, prefix)
             collector.tick()
             collector.leave()
             watch.round()
             return
-        on_stop_signals(collector.stop)
-        with telemetry.bound(collector=collector.name):
-            watching = telemetry.start_thread("consumers", watch.run) if watch.sees_anything else None
-            try:
-                collector.run()
-            finally:
-                watch.stop()
-                if watching is not None:
-                    watching.join()
+        collection = build_collection(cleave, prefix)
+        on_stop_signals(collection.stop)
+        collection.run()
 
 
-def tell(metrics_host: str, metrics_port: int | None, json_logs: bool) -> None:
-    """How this process says what it does: its logs, and its metrics if a port is given."""
-    telemetry.configure_logging(json_lines=json_logs)
+def configure_process(
+    metrics_host: str, metrics_port: int | None, json_logs: bool, log_level: LogLevel
+) -> None:
+    """Configure the logs of this process, and serve its metrics and health if a port is given."""
+    telemetry.configure_logging(json_lines=json_logs, level=getattr(logging, log_level.upper()))
     serve_metrics(metrics_host, metrics_port)
-
-
-def serve_metrics(host: str, port: int | None, registry: CollectorRegistry | None = None) -> None:
-    """Serve the metrics of this process, or those of the registry, if a port is given. Raises InvalidInput for an address
-    that cannot be had.
-    """
-    if port is not None:
-        from prometheus_client import REGISTRY, start_http_server
-
-        try:
-            start_http_server(port, addr=host, registry=registry or REGISTRY)
-        except OSError as error:
-            raise InvalidInput(
-                f"metrics cannot be served at {host}:{port}: {error}; choose another"
-            ) from error

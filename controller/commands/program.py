@@ -1,4 +1,4 @@
-"""What the command `cleave` starts: the command line, or what is to be installed for it."""
+"""Entry point of the command `cleave`: the command line, or a message about the missing extra."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import sys
 
 
 def main() -> None:
-    """Run the command line. Exits with a message if the package is installed as applications need it, without the extra `server`."""
+    """Run the command line. Exits with a message if the package is installed without the extra `server`."""
     try:
         from controller.commands.cli import main as run
     except ModuleNotFoundError as error:
-        sys.exit(
-            f"the command needs more than an application ({error}); run pip install 'pulsar-cleave[server]'"
-        )
+        sys.exit(f"the command needs the extra `server` ({error}); run pip install 'pulsar-cleave[server]'")
     run()

@@ -27,11 +27,11 @@ def add_questions(app: typer.Typer, subject: str) -> None:
 
 
 def command_of(question: Question) -> Callable[..., None]:
-    """Return the function that Typer makes a command of."""
+    """Return the function from which Typer builds the command."""
 
     def run(as_json: bool, limit: int = 1, **values: Any) -> None:
         given = {name: value for name, value in values.items() if value is not None}
-        # One row more than is shown tells that there are more.
+        # One additional row shows that the list is incomplete.
         found = list(ask(question, fill_in(question.request, given), limit=limit + 1))
         rows = found[:limit]
         document = rows[0] if question.one_row else rows

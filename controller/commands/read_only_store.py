@@ -1,4 +1,4 @@
-"""What commands read through: one read-only transaction on schema `inspect`, for a login in role `cleave_inspector`."""
+"""Read-only access of commands to schema `inspect`, for a login in role `cleave_inspector`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from controller.store.postgres.snapshots import snapshot
 
 @contextmanager
 def reading() -> Iterator[Connection]:
-    """One snapshot of the database that the settings name. Nothing can be changed in it, whatever the login may do."""
+    """Open a read-only snapshot of the database in the settings. It allows no changes, whatever the rights of the login."""
     with reading_store("cleave-read") as store, snapshot(store) as tx:
         yield tx
 
 
 @contextmanager
 def reading_store(name: str) -> Iterator[Store]:
-    """The database that the settings name, for one reader at a time; `name` is what it sees connected."""
+    """Open the database in the settings with one connection; `name` is its application name."""
     store = Store(load_settings().database_url.get_secret_value(), application_name=name, pool_size=1)
     try:
         yield store

@@ -1,6 +1,6 @@
-"""Which commands go over HTTP too. A verb is a command as it is typed: `topics list`. One that is not listed needs the database.
+"""The commands that also work over HTTP. A verb is a command as it is typed: `topics list`. A verb that is not listed needs the database.
 
-Collecting, aggregating, proposing and applying are processes of the machine, beside which the database is; they stay there.
+Collecting, aggregating, proposing and applying are processes that run next to the database.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ BOTH_WAYS = frozenset(
         "key",
     }
 )
-"""Commands that are written by hand and perform actions or ask questions; generated commands are not listed."""
+"""Handwritten commands that perform actions or read questions on the database and over HTTP. Generated commands are not listed."""
 NEITHER_WAY = frozenset({"token", "check-history"})
-"""They ask nobody: it is the same to them whether a server is named."""
+"""Commands that use neither the database nor a server."""
 
-_PROCESS = "it is a process of the machine"
-_A_SESSION = "over HTTP a consumer registers itself, by a session that lasts as long as it is there"
+_PROCESS = "it runs as a process on the machine"
+_A_SESSION = "over HTTP a consumer registers itself with a session"
 WHY: Mapping[str, str] = MappingProxyType(
     {
         **{f"bundles {verb}": _PROCESS for verb in ("collect", "aggregate", "propose", "apply")},
         "consumers register": _A_SESSION,
         "consumers unregister": _A_SESSION,
-        "decisions replay --from-history": "it reads all that was recorded in the time, which takes longer than a call",
+        "decisions replay --from-history": "it reads the whole recorded history, which takes longer than a call",
         "backtest --trace": "the file is here",
-        "backtest --engine": "a server computes without Spark; the DAG policy_backtest takes one",
-        "backtest --html": "a report has every step of the simulation in it",
+        "backtest --engine": "a server computes without Spark; use the DAG policy_backtest",
+        "backtest --html": "a report contains every step of the simulation",
     }
 )
-"""Of verbs and options that need the database, what is not plain from their names."""
+"""Reasons why verbs and options need the database, where their names do not show it."""
 
 
 def gated(verb: str, act: Callable[..., Any]) -> Callable[..., Any]:
-    """`act`, which refuses where a server is named and the verb needs the database. Raises Unsupported."""
+    """Wrap `act`, so that it raises Unsupported if a server is used and the verb needs the database."""
     if verb in BOTH_WAYS or verb in NEITHER_WAY or hasattr(act, "is_generated"):
         return act
 
@@ -65,12 +65,12 @@ def gated(verb: str, act: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def demand_database(verb: str) -> None:
-    """Refuse where a server is named: the verb, or the verb with that option, needs the database. Raises Unsupported."""
+    """Raises Unsupported if a server is used, because the verb, or the verb with that option, needs the database."""
     url = _named()
     if url is not None:
         why = f": {WHY[verb]}" if verb in WHY else ""
         raise Unsupported(
-            f"`cleave {verb}` needs the database and the machine themselves{why}; a server is named ({url}): unset "
+            f"`cleave {verb}` needs the database and the machine{why}; CLEAVE_API_URL or --api-url names a server ({url}): unset "
             "CLEAVE_API_URL, leave out --api-url, and set CLEAVE_DATABASE_URL"
         )
 
@@ -78,5 +78,5 @@ def demand_database(verb: str) -> None:
 def _named() -> str | None:
     try:
         return server_choice.server_url()
-    except InvalidInput:  # of another setting it may be: the command says it, `doctor` among others
+    except InvalidInput:  # another setting may be wrong, which the command itself reports
         return None

@@ -1,6 +1,6 @@
-"""Which way a command takes: a server, where `--api-url` or CLEAVE_API_URL names one, else the database that the settings name.
+"""Chooses between a server, if `--api-url` or CLEAVE_API_URL names one, and the database in the settings.
 
-The token comes from the environment or a file, never from the command line, where every user of the machine would see it.
+The token comes from the environment or a file, never from the command line, which every user of the machine can see.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 
 class Perform(Protocol):
-    """A function that performs an action. Without `options` the action is not waited for."""
+    """A function that performs an action. Without `options` it does not wait for the action."""
 
     def __call__(self, action: AnyAction, request: BaseModel, options: Options | None = None) -> Any:
-        """Raises what the action raises."""
+        """Perform the action. Raises the errors of the action."""
 
 
 _GIVEN: ContextVar[str | None] = ContextVar("api_url", default=None)
 
 
 def name_server(url: str | None) -> None:
-    """What `--api-url` says; None where it is left out."""
+    """Set the value of `--api-url`; None if the option is missing."""
     _GIVEN.set(url)
 
 
 def server_url() -> str | None:
-    """The server that is named, None where commands ask the database. Raises InvalidInput for an address that is none."""
+    """Return the address of the server; None if commands use the database. Raises InvalidInput for an invalid address."""
     from controller.settings import load_settings
 
     given = _GIVEN.get()
@@ -51,14 +51,14 @@ def server_url() -> str | None:
 
 
 def perform(action: AnyAction, request: BaseModel, options: Options | None = None) -> Any:
-    """Perform the action on the server that is named, or else in this process on the database. Raises what the action raises."""
+    """Perform the action on the server, or in this process on the database. Raises the errors of the action."""
     with performing() as perform_action:
         return perform_action(action, request, options)
 
 
 @contextmanager
 def performing(*, name: str = "cleave") -> Iterator[Perform]:
-    """Yield `perform` with connections that last for several actions; `name` is what the database sees connected."""
+    """Yield `perform` with connections that last for several actions; `name` is the application name of the database connection."""
     from controller.actions.action import perform_in, perform_parts
     from controller.actions.context import Options, command_caller, open_context
 
@@ -83,8 +83,8 @@ def performing(*, name: str = "cleave") -> Iterator[Perform]:
 def ask(
     question: Question, request: QuestionRequest, *, limit: int | None, most_seconds: float | None = None
 ) -> Iterator[Row]:
-    """Yield the answers, `limit` at most, from the server that is named, or else from the database. Raises as `read_page`.
-    `most_seconds` bounds each answer of a server, which is then asked once.
+    """Yield the answers, `limit` at most, from the server or the database. Raises the errors of `read_page`.
+    With `most_seconds`, an answer of a server may take this time, and the request is not repeated.
     """
     url = server_url()
     if url is None:
@@ -109,7 +109,7 @@ def _calls(url: str, most_seconds: float | None = None) -> Iterator[Calls]:
     token = _token(settings, url)
     servers = Servers(
         [url],
-        partial(_token, settings, url) if settings.api_token_file else token,  # the file may be written anew
+        partial(_token, settings, url) if settings.api_token_file else token,  # the file may have a new token
         call_timeout_seconds=patience[0],
         proxy=None if settings.api_proxy is None else settings.api_proxy.get_secret_value(),
     )
@@ -128,7 +128,7 @@ def _token(settings: Settings, url: str) -> str:
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is no text"
             raise InvalidInput(
-                f"{name} cannot be read: {why}; write a token of `cleave token` into it"
+                f"{name} cannot be read: {why}; write a token of `cleave token` into the file"
             ) from None
     elif settings.api_token is not None:
         text = settings.api_token.get_secret_value().strip()

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT for commands that run until they are told to leave."""
+"""Handling of SIGTERM and SIGINT for commands that run until they are stopped."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from collections.abc import Callable
 
 
 def on_stop_signals(stop: Callable[[], None]) -> None:
-    """SIGTERM and SIGINT finish the step in hand and leave."""
+    """Call `stop` on SIGTERM and SIGINT; the command finishes its current step and exits."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _signal, _frame: stop())

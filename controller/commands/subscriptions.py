@@ -1,4 +1,4 @@
-"""`cleave subscriptions` and `cleave consumers`: who reads a topic."""
+"""`cleave subscriptions` and `cleave consumers`: the readers of a topic."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ add_actions(app, "subscriptions")
 
 
 def _tell(what: str, topic: str, subscription: str, as_json: bool, **more: str) -> None:
-    """One line of what happened, or would."""
+    """Print one line about the change, or about its dry run."""
     document = {"topic": topic, "subscription": subscription, **more, "result": what}
     emit(as_json, document, Text(f"{topic}: {' '.join((*more.values(), subscription))} {what}"))
 
@@ -47,7 +47,7 @@ def register(topic: Topic, subscription: Subscription, consumer: Consumer, as_js
 
 @consumers_app.command()
 def unregister(topic: Topic, subscription: Subscription, consumer: Consumer, as_json: AsJson = False) -> None:
-    """Take a consumer out; the worker evaluates again."""
+    """Unregister a consumer; the worker evaluates the consumer lane at once."""
     name = topic_name(topic)
     with about(name), application() as cleave, cleave.store.transaction() as tx:
         consumers.unregister(tx, topics.find_topic(tx, name).topic_id, subscription, consumer)

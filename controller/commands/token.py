@@ -1,4 +1,4 @@
-"""`cleave token`: what an application shows the workers when it produces or consumes, and a person or a broker who asks them."""
+"""`cleave token`: tokens for applications, people and brokers that call workers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ LONGEST_DAYS = 3660
 
 def _days(days: int) -> int:
     if not 1 <= days <= LONGEST_DAYS:
-        raise InvalidInput(f"--days {days} is no life of a token; give 1 to {LONGEST_DAYS}")
+        raise InvalidInput(f"--days {days} is not a lifetime in days; give 1 to {LONGEST_DAYS}")
     return days
 
 
 def _topics(texts: list[str] | None) -> list[str]:
     names = [topic_name(one) for one in texts or []]
     for name in names:
-        topic_path(name)  # raises for what no topic is called
+        topic_path(name)  # raises for an invalid topic name
     return names
 
 
@@ -36,7 +36,7 @@ def _namespaces(texts: list[str] | None) -> list[str]:
     for text in texts or []:
         if text != "*" and (text.count("/") != 1 or not all(text.split("/")) or " " in text):
             raise InvalidInput(
-                f"{text!r} is no namespace; write tenant/namespace, 'tenant/*', or '*' for all"
+                f"{text!r} is not a namespace; write tenant/namespace, 'tenant/*', or '*' for all"
             )
     return texts or []
 
@@ -45,7 +45,7 @@ Topics = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[TOPIC...]",
-        help="What a client's token is for: topics, or patterns in quotes such as 'acme/shop/*'.",
+        help="Topics of a client's token, or patterns in quotes such as 'acme/shop/*'.",
         callback=_topics,
     ),
 ]
@@ -53,24 +53,25 @@ Namespaces = Annotated[
     list[str] | None,
     typer.Option(
         "--namespace",
-        help="A namespace of an operator, or a pattern in quotes such as 'acme/*'; repeatable.",
+        help="Namespace of an operator's token, or a pattern in quotes such as 'acme/*'; repeatable.",
         callback=_namespaces,
     ),
 ]
 Holder = Annotated[
     Role,
     typer.Option(
-        help="client consumes; reader sees everything; operator also splits, merges and sets policies in its namespaces; "
-        "admin may do everything but consume; broker writes load.",
+        help="client consumes; reader reads everything; operator also splits, merges and sets policies in its namespaces; "
+        "admin does everything except consume; broker writes load.",
     ),
 ]
 Subject = Annotated[
-    str | None, typer.Option(help="Who holds it, for the journal and the audit; the role's name without.")
+    str | None,
+    typer.Option(help="Holder of the token in the journal and the audit. Default: the name of the role."),
 ]
 Days = Annotated[
     int,
     typer.Option(
-        help=f"Days until it runs out, 1 to {LONGEST_DAYS}; it cannot be called back earlier.",
+        help=f"Lifetime in days, 1 to {LONGEST_DAYS}. A token cannot be revoked.",
         callback=_days,
     ),
 ]
@@ -84,7 +85,7 @@ def token(
     days: Days = 30,
     as_json: AsJson = False,
 ) -> None:
-    """Print a token for these topics, or of another role, signed with CLEAVE_API_SECRET."""
+    """Print a token for topics, or of another role, signed with CLEAVE_API_SECRET."""
     names, where, life = topics or [], namespaces or [], timedelta(days=days)
     signed = access.sign(_secret(), names, life.total_seconds(), role=role, namespaces=where, subject=subject)
     if not as_json:
@@ -105,6 +106,6 @@ def _secret() -> str:
     secret = load_settings().api_secret
     if secret is None:
         raise InvalidInput(
-            "CLEAVE_API_SECRET is not set, so no worker would take this token; set the secret that the workers have"
+            "CLEAVE_API_SECRET is not set, so no worker would accept this token; set the secret of the workers"
         )
     return secret.get_secret_value()

@@ -1,8 +1,8 @@
-"""Traces for OpenTelemetry, out of the journal: from the samples over the aggregation and the decision to each step of a change.
+"""OpenTelemetry traces built from the journal: samples, load aggregation, decision, and the steps of an operation.
 
-Collectors, Spark, passes of Airflow and workers are different processes at different times, and each wrote down when it did what.
-So nothing is instrumented and nothing is handed from process to process: when an operation has ended its spans are made from the
-rows. Their ids follow from the rows as well, so that sending something twice changes nothing.
+Collectors, Spark, Airflow passes and workers are different processes at different times, and each records its times in the database. So no
+code is instrumented and no context is propagated: the spans of an operation are built from rows when the operation has ended. Their ids are
+derived from the rows as well, so that sending a span twice changes nothing.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ SAMPLED = timedelta(seconds=60)
 
 
 class SpanMaker:
-    """Spans of one installation, which `salt` tells apart from others."""
+    """Builds the spans of one installation; `salt` distinguishes installations."""
 
     def __init__(self, salt: str, resource: Resource) -> None:
         self._salt, self._resource = salt, resource
 
     def spans(self, traced: Traced) -> list[ReadableSpan]:
-        """Of one operation, parents before children. Operations of one decision are in one trace."""
+        """Return the spans of one operation, parents before children. Operations of one decision share a trace."""
         operation, decision = traced.operation, traced.decision
         kind = "operation" if operation["decision_id"] is None else "decision"
-        asked = f"{kind} {operation[f'{kind}_id']}"  # whether or not the ledger still has the decision
+        asked = f"{kind} {operation[f'{kind}_id']}"  # independent of whether the decision log still has the decision
         trace_id = self._number(f"trace of {asked}", 16)
         found = list(self._before(trace_id, decision)) if decision else []
         parent = found[0].context if found else None
@@ -45,7 +45,7 @@ class SpanMaker:
             operation["intended_at"],
             operation["finished_at"],
             parent,
-            _told(
+            _attributes(
                 operation,
                 ("operation_id", "topic", "kind", "state", "origin", "actor", "reason", "epoch", "attempts"),
             )
@@ -58,19 +58,19 @@ class SpanMaker:
         return [*found, root, *waited, *(self._step(trace_id, one, root.context) for one in traced.steps)]
 
     def _before(self, trace_id: int, decision: Row) -> Iterator[ReadableSpan]:
-        """The decision, and the samples and the run of the load that it was made on."""
+        """Yield the spans of the decision, and of the samples and the aggregation run it used."""
         number, decided_at = decision["decision_id"], decision["decided_at"]
         loaded = decision["applied_at"] is not None
         began = decision["window_end"] - SAMPLED if loaded else decided_at
         root = self._span(
             trace_id, f"decision {number}", f"decide {decision['topic']}", began, decided_at, None,
-            _told(decision, ("decision_id", "topic", "decided_by", "code_version", "lanes", "acts"))
+            _attributes(decision, ("decision_id", "topic", "decided_by", "code_version", "lanes", "acts"))
             | _of_run(deciding_run(decision["decided_by"])),
         )  # fmt: skip
         yield root
         if not loaded:
             return
-        about = _told(decision, ("run_id", "engine", "samples", "segments"))
+        about = _attributes(decision, ("run_id", "engine", "samples", "segments"))
         for what, start, end in (
             ("sample", began, decision["window_end"]),
             ("aggregate load", decision["window_end"], decision["applied_at"]),
@@ -81,7 +81,7 @@ class SpanMaker:
     def _waited(
         self, trace_id: int, operation: Row, steps: Sequence[Row], parent: SpanContext | None
     ) -> list[ReadableSpan]:
-        """Until somebody took it up."""
+        """Yield the span of the time until a runner claimed the operation."""
         if not steps:
             return []
         number, taken_up = operation["operation_id"], steps[0]["started_at"]
@@ -105,7 +105,7 @@ class SpanMaker:
             step["started_at"],
             step["finished_at"],
             parent,
-            _told(step, ("runner", "claim_term", "sequence")),
+            _attributes(step, ("runner", "claim_term", "sequence")),
         )
 
     def _span(
@@ -137,13 +137,13 @@ class SpanMaker:
         return SpanContext(trace_id, self._number(identity, 8), is_remote=False, trace_flags=sampled)
 
     def _number(self, identity: str, size_bytes: int) -> int:
-        """Never 0, which is no id."""
+        """Return a number derived from the identity, never 0, which is not a valid id."""
         digest = hashlib.sha256(f"{self._salt} {identity}".encode()).digest()
         return int.from_bytes(digest[:size_bytes], "big") or 1
 
 
-def _told(row: Row, names: Sequence[str]) -> dict[str, AttributeValue]:
-    """Columns as attributes `cleave.NAME`; what is empty is left out."""
+def _attributes(row: Row, names: Sequence[str]) -> dict[str, AttributeValue]:
+    """Return columns as attributes `cleave.NAME`, without empty ones."""
     values: dict[str, Any] = {f"cleave.{name}": row[name] for name in names if row[name] is not None}
     return {
         name: [str(one) for one in value] if isinstance(value, list) else value
@@ -152,7 +152,7 @@ def _told(row: Row, names: Sequence[str]) -> dict[str, AttributeValue]:
 
 
 def _of_run(run: DagRun | None) -> dict[str, AttributeValue]:
-    """Which run of Airflow it was. Every attempt of a task asks under one key, so which attempt it was is not known."""
+    """Return attributes of the Airflow run. All attempts of a task use the same key, so the attempt is unknown."""
     if run is None:
         return {}
     named = {"dag_id": run.dag_id, "run_id": run.run_id, "task_id": run.task_id}

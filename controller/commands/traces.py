@@ -1,4 +1,4 @@
-"""`cleave traces`: sends what was done to an OpenTelemetry collector, an operation at a time as each ends."""
+"""`cleave traces`: sends the spans of each operation to an OpenTelemetry collector when the operation has ended."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from controller.terminal import say
 log = telemetry.get_logger(__name__)
 
 PAGE = 200
-"""Operations read and sent at once."""
+"""Maximum number of operations in one batch."""
 OVERLAP_SECONDS = 30.0
-"""Transactions do not become visible in the order of their instants: so much is looked at again. Ids are the same, so nothing doubles."""
+"""Time that is read again, because transactions do not become visible in the order of their instants. Equal ids prevent duplicates."""
 
 
 def traces(
@@ -39,8 +39,8 @@ def traces(
         ),
     ] = "http://localhost:4318",
     since: From = None,
-    every: Annotated[float, typer.Option(min=0.2, max=3600.0, help="Seconds between looks.")] = 5.0,
-    once: Annotated[bool, typer.Option("--once", help="Send what there is since --from and leave.")] = False,
+    every: Annotated[float, typer.Option(min=0.2, max=3600.0, help="Seconds between polls.")] = 5.0,
+    once: Annotated[bool, typer.Option("--once", help="Send the operations since --from and exit.")] = False,
     json_logs: JsonLogs = False,
 ) -> None:
     telemetry.configure_logging(json_lines=json_logs)
@@ -56,11 +56,13 @@ def traces(
             sender.round()
             return every
 
-        Repeating(send, leave, log, "no traces sent; trying again", retry_seconds=(every, every)).run()
+        Repeating(
+            send, leave, log, "traces not sent; the next round retries", retry_seconds=(every, every)
+        ).run()
 
 
 class _Sender:
-    """Sends each operation that ended since some instant; `since` None: since now."""
+    """Sends each operation that ended after `since`; None means the present."""
 
     def __init__(self, store: Store, endpoint: str, since: str | None) -> None:
         try:
@@ -81,7 +83,7 @@ class _Sender:
         self._sent: dict[int, datetime] = {}
 
     def round(self) -> int:
-        """Send what has ended meanwhile, and say how many operations. Raises Retryable: the next round sends them."""
+        """Send the operations that have ended since the last round, and return their number. After a Retryable the next round sends them."""
         since, after, sent = self._since, 0, 0
         while page := self._page(since, after):
             fresh = [one for one in page if one.operation["operation_id"] not in self._sent]
@@ -103,8 +105,8 @@ class _Sender:
         spans = {
             span.context.span_id: span for one in some for span in self._maker.spans(one) if span.context
         }
-        # Operations of one decision share what led to it, which is sent once.
+        # Operations of one decision share the earlier spans, which are sent once.
         if self._exporter.export([*spans.values()]).name != "SUCCESS":
             raise Retryable(
-                f"the collector at {self._endpoint} did not take {len(some)} operation(s); is it up, and does it take OTLP over HTTP?"
+                f"the collector at {self._endpoint} did not take {len(some)} operation(s); check that it is running and accepts OTLP over HTTP"
             )

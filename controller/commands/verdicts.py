@@ -1,7 +1,7 @@
-"""A verdict for people: acts and refusals as rows, and two verdicts side by side. For programs: `verdict_documents`.
+"""Tables of an evaluation's actions and refusals, and of two evaluations side by side.
 
-`decide` shows one, `decisions replay` and `what-if` show how two differ. Verdicts are taken as documents, so that one
-that was just made and one that stands in the ledger are shown alike.
+`decide` shows one evaluation, `decisions replay` and `what-if` show the differences of two. The functions take documents, so that a new and a
+stored evaluation look alike.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ COLUMNS = ("verdict", "segment", "reason", "figures", "not_before")
 
 
 def title(evaluation: Document) -> str:
-    """How many acts and refusals, and until when they hold."""
+    """Return the number of actions and refusals, and the time until which they are valid."""
     acts = len(evaluation["decisions"])
     until = at(evaluation["valid_until"])
     holds = "until something changes" if until is None else f"until {cell(until)}"
@@ -27,13 +27,13 @@ def title(evaluation: Document) -> str:
 
 
 def rows(evaluation: Document, now: int) -> list[dict[str, Any]]:
-    """A row of `COLUMNS` for each act, then for each refusal."""
+    """Return a row of `COLUMNS` for each action, then for each refusal."""
     acts = [_act_row(act) for act in evaluation["decisions"]]
     return acts + [_refusal_row(refusal, now) for refusal in evaluation["refusals"]]
 
 
 def side_by_side(first: Document, second: Document, names: tuple[str, str], now: int) -> list[dict[str, Any]]:
-    """The rows of both, each with the `answer` it is in: one of `names`, or `both`. What differs comes first."""
+    """Return the rows of both evaluations. Column `answer` is one of `names`, or `both`; differences come first."""
     alone, others = list[dict[str, Any]](), list[dict[str, Any]]()
     for key, row in (("decisions", _act_row), ("refusals", partial(_refusal_row, now=now))):
         left, right, both = matched(first[key], second[key])
@@ -58,7 +58,7 @@ def _refusal_row(refusal: Document, now: int) -> dict[str, Any]:
 
 
 def _target(act: Document) -> dict[str, Any]:
-    """Where an act cuts, or how many buckets it gives."""
+    """Return the cut points of an action, or its number of entry buckets."""
     if "bucket_count" in act:
         return {"figures": f"{act['bucket_count']} buckets"}
     return {"figures": f"cut at {', '.join(f'{cut:#06x}' for cut in act['at'])}"} if act.get("at") else {}

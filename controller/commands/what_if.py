@@ -1,4 +1,4 @@
-"""`cleave what-if`: a topic under another policy, beside the one in force."""
+"""`cleave what-if`: a topic under another policy, compared with the policy in force."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from controller.terminal import emit, rows_table
 _EVERY_LANE = ",".join(Lane)
 Lanes = Annotated[
     str,
-    typer.Option("--lanes", help=f"Which questions to ask, of {', '.join(Lane)}, with commas between them."),
+    typer.Option("--lanes", help=f"Lanes to evaluate, of {', '.join(Lane)}, separated by commas."),
 ]
 
 
@@ -38,7 +38,7 @@ def what_if(
         typer.Option(
             "--set",
             metavar="PARAMETER=VALUE",
-            help="A parameter of the policy, for instance max_segments=16; repeatable.",
+            help="Policy parameter, for instance max_segments=16; repeatable.",
             autocompletion=completion.parameters,
         ),
     ],
@@ -47,14 +47,14 @@ def what_if(
     until: To = None,
     as_json: AsJson = False,
 ) -> None:
-    """What another policy would do now, beside the one in force; changes nothing.
+    """Compare the decisions of another policy with the policy in force; changes nothing.
 
-    With `--from` (and `--to`) it answers for the past instead: what it would have cost, by a backtest, which is kept.
+    With `--from` (and `--to`) the command runs a backtest of the past instead, and stores it.
     """
     name, changes, asked = topic_name(topic), parse_parameters(parameters), parse_lanes(lanes)
     if since is not None or until is not None:
         if asked != ALL_LANES:
-            raise InvalidInput("--lanes goes with the present; in the past all lanes are asked")
+            raise InvalidInput("--lanes applies to the present; a backtest evaluates all lanes")
         _of_the_past(name, changes, since, until, as_json)
         return
     now, then = perform(
@@ -76,12 +76,12 @@ def _of_the_past(
 
 
 def parse_lanes(given: str) -> frozenset[Lane]:
-    """The lanes that are named, with commas between them. Raises InvalidInput."""
+    """The lanes that are named, separated by commas. Raises InvalidInput."""
     words = [word.strip() for word in given.split(",") if word.strip()]
     unknown = [word for word in words if word not in set(Lane)]
     if unknown or not words:
         raise InvalidInput(
-            f"--lanes {shown(given)}: the lanes are {', '.join(Lane)}; name one of them or several with commas"
+            f"--lanes {shown(given)}: the lanes are {', '.join(Lane)}; name one or several, separated by commas"
         )
     return frozenset(map(Lane, words))
 
@@ -93,7 +93,7 @@ def _table(document: dict[str, Any], found: WhatIf) -> Any:
         f"{document['topic']}: {changes or 'no parameter would change'}",
         f"in force: {verdicts.title(answers[0])}",
         f"what if:  {verdicts.title(answers[1])}",
-        "the same acts and refusals" if document["is_same"] else "what differs comes first",
+        "the same acts and refusals" if document["is_same"] else "differences come first",
     )
     rows = verdicts.side_by_side(*answers, ("in force", "what if"), found.now.now)
     return rows_table(rows, ("answer", *verdicts.COLUMNS), title="\n".join(lines))

@@ -1,7 +1,7 @@
 """Everything the demo runs on, started in the order that it needs and stopped in the reverse one.
 
 One embedded PostgreSQL with two databases (Cleave's and Airflow's), logins with least rights, what the data plane is
-made of (`planes`), a Spark Connect server where there is a Java, Airflow, one worker, one collector. Loopback only,
+made of (`planes`), a Spark Connect server where there is a Java, Airflow, one worker. Loopback only,
 passwords and the secret of clients' tokens made at each start.
 """
 
@@ -101,10 +101,9 @@ class Stack:
         self._say(f"Airflow is healthy at {self.airflow.url}")
         self.env |= {"CLEAVE_AIRFLOW_URL": self.airflow.url, "CLEAVE_AIRFLOW_TOKEN": self.airflow.api.token()}
         serving = self._serve_applications()
-        for name, more in (("worker", serving), ("collect", {})):
-            command = [sys.executable, "-m", "controller.commands.cli", name]
-            self._running.callback(self.spawn(name, command, kept=True, env=self.env | more).stop)
-        self._say(f"worker and collector are up; schema of {owner_url.rsplit('/', 1)[-1]} is current")
+        command = [sys.executable, "-m", "controller.commands.cli", "worker"]
+        self._running.callback(self.spawn("worker", command, kept=True, env=self.env | serving).stop)
+        self._say(f"the worker is up; schema of {owner_url.rsplit('/', 1)[-1]} is current")
         self._say(f"the worker serves producers and consumers at {self.worker_url}")
         self._write_env_file()
 

@@ -1,1 +1,1 @@
-"""What Cleave needs, checked: the database, brokers, Airflow, the path of load, and the state of the control plane."""
+"""Checks of everything that Cleave needs: the database, brokers, Airflow, the load aggregation, and the state of the control plane."""

@@ -1,4 +1,4 @@
-"""What `cleave doctor` says of Airflow: whether it is healthy, and has the DAGs and the connection of Cleave. It only looks."""
+"""Checks of Airflow: its health, the DAGs and the connection of Cleave. The checks change nothing."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from controller.domain.errors import Terminal
 
 Told = TypeVar("Told")
 ANSWER_SECONDS = 4.0
-"""Time for an answer, so that the check says which server is silent."""
+"""Time for an answer; short enough for the check to report which server does not answer."""
 SCHEDULED_DAGS = ("cleave_load_aggregation", "cleave_split_pass", "cleave_merge_pass", "cleave_maintenance")
 
 
 def health(cleave: Application) -> str:
-    """Check that every part of Airflow is healthy, which Airflow tells without a login."""
+    """Check that every component of Airflow is healthy. Airflow reports this without a login."""
     states = _read(
         cleave,
         "/monitor/health",
@@ -31,7 +31,7 @@ def health(cleave: Application) -> str:
 
 
 def dags(cleave: Application) -> str:
-    """Check that the scheduled DAGs are loaded. Raises Note where one is paused."""
+    """Check that the scheduled DAGs are loaded. Raises Note if a DAG is paused."""
     found = _read(
         cleave,
         "/dags?tags=cleave&limit=100",
@@ -50,7 +50,7 @@ def dags(cleave: Application) -> str:
 
 
 def connection(cleave: Application) -> str:
-    """Check that the connection `cleave` is stored. Raises Note where it may be elsewhere."""
+    """Check that the connection `cleave` is stored. Raises Note if it may be in another secrets backend."""
     stored = _read(
         cleave,
         "/connections?limit=1000",
@@ -65,7 +65,7 @@ def connection(cleave: Application) -> str:
 
 
 def _read(cleave: Application, path: str, read: Callable[[Any], Told], *, needs_login: bool = True) -> Told:
-    """Return what `read` finds in the document. Raises Note where the settings do not say enough to ask for it, and AirflowAway."""
+    """Return the result of `read` on the document. Raises Note if the settings for the request are missing, and AirflowAway."""
     from controller.services.asset_events import AirflowRest
 
     login = airflow_login(cleave.settings)

@@ -1,7 +1,7 @@
 """All checks by name, in the order of the report.
 
-Each check returns a sentence, or raises: Note where the operator should know something, CleaveError or OSError where something is wrong. No
-check changes anything.
+Each check returns a sentence. It raises Note for something that the operator should know, CleaveError or OSError for something that is wrong.
+No check changes anything.
 """
 
 from __future__ import annotations

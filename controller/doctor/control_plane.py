@@ -17,7 +17,7 @@ def workers(cleave: Application) -> str:
         alive = live_workers(tx)
     if not alive:
         raise Note(
-            "no worker is up: Airflow's passes run operations themselves, consumer events wait; start `cleave worker`"
+            "no worker is up: Airflow's passes run operations, but consumer events wait; start `cleave worker`"
         )
     serving = [f"{lease['holder']} (consumers at {lease['address']})" for lease in alive if lease["address"]]
     silent = [str(lease["holder"]) for lease in alive if not lease["address"]]
@@ -25,7 +25,7 @@ def workers(cleave: Application) -> str:
 
 
 def worker_schemas(cleave: Application) -> str:
-    """Whether every running worker knows the newest migration. Raises Note where one does not."""
+    """Check that every running worker knows the newest migration. Raises Note if a worker does not."""
     with cleave.store.transaction() as tx:
         alive = live_workers(tx)
         [known] = read_view(
@@ -36,11 +36,11 @@ def worker_schemas(cleave: Application) -> str:
         return "no running worker is older than the schema"
     versions = {one["holder"]: one["schema_version"] or "no version" for one in old}
     named = ", ".join(f"{holder} (knows {version})" for holder, version in sorted(versions.items()))
-    raise Note(f"older than the schema, which is at {known['newest']}: {named}; replace them by this program")
+    raise Note(f"older than the schema, which is at {known['newest']}: {named}; replace them by this version")
 
 
 def stuck_operations(cleave: Application) -> str:
-    """Whether every live operation moves on."""
+    """Check that every live operation makes progress. Raises Terminal for stuck operations."""
     stuck = read(cleave, "inspect.stuck_operations", order="age_seconds DESC")
     if not stuck:
         return "none is stuck"
@@ -60,8 +60,8 @@ def held_topics(cleave: Application) -> str:
     held, first = len(topics) - len(unverified), topics[0]
     if not held:
         raise Note(
-            f"the logs of {len(unverified)} topic(s), {unverified[0]} among them, are still to be compared with this database; a "
-            f"worker does it within seconds. If they stay, `cleave topics recover {unverified[0]}` says why"
+            f"the logs of {len(unverified)} topic(s), {unverified[0]} among them, have not been compared with this database yet; a "
+            f"worker does so within seconds. If this does not change, `cleave topics recover {unverified[0]}` says why"
         )
     raise Terminal(
         f"nothing acts on {held} topic(s), first {first['topic']}: {first['held_reason']}; run `cleave topics recover "
@@ -90,9 +90,9 @@ def buckets(cleave: Application) -> str:
     worst = gaps[0]
     held = f", held by {worst['holder']}" if worst["holder"] else ""
     raise Note(
-        f"{len(gaps)} entry buckets are read by nobody for too long, for {duration(float(worst['gap_seconds']))} "
+        f"{len(gaps)} entry buckets have had no reader for too long: for {duration(float(worst['gap_seconds']))} "
         f"bucket {worst['bucket']} of segment {worst['segment_id']} of {worst['topic']} for {worst['subscription']}: "
-        f"{worst['reason']}{held}; `cleave consumers why {worst['topic']}` says since when, and who holds what it waits for"
+        f"{worst['reason']}{held}; `cleave consumers why {worst['topic']}` says since when, and which consumer holds the segments that the bucket waits for"
     )
 
 

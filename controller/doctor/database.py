@@ -1,4 +1,4 @@
-"""Checks of the database: version, schema, roles of the logins, and room to write."""
+"""Checks of the database: version, schema, roles of the logins, and space to write."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def database(cleave: Application) -> str:
 
 
 def schema(cleave: Application) -> str:
-    """Whether every migration is applied."""
+    """Check that every migration is applied. Raises Terminal if one is missing."""
     with cleave.store.transaction() as tx:
         missing = migrations.pending_in(tx)
     if missing:
@@ -37,13 +37,13 @@ def schema(cleave: Application) -> str:
 
 
 def role(cleave: Application) -> str:
-    """What the login may do. Raises Note where that is less or more than the controller's work takes."""
+    """Check the rights of the login. Raises Note if the login has fewer or more rights than the controller needs, Terminal without the role."""
     with cleave.store.transaction() as tx:
         login = public_rights.login(tx)
     if "cleave_inspector" in login.roles and "cleave_controller" not in login.roles:
         raise Note(
             f"user {login.user} is in role cleave_inspector: enough for commands that only read; the worker, the "
-            "collector and what changes something need a login in role cleave_controller"
+            "collector and commands that change something need a login in role cleave_controller"
         )
     return _demand_role(login, "cleave_controller", "database_url")
 
@@ -69,7 +69,7 @@ def loader_role(cleave: Application) -> str:
 
 
 def writes(cleave: Application) -> str:
-    """Whether the database takes writes: its disk has room, and its server is no standby."""
+    """Check that the database accepts writes: its disk has space, and its server is not a standby."""
     with cleave.store.transaction() as tx:
         if not public_rights.write_temporary(tx):
             raise Note("not checked: this login may create no temporary table")

@@ -1,7 +1,7 @@
-"""Runs checks side by side and reports those that have no answer in time.
+"""Runs checks concurrently and reports checks that do not answer in time.
 
-A check may hang in a library that knows no deadline, so each check has a daemon thread: the command does not wait for
-the thread, and neither does the end of the process.
+A check may hang in a library without timeouts, so each check has a daemon thread. Neither the command nor the end of the process waits for
+the thread.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from controller import telemetry
 from controller.doctor.findings import Finding
 
 STATEMENT_SECONDS = 4.0
-"""Time for a statement of a check, and for an attempt to connect; shorter than `CHECK_SECONDS`, so that the check says which
-server is silent.
+"""Time for a statement of a check, and for an attempt to connect; shorter than `CHECK_SECONDS`, so that the check reports which
+server does not answer.
 """
 CHECK_SECONDS, REPORT_SECONDS = 6.0, 8.5
 """Time for the checks, and for the namespaces of Pulsar after them. With the start of the process: 10 s."""
@@ -23,9 +23,9 @@ Check = Callable[[], Sequence[Finding]]
 
 
 def findings_by(due_at: float, checks: Mapping[str, Check]) -> list[Finding]:
-    """Return what the checks find, in their order. A check without an answer at `due_at` is one finding, `wrong`.
+    """Return the findings of the checks, in their order. A check without an answer at `due_at` becomes one finding of level `wrong`.
 
-    `due_at` is in `time.monotonic` seconds. Raises what a check raises.
+    `due_at` is in `time.monotonic` seconds. Errors of a check are raised.
     """
     limit_seconds = max(0.0, due_at - time.monotonic())
     answers = {name: _begin(name, check) for name, check in checks.items()}
@@ -53,5 +53,5 @@ def _silent(name: str, limit_seconds: float) -> Finding:
     return Finding(
         name,
         "wrong",
-        f"no answer within {limit_seconds:.2g} s; look whether what this check asks is frozen or cut off",
+        f"no answer within {limit_seconds:.2g} s; check whether the server that this check queries is frozen or unreachable",
     )

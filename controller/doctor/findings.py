@@ -1,4 +1,4 @@
-"""One line of `cleave doctor`'s report, for all its files."""
+"""The lines of `cleave doctor`'s report, and functions that all checks share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Finding:
 
 
 class Note(Exception):
-    """Works, but the operator should know."""
+    """Raised by a check for something that works but that the operator should know."""
 
 
 def read(cleave: Application, view: str, *conditions: str, **options: Any) -> list[Row]:
@@ -31,7 +31,7 @@ def read(cleave: Application, view: str, *conditions: str, **options: Any) -> li
 
 
 def run_check(name: str, check: Callable[[Application], str], cleave: Application) -> list[Finding]:
-    """Run the check and return what it reports as one finding."""
+    """Run the check and return its result as one finding."""
     try:
         return [Finding(name, "ok", check(cleave))]
     except Note as note:

@@ -1,4 +1,4 @@
-"""Checks of the path of load: collectors, the landing area, the engine and the runs of the aggregation."""
+"""Checks of collectors, the landing area, and the engine and runs of the load aggregation."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from controller.system_java import NO_SPARK, system_java_home
 from controller.system_java import OLDEST as OLDEST_JAVA
 
 CLOCK_OFF_SECONDS = 2.0
-"""A clock that differs more from the database's is reported."""
+"""A clock that differs by more than this from the database's clock is reported."""
 LANDING_LOOK_BACK_MS = 3_600_000
 OLD_AFTER_INTERVALS, OLD_AFTER_SECONDS = 5, 120.0
-"""Samples and runs of the aggregation have stopped if the last is older than so many of their intervals and so long."""
+"""Samples or runs have stopped if the last one is older than this number of intervals and than this number of seconds."""
 
 
 def collectors(cleave: Application) -> str:
-    """Report the readers of counters. Raises Note where two read the same counters, or a clock is off."""
+    """Report the readers of counters. Raises Note if two readers read the same counters, or if a clock is wrong."""
     order = "abs(clock_ahead_seconds) DESC, name"
     readers = read(cleave, "inspect.load_readers", "is_live", order=order)
     faults = [
@@ -32,7 +32,7 @@ def collectors(cleave: Application) -> str:
     ]
     if beside := sorted(one["name"] for one in readers if one["beside"]):
         faults.append(
-            f"{', '.join(beside)} read the same brokers, of which one counts; stop all but one, or give each its own --prefix"
+            f"{', '.join(beside)} read the same brokers, and only one of them counts; stop the others, or give each a --prefix of its own"
         )
     if faults:
         raise Note("; ".join(faults))
@@ -54,7 +54,7 @@ def landing(cleave: Application) -> str:
     age_seconds = (now_ms - max(file.last_tick_ms for file in files)) / 1000
     if age_seconds > max(OLD_AFTER_INTERVALS * cleave.settings.collect_interval_seconds, OLD_AFTER_SECONDS):
         raise Terminal(
-            f"the last sample at {cleave.settings.landing_url} is {duration(age_seconds)} old; is `cleave collect` up?"
+            f"the last sample at {cleave.settings.landing_url} is {duration(age_seconds)} old; check that `cleave collect` is running"
         )
     return f"{len(files)} files of the last hour at {cleave.settings.landing_url}, the last one {duration(age_seconds)} old"
 
@@ -96,7 +96,7 @@ def spark(cleave: Application) -> str:
 
 
 def quarantine(cleave: Application) -> str:
-    """Report that no landing area has files set aside. Raises Note with the number and the newest one of each area that has."""
+    """Report that no landing area has quarantined files. Raises Note with their number and the newest one of each area."""
     from controller.landing.area import QUARANTINE
     from controller.landing.location import Location
 
@@ -108,7 +108,7 @@ def quarantine(cleave: Application) -> str:
             faults.append(f"{len(files)} at {url}, the newest {newest.path}")
     if faults:
         raise Note(
-            f"files that could not be read were moved aside: {'; '.join(faults)}; the log of the aggregation has the reasons. "
-            "Nothing reads or deletes these files; delete them when the cause is put right"
+            f"unreadable files were quarantined: {'; '.join(faults)}; the log of the aggregation has the reasons. "
+            "Nothing reads or deletes these files; delete them when the cause is fixed"
         )
-    return "no file was moved aside"
+    return "no file is quarantined"

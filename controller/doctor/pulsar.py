@@ -1,7 +1,6 @@
-"""What `cleave doctor` says of the Pulsar cluster: whether it is there, and whether the namespaces in use suit
-segments.
+"""Checks of the Pulsar cluster: its availability, and the settings that segments need in the namespaces in use.
 
-It only looks. With `--fix` it sets what Cleave may set in those namespaces, and says so.
+The checks change nothing. With `--fix` they apply the missing settings that Cleave may set, and report them.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from controller.questions.question import read_answers
 from controller.questions.topics import LIST_NAMESPACES
 
 LONGEST_CALL_SECONDS = 3.0
-"""Time for a call of a check, where `call_timeout_seconds` is longer: the end of the process waits for calls."""
+"""Upper limit of `call_timeout_seconds` for a call of a check, because the end of the process waits for calls."""
 
 
 def cluster(cleave: Application) -> str:
-    """The broker's version. Raises Note where no cluster is configured and no topic needs one."""
+    """Return the broker's version. Raises Note if no cluster is configured and no topic needs one."""
     access = pulsar_access(cleave.settings)
     if access is None:
         in_use = _namespaces_in_use(cleave)
@@ -36,7 +35,7 @@ def cluster(cleave: Application) -> str:
 
 
 def isolation(cleave: Application) -> str:
-    """Check that every isolation policy of the cluster names an active broker. Raises Note where one does not."""
+    """Check that every isolation policy of the cluster names an active broker. Raises Note if a policy does not."""
     from controller.bundles.bootstrap import bundles_of
     from controller.bundles.domain.isolation import Isolation
 
@@ -61,7 +60,7 @@ def isolation(cleave: Application) -> str:
 
 
 def broker(access: PulsarAccess, call_timeout_seconds: float) -> str:
-    """The version and address. Raises CleaveError for one that is not there."""
+    """Return the broker's version and address. Raises CleaveError if no broker answers."""
     namespaces = Namespaces(access, call_timeout_seconds=call_timeout_seconds)
     try:
         version = namespaces.broker_version()
@@ -70,21 +69,21 @@ def broker(access: PulsarAccess, call_timeout_seconds: float) -> str:
     return f"Pulsar {version} at {access.admin_url}"
 
 
-def namespaces(cleave: Application, asked: Sequence[str], *, fix: bool, due_at: float) -> list[Finding]:
-    """One finding for each demand that a namespace does not meet, one for each namespace that meets them all.
+def namespaces(cleave: Application, requested: Sequence[str], *, fix: bool, due_at: float) -> list[Finding]:
+    """Return one finding for each requirement that a namespace does not meet, and one for each namespace that meets all of them.
 
-    Looked at are the namespaces of topics on `pulsar`, and those `asked` for; those that were `asked` for come first, and
-    none is begun after `due_at` (`time.monotonic` seconds).
+    The function checks the `requested` namespaces first, then those of topics on `pulsar`. It begins no namespace after `due_at`
+    (`time.monotonic` seconds).
     """
     access = pulsar_access(cleave.settings)
     if access is None:
-        return [Finding(f"pulsar {one}", "wrong", "CLEAVE_PULSAR_ADMIN_URL is not set") for one in asked]
+        return [Finding(f"pulsar {one}", "wrong", "CLEAVE_PULSAR_ADMIN_URL is not set") for one in requested]
     limit = cleave.settings.call_timeout_seconds
     look = Namespaces(access, call_timeout_seconds=limit if fix else min(limit, LONGEST_CALL_SECONDS))
     findings: list[Finding] = []
     try:
-        others = sorted({*_namespaces_in_use(cleave)} - {*asked})
-        pending = [*sorted(set(asked)), *others]
+        others = sorted({*_namespaces_in_use(cleave)} - {*requested})
+        pending = [*sorted(set(requested)), *others]
         while pending and time.monotonic() < due_at:
             findings += _of(look, pending.pop(0), fix=fix)
         if pending:
@@ -98,7 +97,7 @@ def _left_out(pending: Sequence[str]) -> Finding:
     return Finding(
         "pulsar namespaces",
         "note",
-        f"{len(pending)} namespaces were not looked at in time ({pending[0]} first); name those to look at with --namespace",
+        f"{len(pending)} namespaces were not checked in time ({pending[0]} first); name the ones to check with --namespace",
     )
 
 
@@ -121,7 +120,7 @@ def _finding(check: str, one: Unmet) -> Finding:
 
 
 def _namespaces_in_use(cleave: Application) -> list[str]:
-    """None where the database is away. Another check reports that."""
+    """Return the namespaces of topics on `pulsar`. Empty if the database is unavailable, which another check reports."""
     try:
         with cleave.store.transaction() as tx:
             return [row["namespace"] for row in read_answers(tx, LIST_NAMESPACES, data_plane="pulsar")]

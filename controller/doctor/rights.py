@@ -1,4 +1,4 @@
-"""Checks of `cleave doctor`: what every login of the server may do, and which logins have no limits."""
+"""Checks of rights that every login of the server has, and of logins without limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from controller.store.postgres import public_rights
 
 
 def public(cleave: Application) -> str:
-    """Report that no login has rights by itself. Raises Note with the rights that are left, and what revokes them."""
+    """Report that PUBLIC has no rights. Raises Note with the remaining rights and the statements that revoke them."""
     with cleave.store.transaction() as tx:
         held = public_rights.held_by_everybody(tx)
         missing = public_rights.missing_for_the_owner(tx)
@@ -33,7 +33,7 @@ def public(cleave: Application) -> str:
 
 
 def logins(cleave: Application) -> str:
-    """Report that applications and readers have limits. Raises Note with the logins that have none."""
+    """Report that logins of applications and readers have limits. Raises Note with the logins that have none."""
     with cleave.store.transaction() as tx:
         unlimited = public_rights.logins_without_limits(tx)
     if not unlimited:

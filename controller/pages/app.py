@@ -1,6 +1,6 @@
-"""The app of the pages: one route a page, what they need of scripts and styles, and the dry run of a form.
+"""The app of the pages: one route for each page, static files, and the dry run of a form.
 
-Who may see them is for whoever mounts the app to say, with `dependencies`: nothing here is public but by their leave.
+The server that mounts the app controls access with `dependencies`; the app itself checks no rights.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _STATUS: tuple[tuple[type[CleaveError], int], ...] = ((NotFound, 404), (Retryabl
 _STATIC = {"pages.css": "text/css", "pages.js": "text/javascript"}
 LONGEST_HOURS = 24.0 * 400
 _EMPTY = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
-"""The hash of an empty style: the library of plots adds one, and its rules by script."""
+"""Hash of an empty style element: plotly adds one, and its rules by script."""
 _POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -58,11 +58,11 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
 }
-"""Of every answer. Airflow shows the pages in a frame of its own address; no other site may."""
+"""Headers of every answer. Airflow shows the pages in a frame from its own address; no other site may do so."""
 
 
 class _Headed:
-    """Around the app: adds `HEADERS` to every answer."""
+    """Middleware that adds `HEADERS` to every answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -77,7 +77,7 @@ class _Headed:
 
 
 class Wish(BaseModel):
-    """A DAG and what its form would be filled in with."""
+    """A DAG and the values of its form."""
 
     dag_id: str
     conf: dict[str, Any]
@@ -95,13 +95,13 @@ Id = Annotated[int, Query(ge=0, lt=2**63)]
 
 
 def pages_app(desk: Desk, dependencies: Sequence[Any] = ()) -> FastAPI:
-    """The pages on that desk; `dependencies` (of FastAPI) stand before every route."""
+    """Return the app of the pages. FastAPI checks `dependencies` before every route."""
     app = FastAPI(
         title="Cleave",
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
-        redirect_slashes=False,  # a redirect would lead to wherever the request says its host is
+        redirect_slashes=False,  # a redirect would lead to the host that the request names
         dependencies=list(dependencies),
     )
     app.state.desk = desk
@@ -120,7 +120,7 @@ def the_fleet(
     show: Text = "",
     after: Annotated[int, Query(ge=0, lt=2**31)] = 0,
 ) -> HTMLResponse:
-    """Which topics there are and what they need."""
+    """All topics, with the problems that need attention."""
     return render(request, "fleet.html", **fleet.page(tx, find, show, after))
 
 
@@ -134,25 +134,25 @@ def one_topic(
 
 @router.get("/segment")
 def one_segment(request: Request, tx: Reading, name: Text, segment_id: Id) -> HTMLResponse:
-    """One segment, by itself or beside the pictures of its topic."""
+    """One segment, as a page or as a part of its topic's page."""
     return render(request, "segment.html", **segment.page(tx, name, segment_id))
 
 
 @router.get("/decisions")
 def all_decisions(request: Request, tx: Reading) -> HTMLResponse:
-    """The ledger."""
+    """The decision log."""
     return render(request, "decisions.html", **journal.decisions(tx, request.query_params))
 
 
 @router.get("/decision")
 def one_decision(request: Request, tx: Reading, decision_id: Id) -> HTMLResponse:
-    """One decision, and what it was made on."""
+    """One decision with its evaluation input."""
     return render(request, "decision.html", **journal.decision(tx, decision_id))
 
 
 @router.get("/operations")
 def all_operations(request: Request, tx: Reading) -> HTMLResponse:
-    """The journal."""
+    """The operation journal."""
     return render(request, "operations.html", **journal.operations(tx, request.query_params))
 
 
@@ -164,7 +164,7 @@ def one_operation(request: Request, tx: Reading, operation_id: Id) -> HTMLRespon
 
 @router.get("/lag")
 def lag(request: Request, name: Text, subscription: Text) -> HTMLResponse:
-    """How far behind a subscription is: the data plane is asked, so only when somebody asks."""
+    """The lag of a subscription. The page requests it only on demand, because the data plane has to count."""
     desk: Desk = request.app.state.desk
     cleave = desk.application()
     topic = topic_name(name)
@@ -174,13 +174,13 @@ def lag(request: Request, name: Text, subscription: Text) -> HTMLResponse:
 
 @router.get("/run")
 def one_run(request: Request, tx: Reading, dag_id: Text, run_id: Text) -> HTMLResponse:
-    """What a run of a DAG asked for and decided: a tab of its page in Airflow."""
+    """The requests and decisions of a DAG run: a tab of its page in Airflow."""
     return render(request, "run.html", **journal.run(tx, dag_id, run_id))
 
 
 @router.get("/backtests")
 def all_backtests(request: Request, tx: Reading) -> HTMLResponse:
-    """Runs, and the candidates that wait for one."""
+    """Backtest runs, and the candidates that wait for one."""
     return render(request, "backtests.html", **backtests.page(tx))
 
 
@@ -198,7 +198,7 @@ def all_bundles(request: Request, tx: Reading, cluster: Text = "", namespace: Te
 
 @router.get("/approvals")
 def all_approvals(request: Request, tx: Reading) -> HTMLResponse:
-    """What waits for a person, and what was answered."""
+    """Approvals that wait for an answer, and answered ones."""
     return render(request, "approvals.html", **approvals.page(tx))
 
 
@@ -210,14 +210,14 @@ def one_policy(request: Request, tx: Reading, level: Text = "cluster") -> HTMLRe
 
 @router.post("/preview")
 def preview(request: Request, wish: Wish) -> JSONResponse:
-    """What the form of a DAG would do; nothing is done."""
+    """The dry run of a DAG's form."""
     desk: Desk = request.app.state.desk
     return JSONResponse(dry_runs.dry_run(desk.application(), wish.dag_id, wish.conf))
 
 
 @router.get("/static/{name}")
 def static(name: str) -> Response:
-    """Styles and scripts; the library of plots is the one that is installed here."""
+    """Styles and scripts; plotly.js comes from the installed package."""
     if name == "plotly.js":
         from plotly.offline import get_plotlyjs
 
@@ -240,7 +240,7 @@ def _wrong_form(request: Request, error: Exception) -> Response:
 
 
 def _reason(request: Request, reason: str, status: int) -> Response:
-    """The sentence, as a page or as JSON, whichever was asked for."""
+    """Return the reason as a page or as JSON, as the request accepts."""
     if request.method == "POST":
         return JSONResponse({"reason": reason}, status)
     page = render(request, "refused.html", reason=reason, status=status)

@@ -1,4 +1,4 @@
-"""What waits for a person, for the pages that show them: those whose time is over first stand first."""
+"""Approvals that wait for an answer, the earliest to expire first."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from controller.tasks.dag_runs import asking_run
 
 
 def page(tx: Connection) -> dict[str, Any]:
-    """Return what waits, and the newest approvals that were answered or have expired."""
+    """Return the waiting approvals, and the newest ones that were answered or have expired."""
     newest = read_page(tx, LIST_APPROVALS, ListApprovals(state="any"), limit=MOST_ROWS).rows
     return {"approvals": waiting(tx), "ended": [row for row in newest if row["state"] != "pending"]}
 
 
 def waiting(tx: Connection, topic_id: int | None = None) -> list[dict[str, Any]]:
-    """Of one topic, or of all; `MOST_ROWS` at most. `asking`: the run of Airflow that asks, None where none does, and
-    `question` which of its questions it is: its map index.
+    """Return the waiting approvals of one topic or of all topics, `MOST_ROWS` at most. Column `asking` is the Airflow run that requests the answer,
+    None without one; `question` is the map index of the task instance.
     """
     rows = read_waiting(tx, topic_id, limit=MOST_ROWS)
     return [row | {"asking": asking_run(row["asked_in"])} for row in rows]

@@ -1,4 +1,4 @@
-"""Backtests: what policies would have cost, side by side with the least there could have been, and candidates to promote."""
+"""Backtests: the cost of policies compared with the minimum, and the candidates to promote."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from controller.questions.question import read_answers
 from controller.tasks.dag_runs import dag_run
 
 RUN_COLUMNS = "run_id, state, asked_at, asked_by, policies, cardinality(loads) AS loads, since, until, engine, seconds, results, error"
-"""A list does without the inputs, which name every load."""
+"""Columns of the list, without the inputs, which name every load."""
 _SHADOW_FIRST = "state = 'shadow' DESC, candidate_id DESC"
 
 
 def page(tx: Connection) -> dict[str, Any]:
-    """The runs, newest first, and the candidates."""
+    """Return the runs, newest first, and the candidates."""
     return {
         "runs": read_answers(tx, LIST_BACKTESTS, MOST_ROWS + 1, columns=RUN_COLUMNS),
         "candidates": read_answers(tx, LIST_CANDIDATES, MOST_ROWS + 1, order=_SHADOW_FIRST),
@@ -28,7 +28,7 @@ def page(tx: Connection) -> dict[str, Any]:
 
 
 def run(tx: Connection, run_id: int) -> dict[str, Any]:
-    """One run: a row a policy, then one a load and policy. Raises NotFound."""
+    """Return one run: a row for each policy, and a row for each load and policy. Raises NotFound."""
     found, results = read_backtest(tx, run_id)
     rows = backtest_rows.result_rows(results)
     summary = backtest_rows.summary(rows)

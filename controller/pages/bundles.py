@@ -1,4 +1,4 @@
-"""Bundles: what each broker carries, a namespace's bundles by load, and the proposals that wait for somebody."""
+"""Bundles: the load of each broker, a namespace's bundles by load, and the proposals that wait for approval."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from controller.pages.figures import bundles_by_load
 from controller.questions.question import read_answers, read_view
 
 MOST_BUNDLES = 5_000
-"""Drawn of one namespace."""
+"""Maximum number of bundles in the picture of a namespace."""
 _OPEN = [ProposalState.PROPOSED, ProposalState.APPROVED, ProposalState.APPLIED]
 
 
 def page(tx: Connection, cluster: str, namespace: str) -> dict[str, Any]:
-    """All brokers and namespaces; the bundles of one namespace of a cluster, the busiest that fits if one of both is not named."""
+    """Return all brokers and namespaces, and the bundles of one namespace of a cluster. Without a name, the busiest namespace that fits is chosen."""
     by_load = "byte_rate_in + byte_rate_out DESC NULLS LAST, namespace"
     namespaces = read_view(tx, "inspect.bundles_namespaces", order=by_load, limit=MOST_ROWS + 1)
     fitting = (

@@ -1,4 +1,4 @@
-"""What the pages stand on, and how they are written: the database they read, and their templates."""
+"""The database that the pages read, and the templates that render them."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from controller.tasks.access import cleave_at
 
 HERE = Path(__file__).parent
 MOST_ROWS = 200
-"""Rows of one table on a page; a list that has more says so."""
+"""Maximum number of rows of a table on a page; a longer list says that it is cut."""
 PATIENCE_SECONDS = 8.0
-"""For each statement: a page that is asked for every few seconds may not keep a database busy for longer."""
+"""Time for a statement: a page is reloaded every few seconds and must not load the database for longer."""
 
 
 class Desk:
-    """The application that the pages read with. One is kept, for as long as `where` names the same database."""
+    """The application that the pages read with. The instance is kept as long as `where` returns the same database."""
 
     def __init__(
         self, where: Callable[[], Mapping[str, Any]], *, patience_seconds: float = PATIENCE_SECONDS
     ) -> None:
-        """`where` gives the arguments of `cleave_at`; it is asked for each page, and raises where it cannot tell."""
+        """`where` returns the arguments of `cleave_at`. It is called for each page, and raises CleaveError if the connection is missing."""
         self._where, self._patience_seconds = where, patience_seconds
         self._kept: tuple[Mapping[str, Any], Application] | None = None
         self._open = ExitStack()
         self._guard = threading.Lock()
 
     def application(self) -> Application:
-        """The one that is kept. Pages read with it in snapshots (`reading`), and perform dry runs of forms with it."""
+        """Return the present application. Pages read with it in snapshots (`reading`) and perform dry runs of forms."""
         where = self._where()
         with self._guard:
             if self._kept is None or self._kept[0] != where:
@@ -51,19 +51,19 @@ class Desk:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """One snapshot of the database, in which nothing can be changed. Raises StoreUnavailable for what takes too long."""
+        """Open a read-only snapshot of the database. Raises StoreUnavailable if a statement takes too long."""
         with snapshot(self.application().store, statement_seconds=self._patience_seconds) as tx:
             yield tx
 
     def close(self) -> None:
-        """Give back every connection."""
+        """Close all connections."""
         with self._guard:
             self._kept = None
             self._open.close()
 
 
 def render(request: Request, template: str, **context: Any) -> HTMLResponse:
-    """A page from its template. Links start at `root`, where the pages are mounted."""
+    """Render a page from its template. Links start at `root`, the path at which the pages are mounted."""
     root = str(request.scope.get("root_path", "")).rstrip("/")
     page = _templates.get_template(template).render(
         root=root,
@@ -76,7 +76,7 @@ def render(request: Request, template: str, **context: Any) -> HTMLResponse:
 
 
 def _rate(value: float | None, unit: str = "") -> str:
-    """Three digits and a prefix: 12.3 k msg/s."""
+    """Format a rate with three digits and a unit prefix: 12.3 k msg/s."""
     if value is None:
         return "–"
     size, prefix = abs(float(value)), ""
@@ -97,7 +97,7 @@ def _ago(at: datetime | None) -> str:
 
 
 def _words(value: object) -> str:
-    """A cell of a table: lists with commas, pairs as pairs, nothing for nothing."""
+    """Format a cell: lists with commas, pairs as `key=value`, None as an empty text."""
     if value is None:
         return ""
     if isinstance(value, datetime):
@@ -112,7 +112,7 @@ def _words(value: object) -> str:
 
 
 def _visible(value: object) -> object:
-    """A text of a page with its bidirectional and other invisible characters escaped; HTML that is ready, and other values, as given."""
+    """Escape bidirectional and other invisible characters of a text. Markup and values of other types are returned unchanged."""
     return printable(value, lines=True) if type(value) is str else value
 
 
@@ -122,8 +122,8 @@ def _segment_words(segment: Mapping[str, Any]) -> str:
 
 @functools.cache
 def _styles_of_maps() -> list[str]:
-    """Return the ids of the styles that the library of plots adds unless an element has the id. No page has maps, and the pages' policy
-    forbids styles in elements.
+    """Return the ids of the styles for maps that plotly adds unless an element with the id exists. No page has maps, and the content security
+    policy forbids inline styles.
     """
     from plotly.offline import get_plotlyjs
 

@@ -1,4 +1,4 @@
-"""The dry run of a DAG's form, which the pages call a preview: the same form, the same plan, nothing written."""
+"""The dry run of a DAG's form: the same form and the same plan as a run, and nothing is written."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _ACTIONS: Mapping[str, str] = {
     "cleave_policy": "policy set",
     "policy_propose": "policy propose",
 }
-"""DAGs whose form is that of an action."""
+"""Actions by the id of the DAG whose form is the request of the action."""
 _FIXED: Mapping[str, Conf] = {"bundle_approve": {"level": CLUSTER}}
-"""Fields of the action that the form of a DAG has not."""
+"""Fields of an action that the form of its DAG does not have."""
 
 
 def dry_run(cleave: Application, dag_id: str, conf: Conf) -> dict[str, Any]:
-    """Return what the run would do, with a `sentence` for people. Raises what the run itself would raise."""
+    """Return the effects of a run, with a `sentence` for people. Raises the errors that the run would raise."""
     if dag_id in _ACTIONS:
         return _action(cleave, find_action(_ACTIONS[dag_id]), {**conf, **_FIXED.get(dag_id, {})})
     if dag_id not in _OTHERS:
@@ -55,14 +55,14 @@ def _action(cleave: Application, action: AnyAction, conf: Conf) -> dict[str, Any
 
 
 def _backtest(cleave: Application, conf: Conf) -> dict[str, Any]:
-    """How much past there is for it, by the records in PostgreSQL: the run itself reads those of the landing area."""
+    """Report the recorded time that the run can use, from the records in PostgreSQL. The run itself reads the landing area."""
     form = fill_in(BacktestForm, conf)
     asked = backtest_requests.question(form.policies, weights=form.weights, seeds=form.seeds)
     loads = loads_of(form, datetime.now(UTC))
     with snapshot(cleave.store) as tx:
         past = backtest_requests.recorded_load(tx, loads)
     if not past["records"]:
-        nothing = "PostgreSQL has no record of load of that; the run looks at what the landing area keeps, and may find nothing either"
+        nothing = "PostgreSQL has no load record for these; the run reads the landing area, which may have none either"
         return {"records": 0, "sentence": nothing}
     spans = f"recorded from {past['since']:%Y-%m-%d %H:%M}Z to {past['until']:%Y-%m-%d %H:%M}Z"
     of = f"{past['segments']} segments of {past['topics']} topics, {past['records']} records"
@@ -82,12 +82,12 @@ def _promotion(cleave: Application, conf: Conf) -> dict[str, Any]:
         found = read_answers(tx, LIST_CANDIDATES, state=CandidateState.SHADOW, **topic.key)
     if not found:
         raise NotFound(f"topic {form.topic} has no candidate in shadow; `cleave policy propose` makes one")
-    [one] = found
-    told = (
-        f"would weigh candidate {one['candidate_id']} ({one['parameters']}) against the policy in force on {form.days} days of load, refuse it if it "
-        "would have cost more, and else wait for somebody's approval before it is in force"
+    [candidate] = found
+    sentence = (
+        f"would weigh candidate {candidate['candidate_id']} ({candidate['parameters']}) against the policy in force on {form.days} days of load, "
+        "refuse the candidate if it would have cost more, and otherwise wait for an approval before it is in force"
     )
-    return {"candidate_id": one["candidate_id"], "sentence": told}
+    return {"candidate_id": candidate["candidate_id"], "sentence": sentence}
 
 
 _OTHERS: Mapping[str, Callable[[Application, Conf], dict[str, Any]]] = {

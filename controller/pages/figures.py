@@ -1,6 +1,6 @@
-"""The pictures of the pages, as documents that plotly draws in the browser: the ring now, the ring over time, load over time.
+"""Figures of the pages, as documents that plotly draws in the browser: the ring now, the ring over time, load over time.
 
-Pure: rows of schema `inspect` in, figures out. Every axis has its name and unit; hashes are hexadecimal.
+Pure: the functions turn rows of schema `inspect` into figures. Every axis has a name and a unit; hashes are hexadecimal.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ Figure = dict[str, Any]
 
 RING = 0x10000
 _HASHES = {"title": {"text": "hash (hexadecimal)"}, "range": [0, RING - 1], "tickformat": "04x"}
-"""Which hashes have a label is the browser's to say: other ones when somebody zooms."""
+"""Axis of hashes. The browser chooses the labelled hashes again when the user zooms."""
 _LOAD_SCALE = ((0.0, "#3b6fb6"), (0.4, "#7fb0a6"), (0.5, "#e8c75a"), (0.75, "#d1743b"), (1.0, "#a3262a"))
-"""From idle over the split threshold (the middle) to twice of it."""
+"""Colours from idle over the split threshold (the middle) to twice the threshold."""
 _UNKNOWN = "#9aa0a6"
 _LINES = ("#3b6fb6", "#d1743b", "#4d9a5b", "#a34d8f", "#b5a23a", "#4fa3a5", "#8b5a3c", "#6d6fb0")
 
 
 def ring_now(segments: Sequence[Row]) -> Figure:
-    """One strip: each active segment as wide as its range, coloured by its load over its split threshold."""
+    """Draw one strip: each active segment is as wide as its range, coloured by load ÷ split threshold."""
     trace = {
         "orientation": "h",
         "x": [one["range_end"] - one["range_start"] + 1 for one in segments],
@@ -43,7 +43,7 @@ def ring_now(segments: Sequence[Row]) -> Figure:
 
 
 def ring_over_time(segments: Sequence[Row], now: datetime) -> Figure:
-    """Which segment owned which part of the ring when: a rectangle each, coloured by the highest load that is recorded of it."""
+    """Draw a rectangle for each segment, its range by its lifetime, coloured by the highest recorded load."""
     spans = [(one["created_at"], one["sealed_at"] or now) for one in segments]
     trace = {
         "y": [one["range_end"] - one["range_start"] + 1 for one in segments],
@@ -66,7 +66,7 @@ def ring_over_time(segments: Sequence[Row], now: datetime) -> Figure:
 
 
 def load_over_time(records: Sequence[Row], threshold: float | None, metric: str, unit: str) -> Figure:
-    """A step line for each segment, by its rate in `metric`, and the threshold above which one is split."""
+    """Draw a step line of the rate `metric` for each segment, and the split threshold."""
     names = list(dict.fromkeys(one["segment_id"] for one in records))
     traces: list[Figure] = []
     for number, segment_id in enumerate(names):
@@ -101,7 +101,7 @@ def load_over_time(records: Sequence[Row], threshold: float | None, metric: str,
 
 
 def bundles_by_load(bundles: Sequence[Row]) -> Figure:
-    """The 32-bit ring of a namespace: each bundle as wide as its range, as high as its bytes per second, coloured by broker."""
+    """Draw the 32-bit ring of a namespace: each bundle is as wide as its range and as high as its bytes per second, coloured by broker."""
     brokers = sorted({one["broker"] or "nobody" for one in bundles})
     traces = [
         {
@@ -133,7 +133,7 @@ def bundles_by_load(bundles: Sequence[Row]) -> Figure:
 
 
 def regrets(rows: Sequence[Row]) -> Figure:
-    """Each policy's cost over the least that any can pay, the best first."""
+    """Draw each policy's regret (cost ÷ least possible cost), the best policy first."""
     trace = {
         "type": "bar",
         "orientation": "h",
@@ -148,7 +148,7 @@ def regrets(rows: Sequence[Row]) -> Figure:
         "layout": {
             "height": 90 + 32 * len(rows),
             "margin": {"l": 170, "r": 20, "t": 10, "b": 45},
-            "xaxis": {"title": {"text": "regret: cost ÷ least cost (1 is the best there could have been)"}},
+            "xaxis": {"title": {"text": "regret: cost ÷ least possible cost (1 is optimal)"}},
             "yaxis": {"autorange": "reversed", "title": {"text": "policy"}},
             "showlegend": False,
         },
@@ -156,7 +156,7 @@ def regrets(rows: Sequence[Row]) -> Figure:
 
 
 def _bars(segments: Sequence[Row], ratio: str) -> Figure:
-    """What is alike of all bars that stand for segments: the colour of the load in column `ratio`, the id, what a pointer shows."""
+    """Return the common parts of all bars of segments: the colour of the load in column `ratio`, the id, and the hover text."""
     return {
         "type": "bar",
         "base": [one["range_start"] for one in segments],
@@ -171,7 +171,7 @@ def _bars(segments: Sequence[Row], ratio: str) -> Figure:
 
 
 def _coloured(ratios: Sequence[Any]) -> Figure:
-    """Known loads by the scale, unknown ones grey: plotly leaves a bar without a number uncoloured."""
+    """Colour known loads by the scale and unknown ones grey, because plotly does not colour a bar without a number."""
     return {
         "color": [_UNKNOWN if ratio is None else _shade(float(ratio)) for ratio in ratios],
         "line": {"color": "rgba(255, 255, 255, 0.7)", "width": 1},
@@ -179,7 +179,7 @@ def _coloured(ratios: Sequence[Any]) -> Figure:
 
 
 def _shade(ratio: float) -> str:
-    """The colour of a load, 1 being the split threshold."""
+    """Return the colour of a load relative to the split threshold."""
     place = min(max(ratio / 2, 0.0), 1.0)
     for (low, first), (high, second) in pairwise(_LOAD_SCALE):
         if place <= high:

@@ -1,4 +1,4 @@
-"""The fleet: a row a topic, those first that need somebody."""
+"""The fleet: a row for each topic; topics that need attention come first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from controller.questions.overviews import ShowFleet, Shown, fleet_topics, last_
 
 
 def page(tx: Connection, find: str, show: str, after: int) -> dict[str, Any]:
-    """Topics whose name has `find` in it, those that are `show` if it is given, from the row `after` on. Raises InvalidInput."""
+    """Return topics whose name contains `find`, in state `show` if given, after the row `after`. Raises InvalidInput."""
     request = fill_in(ShowFleet, {"find": find, "show": show or None, "after": after, "limit": MOST_ROWS + 1})
     sums, topics = fleet_topics(tx, request, sums=True)
     return {

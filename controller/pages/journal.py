@@ -1,4 +1,4 @@
-"""What was decided and what was done: the ledger and the journal, newest first, a page at a time."""
+"""Decision log and operation journal, newest first, in pages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from controller.tasks.dag_runs import DagRun, dag_run, deciding_run
 
 
 def decisions(tx: Connection, wanted: Mapping[str, str]) -> dict[str, Any]:
-    """The page of decisions that the query asks for. Raises InvalidInput."""
+    """Return the page of decisions that the query requests. Raises InvalidInput."""
     found, following = _page(tx, LIST_DECISIONS, wanted)
     return {
         "lanes": tuple(Lane),
@@ -37,13 +37,13 @@ def decisions(tx: Connection, wanted: Mapping[str, str]) -> dict[str, Any]:
 
 
 def decision(tx: Connection, decision_id: int) -> dict[str, Any]:
-    """One decision with the situation it was made on. Raises NotFound."""
+    """Return one decision with its evaluation input. Raises NotFound."""
     found = read_page(tx, SHOW_DECISION, ShowDecision(decision_id=decision_id), limit=1)
     return {"decision": shown(found.rows)[0]}
 
 
 def operations(tx: Connection, wanted: Mapping[str, str]) -> dict[str, Any]:
-    """The page of operations that the query asks for. Raises InvalidInput."""
+    """Return the page of operations that the query requests. Raises InvalidInput."""
     is_live = wanted.get("state") == "live"
     found, following = _page(
         tx, LIST_OPERATIONS, {**wanted, "state": "", "live": "yes"} if is_live else wanted
@@ -58,7 +58,7 @@ def operations(tx: Connection, wanted: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _page(tx: Connection, question: Question, wanted: Mapping[str, str]) -> tuple[list[Row], str | None]:
-    """Return the rows that the fields of a form ask for, where an empty field does not filter, and the `page` after them."""
+    """Return the rows that match the fields of a form, and the value of `page` after them. An empty field does not filter."""
     given = {name: value for name, value in wanted.items() if value and name in question.request.model_fields}
     lists = {"state": [given["state"]]} if "state" in given else {}
     request = fill_in(question.request, {**given, **lists})
@@ -67,7 +67,7 @@ def _page(tx: Connection, question: Question, wanted: Mapping[str, str]) -> tupl
 
 
 def operation(tx: Connection, operation_id: int) -> dict[str, Any]:
-    """One operation: what it seals and creates, each step, and the load it was asked at. Raises NotFound."""
+    """Return one operation: the segments it seals and creates, its steps, and the load at its request. Raises NotFound."""
     [found] = read_page(tx, SHOW_OPERATION, ShowOperation(operation_id=operation_id), limit=1).rows
     return {
         "operation": found,
@@ -80,9 +80,9 @@ def operation(tx: Connection, operation_id: int) -> dict[str, Any]:
 
 
 def run(tx: Connection, dag_id: str, run_id: str) -> dict[str, Any]:
-    """What a run of a DAG asked for and decided.
+    """Return the requests and decisions of a DAG run.
 
-    Airflow 3.1.0 puts the id into the tab's address as it is, where a plus sign is a space; Airflow allows no spaces in ids.
+    Airflow 3.1.0 does not encode the id in the tab's address, where a plus sign means a space; Airflow allows no spaces in ids.
     """
     run_id = run_id.replace(" ", "+")
     of_run = f"{dag_id}/{run_id}"
@@ -100,7 +100,7 @@ def run(tx: Connection, dag_id: str, run_id: str) -> dict[str, Any]:
 
 
 def _decided_in(tx: Connection, decision_id: int | None) -> DagRun | None:
-    """The run of the pass that decided it."""
+    """Return the run of the pass that made the decision."""
     if decision_id is None:
         return None
     found = read_view(tx, "inspect.decisions", "decision_id = :id", columns="decided_by", id=decision_id)
@@ -108,5 +108,5 @@ def _decided_in(tx: Connection, decision_id: int | None) -> DagRun | None:
 
 
 def shown(decisions: Sequence[Row]) -> list[Row]:
-    """Each decision with the run of the pass that made it."""
+    """Add to each decision the run of the pass that made it."""
     return [row | {"run": deciding_run(row["decided_by"])} for row in decisions]

@@ -1,6 +1,6 @@
-"""What people's calls need where another server, such as Airflow, has them mounted and knows its users itself.
+"""Services for the calls of people in an app that another server, such as Airflow, mounts and authenticates.
 
-Knows nothing of Airflow: whoever mounts the app says who asks and what they may.
+The module does not depend on Airflow: the mounting server passes the users and their rights.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ EVERY_NAMESPACE = ("*",)
 
 
 class DeskServices:
-    """The application of a desk, which follows the connection that the mounting server keeps."""
+    """Services on the application of a `Desk`, which follows the connection that the mounting server stores."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._application: Application | None = None
 
     async def refresh(self) -> None:
-        """Look up where Cleave is, in a thread: whoever keeps connections may take its time."""
+        """Read the connection again, in a thread, because the mounting server's secrets backend may be slow."""
         self._application = await run_in_threadpool(self._desk.application)
 
     @property
     def api(self) -> Application:
-        """As of the last look."""
+        """The application as of the last `refresh`."""
         if self._application is None:
             self._application = self._desk.application()
         return self._application
 
     @property
     def layouts(self) -> LayoutFeed:
-        """For looking: nobody watches here, so nothing is to be woken."""
+        """Layouts for reading only; no client watches here."""
         return LayoutFeed(self.api.store, lambda: None, shard_count=self.api.settings.worker_shards)
 
     @property
     def topics(self) -> TopicFeed:
-        """The same of topics."""
+        """Topics for reading only; no client watches here."""
         return TopicFeed(self.api.store, lambda: None, clock=SystemClock())
 
 
 async def grant_of_user(name: str, may: Callable[[Right], bool]) -> Grant:
-    """What a user of the mounting server gets; `may` is asked, in a thread, for the rights to read, operate and administer.
+    """Return the grant of a user of the mounting server. `may` is called in a thread for the rights to read, operate and administer.
 
-    Raises AccessForbidden for one who may not even look.
+    Raises AccessForbidden for a user without the right to read.
     """
     subject = name[:LONGEST_SUBJECT]
 
@@ -64,6 +64,8 @@ async def grant_of_user(name: str, may: Callable[[Right], bool]) -> Grant:
             return Grant(Role.OPERATOR, namespaces=EVERY_NAMESPACE, subject=subject)
         if may(Right.READ):
             return Grant(Role.READER, subject=subject)
-        raise AccessForbidden(f"user {subject} may not see plugins here; ask whoever gives rights in Airflow")
+        raise AccessForbidden(
+            f"user {subject} may not see plugins here; ask an administrator of Airflow for the right"
+        )
 
     return await run_in_threadpool(granted)

@@ -1,4 +1,4 @@
-"""The policy of a level: each parameter with what is stored there, what is in force, and where that comes from."""
+"""The policy of a level: each parameter with its stored value, its effective value, and the level that sets the effective value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from controller.store.topics import inspected
 
 
 def page(tx: Connection, name: str) -> dict[str, Any]:
-    """One level. Raises InvalidInput, TopicNotFound."""
+    """Return the policy of one level. Raises InvalidInput, TopicNotFound."""
     where = policy_level(name)
     kind = kind_of(where)
     own = None if where == CLUSTER else where
@@ -32,7 +32,7 @@ def page(tx: Connection, name: str) -> dict[str, Any]:
 def _parameters(
     tx: Connection, where: str, kind: PolicyLevel, stored: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Each with what is in force and from where, and what is stored at this level, None for nothing."""
+    """Return each parameter with its effective value, the level that sets it, and the value stored at this level (None if there is none)."""
     if kind is PolicyLevel.TOPIC:
         rows = inspected.effective_policy(tx, inspected.find_topic(tx, where))
     else:
@@ -42,7 +42,7 @@ def _parameters(
 
 
 def _in_force(tx: Connection, kind: PolicyLevel, stored: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of a namespace or the cluster: the nearest level that sets the parameter, else its default."""
+    """Return the effective value for a namespace or the cluster: from the nearest level that sets the parameter, else the default."""
     levels = {kind.value: stored}
     if kind is not PolicyLevel.CLUSTER:
         levels[CLUSTER] = inspected.set_parameters(tx, CLUSTER, None)

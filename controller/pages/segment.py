@@ -1,4 +1,4 @@
-"""A segment: where it came from and what came of it, who did that and why, and the load it had."""
+"""A segment: parents and children, the operations on it with actor and reason, and its load."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from controller.store.topics.inspected import InspectedTopic
 
 
 def page(tx: Connection, name: str, segment_id: int) -> dict[str, Any]:
-    """Raises InvalidInput, TopicNotFound, NotFound."""
+    """Return one segment. Raises InvalidInput, TopicNotFound, NotFound."""
     topic = inspected.find_topic(tx, topic_name(name))
     found = _segments(tx, topic, [segment_id])
     if not found:
-        raise NotFound(f"topic {topic.name} has no segment {segment_id}; its page lists those it has")
+        raise NotFound(
+            f"topic {topic.name} has no segment {segment_id}; the page of the topic lists its segments"
+        )
     [segment] = found
     epochs = [segment[f"{what}_epoch"] for what in ("created", "sealed", "pruned")]
     return {
@@ -41,7 +43,7 @@ def _segments(tx: Connection, topic: InspectedTopic, ids: list[int]) -> list[Row
 
 
 def _unfinished(tx: Connection, topic: InspectedTopic, segment_id: int) -> list[Row]:
-    """Return operations on the segment that are live or were aborted. The history of the layout has the others."""
+    """Return operations on the segment that are live or were aborted; the history of the layout has the others."""
     states = [state for state in OperationState if state is not OperationState.DONE]
     order = "live DESC, operation_id DESC"
     return read_answers(

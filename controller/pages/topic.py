@@ -1,4 +1,4 @@
-"""A topic: its ring now and over time, its load, why it is left alone, its consumers, its policy, and what can be asked of it."""
+"""A topic: its ring now and over time, its load, the reasons for no action, its consumers, its policy, and the forms of its actions."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ UNITS = {
     "byte_rate_out": "bytes/s",
 }
 MOST_SEGMENTS = 3_000
-"""Segments drawn over time, the newest; a browser draws as many at once."""
+"""Maximum number of segments in the ring over time, the newest; a browser can draw as many at once."""
 MOST_LINES = 32
-"""Segments whose load is drawn, the hottest; more could not be told apart."""
+"""Maximum number of segments whose load is drawn, the hottest; more lines could not be distinguished."""
 MOST_PARTS = 3_000
-"""Of the time, over all lines together; of each part the highest rate is drawn and the last."""
+"""Number of parts of the time, over all lines together; for each part the highest and the last rate are drawn."""
 
 
 def page(tx: Connection, name: str, hours: float, now: datetime) -> dict[str, Any]:
-    """The topic of that name over the last `hours`. Raises InvalidInput, TopicNotFound."""
+    """Return the topic over the last `hours`. Raises InvalidInput, TopicNotFound."""
     found = inspected.find_topic(tx, topic_name(name))
     since = now - timedelta(hours=hours)
     topic, segments = fleet_topic(tx, found), active_segments(tx, found)

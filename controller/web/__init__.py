@@ -1,5 +1,5 @@
-"""What a worker serves over HTTP: layouts and watches to everybody, sessions and assignments to the consumers it leads.
+"""The HTTP API of a worker: layouts and watches for every client, sessions and assignments for the consumers that the worker leads.
 
-`app` puts the routes together, one file a subject; `access` says who may ask what, `streams` are server-sent events, `server` runs
-it all beside the worker. The protocol as a client sees it: docs/reference/client-protocol.md.
+`app` joins the routes, one file for each subject. `access` decides which token may call which route, `streams` sends server-sent events, and
+`server` runs the app in a thread of the worker. The protocol as a client sees it: docs/reference/client-protocol.md.
 """

@@ -1,8 +1,7 @@
-"""Who may ask what: bearer tokens, signed with the secret that the workers share.
+"""Bearer tokens and the rights they give. A token is signed with the secret that the workers share.
 
-A token names a role, who holds it, and what it is for: topics for a client, namespaces for an operator, both as patterns
-(`topic://acme/orders/*`, `acme/*`). It may run out; it cannot be called back before that, so give it a life (`cleave token --days`).
-What no role is given is denied.
+A token names a role, a holder and a scope: topics for a client, namespaces for an operator, both as patterns (`topic://acme/orders/*`,
+`acme/*`). A token cannot be revoked, so limit its lifetime (`cleave token --days`). A right that no role has is denied.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from controller.domain.shown import shown
 
 
 class Role(StrEnum):
-    """What its holder is."""
+    """Role of the holder of a token."""
 
     CLIENT = "client"
     """An application: it looks up and consumes the topics that its token names."""
     READER = "reader"
-    """Sees everything and changes nothing."""
+    """Reads everything and changes nothing."""
     OPERATOR = "operator"
     """A reader who splits, merges and sets policies in the namespaces that its token names."""
     ADMIN = "admin"
-    """Sees and changes everything; it consumes nothing."""
+    """Reads and changes everything, and consumes nothing."""
     BROKER = "broker"
-    """Writes load, and may do nothing else."""
+    """Writes load, and has no other right."""
 
 
 CLIENT = Role.CLIENT
@@ -57,32 +56,32 @@ SHORTEST_SECRET = 32
 """Characters; a shorter secret could be guessed from a token."""
 LONGEST_SUBJECT = 200
 _LATEST = 2**53
-"""No token runs out later; `exp` may be any number."""
+"""Latest expiry of a token; `exp` may be any number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a token allows, and to whom."""
+    """Rights of one token: the role, its scope and the holder."""
 
     role: Role
     topics: tuple[str, ...] = ()
     namespaces: tuple[str, ...] = ()
     subject: str = ""
     ends_at: float = math.inf
-    """`time.time()` at which the token runs out."""
+    """`time.time()` at which the token expires."""
 
     def stream_until(self, now: float) -> float:
-        """Return when a stream that is opened now ends: when the token runs out. One that is accepted only for the clocks' sake ends when no
-        clock accepts it.
+        """Return the end of a stream that is opened now: the expiry of the token. A token that is accepted only within the clock leeway ends with
+        the leeway.
         """
         return self.ends_at if now < self.ends_at else self.ends_at + CLOCK_LEEWAY_SECONDS
 
     def allows(self, topic: str) -> bool:
-        """Whether its holder may know of this topic (`topic://tenant/namespace/name`)."""
+        """Return True if the holder may look up this topic (`topic://tenant/namespace/name`)."""
         return self.may(Right.LOOK_UP, topic=topic)
 
     def may(self, right: Right, *, topic: str | None = None, namespace: str | None = None) -> bool:
-        """Whether it gives the right, on that topic or in that namespace (`tenant/namespace`) where one is asked for."""
+        """Return True if the grant includes the right, on the topic or in the namespace (`tenant/namespace`) if one is given."""
         if self.role not in _ROLES_WITH[right]:
             return False
         if self.role is Role.CLIENT:
@@ -92,18 +91,18 @@ class Grant:
         return True
 
     def demand(self, right: Right, *, topic: str | None = None, namespace: str | None = None) -> None:
-        """Raises AccessForbidden unless it gives the right there."""
+        """Raises AccessForbidden if `may` is False."""
         if not self.may(right, topic=topic, namespace=namespace):
             where = topic or namespace
             raise AccessForbidden(
-                f"this token, of role {self.role}, is not for {where}; ask for one that names it"
+                f"this token of role {self.role} does not include {where}; request a token that names {where}"
                 if where and self.role in _ROLES_WITH[right]
-                else f"this token, of role {self.role}, does not give the right to {right}; ask for one of role {roles_with(right)}"
+                else f"this token of role {self.role} does not give the right to {right}; request a token of role {roles_with(right)}"
             )
 
 
 def roles_with(right: Right) -> str:
-    """The roles that give a right, for a sentence."""
+    """Return the roles that give the right, joined for a message."""
     return " or ".join(role for role in Role if role in _ROLES_WITH[right])
 
 
@@ -120,9 +119,9 @@ def sign(
     namespaces: Sequence[str] = (),
     subject: str | None = None,
 ) -> str:
-    """A token of the role; who holds it is the role itself where nobody is named.
+    """Return a token of the role, valid for `life_seconds`. The holder is `subject`, or the name of the role if `subject` is None.
 
-    Raises InvalidInput for a short secret, a client without topics, an operator without namespaces, or what the role has no use for.
+    Raises InvalidInput for a short secret, a client without topics, an operator without namespaces, or a scope that the role does not use.
     """
     demand_secret(secret)
     _demand_whole(role, topics, namespaces)
@@ -147,17 +146,21 @@ def sign(
 
 def _demand_whole(role: Role, topics: Sequence[str], namespaces: Sequence[str]) -> None:
     if role is Role.CLIENT and not topics:
-        raise InvalidInput("a token for no TOPIC; name topics or patterns, such as topic://acme/orders/*")
+        raise InvalidInput("the token names no TOPIC; name topics or patterns, such as topic://acme/orders/*")
     if role is Role.OPERATOR and not namespaces:
-        raise InvalidInput("an operator of no namespace; name namespaces or patterns, such as acme/*")
+        raise InvalidInput(
+            "an operator's token names no namespace; name namespaces or patterns, such as acme/*"
+        )
     if topics and role is not Role.CLIENT:
-        raise InvalidInput(f"a token of role {role} is for no topics; leave them out")
+        raise InvalidInput(f"a token of role {role} takes no topics; leave them out")
     if namespaces and role is not Role.OPERATOR:
-        raise InvalidInput(f"a token of role {role} is for no namespaces; leave them out")
+        raise InvalidInput(f"a token of role {role} takes no namespaces; leave them out")
 
 
 def read(secret: str, authorization: str | None) -> Grant:
-    """What the header `Authorization: Bearer …` allows. Raises TokenOutOfTime where another time would do, else AccessDenied."""
+    """Return the grant of the header `Authorization: Bearer …`. Raises TokenOutOfTime for a token that is expired or not yet valid, else
+    AccessDenied.
+    """
     kind, _, token = (authorization or "").partition(" ")
     if kind.lower() != "bearer" or not token:
         raise AccessDenied("no token; send Authorization: Bearer and a token of `cleave token`")
@@ -170,17 +173,19 @@ def read(secret: str, authorization: str | None) -> Grant:
             leeway=CLOCK_LEEWAY_SECONDS,
         )
     except jwt.ExpiredSignatureError:
-        raise TokenOutOfTime("the token has run out; ask for a new one") from None
+        raise TokenOutOfTime("the token has expired; request a new token") from None
     except jwt.ImmatureSignatureError:
         raise TokenOutOfTime(
-            "the token was signed for a later time than it is here; set the clocks, or ask for a new one"
+            "the token is not valid yet by the clock of this worker; set the clocks, or request a new token"
         ) from None
     except jwt.InvalidTokenError:
-        raise AccessDenied("the token is not valid here; ask for one of this installation") from None
+        raise AccessDenied(
+            "the token was not signed by this installation; request a token of this installation"
+        ) from None
     try:
         role = Role(str(claims.get("role")))
     except ValueError:
-        raise AccessDenied("the token names no role that is known here; ask for a new one") from None
+        raise AccessDenied("the role of the token is unknown; request a new token") from None
     grant = Grant(
         role,
         _names(claims, "topics"),
@@ -189,19 +194,19 @@ def read(secret: str, authorization: str | None) -> Grant:
         float(min(int(claims["exp"]), _LATEST)),
     )
     if (role is Role.CLIENT and not grant.topics) or (role is Role.OPERATOR and not grant.namespaces):
-        raise AccessDenied(f"the token of a {role} does not name what it is for; ask for a new one")
+        raise AccessDenied(f"the token of role {role} names no topics or namespaces; request a new token")
     return grant
 
 
 def _names(claims: Mapping[str, Any], claim: str) -> tuple[str, ...]:
     names = claims.get(claim, [])
     if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
-        raise AccessDenied(f"the {claim} of the token are no names; ask for a new one")
+        raise AccessDenied(f"the claim {claim} of the token is not a list of names; request a new token")
     return tuple(names)
 
 
 def demand_secret(secret: str) -> None:
-    """Raises InvalidInput for a secret that is too short."""
+    """Raises InvalidInput if the secret has fewer than `SHORTEST_SECRET` characters."""
     if len(secret) < SHORTEST_SECRET:
         raise InvalidInput(
             f"CLEAVE_API_SECRET has {len(secret)} characters; give at least {SHORTEST_SECRET}, "

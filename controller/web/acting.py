@@ -1,7 +1,7 @@
-"""What a person who acts over HTTP acts with: the application's services, a request for the journal in their name, and the wait.
+"""The caller of an action over HTTP: the application's services, the journal request in the caller's name, and the wait for the operation.
 
-Acts take their turns: a few at once, so that those who wait for an operation take no thread from consumers. Looks take turns of their
-own, so that nobody waits for an operation who only wants to see something.
+The number of actions in progress is limited, so that calls that wait for an operation leave threads for consumers. Reads have a limit of
+their own, so that a read never waits for an operation.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from controller.web.asked import served_by
 from controller.web.demands import Holder
 
 AT_ONCE = 8
-"""Acts, and as many looks; one more waits for its turn."""
+"""Maximum number of actions in progress, and of reads in progress; further calls wait."""
 
 
 class Turns:
-    """Of one app."""
+    """The limits of one app: one for actions, one for reads."""
 
     def __init__(self) -> None:
         self._acts, self._looks = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
 
     def of(self, right: Right) -> asyncio.Semaphore:
-        """Those of whoever uses the right."""
+        """Return the limit for calls that use the right."""
         return self._looks if right in (Right.READ, Right.LOOK_UP) else self._acts
 
 
 @dataclass(frozen=True, slots=True)
 class Acting:
-    """Who acts, and with what."""
+    """One caller, with the application that serves the call."""
 
     app: Application
     grant: Grant
 
     def request(self, reason: str, key: str | None = None) -> Request:
-        """For the journal; without a key it is a fresh one."""
+        """Return a request for the journal; without a key the request gets a new one."""
         return Request(
             request_key=key or f"api-{os.urandom(8).hex()}",
             origin=Origin.API,
@@ -63,14 +63,14 @@ class Acting:
         return Caller(self.grant.subject, Origin.API, REST_REASON, key or f"api-{os.urandom(8).hex()}")
 
     def finish(self, intent: Intent) -> Operation:
-        """The operation once it is done. Raises Retryable when it takes longer than people wait, Terminal if it was aborted."""
+        """Return the operation once it is done. Raises Retryable if the operation takes longer than `serve_wait_seconds`, Terminal if it was aborted."""
         return see_through(self.app, intent, self.app.settings.serve_wait_seconds)
 
 
 async def _acting(request: HttpRequest, grant: Holder) -> AsyncIterator[Acting]:
     turns: Turns = request.app.state.turns
     acting = Acting(served_by(request).api, grant)
-    if getattr(request.state, "computes", False):  # it has a turn to compute, which lasts long
+    if getattr(request.state, "computes", False):  # a computation lasts long and has a limit of its own
         yield acting
         return
     async with turns.of(request.state.right):

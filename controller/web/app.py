@@ -1,5 +1,5 @@
-"""The app that a worker serves: the routes by subject, what limits them, and how errors are answered; and of these routes those
-that are for people, for a server that knows its users itself.
+"""The app that a worker serves: routes by subject, limits and error answers. A second app has only the routes for people, for a server that
+identifies its users itself.
 """
 
 from __future__ import annotations
@@ -53,23 +53,23 @@ ROUTERS = (
 )
 
 SESSION_THREADS = 8
-"""Threads in which consumers' requests look up their leader; no other request keeps these busy."""
+"""Threads in which consumers' requests look up their leader; no other request uses these threads."""
 
 
 def routed_app() -> FastAPI:
-    """Every route, and nothing that answers yet: what tells of routes, their rights and documents, needs no more. Raises
-    InvariantViolated where one does not say which right it demands.
+    """Return an app with every route and without services, enough for a description of routes, rights and documents. Raises InvariantViolated
+    if a route does not declare its right.
     """
     return _routed(ROUTERS)
 
 
 def create_app(served: ConsumerServices, secret: str, slots: Slots, *, computers: Computers) -> FastAPI:
-    """Return the app that a worker serves; `slots` limits the requests and streams under way at once."""
+    """Return the app that a worker serves; `slots` limits the requests and streams in progress."""
     return _app(ROUTERS, served, token_holder(secret), slots, computers)
 
 
 def peoples_app(served: ServesPeople, who: Who, *, most_at_once: int) -> FastAPI:
-    """What people call, without what consumers and brokers do; `who` says what each may."""
+    """Return the app with the routes for people, without those of consumers and brokers. `who` identifies each caller."""
     return _app(PEOPLES_ROUTERS, served, who, Slots(most_at_once), Computers())
 
 
@@ -94,10 +94,10 @@ def _app(
 
 
 def _routed(routers: Sequence[APIRouter]) -> FastAPI:
-    # `include_router` would make each route and its documents' models once more, half a second for all. It is for what the app
-    # adds to a router's: a prefix, tags, answers. Nothing here.
+    # `include_router` would build each route and its documents' models a second time, which takes half a second. It is only needed where an app
+    # adds a prefix, tags or answers to a router.
     routes = [route for router in routers for route in router.routes]
-    # Without a slash too many a call is not known: a redirect would lead to wherever the request says its host is.
+    # A path with a superfluous slash is unknown, because a redirect would lead to the host that the request names.
     app = FastAPI(
         title="Cleave", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, routes=routes
     )

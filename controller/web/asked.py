@@ -1,4 +1,4 @@
-"""What is asked for, and what this worker answers with."""
+"""Parameters that several routes share, and the services that answer a request."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from controller.web.paths import BundleName, NamespaceName, Tenant, TopicName
 
 
 class ServesPeople(Protocol):
-    """What people's calls need; a worker has more, for consumers."""
+    """The services that calls of people need. A worker has further services, for consumers."""
 
     @property
     def api(self) -> Application:
-        """The application that they act and look with."""
+        """The application that performs actions and answers questions."""
 
     @property
     def layouts(self) -> LayoutFeed:
@@ -30,7 +30,7 @@ class ServesPeople(Protocol):
 
 
 def served_by(request: HttpRequest) -> ConsumerServices:
-    """What this worker answers with."""
+    """Return the services that answer requests of this app."""
     found: ConsumerServices = request.app.state.served
     return found
 
@@ -50,26 +50,37 @@ async def _bundle(tenant: Tenant, namespace: NamespaceName, bundle: BundleName) 
 Topic = Annotated[str, Depends(_topic)]
 """The full name of the topic that the path names."""
 Namespace = Annotated[str, Depends(_namespace)]
-"""The namespace that the path names."""
+"""The full name of the namespace that the path names."""
 Bundle = Annotated[str, Depends(_bundle)]
 """The bundle that the path names, with its namespace."""
 WithProperties = Annotated[
     tuple[str, ...],
     Query(
-        alias="property", max_length=20, description="key=value; all of them.", examples=[["team=billing"]]
+        alias="property",
+        max_length=20,
+        description="key=value; a topic must have all of them.",
+        examples=[["team=billing"]],
     ),
 ]
-"""A list's topics that have these."""
+"""Filter of a list of topics by properties."""
 From = Annotated[
     str | None,
-    Query(alias="from", description="An instant, or so long ago.", examples=["12h", "2026-11-21T03:00:00Z"]),
+    Query(
+        alias="from",
+        description="An instant, or a duration before now, such as 15m.",
+        examples=["12h", "2026-11-21T03:00:00Z"],
+    ),
 ]
 To = Annotated[
     str | None,
-    Query(alias="to", description="An instant, or so long ago.", examples=["1h", "2026-11-21T04:00:00Z"]),
+    Query(
+        alias="to",
+        description="An instant, or a duration before now, such as 15m.",
+        examples=["1h", "2026-11-21T04:00:00Z"],
+    ),
 ]
 Timestamp = Annotated[
     int,
     Query(ge=0, lt=2**63, description="Milliseconds since the Unix epoch.", examples=[1795230000000]),
 ]
-"""From where on a subscription is to be read, as Pulsar says it."""
+"""The position to seek to, in Pulsar's form."""

@@ -1,7 +1,7 @@
 """Records every requested change, whether it was done, refused or a dry run, and every access that is denied.
 
-The row is written before the answer goes out. Where it cannot be, the log has it and the request is answered all the same: what was
-done is done. What consumers and brokers say all the time is no act of a person and is not written down, unless it is denied.
+The row is written before the answer is sent. If the row cannot be written, the change is logged and the request is still answered, because
+the change is done. Calls of consumers and brokers are not changes of a person; only their denials are recorded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WriteAudit = Callable[[AuditRow], None]
 _CHANGES = (Right.OPERATE, Right.ADMINISTER)
 _DENIED = (401, 403)
 REPEATS_AFTER_SECONDS = 60.0
-"""A denial like one before is written down again after so long, so that a client that asks for ever fills no table."""
+"""Seconds before an equal denial is recorded again, so that a client that retries for ever does not fill the table."""
 _DENIALS_KNOWN = 10_000
 _LONGEST = 2_000
 _TRUE = frozenset({"true", "1", "yes", "on", "t", "y"})
@@ -34,7 +34,7 @@ _TRUE = frozenset({"true", "1", "yes", "on", "t", "y"})
 
 
 class Audited:
-    """Around the app. `write` may raise what a store raises."""
+    """Middleware that records changes and denials. `write` may raise the errors of a store."""
 
     def __init__(self, app: ASGIApp, write: WriteAudit) -> None:
         self._app, self._write = app, write
@@ -85,7 +85,7 @@ def _is_change(scope: Scope, state: dict[str, Any]) -> bool:
 
 
 def _is_dry_run(query: str) -> bool:
-    """Return True if the query asks for a dry run, whether the request came as far as to be understood or not."""
+    """Return True if the query requests a dry run, even if the rest of the request is invalid."""
     given = parse_qs(query).get("dry_run", [""])[-1]
     return given.lower() in _TRUE
 

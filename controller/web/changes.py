@@ -1,7 +1,7 @@
-"""Changes over HTTP: dry runs (`dry_run`), and repeated requests that are carried out once (`Idempotency-Key`).
+"""Changes over HTTP: dry runs (`dry_run`), and repeated requests that are performed once (`Idempotency-Key`).
 
-A dry run is the same code on a store that rolls back, as `--dry-run` of the commands. A key is for one request of one holder of a
-token: a repeated request gets the first answer.
+A dry run executes the same code on a store that rolls back, like `--dry-run` of the commands. A key belongs to one request of one token
+holder: a repeated request gets the first answer.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ async def _change(
     acting: AtDesk,
     dry_run: Annotated[
         bool,
-        Query(description="Ask everything that the change asks, say what would happen, and change nothing."),
+        Query(description="Run all checks, return what would happen, and change nothing."),
     ] = False,
     key: Annotated[
         str | None,
@@ -115,7 +115,7 @@ async def _change(
             min_length=1,
             max_length=200,
             pattern=PRINTABLE,
-            description="A text that is new for each change: a repeat with the same one is answered as the first time.",
+            description="A text that is unique for each change. A repeated request with the same key gets the first answer.",
             examples=["orders-monday-1"],
         ),
     ] = None,
@@ -132,7 +132,7 @@ Wait = Annotated[
     Query(
         ge=0.0,
         le=LONGEST_WAIT_SECONDS,
-        description="Wait so long for the operation to end; the answer has its state either way.",
+        description="Seconds to wait for the operation to end. The answer has the state of the operation in any case.",
         examples=[30.0],
     ),
 ]

@@ -1,6 +1,6 @@
-"""Turns for long computations: apart from those of other acts, a few at once, one for each subject, and a short queue.
+"""Limits for long computations, separate from the limits of actions: a few at once, one for each token subject, and a short queue.
 
-A request that computes takes no turn of an act, and computes in a child process. The process is killed once the client has gone.
+A computation runs in a child process. The process is killed if the client disconnects.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from controller.services.computing.computers import Computation, Computers
 from controller.web.demands import Holder
 
 AT_ONCE = 2
-"""Computations; each takes a processor."""
+"""Maximum number of computations; each uses a processor."""
 MOST_WAITING = 4
-"""Requests in the queue."""
+"""Maximum number of requests in the queue."""
 LONGEST_WAIT_SECONDS = 30.0
-"""In the queue."""
+"""Time that a request may spend in the queue."""
 AGAIN_SECONDS = 5.0
 ENDING_SECONDS = 0.5
-"""The turn of a subject ends a moment after the answer was sent, so that a request that follows at once waits for this time."""
+"""The turn of a subject ends shortly after the answer was sent, so a request that follows at once waits up to this time."""
 
 
 class ComputingTurns:
@@ -39,15 +39,15 @@ class ComputingTurns:
 
     @asynccontextmanager
     async def take(self, subject: str) -> AsyncIterator[Computation]:
-        """A computation of the subject's, once there is a turn for it. Raises LimitReached."""
+        """Wait for a turn and yield a computation of the subject. Raises LimitReached."""
         if not await self._is_free(subject):
             raise LimitReached(
-                f"a computation of {subject or 'this subject'} is under way; ask again once it has ended",
+                f"a computation of {subject or 'this subject'} is in progress; ask again once it has ended",
                 AGAIN_SECONDS,
             )
         if len(self._subjects) >= AT_ONCE + MOST_WAITING:
             raise LimitReached(
-                f"{AT_ONCE} computations are under way and {MOST_WAITING} wait; ask again, or trigger the DAG policy_backtest",
+                f"{AT_ONCE} computations are in progress and {MOST_WAITING} wait; ask again, or trigger the DAG policy_backtest",
                 AGAIN_SECONDS,
             )
         ended = self._subjects[subject] = asyncio.Event()
@@ -74,7 +74,7 @@ class ComputingTurns:
             await asyncio.wait_for(self._turns.acquire(), LONGEST_WAIT_SECONDS)
         except TimeoutError:
             raise LimitReached(
-                f"no turn to compute within {LONGEST_WAIT_SECONDS:g} s; ask again, or trigger the DAG policy_backtest",
+                f"no computation ended within {LONGEST_WAIT_SECONDS:g} s; ask again, or trigger the DAG policy_backtest",
                 AGAIN_SECONDS,
             ) from None
 
@@ -93,13 +93,13 @@ async def _computing(request: HttpRequest, grant: Holder) -> AsyncIterator[Compu
 
 
 async def _cancel_when_gone(request: HttpRequest, computation: Computation) -> None:
-    """The body has been read, so what comes next is that the client has gone."""
+    """Cancel the computation when the client disconnects. The body has been read, so the next event is the disconnection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     computation.cancel()
 
 
 COMPUTE = Depends(_computing)
-"""On a route, before what acts: its acts take a turn to compute."""
+"""Dependency of a route that takes a turn for a computation. Declare it before the dependency that acts."""
 Computing = Annotated[Computation, COMPUTE]
 """The computation of the route."""

@@ -1,7 +1,7 @@
 """Guards the connections of a worker's HTTP server: how large a request's head may be, how long a request may take to arrive, and how many
 connections may be open without an admitted request.
 
-uvicorn has none of these bounds with the parser httptools, so its protocol is extended here. What a token may use is decided in `slots`.
+uvicorn has none of these bounds with the parser httptools, so this module extends its protocol. `slots` limits each token.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ LARGEST_HEAD_BYTES = 32 * 1024
 MOST_PIPELINED = 16
 """Requests of a connection that wait for the answer to the one before them."""
 UNREAD_SECONDS = 30.0
-"""A client that reads nothing of its answer for this time is disconnected."""
+"""Seconds after which a client that does not read its answer is disconnected."""
 _LINGER_SECONDS = 2.0
-"""Time for which data after a refusal is read and dropped; a client that still sends would lose the answer otherwise."""
+"""Seconds for which data after a refusal is read and discarded; otherwise a client that still sends would lose the answer."""
 _PIECE_BYTES = 16 * 1024
 _IPV6_PREFIX = 64
 
@@ -36,13 +36,13 @@ class Awaited(Enum):
     """The part of a request that a connection waits for."""
 
     REQUEST = "request"
-    """The next one. uvicorn closes an idle connection earlier, but for one that sends empty lines."""
+    """The next request. uvicorn closes an idle connection earlier, unless the client sends empty lines."""
     HEAD = "head"
     BODY = "body"
 
 
 SECONDS = {Awaited.REQUEST: 10.0, Awaited.HEAD: 10.0, Awaited.BODY: 30.0}
-"""Time for each part, from its beginning to its end."""
+"""Seconds for each part, from its beginning to its end."""
 
 
 class _Refused(Exception):
@@ -50,10 +50,10 @@ class _Refused(Exception):
 
 
 class Lobby:
-    """The open connections without an admitted request. For the event loop's thread.
+    """The open connections without an admitted request. Only for the event loop's thread.
 
-    When it is full, the address that has the most connections in it loses its oldest. So a client that sends its token soon is served
-    however many connections another address opens.
+    If the lobby is full, the address with the most connections in the lobby loses its oldest connection. So a client that sends its token soon
+    is served, however many connections another address opens.
     """
 
     def __init__(self, most: int) -> None:
@@ -61,7 +61,7 @@ class Lobby:
         self._waiting: dict[str, dict[GuardedProtocol, None]] = {}
 
     def enter(self, connection: GuardedProtocol) -> None:
-        """Add the connection, and disconnect another if there are too many."""
+        """Add the connection. Disconnect another one if the lobby is over its limit."""
         waiting = self._waiting.setdefault(connection.network, {})
         if connection in waiting:
             return
@@ -83,7 +83,7 @@ class Lobby:
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """One connection. The app finds it in a request's state, as `connection`."""
+    """One connection. The state of a request refers to it as `connection`."""
 
     def __init__(self, *, lobby: Lobby, **given: Any) -> None:
         super().__init__(**given)
@@ -97,16 +97,16 @@ class GuardedProtocol(HttpToolsProtocol):
         self._is_new_head = False
 
     def admit(self) -> None:
-        """Have the connection leave the lobby: its request is admitted."""
+        """Remove the connection from the lobby, because its request is admitted."""
         self._lobby.leave(self)
 
     def release(self) -> None:
-        """Have the connection return to the lobby: its request is answered."""
+        """Return the connection to the lobby, because its request is answered."""
         if not self.transport.is_closing():
             self._lobby.enter(self)
 
     def drop(self) -> None:
-        """Disconnect at once, whatever is under way."""
+        """Disconnect at once, even in the middle of a request."""
         self._lobby.leave(self)
         self.transport.abort()
 
@@ -155,9 +155,9 @@ class GuardedProtocol(HttpToolsProtocol):
             self._stop(431, f"the headers are larger than {LARGEST_HEAD_BYTES} bytes; send fewer")
 
     def on_headers_complete(self) -> None:
-        said = body_problem(self.headers)
-        if said is not None:
-            self._stop(413, said)
+        problem = body_problem(self.headers)
+        if problem is not None:
+            self._stop(413, problem)
         if len(self.pipeline) >= MOST_PIPELINED:
             self._stop(429, f"{MOST_PIPELINED} requests wait on this connection; read their answers first")
         super().on_headers_complete()
@@ -181,9 +181,9 @@ class GuardedProtocol(HttpToolsProtocol):
         super().resume_writing()
         self._cancel_unread()
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - said in other words
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - the answer has a text of its own
         """Answer with JSON where uvicorn would answer with text: the parser gave up."""
-        status, reason = self._refusal or (400, "the request is not HTTP/1.1 as it is read here; correct it")
+        status, reason = self._refusal or (400, "the request is not valid HTTP/1.1; correct it")
         self._refuse(status, reason)
 
     def _unsupported_upgrade_warning(self) -> None:
@@ -204,7 +204,7 @@ class GuardedProtocol(HttpToolsProtocol):
         part = self._awaited
         if part is Awaited.REQUEST or part is None:
             self.drop()
-        elif self.flow.read_paused:  # the app does not read: that is not the client's delay
+        elif self.flow.read_paused:  # the app does not read, so the delay is not the client's
             self._await(part)
         else:
             self._refuse(
@@ -212,7 +212,7 @@ class GuardedProtocol(HttpToolsProtocol):
             )
 
     def _refuse(self, status: int, reason: str) -> None:
-        """Answer and disconnect. In the middle of another answer only disconnect."""
+        """Answer and disconnect. In the middle of another answer, only disconnect."""
         self._refusal = (status, reason)
         self._await(None)
         cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request

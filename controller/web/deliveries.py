@@ -1,5 +1,5 @@
-"""The routes by which a consumer has its deliveries counted over crashes, and gets a log for dead letters. Every worker counts; the
-leader of the topic makes the log.
+"""Routes that count a consumer's deliveries across crashes and provide the log of dead letters. Every worker counts deliveries; the
+leader of the topic creates the log.
 
 The protocol as a client sees it: docs/reference/client-protocol.md.
 """
@@ -34,7 +34,7 @@ Position = Annotated[list[Whole], Field(min_length=1, max_length=8)]
 
 
 class Owned(Life):
-    """A bucket, as of the generation at which it was got."""
+    """A bucket, with the generation of the assignment that gave the bucket to the consumer."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -48,7 +48,7 @@ class Owned(Life):
 
 
 class Opened(Owned):
-    """A bucket whose reading begins at this message."""
+    """A bucket that the consumer begins to read at this message."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -62,7 +62,7 @@ class Opened(Owned):
 
 
 class Delivered(Opened):
-    """What happens to this message in its n-th delivery."""
+    """An event of this message's n-th delivery."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -87,7 +87,7 @@ class Delivered(Opened):
 
 
 class Troubled(BaseModel):
-    """A message that failed, or was begun and not heard of again."""
+    """A message that failed, or whose delivery began and never ended."""
 
     position: list[int] = Field(examples=[[17]])
     deliveries: int
@@ -96,14 +96,14 @@ class Troubled(BaseModel):
 
 
 class Logged(BaseModel):
-    """Where dead letters go."""
+    """The log of a subscription's dead letters."""
 
     data_plane: str = Field(examples=["embedded"])
     backing_topic: str = Field(examples=["dead-letters://acme/shop/orders/billing"])
 
 
 class Openings(BaseModel):
-    """How many lives of consumers in turn began at that message, and what is known from there on."""
+    """The number of consecutive consumer incarnations that began at the message, and the stored state of the messages from there on."""
 
     openings: int = Field(examples=[1])
     messages: list[Troubled]
@@ -118,7 +118,7 @@ async def _asker(
 
 
 class _Asker:
-    """Which consumer asks."""
+    """The consumer that sends the request."""
 
     def __init__(self, served: ConsumerServices, key: SubscriptionKey, consumer: str, subject: str) -> None:
         self.counts = served.deliveries
@@ -141,7 +141,7 @@ Asker = Annotated[_Asker, Depends(_asker)]
 
 @router.post(CONSUMER_PATH + "/opened")
 async def opened(asker: Asker, said: Opened) -> Openings:
-    """A bucket's reading begins."""
+    """Record that a consumer begins to read a bucket."""
     openings, found = await run_in_threadpool(asker.counts.opened, asker.ownership(said), said.position)
     messages = [
         Troubled(position=list(one.position), deliveries=one.deliveries, deaths=one.deaths, error=one.error)
@@ -152,13 +152,13 @@ async def opened(asker: Asker, said: Opened) -> Openings:
 
 @router.post(CONSUMER_PATH + "/closed", status_code=204)
 async def closed(asker: Asker, said: Owned) -> None:
-    """A bucket's reading has ended in good order."""
+    """Record that a consumer closed a bucket without an error."""
     await run_in_threadpool(asker.counts.closed, asker.ownership(said))
 
 
 @router.post(CONSUMER_PATH + "/deliveries", status_code=204)
 async def delivered(asker: Asker, said: Delivered) -> None:
-    """A message that is in trouble, or may be: begun, failed or ended."""
+    """Record an event of a delivery: begun, failed or ended."""
     await run_in_threadpool(
         asker.counts.note,
         asker.ownership(said),
@@ -171,7 +171,7 @@ async def delivered(asker: Asker, said: Delivered) -> None:
 
 @router.get(TOPIC_PATH + "/subscriptions/{subscription}/dead-letter-log")
 async def dead_letter_log(request: HttpRequest, topic: Topic, subscription: Name) -> Logged:
-    """The subscription's dead-letter log, if anything was ever put into it."""
+    """Return the subscription's dead-letter log. 404 before the first dead letter."""
     served: ConsumerServices = request.app.state.served
     log = await run_in_threadpool(served.dead_letters.find, topic, subscription)
     return Logged(data_plane=log.data_plane, backing_topic=log.backing_topic)
@@ -179,7 +179,7 @@ async def dead_letter_log(request: HttpRequest, topic: Topic, subscription: Name
 
 @router.post(CONSUMER_PATH + "/dead-letters")
 async def dead_letters(asking: AtLeader, _life: Life) -> Logged:
-    """The subscription's dead-letter log, made if it is not there."""
+    """Return the subscription's dead-letter log. Create the log if it does not exist."""
     key = asking.key
     log = await run_in_threadpool(asking.served.dead_letters.make, key.topic_id, key.name)
     return Logged(data_plane=log.data_plane, backing_topic=log.backing_topic)

@@ -1,7 +1,7 @@
-"""The right that each route demands. A route declares exactly one: `dependencies=[READ]` on it or on its router.
+"""The right that each route demands. A route declares exactly one: `dependencies=[READ]` on the route or on its router.
 
-It is looked at before the body of a request is read. Where the path names a topic or a namespace, the right is demanded there.
-Who asks is for whoever serves the app to say: by a token of `cleave token`, or as Airflow knows its users.
+The right is checked before the body of a request is read, on the topic or namespace that the path names. The server of the app identifies
+the caller: by a token of `cleave token`, or as a user of Airflow.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from controller.web.access import Grant
 from controller.web.slots import use_of
 
 Who = Callable[[HttpRequest], Awaitable[Grant]]
-"""Says what the sender of a request may do. Raises AccessDenied where it is nobody that is known, TokenOutOfTime where a fresh token may be."""
+"""Returns the grant of the sender of a request. Raises AccessDenied for an unknown sender, TokenOutOfTime if a new token may be accepted."""
 
 _BEARER = HTTPBearer(auto_error=False, bearerFormat="JWT", description="A token of `cleave token`.")
 MOST_NESTED = 32
-"""Objects and lists within each other in a body; no call needs half as many."""
+"""Maximum depth of objects and lists in a body; no call needs half of it."""
 _TOO_DEEP = HTTPException(400, "the body is nested too deeply; send the fields that are documented")
 _PARAMETER = re.compile(r"{[^}]*}")
 _DEMANDS: dict[Callable[..., object], Right] = {}
@@ -42,7 +42,7 @@ _DEMANDS: dict[Callable[..., object], Right] = {}
 
 def _demanding(right: Right) -> Callable[..., Awaitable[None]]:
     async def demanded(_token: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)]) -> None:
-        """Declares the right; `DemandingRoute` demands it."""
+        """Declare the right, which `DemandingRoute` demands."""
 
     _DEMANDS[demanded] = right
     return demanded
@@ -51,11 +51,11 @@ def _demanding(right: Right) -> Callable[..., Awaitable[None]]:
 class DemandingRoute(APIRoute):
     """A route that demands its right before it reads the body of a request, and then takes a slot for the holder of the token.
 
-    A body that is still arriving holds no slot: its connection is in the lobby.
+    A request whose body is still arriving holds no slot; its connection is in the lobby.
     """
 
     def get_route_handler(self) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
-        """Return the handler of FastAPI behind the demand."""
+        """Return FastAPI's handler, preceded by the check of the right."""
         handle = super().get_route_handler()
 
         async def demanding(request: HttpRequest) -> Response:
@@ -72,14 +72,14 @@ class DemandingRoute(APIRoute):
         return demanding
 
     async def _grant_of_sender(self, request: HttpRequest) -> Grant:
-        """Raises AccessDenied, TokenOutOfTime or AccessForbidden where the sender has not the right."""
+        """Return the grant of the sender. Raises AccessDenied, TokenOutOfTime or AccessForbidden if the sender does not have the right."""
         (right,) = rights_of(self)
         request.state.right = right
         who: Who = request.app.state.who
         try:
             grant = await who(request)
         except (AccessDenied, TokenOutOfTime) as error:
-            raise type(error)(f"{error.message}; this call is for role {access.roles_with(right)}") from None
+            raise type(error)(f"{error.message}; this call needs role {access.roles_with(right)}") from None
         request.state.grant = grant
         path = request.path_params
         names = [str(path[one]) for one in ("tenant", "namespace", "topic") if one in path]
@@ -90,10 +90,10 @@ class DemandingRoute(APIRoute):
 
 
 class JsonRequest(HttpRequest):
-    """A request whose body may not come, or may be nested too deeply to be read."""
+    """A request whose body may not arrive, or may be nested too deeply."""
 
     async def arrive(self) -> None:
-        """Wait for the body. Raises HTTPException (400) where the client is gone before."""
+        """Wait for the body. Raises HTTPException (400) if the client disconnects first."""
         if self.headers.get("content-length", "0") == "0":
             return
         try:
@@ -102,8 +102,8 @@ class JsonRequest(HttpRequest):
             raise HTTPException(400, "the body has not arrived; send it again") from None
 
     async def json(self) -> Any:
-        """Return the body as Python has it. Raises HTTPException (400) for a body that is no text, is nested too deeply or holds what has no
-        UTF-8 form, else as FastAPI expects.
+        """Return the body as Python values. Raises HTTPException (400) for a body that is not text, is nested too deeply or contains a string
+        without a UTF-8 form; raises JSONDecodeError, as FastAPI expects, for text that is not JSON.
         """
         try:
             document = await self._decoded()
@@ -129,12 +129,12 @@ class JsonRequest(HttpRequest):
         except (
             msgspec.DecodeError,
             UnicodeDecodeError,
-        ):  # Python says where it is wrong; NaN and its like are right there
+        ):  # Python's decoder names the position of an error, and accepts NaN and infinity
             return json.loads(body.decode("utf-8-sig"))
 
 
 def _is_deeper(document: Any, most: int) -> bool:
-    """Return True if there are more than `most` objects and lists within each other; an operation could not write such a value down."""
+    """Return True if more than `most` objects and lists are nested; an operation could not store such a value."""
     level = [document] if isinstance(document, dict | list) else []
     for _ in range(most):
         inner = [one for holder in level for one in (holder.values() if isinstance(holder, dict) else holder)]
@@ -145,7 +145,7 @@ def _is_deeper(document: Any, most: int) -> bool:
 
 
 def token_holder(secret: str) -> Who:
-    """Whoever holds the token in the header, as signed with the secret."""
+    """Return a function that reads the grant from the token in the header, signed with the secret."""
 
     async def who(request: HttpRequest) -> Grant:
         return access.read(secret, request.headers.get("authorization"))
@@ -163,21 +163,21 @@ def demand_of(right: Right) -> Any:
 
 
 async def grant_of(request: HttpRequest) -> Grant:
-    """What the token of the request allows; the route has demanded its right before."""
-    found: Grant = request.state.grant
-    return found
+    """Return the grant of the request; the route has checked its right before."""
+    grant: Grant = request.state.grant
+    return grant
 
 
 Holder = Annotated[Grant, Depends(grant_of)]
 
 
 def rights_of(route: APIRoute) -> list[Right]:
-    """What the route declares."""
+    """Return the rights that the route declares."""
     return [_DEMANDS[call] for call in _calls(route.dependant) if call in _DEMANDS]
 
 
 def demand_rights(app: FastAPI) -> None:
-    """Check that each route demands one right, before it reads a body, and that no two routes answer one call. Raises InvariantViolated."""
+    """Check that each route demands exactly one right before it reads a body, and that no two routes answer one call. Raises InvariantViolated."""
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
     calls = Counter(
         (method, _PARAMETER.sub("{}", route.path)) for route in routes for method in route.methods

@@ -1,5 +1,5 @@
-"""Serves the description of the app to everybody: as a page (`/docs`) and as a document (`/openapi.json`). The document is made once, in a
-thread: making it takes seconds, in which the event loop would answer no other request.
+"""Serves the description of the app without a token: as a page (`/docs`) and as a document (`/openapi.json`). The document is built once, in
+a thread, because building takes seconds in which the event loop would answer no other request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PATH = "/openapi.json"
 PAGE_PATH = "/docs"
 _FILES_PATH = f"{PAGE_PATH}/files"
 _FILES = Path(fastapi_offline.__file__).parent / "static"
-"""Swagger UI as a wheel, since the browser of an operator may reach no content delivery network."""
+"""Swagger UI from a wheel, because the browser of an operator may not reach a content delivery network."""
 
 
 def _with_columns(app: FastAPI) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Metrics of the fleet, read from the database at each scrape and served by `cleave metrics`.
 
-Passes and runs of Spark are tasks that end, and nobody can scrape those; workers come and go with what they counted. What
-is stored survives them: one process of this kind answers for all, and two give the same figures. Names follow PIP-483 and
-PIP-486 where these name one. What a process knows of itself alone (batches sent, sessions held) is in `telemetry`.
+Passes and Spark runs are tasks that end, so Prometheus cannot scrape them, and the counters of a worker end with the worker. The stored
+figures survive: one process reports for the whole fleet, and two processes report the same figures. Names follow PIP-483 and PIP-486 where
+these define one. Figures that only one process has (batches sent, sessions held) are in `telemetry`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = telemetry.get_logger(__name__)
 _TOPIC = ("topic",)
 UP: Final = (
     "cleave_database_up",
-    "Whether the database answered this scrape; without it there is nothing else here.",
+    "1 if the database answered this scrape. If 0, no other metric is exported.",
 )
 HEALTH: Final = {
     "topics": "Live topics.",
@@ -35,46 +35,46 @@ HEALTH: Final = {
     "oldest_operation_seconds": "Age of the oldest of them.",
     "stuck_operations": "Of these, operations that should have moved on (inspect.stuck_operations).",
     "open_tombstones": "Logs that are still to be deleted from a data plane.",
-    "evaluations_due": "Topics, once for each lane, that a pass or a worker is to look at.",
-    "oldest_evaluation_due_seconds": "For how long the first of those has been due that are due at an instant; a change has no age.",
+    "evaluations_due": "Evaluations that are due, one for each topic and lane.",
+    "oldest_evaluation_due_seconds": "Time since the oldest evaluation with a due time became due; evaluations because of a change have no age.",
     "load_age_seconds": "Age of the youngest aggregated load.",
-    "sample_age_seconds": "Time since any source of samples was heard of in it.",
+    "sample_age_seconds": "Time since the last sample of any source in the aggregated load.",
     "workers": "Workers that are up.",
-    "shards": "Shares of the topics that workers divide among themselves, of those that had a worker within the hour.",
-    "shards_without_worker": "Shards that had a worker within the hour and have none now; their topics wait.",
-    "lease_changes": "Times that a worker began to have a shard.",
-    "undrained_segments": "Sealed segments, once for each ordered subscription, that its consumers have not read to the end.",
-    "oldest_undrained_seconds": "Time since the first of them was sealed.",
-    "still_drain_seconds": "The longest time that one of them has stood still, of those that wait for no other.",
-    "buckets_withheld": "Entry buckets whose owner is to let go of them and has not yet, of all topics.",
-    "oldest_withheld_seconds": "For how long the first of them has been waited for.",
-    "buckets_away": "Entry buckets whose owner is not connected and may come back, of all topics.",
-    "oldest_away_seconds": "For how long the first of these owners has not been connected.",
-    "held_topics": "Topics whose logs are ahead of the database and do not tell enough (inspect.held_topics).",
-    "unverified_topics": "Topics whose logs are still to be compared with the database after it came back.",
-    "foreign_logs": "Logs that have the name of a segment and that Cleave must not delete (inspect.foreign_logs).",
-    "set_aside": "Subjects that a batch of many topics left out within a quarter of an hour (inspect.set_aside).",
-    "collectors_beside": "Collectors that read the same counters as another one (inspect.load_readers).",
+    "shards": "Topic shards that had a worker within the last hour.",
+    "shards_without_worker": "Topic shards that had a worker within the last hour and have none now; their topics wait.",
+    "lease_changes": "Times that a worker acquired a topic shard.",
+    "undrained_segments": "Sealed segments that are not drained, one for each ordered subscription.",
+    "oldest_undrained_seconds": "Time since the oldest of these segments was sealed.",
+    "still_drain_seconds": "Longest time without progress of one of these segments, of those whose ancestors are drained.",
+    "buckets_withheld": "Entry buckets of all topics whose owner must release them and has not released them.",
+    "oldest_withheld_seconds": "Time since the oldest of these releases was requested.",
+    "buckets_away": "Entry buckets of all topics whose owner is disconnected and within its grace period.",
+    "oldest_away_seconds": "Longest time that one of these owners has been disconnected.",
+    "held_topics": "Topics that are held because their logs are ahead of the database (inspect.held_topics).",
+    "unverified_topics": "Topics whose logs have not been compared with the database since the database was restored.",
+    "foreign_logs": "Unmanaged logs: logs with the name of a segment that Cleave must not delete (inspect.foreign_logs).",
+    "set_aside": "Subjects that batches excluded within the last quarter of an hour (inspect.set_aside).",
+    "collectors_beside": "Collectors that read the same counters as another collector (inspect.load_readers).",
     "clock_off_seconds": "The largest difference between the clock of a live reader of counters and the database's clock.",
 }
-"""Column of `inspect.health` to what it tells; the metric is `cleave_fleet_` and the column."""
+"""Help texts by column of `inspect.health`; the metric is named `cleave_fleet_` and the column."""
 _COUNTED_HEALTH = {"lease_changes"}
 TOTALS: Final = {
     "change": ("cleave_layout_changes_total", "Changes of layouts, by kind and origin.", ("kind", "origin")),
     "refusal": (
         "cleave_suppressed_total",
-        "Outcomes in the ledger that refused something, by lane and reason; each new outcome counts once.",
+        "Refusals in the decision log, by lane and reason; each new outcome counts once.",
         ("lane", "reason"),
     ),
 }
 SOURCES: Final = (
     "cleave_sample_source_silent_seconds",
-    "Time since samples of a broker, or of another source, were last in the load.",
+    "Time since the last sample of a broker or another source in the aggregated load.",
     ("source",),
 )
 SHARDS: Final = (
     "cleave_shard_lease_changes_total",
-    "Times that a worker began to have the shard; of shards that had a worker within the hour.",
+    "Times that a worker acquired the topic shard; for shards that had a worker within the last hour.",
     ("shard",),
 )
 APPROVALS: Final = {
@@ -82,62 +82,62 @@ APPROVALS: Final = {
     "oldest_seconds": ("cleave_oldest_approval_seconds", "Age of the oldest of them."),
     "ending": (
         "cleave_approvals_ending",
-        "Of these, approvals with less than a quarter of their time left; then the default holds.",
+        "Of these, approvals with less than a quarter of their time left; at the end of the time the default answer applies.",
     ),
 }
 RECENT: Final = {
     "operation": (
         "cleave_recent_operation_seconds",
-        "Time from the intent of an operation to its end, of those done within a quarter of an hour, wherever they ran.",
+        "Time from the intent of an operation to its end, for operations that were done within the last quarter of an hour.",
         ("kind", "quantile"),
     ),
     "wait": (
         "cleave_recent_operation_wait_seconds",
-        "Time from the intent of an operation to its first step, of those that ended within a quarter of an hour.",
+        "Time from the intent of an operation to its first step, for operations that ended within the last quarter of an hour.",
         ("quantile",),
     ),
     "step": (
         "cleave_recent_step_seconds",
-        "Time that a step of these operations took.",
+        "Duration of a step of these operations.",
         ("step", "quantile"),
     ),
     "outrun": (
         "cleave_recent_load_outrun",
-        "Load records that the aggregations of a quarter of an hour did not write, since somebody else had meanwhile.",
+        "Load records that aggregations of the last quarter of an hour did not write, because another writer had changed them.",
         (),
     ),
 }
-"""What is told of the last quarter of an hour, by `store.recent_figures`."""
+"""Metrics of the last quarter of an hour, from `store.recent_figures`."""
 LEFT_OUT: Final = (
     "cleave_fleet_topics_left_out",
-    "Live topics without series of their own, see --most-topics and --prefix.",
+    "Live topics without series of their own; see --most-topics and --prefix.",
 )
 TOPIC_GAUGES: Final = {
     "pulsar_scalable_topic_active_segments": "Active segments of the topic (PIP-483).",
     "pulsar_scalable_topic_entry_buckets": "Entry buckets of its active segments (PIP-486).",
-    "pulsar_scalable_topic_shared_segments": "Segments that several consumers of a subscription read (PIP-486).",
-    "pulsar_scalable_topic_buckets_withheld": "Entry buckets whose owner is to let go of them and has not yet (PIP-486).",
-    "cleave_topic_oldest_withheld_seconds": "For how long the first of them has been waited for.",
-    "cleave_topic_buckets_away": "Entry buckets whose owner is not connected and may come back.",
-    "cleave_topic_oldest_away_seconds": "For how long the first of these owners has not been connected.",
-    "pulsar_scalable_topic_draining_segments": "Sealed segments, once for each ordered subscription, that are not read to the end (PIP-486).",
-    "cleave_topic_still_drain_seconds": "The longest time that one of them has stood still, of those that wait for no other.",
-    "cleave_topic_hottest_ratio": "Its largest rate over the split threshold of that rate; above 1 is hot. Nothing without fresh load.",
+    "pulsar_scalable_topic_shared_segments": "Segments that more than one consumer of a subscription reads (PIP-486).",
+    "pulsar_scalable_topic_buckets_withheld": "Entry buckets whose owner must release them and has not released them (PIP-486).",
+    "cleave_topic_oldest_withheld_seconds": "Time since the oldest of these releases was requested.",
+    "cleave_topic_buckets_away": "Entry buckets whose owner is disconnected and within its grace period.",
+    "cleave_topic_oldest_away_seconds": "Longest time that one of these owners has been disconnected.",
+    "pulsar_scalable_topic_draining_segments": "Sealed segments that are not drained, one for each ordered subscription (PIP-486).",
+    "cleave_topic_still_drain_seconds": "Longest time without progress of one of these segments, of those whose ancestors are drained.",
+    "cleave_topic_hottest_ratio": "Largest ratio of a rate to its split threshold; above 1 the segment is hot. Absent without fresh load.",
     "cleave_topic_stale_segments": "Its active segments without fresh load.",
 }
 TOPIC_TOTALS: Final = {
     "auto_splits": "Splits that the autoscaler made (PIP-483).",
     "auto_merges": "Merges that the autoscaler made (PIP-483).",
-    "split_suppressed_max_segments": "Outcomes that refused a split because of max_segments, once for each lane (PIP-483).",
-    "merge_suppressed_max_depth": "Outcomes that refused a merge because of max_dag_depth (PIP-483).",
-    "rebucket_rollovers": "Segments replaced to have another number of entry buckets (PIP-486).",
-    "bucket_reassignments": "Entry buckets that got an owner, or another one (PIP-486).",
+    "split_suppressed_max_segments": "Splits refused because of max_segments, one for each lane (PIP-483).",
+    "merge_suppressed_max_depth": "Merges refused because of max_dag_depth (PIP-483).",
+    "rebucket_rollovers": "Segments that were rebucketed (PIP-486).",
+    "bucket_reassignments": "Assignments of entry buckets to a new owner (PIP-486).",
 }
-"""What is counted of a topic; the metric is `pulsar_scalable_topic_` and the name, and `_total`."""
+"""Help texts of a topic's counters; the metric is named `pulsar_scalable_topic_`, the name and `_total`."""
 
 
 def described() -> list[tuple[str, str, tuple[str, ...], str]]:
-    """Every metric: its name, its type, its labels, and what it tells."""
+    """Return the name, type, labels and help text of every metric."""
     return [
         (UP[0], "gauge", (), UP[1]),
         *((_health_name(name), "counter" if name in _COUNTED_HEALTH else "gauge", (), text) for name, text in HEALTH.items()),
@@ -153,23 +153,23 @@ def described() -> list[tuple[str, str, tuple[str, ...], str]]:
 
 
 class FleetMetrics(Collector):
-    """The metrics of one database. While it is away there is `cleave_database_up 0` and nothing else."""
+    """Collector of one database's metrics. While the database is unavailable it exports only `cleave_database_up 0`."""
 
     def __init__(self, store: Store, *, prefix: str = "", most_topics: int = 1000) -> None:
         self._store, self._prefix, self._most_topics = store, prefix, most_topics
 
     def describe(self) -> Iterator[Metric]:
-        """The names, without asking the database."""
+        """Yield the metrics without values, without a query."""
         for name, kind, labels, text in described():
             yield _family(name, kind, text, labels)
 
     def collect(self) -> Iterator[Metric]:
-        """The values now."""
+        """Yield the metrics with their present values."""
         try:
             with snapshot(self._store) as tx:
                 figures = fleet_figures(tx, prefix=self._prefix, most_topics=self._most_topics)
         except CleaveError as error:
-            log.warning("no metrics of the fleet", error=str(error))
+            log.warning("fleet metrics not read", error=str(error))
             yield GaugeMetricFamily(*UP, value=0)
             return
         yield GaugeMetricFamily(*UP, value=1)

@@ -1,4 +1,4 @@
-"""The route by which a producer hands in what it counted of its keys. Every worker takes counts.
+"""The route by which a producer reports counts of its keys. Every worker accepts counts.
 
 The protocol as a client sees it: docs/reference/client-protocol.md.
 """
@@ -49,6 +49,6 @@ class KeyCounts(BaseModel):
 
 @router.post(PATH, status_code=204)
 async def key_counts(request: HttpRequest, topic: Topic, said: KeyCounts) -> None:
-    """What a producer counted."""
+    """Store the counts of a producer."""
     served: ConsumerServices = request.app.state.served
     await run_in_threadpool(served.key_counts.add, topic, said.producer, said.counts)

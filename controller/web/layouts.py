@@ -1,4 +1,4 @@
-"""The routes by which clients learn what there is: a topic's layout and segments, the topics of a namespace. Every worker answers.
+"""Routes for a topic's layout and segments, and for the topics of a namespace. Every worker answers.
 
 The protocol as a client sees it: docs/reference/client-protocol.md.
 """
@@ -41,11 +41,11 @@ from controller.web.streams import EventStream, event_of, response
 
 router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["clients: layouts"])
 peoples_router = APIRouter(route_class=DemandingRoute, responses=REFUSALS, tags=["clients: layouts"])
-"""Of these what people look at, too, wherever it is served."""
+"""The routes that servers for people have as well."""
 
 
 def stream_of(event: str, document: object) -> dict[int | str, dict[str, Any]]:
-    """How a route says that it answers with events, of which this is one."""
+    """Return the OpenAPI description of an answer that is a stream of events, with one event as the example."""
     example = event_of(event, document).decode()
     return {200: {"content": {"text/event-stream": {"example": example}}, "description": "Events."}}
 
@@ -63,7 +63,7 @@ class SegmentShown(BaseModel):
 
 
 class LayoutShown(BaseModel):
-    """The segments of one epoch; `leader` is where the topic's sessions are kept, if anybody keeps them."""
+    """The segments of one epoch. `leader` is the address of the worker that leads the topic; null if no worker does."""
 
     topic_id: int
     topic: str = Field(examples=["topic://acme/shop/orders"])
@@ -75,7 +75,9 @@ class LayoutShown(BaseModel):
 
 
 class DataPlaneShown(BaseModel):
-    """The data plane of a topic and its addresses, without credentials; null: not configured on this worker, or of another plane."""
+    """The data plane of a topic and its addresses, without credentials. An address is null if this worker has none, or if it belongs to another
+    plane.
+    """
 
     topic: str = Field(examples=["topic://acme/shop/orders"])
     data_plane: str = Field(examples=["pulsar"])
@@ -85,14 +87,14 @@ class DataPlaneShown(BaseModel):
 
 
 class TopicsShown(BaseModel):
-    """Names; `hash` is the same for the same set."""
+    """Names of topics. Equal sets have equal `hash`es."""
 
     hash: str = Field(examples=["b6732174986d97d8"])
     topics: list[str] = Field(examples=[["topic://acme/shop/orders"]])
 
 
 class ListedSegment(BaseModel):
-    """A segment that is not deleted."""
+    """A segment of the layout, ACTIVE or SEALED."""
 
     segment_id: int
     range_start: int
@@ -104,7 +106,7 @@ class ListedSegment(BaseModel):
 
 
 class SegmentsShown(BaseModel):
-    """Segments to read; `as_of` comes with those of a queue."""
+    """Segments to read. `as_of` is set for a queue only."""
 
     topic_id: int
     topic: str = Field(examples=["topic://acme/shop/orders"])
@@ -115,7 +117,7 @@ class SegmentsShown(BaseModel):
 
 
 class DrainedQueue(BaseModel):
-    """Sealed segments that a queue's consumers have settled, as of what came with their list."""
+    """Sealed segments that the consumers of a queue have settled; `as_of` is the value that came with the list of segments."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"as_of": "0.1", "segment_ids": [0]}]})
 
@@ -134,14 +136,14 @@ async def layout(
         Query(max_length=100, description="A past epoch or instant.", examples=["7", "2026-11-21T03:00:00Z"]),
     ] = None,
 ) -> Response:
-    """The ACTIVE segments as they are now, or as they were."""
+    """The ACTIVE segments at present, or at a past epoch or instant."""
     if at is not None:
         return json_answer(await run_in_threadpool(_layout_then, served_by(request), topic, moment(at)))
     return json_answer(layout_document(await run_in_threadpool(served_by(request).layouts.look, topic)))
 
 
 def _layout_then(served: ConsumerServices, topic: str, at: int | datetime) -> dict[str, object]:
-    """Nobody led it then, as far as anybody knows now."""
+    """Return a past layout, without a leader, because past leaders are not stored."""
     with served.api.store.transaction() as tx:
         row = inspected.find_topic(tx, topic)
         found = inspected.layout_at(tx, row, at)
@@ -196,8 +198,8 @@ async def watch(
     epoch: Annotated[int, Query(ge=-1, lt=2**63, examples=[7])] = -1,
     leader: Annotated[str | None, Query(max_length=500, examples=["http://10.0.0.7:8470"])] = None,
 ) -> Response:
-    """The layout whenever it, or the topic's leader, changes, as events. `epoch` is the last one known, and `leader` the one known with
-    it: what is known is not sent first.
+    """Events with the layout, sent when the layout or the topic's leader changes. `epoch` and `leader` are the values that the client knows; the
+    stream does not begin with a layout that equals both.
     """
     served = served_by(request)
     topic_id, _ = await run_in_threadpool(served.layouts.find, topic)
@@ -217,7 +219,7 @@ async def watch(
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """The topics that are asked for, and which of them the token may know of."""
+    """The requested topics, with the check which of them the token may look up."""
 
     served: ConsumerServices
     wanted: TopicFilter
@@ -239,7 +241,7 @@ Topics = Annotated[Visible, Depends(_visible)]
 
 @router.get(NAMESPACE_PATH + "/topics", dependencies=[LOOK_UP], response_model=TopicsShown)
 async def topics(visible: Topics) -> Response:
-    """The live topics of the namespace that have all these properties (`property=key=value`), as far as the token is for them."""
+    """The live topics of the namespace that have all the properties (`property=key=value`) and that the token includes."""
     names = await run_in_threadpool(visible.served.topics.look, visible.wanted)
     allowed = [name for name in names if visible.is_allowed(name)]
     return json_answer({"hash": snapshot_hash(allowed), "topics": allowed})
@@ -256,7 +258,7 @@ async def watch_topics(
     holder: Holder,
     known_hash: Annotated[str, Query(alias="hash", max_length=64, examples=["b6732174986d97d8"])] = "",
 ) -> Response:
-    """The same, then what changes, as events. `hash` is that of the set which is known: it is not sent again."""
+    """Events with the topics, then with each change. `hash` is the hash of the set that the client knows; an equal set is not sent again."""
     feed, wanted = visible.served.topics, visible.wanted
     changes = TopicChanges(visible.is_allowed, known_hash)
     stream: EventStream[Names] = EventStream("topics", changes.document)
@@ -276,7 +278,7 @@ async def watch_topics(
 
 @router.get(TOPIC_PATH + "/segments", dependencies=[LOOK_UP], response_model=SegmentsShown)
 async def segments(request: HttpRequest, topic: Topic) -> Response:
-    """Every segment that is not pruned, sealed ones included: for consumers that keep positions themselves."""
+    """All segments that are not pruned, ACTIVE and SEALED, for consumers that store positions themselves."""
     return json_answer(segments_document(await run_in_threadpool(served_by(request).lists.whole, topic)))
 
 
@@ -284,7 +286,7 @@ async def segments(request: HttpRequest, topic: Topic) -> Response:
     TOPIC_PATH + "/subscriptions/{subscription}/queue", dependencies=[CONSUME], response_model=SegmentsShown
 )
 async def queue(request: HttpRequest, topic: Topic, subscription: Name) -> Response:
-    """The segments in which a queue has, or will have, something to read."""
+    """The segments in which a queue has, or can get, unread messages."""
     found = await run_in_threadpool(served_by(request).lists.of_queue, topic, subscription)
     return json_answer(segments_document(found))
 
@@ -293,21 +295,21 @@ async def queue(request: HttpRequest, topic: Topic, subscription: Name) -> Respo
     TOPIC_PATH + "/subscriptions/{subscription}/queue/drained", status_code=204, dependencies=[CONSUME]
 )
 async def queue_drained(request: HttpRequest, topic: Topic, subscription: Name, said: DrainedQueue) -> None:
-    """Sealed segments that a queue's consumers have settled to their end."""
+    """Record sealed segments that the consumers of a queue have settled to their end."""
     lists = served_by(request).lists
     await run_in_threadpool(lists.drained, topic, subscription, said.as_of, said.segment_ids)
 
 
 class BeyondKnown:
-    """What one watch sends: all it is told, but for a first layout that its client knows."""
+    """The layouts that one watch sends: all of them, except a first layout that the client knows."""
 
     def __init__(self, epoch: int, leader: str | None) -> None:
-        """`leader`: None for a client that does not say which it knows."""
+        """`leader` is None for a client that does not report the leader it knows."""
         self._epoch, self._leader = epoch, leader
         self._is_first = True
 
     def document(self, found: FedLayout) -> dict[str, object] | None:
-        """For the client; None where it knows this."""
+        """Return the document for the client. None if the client knows the layout."""
         is_first, self._is_first = self._is_first, False
         is_led_as_known = self._leader is None or self._leader == found.leader
         if is_first and is_led_as_known and found.published.layout.epoch == self._epoch:
@@ -316,7 +318,7 @@ class BeyondKnown:
 
 
 def layout_document(found: FedLayout) -> dict[str, object]:
-    """As clients are told."""
+    """Return the layout as clients receive it."""
     published = found.published
     return {
         "topic_id": published.topic_id,
@@ -341,7 +343,7 @@ def layout_document(found: FedLayout) -> dict[str, object]:
 
 
 def segments_document(found: SegmentList) -> dict[str, object]:
-    """As consumers without a session are told."""
+    """Return the segments as consumers without a session receive them."""
     layout = found.layout
     document: dict[str, object] = {
         "topic_id": found.topic_id,

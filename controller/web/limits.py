@@ -1,4 +1,4 @@
-"""Refuses a body that is too large, before anything of it is read."""
+"""Refuses a body that is too large before the body is read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from controller.domain.whole_numbers import from_digits
 from controller.web.refusals import json_answer
 
 LARGEST_BODY_BYTES = 4 * 1024 * 1024
-"""Of a request; a consumer that releases 65,536 buckets says less."""
+"""Limit for the body of a request; the release of 65,536 buckets is smaller."""
 
 
 def body_problem(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
@@ -23,14 +23,14 @@ def body_problem(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
 
 
 class SmallRequests:
-    """Refuses a body that is too large, or does not say how large it is. A worker's own server does so earlier, as it reads the headers."""
+    """Middleware that refuses a body that is too large or has no length. A worker's own server does so earlier, when it reads the headers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        said = body_problem(scope["headers"]) if scope["type"] == "http" else None
-        if said is not None:
-            await json_answer({"reason": said, "kind": "InvalidInput"}, 413)(scope, receive, send)
+        problem = body_problem(scope["headers"]) if scope["type"] == "http" else None
+        if problem is not None:
+            await json_answer({"reason": problem, "kind": "InvalidInput"}, 413)(scope, receive, send)
             return
         await self._app(scope, receive, send)

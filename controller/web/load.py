@@ -1,4 +1,4 @@
-"""Load that brokers write themselves. The source of what is written is the holder of the token, so none speaks for another."""
+"""Load that brokers write. The source of the samples is the holder of the token, so a broker cannot write for another broker."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class SegmentCounters(BaseModel):
-    """Counters of one log; they rise, and begin again from 0 with the broker or the log. *In* is what was stored, *out* what was
-    delivered over all subscriptions.
+    """Counters of one log. They increase, and restart from 0 with the broker or the log. *In* counts stored messages, *out* messages delivered
+    to all subscriptions.
     """
 
     backing_topic: Annotated[str, Field(min_length=1, max_length=2000)] = Field(
         examples=["persistent://acme/shop/orders-segment-0000-7fff-0"]
     )
-    instant_ms: Count = Field(description="When they were read, in milliseconds since the Unix epoch.")
+    instant_ms: Count = Field(
+        description="Time at which the counters were read, in milliseconds since the Unix epoch."
+    )
     msg_in: Count
     byte_in: Count
     msg_out: Count
@@ -34,7 +36,7 @@ class SegmentCounters(BaseModel):
 
 
 class Samples(BaseModel):
-    """What a broker read at about one time."""
+    """Samples that a broker took at about one time."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -59,14 +61,14 @@ class Samples(BaseModel):
     samples: Annotated[list[SegmentCounters], Field(max_length=20_000), FailFast()]
     sent_at_ms: Count | None = Field(
         default=None,
-        description="When this request was sent, by the clock of instant_ms. Without it the latest instant_ms counts, so samples that are"
-        " sent late, now and then, give no rate.",
+        description="Time at which this request was sent, by the clock of instant_ms. Default: the latest instant_ms; then samples that are sent"
+        " late give no rate.",
         examples=[1795420800050],
     )
 
 
 class SamplesTaken(BaseModel):
-    """How many were landed; `unknown` are logs that nobody watches, whose samples were left out."""
+    """Number of landed samples. `unknown` lists logs that belong to no watched segment; their samples were ignored."""
 
     landed: int = Field(examples=[40])
     unknown: list[str] = Field(examples=[["persistent://acme/shop/orders-segment-0000-7fff-0"]])

@@ -29,15 +29,15 @@ async def _cluster() -> str:
 
 
 Cluster = Annotated[str, Depends(_cluster)]
-"""The level that is the cluster."""
+"""Type of the level in a path that means the cluster."""
 LEVELS: Mapping[str, Any] = MappingProxyType(
     {"cluster": Cluster, "namespaces/{namespace}": Namespace, "topics/{topic}": Topic}
 )
-"""Paths that `{level}` stands for, and the types of the level in them."""
+"""Types of the level by the path that replaces `{level}`."""
 
 
 def route_path(path: str) -> str:
-    """Return the path of a route, with the parts of each field."""
+    """Return the path of a route, with each field replaced by its parts, such as tenant and namespace."""
     return PREFIX + re.sub(r"{(\w+)}", lambda name: PATH_FORMS.get(name[1], name[0]), path)
 
 

@@ -1,4 +1,4 @@
-"""The beginnings of paths, and what may stand in them."""
+"""Prefixes of paths, and the types of path parameters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _IS_NAME = r"^[^\s/\x00]+$"
 Name = Annotated[
     str, Path(pattern=_IS_NAME, max_length=LONGEST_NAME, examples=["billing"]), name_of("subscription")
 ]
-"""Of a subscription."""
+"""Name of a subscription."""
 ConsumerName = Annotated[
     str, Path(pattern=_IS_NAME, max_length=LONGEST_NAME, examples=["a"]), name_of("consumer")
 ]

@@ -27,7 +27,9 @@ class Rows(BaseModel):
     """A page of rows; a row has the columns of the view that the description of the call names."""
 
     items: list[dict[str, Any]] = Field(examples=[[{"topic": "topic://acme/shop/orders"}]])
-    next: str | None = Field(description="The `page` to ask for next; null at the end.", examples=PAGES)
+    next: str | None = Field(
+        description="Value of `page` for the next request; null at the end.", examples=PAGES
+    )
 
 
 class OneRow(RootModel[dict[str, Any]]):

@@ -1,4 +1,4 @@
-"""Answers that are errors: each of ours has its status, and all of them have a reason and a kind as JSON."""
+"""Error answers: the status of each CleaveError, and a JSON body with a reason and a kind."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _STATUS: tuple[tuple[type[CleaveError], int], ...] = (
 
 
 class Refusal(BaseModel):
-    """Why a request was not answered; `kind` is a name of docs/reference/errors.md."""
+    """The reason why a request failed; `kind` is a name of docs/reference/errors.md."""
 
     reason: str = Field(
         examples=["topic topic://acme/shop/orders does not exist; create it or check the name"]
@@ -56,38 +56,38 @@ class Refusal(BaseModel):
     kind: str = Field(examples=["TopicNotFound"])
 
 
-# FastAPI makes models anew for each answer that names its model, a quarter of a second at each start if all do. One does in
-# `REFUSALS`, and the others refer to what is described for it.
+# FastAPI rebuilds a model for each answer that names it, which would take a quarter of a second at each start. Only one answer in
+# `REFUSALS` names the model, and the others refer to its description.
 _DOCUMENT = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}}
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"description": said, **({"model": Refusal} if status == 503 else _DOCUMENT)}
     for status, said in {
         400: "A name in the path is not valid, or the body is not JSON in UTF-8.",
-        401: "No token, or one that is not valid; `TokenOutOfTime` where a fresh one may be.",
+        401: "The token is missing or not valid; `TokenOutOfTime` if a new token may be accepted.",
         403: "The token does not give the right.",
         404: "The named thing does not exist.",
-        405: "No such verb here.",
+        405: "The path does not support this method.",
         408: "The headers or the body took too long to arrive.",
-        409: "It is in a state that forbids the request, or was changed meanwhile.",
-        412: "A value can never be right.",
-        413: "The body is too large, or its length is not said.",
+        409: "The object is in a state that forbids the request, or was changed concurrently.",
+        412: "A value is invalid in any state of the system.",
+        413: "The body is too large, or its length is missing.",
         414: "The address is longer than 8 KiB.",
         422: "The data plane, or this process, cannot do it.",
-        429: "As much is being computed as may be at once: ask again after `Retry-After` seconds.",
+        429: "The limit of concurrent computations is reached: retry after `Retry-After` seconds.",
         431: "A header is longer than 8 KiB, or all of them are larger than 32 KiB.",
-        503: "Not now: ask again after `Retry-After` seconds.",
+        503: "Temporarily unavailable: retry after `Retry-After` seconds.",
     }.items()
 }
-"""What a route may answer instead of what was asked for."""
+"""Error answers that every route may give."""
 LED: dict[int | str, dict[str, Any]] = {
     307: {"description": "Another worker leads the topic; `Location` is the same call there."},
-    410: {"description": "This life of the consumer is over.", **_DOCUMENT},
+    410: {"description": "This incarnation of the consumer has ended.", **_DOCUMENT},
 }
-"""And what a route of the topic's leader may answer besides."""
+"""Additional answers of routes that only the topic's leader serves."""
 
 
 class AskLeader(Exception):
-    """Another worker leads the topic, at this address."""
+    """Another worker leads the topic; `address` is its address."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
@@ -95,7 +95,7 @@ class AskLeader(Exception):
 
 
 def answer_errors(app: FastAPI) -> None:
-    """Have the app answer whatever is raised in a request."""
+    """Make the app answer errors that are raised in a request."""
     app.add_exception_handler(CleaveError, _refusal)
     app.add_exception_handler(RequestValidationError, _wrong_form)
     app.add_exception_handler(HTTPException, _no_such_call)
@@ -103,7 +103,7 @@ def answer_errors(app: FastAPI) -> None:
 
 
 def json_answer(document: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A document as an answer, instants and the like as JSON has them."""
+    """Return the document as a JSON answer; instants become text."""
     return Response(msgspec.json.encode(document), status, headers=headers, media_type="application/json")
 
 
@@ -133,7 +133,7 @@ async def _wrong_form(request: HttpRequest, error: Exception) -> Response:
 
 
 async def _no_such_call(request: HttpRequest, error: Exception) -> Response:
-    """A name with a slash in it makes a path that is none, whether it was written as %2F or not."""
+    """Answer a path that no route has. A name with a slash, even written as %2F, makes such a path."""
     refused, path = cast(HTTPException, error), request.scope["path"]
     status = refused.status_code
     if status == 400:
@@ -146,7 +146,7 @@ async def _no_such_call(request: HttpRequest, error: Exception) -> Response:
 
 
 async def _send_there(request: HttpRequest, error: Exception) -> Response:
-    """Answer with the address as it was sent: decoded or encoded once more, it would name another topic."""
+    """Redirect to the leader with the path exactly as it was sent: decoded or encoded again, it would name another topic."""
     path, query = request.scope["raw_path"], request.scope["query_string"]
     leader = cast(AskLeader, error).address.encode()
     answer = Response(status_code=307)

@@ -1,4 +1,4 @@
-"""Serves the app in a thread of its own, beside the worker's loop, on a socket that is bound before the worker announces it."""
+"""Serves the app in a thread of its own, on a socket that is bound before the worker publishes the address."""
 
 from __future__ import annotations
 
@@ -22,34 +22,36 @@ from controller.web.slots import Slots
 log = get_logger(__name__)
 
 _BACKLOG = 2048
-"""Connections that wait to be taken; as many as uvicorn has by itself."""
+"""Connections that wait to be accepted; uvicorn's own default."""
 MOST_WITHOUT_REQUEST = 1_000
-"""Connections without an admitted request; an honest one is so for milliseconds, or idle."""
+"""Connections without an admitted request; a well-behaved connection is in this state for milliseconds, or idle."""
 _OTHER_FILES = 500
-"""Open files of the process besides its connections."""
+"""Open files that the process needs in addition to its connections."""
 _HANDSHAKE_SECONDS = 10.0
 
 
 class WebServer:
-    """Bound at once, served by `run`."""
+    """An HTTP server. The constructor binds the socket, `run` serves."""
 
     def __init__(self, settings: Settings, secret: str) -> None:
-        """Raises InvalidInput for an address that cannot be had, or a secret that is too short."""
+        """Raises InvalidInput for an address that cannot be bound, or a secret that is too short."""
         demand_secret(secret)
         self._cert, self._key = _cert_and_key(settings)
         self._secret, self._settings = secret, settings
         host, port = settings.serve_host, settings.serve_port
         if host in ("0.0.0.0", "::", "") and settings.serve_url is None:  # noqa: S104 - refused
             raise InvalidInput(
-                f"CLEAVE_SERVE_HOST is {host!r}, every address of this machine, and consumers are to be told one: set "
-                "CLEAVE_SERVE_URL to where they reach this worker"
+                f"CLEAVE_SERVE_HOST is {host!r}, which means every address of this machine, but consumers need one: set "
+                "CLEAVE_SERVE_URL to an address at which they reach this worker"
             )
         is_long = ":" in host
         self._socket = socket.socket(socket.AF_INET6 if is_long else socket.AF_INET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind((host, port))
-            self._socket.listen(_BACKLOG)  # who comes before the server has started waits a moment
+            self._socket.listen(
+                _BACKLOG
+            )  # clients that connect before the server has started wait in the backlog
         except OSError as error:
             self._socket.close()
             raise InvalidInput(
@@ -62,7 +64,7 @@ class WebServer:
         self._computers = Computers()
 
     def serve(self, services: ConsumerServices) -> WebServer:
-        """Itself, with what it is to serve."""
+        """Set the app to serve, and return the server."""
         self._services = services
         most, most_without_request = _connections(self._settings.serve_connections)
         slots = Slots(most, self._settings.serve_connections_of_subject)
@@ -79,7 +81,7 @@ class WebServer:
         return self
 
     def run(self) -> None:
-        """Until `stop`."""
+        """Serve until `stop`."""
         if self._server is None or self._services is None:
             return
         try:
@@ -89,20 +91,20 @@ class WebServer:
             self._services.api.close()
 
     def stop(self) -> None:
-        """Finish what is being answered and leave; streams were ended by whoever pushes into them."""
+        """Finish the requests in progress and stop. The feeds end their streams themselves."""
         if self._server is not None:
             self._server.should_exit = True
 
 
 class _GuardedServer(uvicorn.Server):
-    """Whose connections are guarded."""
+    """A uvicorn server with guarded connections."""
 
     def __init__(self, config: uvicorn.Config, lobby: Lobby) -> None:
         super().__init__(config)
         self._lobby = lobby
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen on the sockets. uvicorn itself would give a TLS handshake a minute, and takes no arguments for a protocol."""
+        """Listen on the sockets. uvicorn itself would allow a minute for a TLS handshake, and passes no arguments to a protocol."""
         await super().startup(sockets=[])
 
         def guarded() -> GuardedProtocol:
@@ -127,7 +129,7 @@ class _GuardedServer(uvicorn.Server):
 
 
 def _connections(wanted: int) -> tuple[int, int]:
-    """Return how many requests to serve at once, and how many connections to keep without one, with as many open files as there may be."""
+    """Return the limit of requests in progress and the limit of connections without a request, given the limit of open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = wanted + MOST_WITHOUT_REQUEST + _OTHER_FILES
     if soft == resource.RLIM_INFINITY or soft >= files:
@@ -143,7 +145,9 @@ def _connections(wanted: int) -> tuple[int, int]:
 
 
 def _cert_and_key(settings: Settings) -> tuple[str | None, str | None]:
-    """None where HTTP is served. Raises InvalidInput for one without the other, or files that do not belong together."""
+    """Return the files of certificate and key; None if the server uses plain HTTP. Raises InvalidInput for one file without the other, or for
+    files that do not match.
+    """
     cert, key = settings.serve_cert_file, settings.serve_key_file
     if cert is None and key is None:
         return None, None
@@ -152,7 +156,9 @@ def _cert_and_key(settings: Settings) -> tuple[str | None, str | None]:
             "CLEAVE_SERVE_CERT_FILE and CLEAVE_SERVE_KEY_FILE go together; set both, or neither"
         )
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")  # else it would ask
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+            cert, key, password=""
+        )  # an empty password, because OpenSSL would prompt for one
     except OSError as error:
         raise InvalidInput(
             f"certificate {cert} with key {key} cannot be used: {error}; give two PEM files that belong together"
@@ -161,6 +167,6 @@ def _cert_and_key(settings: Settings) -> tuple[str | None, str | None]:
 
 
 def web_server(settings: Settings) -> WebServer | None:
-    """What serves consumers, bound; None where no secret for their tokens is set."""
+    """Return the bound server for consumers. None if no secret for tokens is set."""
     secret = settings.api_secret
     return None if secret is None else WebServer(settings, secret.get_secret_value())

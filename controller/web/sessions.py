@@ -1,5 +1,5 @@
-"""The routes of a consumer's session, and why nothing comes. Sessions are the leader's: another worker sends the client there
-(307), or says that nobody leads the topic just now (503).
+"""Routes of a consumer's session, and the explanation of missing deliveries. The topic's leader keeps sessions: another worker redirects
+the client to the leader (307), or answers that no worker leads the topic (503).
 
 The protocol as a client sees it: docs/reference/client-protocol.md.
 """
@@ -49,17 +49,17 @@ from controller.web.refusals import LED, REFUSALS, AskLeader, json_answer
 from controller.web.streams import EventStream, response
 
 ANSWER_SECONDS = 10.0
-"""A leader that has not answered by then is asked again."""
+"""Seconds after which a request to a leader that has not answered fails as retryable."""
 Asked = TypeVar("Asked", bound=Request)
 router = APIRouter(route_class=DemandingRoute, responses={**REFUSALS, **LED}, tags=["clients: sessions"])
 LONGEST_STANDING = 300
-"""Characters that an owner's reason has; the text may hold an error of the application's, so it is escaped and not refused."""
+"""Maximum length of an owner's reason. The text may contain an error of the application, so it is escaped and not refused."""
 Incarnation = Annotated[str, Query(min_length=1, max_length=200, pattern=PRINTABLE, examples=["f00d"])]
-"""Which life of the consumer asks, where there is no body."""
+"""Incarnation of the consumer that sends the request, for requests without a body."""
 
 
 class WhyNothingComes(BaseModel):
-    """One bucket that the subscription has to read; as `inspect.buckets`, and how much is unread in what it waits for."""
+    """One bucket that the subscription reads: the columns of `inspect.buckets`, and the backlog of the segments that it waits for."""
 
     segment_id: int
     hash_range: str = Field(examples=["0000-ffff"])
@@ -73,12 +73,12 @@ class WhyNothingComes(BaseModel):
     waits_for: list[int]
     held_by: list[str]
     backlog: int | None = Field(
-        description="Messages unread in `waits_for`; null where it waits for none, or they cannot be counted."
+        description="Unread messages in `waits_for`; null if the bucket waits for no segment, or if they cannot be counted."
     )
 
 
 class Begun(BaseModel):
-    """How long silence may last."""
+    """The timing that a consumer has to keep."""
 
     topic_id: int
     heartbeat_seconds: float = Field(examples=[5.0])
@@ -87,7 +87,7 @@ class Begun(BaseModel):
 
 
 class Life(BaseModel):
-    """Which life of the consumer asks."""
+    """The incarnation of the consumer that sends the request."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"incarnation": "f00d"}]})
 
@@ -95,7 +95,7 @@ class Life(BaseModel):
 
 
 class Registration(Life):
-    """A consumer that begins, and the kind that its subscription must have."""
+    """A consumer that registers, and the kind that its subscription must have."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -107,7 +107,7 @@ class Registration(Life):
 
 
 class LetGo(BaseModel):
-    """A bucket that was let go of, as of the generation at which it was got."""
+    """A released bucket, with the generation of the assignment that gave the bucket to the consumer."""
 
     segment_id: Annotated[int, Field(ge=0, lt=2**63)]
     bucket_start: Annotated[int, Field(ge=0, le=65_535)]
@@ -115,7 +115,7 @@ class LetGo(BaseModel):
 
 
 class Released(Life):
-    """Buckets that are settled, their readers closed."""
+    """Released buckets: their messages are settled and their readers closed."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -132,14 +132,14 @@ class Released(Life):
 
 
 class ReadToItsEnd(BaseModel):
-    """A sealed segment, as of the generation at which the consumer got what it read of it."""
+    """A drained segment, with the generation of the assignment under which the consumer read it."""
 
     segment_id: Annotated[int, Field(ge=0, lt=2**63)]
     generation: Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class DrainedSegments(Life):
-    """Sealed segments that are read to their end."""
+    """Sealed segments that the consumer has read to their end."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -151,7 +151,7 @@ class DrainedSegments(Life):
 
 
 class SaidOf(LetGo):
-    """Why nothing comes of a bucket, and for how long; of the generation at which it was got."""
+    """The reason why a bucket delivers nothing and for how many seconds, with the generation of the assignment."""
 
     reason: Annotated[
         str,
@@ -162,7 +162,7 @@ class SaidOf(LetGo):
 
 
 class Reasons(Life):
-    """Why nothing comes; buckets of which something does are left out."""
+    """Reasons by bucket; buckets that deliver messages are left out."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -188,7 +188,7 @@ class Reasons(Life):
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """Which consumer of which subscription asks, at its leader."""
+    """The consumer and subscription of a request, at the topic's leader."""
 
     served: ConsumerServices
     key: SubscriptionKey
@@ -196,7 +196,7 @@ class Asking:
     subject: str
 
     async def ask(self, kind: type[Asked], **more: Any) -> None:
-        """Put it into the leader's mailbox and wait for the answer."""
+        """Send a request to the leader's mailbox and wait for the answer."""
         request = kind(key=self.key, consumer=self.consumer, subject=self.subject, **more)
         await _answered(self.served.leader, request)
 
@@ -204,13 +204,13 @@ class Asking:
 async def _asking(
     request: HttpRequest, topic: Topic, subscription: Name, consumer: ConsumerName, holder: Holder
 ) -> Asking:
-    """At the leader; a client that asks another worker is sent there."""
+    """Return the consumer of a request at the leader. Raises AskLeader if another worker leads the topic, StoreUnavailable if none does."""
     served = served_by(request)
     threads: CapacityLimiter = request.app.state.session_threads
     topic_id, leader = await to_thread.run_sync(served.layouts.find, topic, limiter=threads)
     if not served.leader.leads(topic_id):
         if leader is None:
-            raise StoreUnavailable(f"nobody leads {topic} just now; ask again in a moment")
+            raise StoreUnavailable(f"no worker leads {topic} at the moment; ask again")
         raise AskLeader(leader)
     return Asking(served, SubscriptionKey(topic_id, subscription), consumer, holder.subject)
 
@@ -224,7 +224,7 @@ AtLeader = Annotated[Asking, Depends(_asking)]
     response_model=list[WhyNothingComes],
 )
 async def why(request: HttpRequest, topic: Topic, subscription: Name) -> Response:
-    """Of each bucket that the subscription has to read who has it, or why nobody reads it."""
+    """The owner of each bucket that the subscription reads, or the reason why no consumer reads the bucket."""
     return json_answer(await run_in_threadpool(_why, served_by(request), topic, subscription))
 
 
@@ -236,13 +236,13 @@ def _why(served: ConsumerServices, topic: str, subscription: str) -> list[dict[s
 
 
 def _in_all(unread: Mapping[int, int], segment_ids: Sequence[int]) -> int | None:
-    """Where something cannot be counted there is no sum."""
+    """Return the sum of the backlogs. None if a segment cannot be counted, or if there are no segments."""
     return sum(unread[i] for i in segment_ids) if segment_ids and unread.keys() >= set(segment_ids) else None
 
 
 @router.post(CONSUMER_PATH, dependencies=[CONSUME], response_model=Begun)
 async def register(asking: AtLeader, said: Registration) -> Response:
-    """Begin a session, or go on with it; the answer says how long silence may last. Then hold the assignment stream open."""
+    """Begin or resume a session. The answer has the timing that the consumer has to keep. Afterwards, hold the assignment stream open."""
     await asking.ask(Register, incarnation=said.incarnation, reads=said.reads)
     timing = asking.served.leader.timing
     return json_answer(
@@ -283,7 +283,7 @@ async def register(asking: AtLeader, said: Registration) -> Response:
     ),
 )
 async def assignment(asking: AtLeader, holder: Holder, incarnation: Incarnation) -> Response:
-    """What the consumer owns, whenever it changes, as events. Holding this stream open is being connected."""
+    """Events with the buckets that the consumer owns, sent at each change. A consumer is connected while it holds this stream open."""
     stream: EventStream[PushedAssignment] = EventStream("assignment", lambda pushed: pushed)
     await asking.ask(Attach, incarnation=incarnation, stream=stream)
     served, until = asking.served, holder.stream_until(time.time())
@@ -301,27 +301,27 @@ async def assignment(asking: AtLeader, holder: Holder, incarnation: Incarnation)
 
 @router.post(CONSUMER_PATH + "/pulse", status_code=204, dependencies=[CONSUME])
 async def pulse(asking: AtLeader, life: Life) -> None:
-    """The answer to a heartbeat: the consumer hears."""
+    """Confirm a heartbeat."""
     await asking.ask(Pulse, incarnation=life.incarnation)
 
 
 @router.post(CONSUMER_PATH + "/released", status_code=204, dependencies=[CONSUME])
 async def released(asking: AtLeader, said: Released) -> None:
-    """Buckets that the consumer was asked to release and has let go of."""
+    """Record buckets that the consumer has released at the leader's request."""
     buckets = tuple(ReleasedBucket(one.segment_id, one.bucket_start, one.generation) for one in said.buckets)
     await asking.ask(Release, incarnation=said.incarnation, buckets=buckets)
 
 
 @router.post(CONSUMER_PATH + "/drained", status_code=204, dependencies=[CONSUME])
 async def drained(asking: AtLeader, said: DrainedSegments) -> None:
-    """Sealed segments that are read and acknowledged to their end."""
+    """Record sealed segments that are read and acknowledged to their end."""
     segments = tuple(ReadSegment(one.segment_id, one.generation) for one in said.segments)
     await asking.ask(Drained, incarnation=said.incarnation, segments=segments)
 
 
 @router.post(CONSUMER_PATH + "/reasons", status_code=204, dependencies=[CONSUME])
 async def reasons(asking: AtLeader, said: Reasons) -> None:
-    """Why nothing comes of buckets of the consumer's, in place of what it said before; shown to whoever asks why."""
+    """Replace the consumer's reasons why its buckets deliver nothing; `cleave consumers why` shows them."""
     buckets = tuple(
         SaidOfBucket(one.segment_id, one.bucket_start, one.generation, one.reason, one.seconds)
         for one in said.buckets
@@ -331,7 +331,7 @@ async def reasons(asking: AtLeader, said: Reasons) -> None:
 
 @router.delete(CONSUMER_PATH, status_code=204, dependencies=[CONSUME])
 async def goodbye(asking: AtLeader, incarnation: Incarnation) -> None:
-    """The consumer leaves for good. What it read goes to others at once."""
+    """End the session. Other consumers get its buckets at once."""
     await asking.ask(Goodbye, incarnation=incarnation)
 
 

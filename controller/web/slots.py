@@ -1,8 +1,8 @@
-"""Decides what is admitted while a worker is busy: how much one subject may hold, and what is refused first.
+"""Limits the requests in progress: in all, and for each token subject. Less important requests are refused first.
 
-Every request of a token's holder takes a slot before its body is read, and gives it back when it is answered; a stream holds its slot
-until it ends. The fuller the worker, the less it admits: watches first, heartbeats last. The same holds in each subject's share, so an
-application's watches leave room for its own sessions too.
+Every request takes a slot before its body is read, and returns the slot when it is answered; a stream holds its slot until it ends. The
+fewer slots are free, the fewer kinds of requests are admitted: watches are refused first, heartbeats last. Each subject's share follows the
+same rule, so an application's watches leave slots for its own sessions.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from controller.web.paths import CONSUMER_PATH
 
 _AGAIN_SECONDS = 1.0
 _ONE_SUBJECT_OF = 4
-"""A subject may hold this part of the slots where the operator has not said how many."""
+"""A subject may hold one of so many parts of the slots if the operator has set no limit."""
 
 
 class Use(Enum):
-    """Uses of a slot."""
+    """Kind of request that uses a slot."""
 
     WATCH = "watches"
     CALL = "requests"
@@ -35,7 +35,7 @@ class Use(Enum):
 _ADMITTED_BELOW: Mapping[Use, float] = MappingProxyType(
     {Use.WATCH: 0.5, Use.CALL: 0.75, Use.SESSION: 0.875, Use.HEARTBEAT: 1.0}
 )
-"""The part of all slots that may be taken when one more is taken for that use."""
+"""Share of all slots that may be in use when a request of this kind takes one more."""
 
 
 def use_of(path: str) -> Use:
@@ -46,26 +46,26 @@ def use_of(path: str) -> Use:
 
 
 class Slots:
-    """Of one app. For the event loop's thread."""
+    """The slots of one app. Only for the event loop's thread."""
 
     def __init__(self, most: int, most_of_subject: int | None = None) -> None:
-        """`most_of_subject`: None for a quarter of all."""
+        """`most_of_subject` is None for a quarter of all slots."""
         self._most = most
         self._most_of_subject = min(most, most_of_subject or max(1, most // _ONE_SUBJECT_OF))
         self._taken = 0
         self._taken_by: Counter[str] = Counter()
 
     def take(self, subject: str, use: Use) -> None:
-        """Take a slot. Raises StoreUnavailable while there is none for that use."""
+        """Take a slot. Raises StoreUnavailable if no slot is free for this kind of request."""
         if self._taken >= _below(self._most, use):
             raise StoreUnavailable(
-                f"this worker serves {self._taken} requests and streams already and takes no more {use.value}; ask another one, or "
+                f"this worker already serves {self._taken} requests and streams and accepts no more {use.value}; ask another worker, or "
                 "raise CLEAVE_SERVE_CONNECTIONS",
                 _AGAIN_SECONDS,
             )
         if self._taken_by[subject] >= _below(self._most_of_subject, use):
             raise StoreUnavailable(
-                f"this worker serves {self._taken_by[subject]} requests and streams of {shown(subject)} already and takes no more of "
+                f"this worker already serves {self._taken_by[subject]} requests and streams of {shown(subject)} and accepts no more of "
                 f"its {use.value}; end some, ask another worker, or raise CLEAVE_SERVE_CONNECTIONS_OF_SUBJECT",
                 _AGAIN_SECONDS,
             )
@@ -73,7 +73,7 @@ class Slots:
         self._taken_by[subject] += 1
 
     def give_back(self, subject: str) -> None:
-        """Give back a slot of the subject."""
+        """Return a slot of the subject."""
         self._taken -= 1
         self._taken_by[subject] -= 1
         if not self._taken_by[subject]:
@@ -81,7 +81,7 @@ class Slots:
 
 
 class GivesBack:
-    """Around the app: gives back the slot of each request when it is answered, or its client is gone."""
+    """Middleware that returns the slot of each request when the request is answered or its client has disconnected."""
 
     def __init__(self, app: ASGIApp, slots: Slots) -> None:
         self._app, self._slots = app, slots

@@ -1,7 +1,7 @@
-"""Server-sent events: what a thread pushes, sent to one client in its own time, with heartbeats in between.
+"""Server-sent events: values that a thread pushes are sent to one client, with heartbeats in between.
 
-Only the newest of what was pushed is sent. A heartbeat is an event, not a comment, so that a client sees it and notices when
-none comes.
+If several values were pushed since the last event, only the newest is sent. A heartbeat is an event, not a comment, so that a client notices
+when heartbeats stop.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from starlette.responses import StreamingResponse
 
 Pushed = TypeVar("Pushed")
 TOKEN_EXPIRED = "token expired"  # noqa: S105 - a reason
-"""Why a stream ends whose client may open it again at once, with a fresh token."""
+"""Reason of the end of a stream that the client may open again with a new token."""
 
 
 class EventStream(Generic[Pushed]):
-    """Made in the event loop; `push` and `end` are for any thread."""
+    """A stream to one client. Construct it in the event loop; `push` and `end` may be called from any thread."""
 
     def __init__(self, event: str, document: Callable[[Pushed], object]) -> None:
-        """`document` turns what is pushed into the JSON that is sent as `event`; None: nothing is sent."""
+        """`document` turns a pushed value into the JSON that is sent as `event`; if it returns None, nothing is sent."""
         self._loop = asyncio.get_running_loop()
         self._event, self._document = event, document
         self._wake = asyncio.Event()
@@ -32,21 +32,21 @@ class EventStream(Generic[Pushed]):
         self._ended: str | None = None
 
     def push(self, pushed: Pushed) -> None:
-        """Send this next."""
+        """Send the value as the next event."""
         self._next = pushed
-        self._ring()
+        self._signal()
 
     def end(self, reason: str) -> None:
-        """Send what was pushed, say why, and close."""
+        """Send the last pushed value and the reason, and close the stream."""
         self._ended = reason
-        self._ring()
+        self._signal()
 
-    def _ring(self) -> None:
+    def _signal(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, and so is the stream
             self._loop.call_soon_threadsafe(self._wake.set)
 
     async def events(self, heartbeat_seconds: float, until: float) -> AsyncIterator[bytes]:
-        """Until it is ended here, the client goes, or the client's token has run out: at `until`, as `time.time` counts."""
+        """Yield events until the stream is ended, the client disconnects, or the client's token expires at `until` (`time.time()`)."""
         while True:
             left = until - time.time()
             if left <= 0:
@@ -69,11 +69,11 @@ class EventStream(Generic[Pushed]):
 
 
 def response(events: AsyncIterator[bytes]) -> StreamingResponse:
-    """As an answer, which nothing on the way may keep back."""
+    """Return the events as an answer that proxies must not buffer or cache."""
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
 
 def event_of(name: str, document: object) -> bytes:
-    """As it is sent."""
+    """Return the event in its wire format."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(document))

@@ -1,4 +1,4 @@
-"""The route by which a client says that it found the log of a segment missing or closed. Every worker takes it.
+"""The route by which a client reports that the log of a segment is missing or closed. Every worker accepts reports.
 
 The protocol as a client sees it: docs/reference/client-protocol.md.
 """
@@ -35,5 +35,5 @@ class Suspect(BaseModel):
 
 @router.post(PATH, status_code=204)
 async def suspect(request: HttpRequest, topic: Topic, said: Suspect) -> None:
-    """Have the worker look at the log of a segment, and repair the segment if the log is missing or closed."""
+    """Check the log of a segment, and repair the segment if the log is missing or closed."""
     await run_in_threadpool(served_by(request).suspects.report, topic, said.segment_id)

@@ -461,7 +461,7 @@ class OrderedScene:
         env = {key: value for key, value in os.environ.items() if not key.startswith("CLEAVE_")}
         env |= {f"CLEAVE_{key}": str(value) for key, value in given.items()}
         worker = ChildProcess(
-            [sys.executable, "-m", "controller.commands.cli", "worker", "--name", name],
+            [sys.executable, "-m", "controller.commands.cli", "worker", "--no-collect", "--name", name],
             log=self._directory / f"{name}.log",
             cwd=PROJECT_ROOT,
             env=env,

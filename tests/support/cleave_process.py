@@ -11,7 +11,12 @@ from controller.settings import PROJECT_ROOT
 
 
 def cleave_process(*arguments: str, log: Path, **settings: object) -> ChildProcess:
-    """Not started yet. Settings by their names, in any case: `serve_port=8080`."""
+    """Return the process, which is not started. Settings are given by their names, in any case: `serve_port=8080`.
+
+    A worker without `landing_url` collects no load.
+    """
+    if arguments[:1] == ("worker",) and "landing_url" not in settings:
+        arguments = (*arguments, "--no-collect")
     env = {key: value for key, value in os.environ.items() if not key.startswith("CLEAVE_")}
     env |= {f"CLEAVE_{key.upper()}": str(value) for key, value in settings.items()}
     command = [sys.executable, "-m", "controller.commands.cli", *arguments]

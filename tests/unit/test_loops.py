@@ -28,7 +28,10 @@ RUN_OTHERWISE = {
         "_drain_operations",
     ): "a thread of the pool, begun again by the loop",
     ("controller/services/worker/worker.py", "_take_shards"): "an unexpected error is caught there",
-    ("controller/services/consumer_watch.py", "round"): "one round, over when every topic had its turn",
+    (
+        "controller/services/collection/consumer_watch.py",
+        "round",
+    ): "one round, over when every topic had its turn",
     ("controller/services/log_trimmer.py", "trim"): "one round, bounded by its time",
     ("controller/services/tombstone_sweeper.py", "sweep"): "one round, bounded by its budget",
     (

@@ -1,4 +1,4 @@
-"""Pulsar's documents from ours, and back: the policy override, the topic's metadata, its statistics and those of a segment."""
+"""Pulsar's JSON documents of the policy override, a topic's metadata, and statistics of topics and segments; conversion in both directions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Camel(BaseModel):
 
 _MOST_INTEGER: Final = 2**31 - 1
 _NEVER: Final = MOST
-"""What stands for infinity where Pulsar has a whole number: the largest one of 64 bits."""
+"""Infinity in a field that is a whole number in Pulsar: the largest one of 64 bits."""
 _OLD_FLOOR, _FLOOR = "splitVsRebucketMinMsgRateIn", "splitVsRebucketMinMsgRateInThreshold"
 
 
@@ -75,8 +75,8 @@ _Messages = Annotated[
 
 
 class AutoScalePolicy(_Camel):
-    """What a namespace or a topic overrides of the policy; a field that is null or absent is inherited (PIP-483). A threshold that is
-    never reached is `"Infinity"`, of bytes the largest number of 64 bits.
+    """The policy parameters that a namespace or a topic overrides; a field that is null or absent is inherited (PIP-483). A threshold that is
+    never reached is `"Infinity"`; for bytes it is the largest number of 64 bits.
     """
 
     model_config = ConfigDict(
@@ -107,7 +107,7 @@ class AutoScalePolicy(_Camel):
     @model_validator(mode="before")
     @classmethod
     def _under_its_present_name(cls, given: Any) -> Any:
-        """The floor of the consumer lane has had two names; current Pulsar's is the one in responses."""
+        """Accept both names that Pulsar has used for the floor of the consumer lane; responses have the current name."""
         if not isinstance(given, Mapping) or _OLD_FLOOR not in given:
             return given
         renamed = {name: value for name, value in given.items() if name != _OLD_FLOOR}
@@ -131,7 +131,9 @@ _MOST_OF = {
 
 
 def parameters_of(given: AutoScalePolicy, before: Mapping[str, Any]) -> Document:
-    """The level's document with what is given in place of every parameter that Pulsar has; parameters it does not know stay as `before`."""
+    """Return the level's document with the given values for every parameter that Pulsar has. Parameters that Pulsar does not have keep their values
+    of `before`.
+    """
     kept = {parameter: value for parameter, value in before.items() if parameter not in _FIELD_OF}
     said = {name: value for name in _PARAMETER_OF if (value := getattr(given, name)) is not None}
     return {**kept, **{_PARAMETER_OF[name]: _kept(name, value) for name, value in said.items()}}
@@ -142,8 +144,8 @@ def _kept(name: str, value: float) -> float:
 
 
 def policy_of(stored: Mapping[str, Any]) -> AutoScalePolicy | None:
-    """Return what Pulsar knows of a level's document; None where that is nothing. A number that Pulsar's field cannot hold, which another
-    interface stored, is the nearest that it can.
+    """Return the parameters of a level that Pulsar has; None if there are none. A stored number outside the range of Pulsar's field becomes the
+    nearest number in the range.
     """
     read = ((_FIELD_OF[parameter], value) for parameter, value in stored.items() if parameter in _FIELD_OF)
     said: Document = {name: found for name, value in read if (found := _said(name, value)) is not None}
@@ -151,7 +153,7 @@ def policy_of(stored: Mapping[str, Any]) -> AutoScalePolicy | None:
 
 
 def _said(name: str, value: Any) -> float | None:
-    """Return the value as Pulsar's field has it; None for a value that is no number, which a newer program or a hand wrote."""
+    """Return the value of Pulsar's field. None for a value that is not a number, which a newer version or a manual update may have written."""
     if isinstance(value, bool):
         return value
     number = float(value) if value in NON_FINITE or misfit(value, float) is None else math.nan
@@ -174,7 +176,7 @@ class TopicMetadata(_Camel):
 
 
 class SegmentLoad(_Camel):
-    """The latest load record, per second, and how it stands to the thresholds in force."""
+    """The latest load record, per second, compared with the thresholds in force."""
 
     msg_rate_in: float = Field(examples=[9000.0])
     byte_rate_in: float = Field(examples=[3600000.0])
@@ -189,7 +191,9 @@ class SegmentLoad(_Camel):
 
 
 class SegmentStats(_Camel):
-    """`name` and `state` are Pulsar's; the rest is beyond it. `load` is null where none was recorded, as of a sealed segment."""
+    """Statistics of a segment. `name` and `state` are Pulsar's fields, the others are additions. `load` is null without a load record, as for a
+    sealed segment.
+    """
 
     name: str = Field(examples=["segment://acme/shop/orders/0000-7fff-0"])
     state: str = Field(examples=["ACTIVE"])
@@ -198,7 +202,7 @@ class SegmentStats(_Camel):
 
 
 class SubscriptionStats(_Camel):
-    """`consumerCount` is Pulsar's."""
+    """Statistics of a subscription. `consumerCount` is Pulsar's field, the others are additions."""
 
     consumer_count: int
     type: str = Field(examples=["STREAM"])
@@ -225,13 +229,13 @@ class TopicStats(_Camel):
 
 
 class SegmentSubscription(_Camel):
-    """`backlog`: unread messages, null where there is no cursor."""
+    """Statistics of a subscription on one segment. `backlog` is the number of unread messages; null if there is no cursor."""
 
     backlog: int | None = Field(examples=[120])
 
 
 class OneSegmentStats(SegmentStats):
-    """A segment by itself, with what each subscription has left to read in it."""
+    """Statistics of one segment, with the backlog of each subscription."""
 
     segment_id: int
     hash_range: RecordedRange
@@ -245,7 +249,7 @@ class OneSegmentStats(SegmentStats):
 def metadata_of(
     layout: SegmentLayout, properties: Mapping[str, Any], stored: Mapping[str, Any] | None
 ) -> Document:
-    """`TopicMetadata`'s."""
+    """Return the document of `TopicMetadata`."""
     policy = policy_of(stored or {})
     said = None if policy is None else policy.model_dump(exclude_none=True, by_alias=True)
     return layout.to_metadata({"properties": dict(properties), "autoScalePolicy": said})
@@ -259,7 +263,7 @@ def stats_of(
     subscriptions: Sequence[Mapping[str, Any]],
     policy: Sequence[Mapping[str, Any]],
 ) -> Document:
-    """`TopicStats`', from rows of `inspect.load_now`, `inspect.subscriptions` and `inspect.policy_effective`."""
+    """Return the document of `TopicStats` from rows of `inspect.load_now`, `inspect.subscriptions` and `inspect.policy_effective`."""
     load_of = {row["segment_id"]: row for row in loads}
     active = len(layout.active)
     return {
@@ -292,7 +296,7 @@ def stats_of(
 def segment_stats(
     topic: str, segment: Segment, backing_topic: str, load: Mapping[str, Any] | None
 ) -> Document:
-    """`SegmentStats`'."""
+    """Return the document of `SegmentStats`."""
     return {
         "name": backing_topic_name(topic, segment),
         "state": segment.state.value,
@@ -308,7 +312,7 @@ def one_segment_stats(
     load: Mapping[str, Any] | None,
     backlogs: Mapping[str, int | None],
 ) -> Document:
-    """`OneSegmentStats`'."""
+    """Return the document of `OneSegmentStats`."""
     return {
         **segment_stats(topic, segment, backing_topic, load),
         "segmentId": segment.segment_id,

@@ -1,4 +1,4 @@
-"""`/admin/v2/namespaces/…/scalableTopicAutoScalePolicy`: what a namespace overrides of the policy."""
+"""`/admin/v2/namespaces/…/scalableTopicAutoScalePolicy`: the policy parameters that a namespace overrides."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ router = APIRouter(
 
 @router.get(_PATH, dependencies=[READ], **overrides.ANSWERED)
 def get_namespace_policy(acting: AtDesk, namespace: Namespace) -> Response | AutoScalePolicy:
-    """What the namespace overrides; 204 for nothing."""
+    """The policy parameters that the namespace overrides; 204 if there are none."""
     return overrides.get_override(acting, namespace)
 
 
@@ -31,11 +31,11 @@ def get_namespace_policy(acting: AtDesk, namespace: Namespace) -> Response | Aut
 def set_namespace_policy(
     acting: AtDesk, namespace: Namespace, policy: Annotated[AutoScalePolicy, Body()]
 ) -> None:
-    """Replace what the namespace overrides of Pulsar's fields; parameters that only Cleave has stay."""
+    """Replace the overrides of Pulsar's fields. Overrides that only Cleave has are kept."""
     overrides.set_override(acting, namespace, policy)
 
 
 @router.delete(_PATH, dependencies=[OPERATE], status_code=204)
 def remove_namespace_policy(acting: AtDesk, namespace: Namespace) -> None:
-    """Override nothing any more."""
+    """Remove all overrides."""
     overrides.remove_override(acting, namespace)

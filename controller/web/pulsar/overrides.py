@@ -1,4 +1,4 @@
-"""What a namespace or a topic overrides of the policy, as Pulsar's admin API asks for it: the same three acts for both."""
+"""Policy overrides of a namespace or a topic in the form of Pulsar's admin API: get, set and remove."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from controller.web.pulsar.documents import AutoScalePolicy, parameters_of, poli
 ANSWERED: dict[str, Any] = {
     "response_model": AutoScalePolicy,
     "response_model_exclude_none": True,
-    "responses": {204: {"description": "Nothing is overridden here."}},
+    "responses": {204: {"description": "No parameter is overridden at this level."}},
 }
-"""How a route says what is overridden."""
+"""OpenAPI description of the answer with the overrides."""
 
 
 def get_override(acting: Acting, level: str) -> Response | AutoScalePolicy:
-    """What the level overrides; 204 for nothing."""
+    """Return the overrides of the level; 204 if there are none."""
     with acting.app.store.transaction() as tx:
         return policy_of(policy_admin.stored(tx, level)) or Response(status_code=204)
 
 
 def set_override(acting: Acting, level: str, policy: AutoScalePolicy) -> None:
-    """Replace what the level overrides of Pulsar's fields; parameters that only Cleave has stay."""
+    """Replace the level's overrides of Pulsar's fields. Overrides that only Cleave has are kept."""
     policy_admin.change(
         acting.app.store, level, lambda before: parameters_of(policy, before), actor=acting.grant.subject
     )
 
 
 def remove_override(acting: Acting, level: str) -> None:
-    """Override nothing any more."""
+    """Remove all overrides of the level."""
     policy_admin.change(acting.app.store, level, lambda _before: {}, actor=acting.grant.subject)

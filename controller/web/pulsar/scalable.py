@@ -1,6 +1,6 @@
 """`/admin/v2/scalable/…`: topics, their segments, subscriptions, policies and statistics.
 
-Each act is an operation in the journal, and is answered when it is done.
+Each change is an operation in the journal, and is answered when the operation is done.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from controller.web.refusals import REFUSALS
 _NAMESPACE = "/admin/v2/scalable/{tenant}/{namespace}"
 _TOPIC = _NAMESPACE + "/{topic}"
 _SUBSCRIPTION = _TOPIC + "/subscriptions/{subscription}"
-_REASON = "asked for with Pulsar's admin API"
+_REASON = "requested with Pulsar's admin API"
 router = APIRouter(
     route_class=DemandingRoute,
     dependencies=[SWITCHED_ON],
@@ -72,12 +72,12 @@ def create_scalable_topic(
         str | None,
         Query(
             alias="dataPlane",
-            description="Cleave's; CLEAVE_SERVE_DATA_PLANE without.",
+            description="Data plane of the topic. Default: CLEAVE_SERVE_DATA_PLANE.",
             examples=["embedded"],
         ),
     ] = None,
 ) -> None:
-    """Create a topic of so many equal segments."""
+    """Create a topic with the given number of equal segments."""
     app = acting.app
     acting.finish(
         topic_admin.create_topic(
@@ -94,7 +94,7 @@ def create_scalable_topic(
 
 @router.get(_TOPIC, dependencies=[READ], response_model=TopicMetadata)
 def get_scalable_topic(acting: AtDesk, topic: Topic) -> dict[str, Any]:
-    """The topic's record: its layout, sealed segments included, its properties, and what it overrides of the policy."""
+    """The topic's record: its layout, sealed segments included, its properties and its policy overrides."""
     with acting.app.store.transaction() as tx:
         found = published_segments(tx, topic)
         row = topics.get_topic(tx, found.topic_id)
@@ -105,7 +105,7 @@ def get_scalable_topic(acting: AtDesk, topic: Topic) -> dict[str, Any]:
 def delete_scalable_topic(
     acting: AtDesk,
     topic: Topic,
-    force: Annotated[bool, Query(description="Although consumers are registered.")] = False,
+    force: Annotated[bool, Query(description="Delete even if consumers are registered.")] = False,
 ) -> None:
     """Delete the topic with every log behind it, unread messages included."""
     if not force:
@@ -119,15 +119,15 @@ def _demand_unused(acting: Acting, topic: str) -> None:
     used = [one for one in found if one["consumers"]]
     if used:
         raise Conflict(
-            f"{topic} has consumers, {used[0]['consumer_names'][0]} of {used[0]['subscription']} for one; stop them, or delete it "
-            "by force"
+            f"{topic} has consumers, such as {used[0]['consumer_names'][0]} of {used[0]['subscription']}; stop them, or delete the topic "
+            "with force=true"
         )
 
 
 @router.get(_TOPIC + "/stats", dependencies=[READ], response_model=TopicStats)
 def get_scalable_topic_stats(acting: AtDesk, topic: Topic) -> dict[str, Any]:
     """Segments and subscriptions as Pulsar counts them, the latest load of each segment, and the policy in force with the level that
-    each parameter comes from.
+    sets each parameter.
     """
     with acting.app.store.transaction() as tx:
         found, named = published_segments(tx, topic), inspected.find_topic(tx, topic)
@@ -143,7 +143,7 @@ def get_scalable_topic_stats(acting: AtDesk, topic: Topic) -> dict[str, Any]:
 
 @router.get(_TOPIC + "/segments/{segment_id}/stats", dependencies=[READ], response_model=OneSegmentStats)
 def get_segment_stats(acting: AtDesk, topic: Topic, segment_id: SegmentId) -> dict[str, Any]:
-    """One segment, its load, and what each subscription has left to read in it."""
+    """One segment with its load and the backlog of each subscription."""
     app = acting.app
     with app.store.transaction() as tx:
         found = published_segments(tx, topic)
@@ -160,9 +160,11 @@ def get_segment_stats(acting: AtDesk, topic: Topic, segment_id: SegmentId) -> di
 def migrate_topic(
     acting: AtDesk,
     topic: Topic,
-    force: Annotated[bool, Query(description="Although producers or consumers are connected.")] = False,
+    force: Annotated[
+        bool, Query(description="Migrate even if producers or consumers are connected.")
+    ] = False,
 ) -> None:
-    """Make a scalable topic of the plain or partitioned `persistent://` topic of that name; what is in it is read first."""
+    """Turn the plain or partitioned `persistent://` topic of that name into a scalable topic. Consumers read its messages first."""
     app = acting.app
     old = f"persistent://{topic.removeprefix('topic://')}"
     planned = topic_adoption.plan(app.planes, old, topic=topic)
@@ -203,19 +205,19 @@ _POLICY = _TOPIC + "/autoScalePolicy"
 
 @router.get(_POLICY, dependencies=[READ], **overrides.ANSWERED)
 def get_auto_scale_policy(acting: AtDesk, topic: Topic) -> Response | AutoScalePolicy:
-    """What the topic overrides; 204 for nothing."""
+    """The policy parameters that the topic overrides; 204 if there are none."""
     return overrides.get_override(acting, topic)
 
 
 @router.post(_POLICY, dependencies=[OPERATE], status_code=204)
 def set_auto_scale_policy(acting: AtDesk, topic: Topic, policy: Annotated[AutoScalePolicy, Body()]) -> None:
-    """Replace what the topic overrides of Pulsar's fields; parameters that only Cleave has stay."""
+    """Replace the overrides of Pulsar's fields. Overrides that only Cleave has are kept."""
     overrides.set_override(acting, topic, policy)
 
 
 @router.delete(_POLICY, dependencies=[OPERATE], status_code=204)
 def remove_auto_scale_policy(acting: AtDesk, topic: Topic) -> None:
-    """Override nothing any more."""
+    """Remove all overrides."""
     overrides.remove_override(acting, topic)
 
 
@@ -226,7 +228,7 @@ def create_subscription(
     subscription: Name,
     kind: Annotated[SubscriptionKind, Query(alias="type")] = SubscriptionKind.STREAM,
 ) -> None:
-    """Create a subscription at earliest on every segment. One of that name and type that is there already stays as it is."""
+    """Create a subscription at earliest on every segment. An existing subscription of that name and type stays as it is."""
     with acting.app.store.transaction() as tx:
         topic_id = topics.find_topic(tx, topic).topic_id
         listed = {one.name: one for one in subscriptions.list_subscriptions(tx, topic_id)}
@@ -252,13 +254,13 @@ def seek_subscription(
     subscription: Name,
     timestamp: Timestamp,
 ) -> None:
-    """Have the subscription go on from there, on every segment, with all its consumers."""
+    """Move the subscription to the timestamp on every segment, with all its consumers."""
     _seek(acting, topic, subscription, SeekTarget(timestamp))
 
 
 @router.post(_SUBSCRIPTION + "/skip-all", dependencies=[ADMINISTER], status_code=204)
 def skip_all(acting: AtDesk, topic: Topic, subscription: Name) -> None:
-    """Have the subscription skip everything published so far."""
+    """Move the subscription past all messages published so far."""
     _seek(acting, topic, subscription, LATEST)
 
 

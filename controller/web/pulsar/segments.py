@@ -1,7 +1,7 @@
 """`/admin/v2/segments/…`: one segment's log, named by its descriptor (`0000-7fff-12`).
 
-Pulsar's controller makes its segments with these calls. Here segments are made by the journal, so what is asked of one goes through it:
-to terminate a segment is to replace it by a successor of the same range, to delete it is to prune it.
+Pulsar's controller creates its segments with these calls. In Cleave the journal creates segments, so each call becomes an operation:
+terminating a segment replaces it by a successor of the same range, and deleting a segment prunes it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ router = APIRouter(
     route_class=DemandingRoute, dependencies=[SWITCHED_ON], responses=REFUSALS, tags=["Pulsar: segments"]
 )
 Descriptor = Annotated[str, Path(pattern=r"^[^\s/\x00]+$", max_length=100, examples=["0000-7fff-0"])]
-_REASON = "asked for with Pulsar's admin API"
+_REASON = "requested with Pulsar's admin API"
 
 
 def _log(acting: Acting, topic: str, descriptor: str) -> SegmentLog:
@@ -42,8 +42,8 @@ def create_segment(
     descriptor: Descriptor,
     subscriptions: Annotated[list[str] | str | None, Body(examples=[["billing"]])] = None,
 ) -> None:
-    """See that the log of a segment of the layout is there, with every subscription of the topic at earliest; those named are among
-    them. 404 for a segment that is not in the layout: segments are made by splitting and merging.
+    """Make sure that the log of a segment of the layout exists, with every subscription of the topic at earliest; `subscriptions` must be
+    among them. 404 for a segment that is not in the layout: splits and merges create segments.
     """
     names = subscriptions if isinstance(subscriptions, list) else []
     _log(acting, topic, descriptor).see_to(names)
@@ -51,7 +51,7 @@ def create_segment(
 
 @router.post(_PATH + "/terminate", dependencies=[ADMINISTER], status_code=204)
 def terminate_segment(acting: AtDesk, topic: Topic, descriptor: Descriptor) -> None:
-    """Close the log for good. A successor of the same range takes over, so that every key has a segment."""
+    """Terminate the log. A successor of the same range takes over, so that every key has a segment."""
     found = _log(acting, topic, descriptor)
     if not found.is_sealed:
         planner = segment_admin.replacing(found.segment.segment_id)
@@ -65,9 +65,9 @@ def delete_segment(
     acting: AtDesk,
     topic: Topic,
     descriptor: Descriptor,
-    force: Annotated[bool, Query(description="Pulsar's; what is unread stays all the same.")] = False,  # noqa: ARG001 - of the call, and asked for nothing
+    force: Annotated[bool, Query(description="Accepted for Pulsar's client, and ignored.")] = False,  # noqa: ARG001 - Pulsar's client sends it
 ) -> None:
-    """Forget a sealed segment that everybody has read to its end, and delete its log; 409 with the reason for any other."""
+    """Remove a sealed segment that all subscriptions have drained, and delete its log; 409 with the reason for any other segment."""
     found = _log(acting, topic, descriptor)
     acting.finish(
         garbage_collector.collect_segment(
@@ -80,7 +80,7 @@ def delete_segment(
 def create_segment_subscription(
     acting: AtDesk, topic: Topic, descriptor: Descriptor, subscription: Name
 ) -> None:
-    """See that a subscription of the topic has its cursor on the segment."""
+    """Make sure that a subscription of the topic has its cursor on the segment."""
     _log(acting, topic, descriptor).see_to([subscription])
 
 
@@ -88,7 +88,7 @@ def create_segment_subscription(
 def delete_segment_subscription(
     acting: AtDesk, topic: Topic, descriptor: Descriptor, subscription: Name
 ) -> None:
-    """204 where the segment is without it; 409 while it is the topic's."""
+    """204 if the segment does not have the subscription; 409 while the subscription belongs to the topic."""
     _log(acting, topic, descriptor).demand_none(subscription)
 
 
@@ -96,7 +96,7 @@ def delete_segment_subscription(
 def get_segment_backlog(
     acting: AtDesk, topic: Topic, descriptor: Descriptor, subscription: Name
 ) -> Annotated[int, Field(examples=[120])]:
-    """Messages that are not acknowledged."""
+    """Number of messages that the subscription has not acknowledged."""
     return _log(acting, topic, descriptor).backlog(subscription)
 
 
@@ -108,8 +108,8 @@ def seek_segment_subscription(
     subscription: Name,
     timestamp: Timestamp,
 ) -> None:
-    """Go on from there. A subscription is moved on all its segments at once, so that each key stays in order: 422 where it has
-    cursors on others, too.
+    """Move the subscription to the timestamp. A subscription moves on all its segments at once, to keep the order of keys: 422 if it has
+    cursors on other segments.
     """
     _move(acting, _log(acting, topic, descriptor), subscription, SeekTarget(timestamp))
 
@@ -118,7 +118,7 @@ def seek_segment_subscription(
 def skip_all_of_segment_subscription(
     acting: AtDesk, topic: Topic, descriptor: Descriptor, subscription: Name
 ) -> None:
-    """Skip everything published so far; 422 as for seek."""
+    """Move the subscription past all messages published so far; 422 as for seek."""
     _move(acting, _log(acting, topic, descriptor), subscription, LATEST)
 
 

@@ -40,6 +40,7 @@ _ENVIRONMENT = """A server wants a token, which is no option, since all users of
 | `CLEAVE_API_URL` | the server, where `--api-url` does not name one; neither: the database of `CLEAVE_DATABASE_URL` |
 | `CLEAVE_API_TOKEN` | a token of `cleave token` |
 | `CLEAVE_API_TOKEN_FILE` | or the file that it is in; the file wins |
+| `CLEAVE_ACTOR` | the person in whose name a command acts, where several people share a login, as in a container; without: the name of the user |
 
 [What goes over HTTP](../how-to/operate-over-http.md#by-the-command)."""
 

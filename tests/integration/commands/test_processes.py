@@ -12,6 +12,9 @@ import pytest
 from controller.devstack.ports import free_port, release_port
 from controller.devstack.process import ChildProcess
 from controller.settings import PROJECT_ROOT, load_settings
+from controller.store import leases
+from controller.store.postgres.engine import Store
+from tests.support.cleave_process import cleave_process
 from tests.support.command_line import CommandLine
 from tests.support.store_driver import StoreDriver
 from tests.support.waiting import wait_until
@@ -87,6 +90,7 @@ def test_a_worker_serves_metrics_and_gives_its_leases_back_when_told_to_leave(
             "-m",
             "controller.commands.cli",
             "worker",
+            "--no-collect",
             "--metrics-port",
             str(port),
             "--json-logs",
@@ -112,6 +116,35 @@ def test_a_worker_serves_metrics_and_gives_its_leases_back_when_told_to_leave(
     }
     [name] = {line["worker"] for line in lines}
     assert name
+
+
+def test_a_worker_by_itself_also_collects_load_and_serves_the_metrics_of_the_fleet(
+    cleave: CommandLine, database: str, tmp_path: Path
+) -> None:
+    cleave.ok("topics", "create", "acme/shop/orders", "--data-plane", "embedded", "--segments", "2")
+    port, landing = free_port(), tmp_path / "landing"
+    worker = cleave_process(
+        "worker",
+        "--metrics-port",
+        str(port),
+        log=tmp_path / "worker.log",
+        database_url=database,
+        embedded_url=database,
+        landing_url=landing,
+        collect_interval_seconds=0.5,
+    )
+    worker.start()
+    try:
+        wait_until(lambda: len(list(landing.rglob("*.parquet"))) >= 2, message="two ticks are landed")
+        page = metrics(port)
+        assert "cleave_fleet_segments 2.0" in page
+        assert 'cleave_collector_ticks_total{outcome="whole"}' in page
+    finally:
+        worker.stop()
+        release_port(port)
+
+    with Store(database).transaction() as tx:
+        assert leases.live_leases(tx, "collector/") == [], "the worker resigns the lease of the collection"
 
 
 def metrics(port: int) -> str:

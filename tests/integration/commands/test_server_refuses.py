@@ -38,8 +38,8 @@ def test_each_token_that_is_not_good_for_it_is_refused_with_what_to_ask_for(
     everybody = "; this call is for role reader or operator or admin"
     changers = "ask for one of role operator or admin"
     for token, command, said in (
-        (of_another_secret(), ("topics", "list"), "the token is not valid here; ask for one of this inst"),
-        ("no-jwt", ("topics", "list"), "the token is not valid here"),
+        (of_another_secret(), ("topics", "list"), "the token was not signed by this installation; requ"),
+        ("no-jwt", ("topics", "list"), "the token was not signed by this installation"),
         (token_for("topic://*"), ("topics", "list"), "role client, does not give the right to read"),
         (token_of(Role.READER), SPLIT, f"role reader, does not give the right to operate; {changers}"),
         (token_of(Role.OPERATOR, "acme/stock"), SPLIT, "role operator, is not for topic://acme/shop/orders"),
@@ -49,7 +49,7 @@ def test_each_token_that_is_not_good_for_it_is_refused_with_what_to_ask_for(
         assert said in http.refused(*command, code=1), said
     http.settings["CLEAVE_API_TOKEN"] = expired()
     run_out = http.refused("topics", "list", code=75)  # a fresh token may be on its way
-    assert f"the token has run out; ask for a new one{everybody}" in run_out
+    assert f"the token has expired; request a new token{everybody}" in run_out
 
 
 def test_the_token_of_a_file_wins_and_may_end_its_line(http: OverHttp, orders: str, tmp_path: Path) -> None:

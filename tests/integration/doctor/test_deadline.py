@@ -159,5 +159,5 @@ def test_namespaces_that_are_not_looked_at_in_time_are_counted(
     assert found["pulsar a/b"][0] == "wrong"
     assert found["pulsar namespaces"] == (
         "note",
-        "1 namespaces were not looked at in time (a/c first); name those to look at with --namespace",
+        "1 namespaces were not checked in time (a/c first); name the ones to check with --namespace",
     )

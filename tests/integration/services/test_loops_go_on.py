@@ -29,15 +29,15 @@ from controller.postgres.listener import Listener
 from controller.services import approvals, asset_events, drain_watch, key_count_landing, key_sampler, mirror
 from controller.services.approvals import ApprovalClock
 from controller.services.asset_events import AirflowLogin, AirflowRest, AssetEventPoster
+from controller.services.collection.consumer_watch import ConsumerWatch
+from controller.services.collection.load_collector import LoadCollector
 from controller.services.consumer_sessions import leader
 from controller.services.consumer_sessions.leader import SessionLeader
 from controller.services.consumer_sessions.settlement import Settlement
 from controller.services.consumer_sessions.timing import ConsumerTiming
-from controller.services.consumer_watch import ConsumerWatch
 from controller.services.drain_watch import DrainWatch
 from controller.services.key_count_landing import KeyCountLanding
 from controller.services.key_sampler import KeySampler, KeySampling
-from controller.services.load_collector import LoadCollector
 from controller.services.log_trimmer import LogTrimmer
 from controller.services.mirror import MirrorLoop
 from controller.services.reconciler import Suspects, Verifier, verifier

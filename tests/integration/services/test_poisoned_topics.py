@@ -32,10 +32,10 @@ from controller.services import (
     topic_admin,
 )
 from controller.services.autoscaler import batch
+from controller.services.collection.load_collector import LoadCollector
 from controller.services.consumer_sessions import leader as session_leader
 from controller.services.consumer_sessions.requests import Register, Request
 from controller.services.consumer_sessions.settlement import Settlement
-from controller.services.load_collector import LoadCollector
 from controller.services.operation_runner import run_due
 from controller.services.policy_backtest import Loads, PolicyBacktest
 from controller.services.segment_admin import splitting

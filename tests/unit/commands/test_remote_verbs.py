@@ -74,7 +74,7 @@ def test_a_verb_that_needs_the_database_says_so_where_a_server_is_named(
 
     said = capsys.readouterr().err
     assert (code, said.count("\n")) == (2, 1), said
-    assert said.startswith(f"cleave: `cleave {verb}` needs the database and the machine themselves")
+    assert said.startswith(f"cleave: `cleave {verb}` needs the database and the machine")
     assert "unset CLEAVE_API_URL, leave out --api-url, and set CLEAVE_DATABASE_URL" in said
 
 
@@ -95,4 +95,4 @@ def test_an_option_that_needs_the_database_says_so_where_a_server_is_named(
 
     said = capsys.readouterr().err
     assert (code, said.count("\n")) == (2, 1), said
-    assert said.startswith(f"cleave: `cleave {option}` needs the database and the machine themselves")
+    assert said.startswith(f"cleave: `cleave {option}` needs the database and the machine")

@@ -69,8 +69,8 @@ def test_without_a_token_nobody_is_asked(refused: Refused) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, "cannot be read: No such file or directory; write a token of `cleave token` into it"),
-        (b"\xff\xfe", "cannot be read: it is no text; write a token of `cleave token` into it"),
+        (None, "cannot be read: No such file or directory; write a token of `cleave token` into the file"),
+        (b"\xff\xfe", "cannot be read: it is no text; write a token of `cleave token` into the file"),
         (b"two words", "holds spaces or letters that no token has; give a token on one line"),
         (b"\n", "no token for http://127.0.0.1:1"),
     ],
@@ -102,7 +102,7 @@ def test_a_server_that_is_away_is_for_later(refused: Refused) -> None:
     assert code == 75
     assert said.startswith("no worker answers at http://127.0.0.1:1: ConnectError:")
     assert said.endswith(
-        "; see that `cleave serve` or a worker is up at http://127.0.0.1:1, or correct CLEAVE_API_URL or --api-url"
+        "; check that `cleave serve` or a worker is running at http://127.0.0.1:1, or correct CLEAVE_API_URL or --api-url"
     )
 
 

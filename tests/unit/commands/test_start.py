@@ -25,7 +25,7 @@ PARTS_OF_OTHER_COMMANDS = {
     "structlog",  # nothing to log yet
     "controller.bundles.bootstrap",
     "controller.services.load_aggregation",
-    "controller.services.load_collector",
+    "controller.services.collection.load_collector",
     "controller.services.worker",
 }
 

@@ -171,7 +171,7 @@ def test_a_users_dag_runs_for_each_topic_whose_layout_a_worker_changed(
     dag = "after_a_layout_change"
     airflow.api.wait_dag(dag)
     worker = ChildProcess(
-        [sys.executable, "-m", "controller.commands.cli", "worker"],
+        [sys.executable, "-m", "controller.commands.cli", "worker", "--no-collect"],
         log=tmp_path / "worker.log",
         cwd=PROJECT,
         env={

@@ -15,9 +15,10 @@ from controller.domain.decision import Lane
 from controller.domain.errors import DataPlaneUnavailable, InvalidInput
 from controller.domain.observed_consumers import ObservedConsumer
 from controller.landing.area import LandingArea
-from controller.services import autoscaler, consumer_watch, segment_admin, topic_admin
-from controller.services.consumer_watch import ConsumerWatch, Round
-from controller.services.load_collector import LoadCollector
+from controller.services import autoscaler, segment_admin, topic_admin
+from controller.services.collection import consumer_watch
+from controller.services.collection.consumer_watch import ConsumerWatch, Round
+from controller.services.collection.load_collector import LoadCollector
 from tests.support.bench import CALL_TIMEOUT_SECONDS, TOPIC, Bench
 from tests.support.waiting import wait_until
 
@@ -199,7 +200,7 @@ def test_an_interval_is_longer_than_nothing(bench: Bench, seconds: float) -> Non
 def test_a_plane_that_reads_pages_is_asked_for_all_samples_at_once(
     bench: Bench, plane: SeeingPlane, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controller.services.load_collector.CALL_SEGMENTS", 1)
+    monkeypatch.setattr("controller.services.collection.load_collector.CALL_SEGMENTS", 1)
     bench.topic_with(segments=3, subscriptions=())
     calls: list[int] = []
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from controller import metrics, telemetry
@@ -64,13 +64,17 @@ class ConsumerWatch:
         sealed_for_seconds: float,
         clock: Clock,
         prefix: str = "",
+        has_turn: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Ignore consumers of logs that were sealed more than `sealed_for_seconds` ago."""
+        """`run` skips a round if `has_turn` returns False, because another process observes. Consumers of logs
+        that were sealed more than `sealed_for_seconds` ago are ignored.
+        """
         if interval_seconds <= 0:
             raise InvalidInput(
                 f"the interval of a consumer watch must be longer than 0 s, not {interval_seconds:g}"
             )
         self._store, self._clock, self._prefix = store, clock, prefix
+        self._has_turn = has_turn
         self._planes = {name: plane for name, plane in planes.items() if isinstance(plane, ObservesConsumers)}
         self._interval_seconds, self._sealed_for_seconds = interval_seconds, sealed_for_seconds
         self._stopping = threading.Event()
@@ -97,6 +101,8 @@ class ConsumerWatch:
         ).run()
 
     def _counted_round(self) -> float:
+        if not self._has_turn():
+            return self._interval_seconds
         began = self._clock.monotonic_seconds()
         outcome = "failed"
         try:

@@ -11,7 +11,7 @@ time of the database.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -79,8 +79,10 @@ class LoadCollector:
         clock: Clock,
         prefix: str = "",
         wall_clock: Clock | None = None,
+        takes_turn: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`name` becomes a part of file names. Only topics whose names begin with `prefix` are watched.
+        """`run` skips a tick if `takes_turn` returns False, because another process collects. `name` becomes a
+        part of file names. Only topics whose names begin with `prefix` are watched.
 
         `clock` is the clock with which the data planes timestamp counters. `wall_clock` is only compared with
         the database; None stands for the clock of the machine.
@@ -93,6 +95,7 @@ class LoadCollector:
         self.name, self._prefix = name, prefix
         self._interval_ms = round(interval_seconds * 1000)
         self._clock, self._wall_clock = clock, wall_clock or SystemClock()
+        self._takes_turn = takes_turn
         self._reader: Reader | None = None
         """Reader of the last tick's samples."""
         self._stopping = threading.Event()
@@ -122,6 +125,7 @@ class LoadCollector:
 
     def leave(self) -> None:
         """Record that no tick follows."""
+        self._reader = None
         with suppress(StoreUnavailable), self._store.transaction() as tx:
             readers.gone(tx, self.name)
 
@@ -129,7 +133,12 @@ class LoadCollector:
         """Run a tick. Return the seconds until the next tick."""
         began_ms = self._clock.now_ms()
         try:
-            self.tick()
+            if self._takes_turn():
+                self.tick()
+            elif (
+                self._reader is not None
+            ):  # Its counters must not be compared with the counters of a later turn.
+                self.leave()
         except Exception:
             metrics.COLLECTOR_TICKS.labels("failed").inc()
             raise

@@ -20,8 +20,9 @@ from controller.dataplane.base import Counters, DataPlane
 from controller.domain.errors import InvalidInput
 from controller.landing.area import LandingArea
 from controller.landing.schemas import SAMPLE_SCHEMA
-from controller.services import load_collector, segment_admin, topic_admin
-from controller.services.load_collector import LoadCollector, Tick
+from controller.services import segment_admin, topic_admin
+from controller.services.collection import load_collector
+from controller.services.collection.load_collector import LoadCollector, Tick
 from controller.settings import Settings
 from controller.store.load import readers
 from controller.store.topics.watched_logs import SEALED_FOR_SECONDS

@@ -1,0 +1,95 @@
+"""The HTTP server of a process's metrics and health.
+
+`/metrics` has the metrics of a registry. `/live` answers while the process runs. `/health` answers 200 if the process reaches its database within
+`CHECK_SECONDS`, otherwise 503 with the reason; a check costs one short statement.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from sqlalchemy import text
+
+from controller.domain.errors import CleaveError, InvalidInput
+from controller.settings import load_settings
+from controller.store.postgres.engine import Store
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+CHECK_SECONDS = 3.0
+"""Time for the statement of a health check, and for an attempt to connect."""
+
+Answer = Callable[[dict[str, Any], Any], Iterable[bytes]]
+
+
+def serve_metrics(host: str, port: int | None, registry: CollectorRegistry | None = None) -> None:
+    """Serve metrics and health in a daemon thread if a port is given; the default registry has the metrics of this process. Raises
+    InvalidInput for an address that cannot be bound.
+    """
+    if port is None:
+        return
+    from prometheus_client import REGISTRY, make_wsgi_app
+
+    try:
+        server = make_server(
+            host,
+            port,
+            _application(make_wsgi_app(registry or REGISTRY), _DatabaseCheck()),
+            _Server,
+            handler_class=_Handler,
+        )
+    except OSError as error:
+        raise InvalidInput(f"metrics cannot be served at {host}:{port}: {error}; choose another") from error
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A thread for each request, so that a slow scrape does not delay a health check."""
+
+    daemon_threads = True
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the name of the base class
+        """Log nothing: probes and scrapes would fill the log."""
+
+
+class _DatabaseCheck:
+    """A health check of the database in the settings. One check runs at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._store: Store | None = None
+
+    def __call__(self) -> None:
+        """Raises CleaveError if the database does not answer, or refuses the login."""
+        with self._lock:
+            if self._store is None:
+                url = load_settings().database_url.get_secret_value()
+                self._store = Store(
+                    url, application_name="cleave-health", pool_size=1, statement_seconds=CHECK_SECONDS
+                )
+            with self._store.transaction() as tx:
+                tx.execute(text("SELECT 1"))
+
+
+def _application(metrics: Any, check: Callable[[], None]) -> Answer:
+    def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        if path not in ("/live", "/health"):
+            return metrics(environ, start_response)  # type: ignore[no-any-return]
+        status, reason = "200 OK", "ok"
+        if path == "/health":
+            try:
+                check()
+            except CleaveError as error:
+                status, reason = "503 Service Unavailable", str(error)
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+        return [reason.encode() + b"\n"]
+
+    return answer

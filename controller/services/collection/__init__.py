@@ -1,0 +1,1 @@
+"""Counter samples and observations of consumers, taken by one process at a time (`lease`)."""

@@ -1,0 +1,68 @@
+"""The right to collect, as a lease: of several processes with the same topics and data planes, one reads the brokers.
+
+The process that holds the lease renews it before each tick. The other processes wait, and one of them takes the lease once it has expired or was
+resigned. Rates are right even if two processes collect for a moment, because samples name their reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+from controller import telemetry
+from controller.clock import Clock
+from controller.domain.errors import StoreUnavailable
+from controller.store import leases
+from controller.store.leases import Lease
+from controller.store.postgres.engine import Store
+
+log = telemetry.get_logger(__name__)
+
+
+class CollectionLease:
+    """The lease of one process. One thread calls `take` and `resign`; any thread may read `is_held`."""
+
+    def __init__(
+        self,
+        store: Store,
+        holder: str,
+        incarnation: str | None = None,
+        *,
+        prefix: str,
+        data_planes: Iterable[str],
+        ttl_seconds: float,
+        clock: Clock,
+    ) -> None:
+        """Processes with equal `prefix` and `data_planes` compete for the lease. `holder` and `incarnation` name this
+        process; a worker that resigns its leases resigns this one as well.
+        """
+        self._store, self._holder, self._incarnation = store, holder, incarnation
+        self._name = f"collector/{'+'.join(sorted(data_planes))}/{prefix}"
+        self._ttl_seconds, self._clock = ttl_seconds, clock
+        self._lease: Lease | None = None
+        self._trusted_until = 0.0
+
+    @property
+    def is_held(self) -> bool:
+        """True while this process holds the lease by its own clock."""
+        return self._lease is not None and self._clock.monotonic_seconds() < self._trusted_until
+
+    def take(self) -> bool:
+        """Renew the lease, or take it if it is free. Return False while another process holds it. Raises StoreUnavailable."""
+        began = self._clock.monotonic_seconds()
+        before = self._lease
+        with self._store.transaction() as tx:
+            lease = leases.renew_or_acquire(
+                tx, self._name, self._holder, self._ttl_seconds, self._incarnation
+            )
+        self._lease, self._trusted_until = lease, began + self._ttl_seconds
+        if (lease is None) != (before is None):
+            log.info("collection acquired" if lease else "collection lost", lease=self._name)
+        return lease is not None
+
+    def resign(self) -> None:
+        """Free the lease, so that another process need not wait for its expiry. An unavailable database is ignored: the lease expires."""
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            with suppress(StoreUnavailable), self._store.transaction() as tx:
+                leases.resign(tx, lease)
