@@ -111,7 +111,7 @@ def test_a_planted_better_setting_is_found_and_proposed_with_its_evidence(
 
     again = tune(bench, trials, "night-2")
     assert (again.candidate_id, again.looked_at) == (None, 0)
-    assert "in shadow already" in again.why
+    assert "already has a candidate in shadow" in again.why
     policy_candidates.withdraw(bench.store, TOPIC, actor="ada", reason="not before the holidays")
     third = tune(bench, trials)
     assert third.candidate_id is None
